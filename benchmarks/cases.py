@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from benchmarks.plain_gpt import PlainGPT
+from coca_train.catalog.entries import entries
+from coca_train.catalog.facts import reference
 from coca_train.models.attention import Attention, AttentionContext
 from coca_train.models.generation import generate
 from coca_train.models.init import init_weights
 from coca_train.models.kernels import KERNELS
 from coca_train.models.scores import part_of
 from coca_train.models.transformer import Transformer
-from coca_train.planning.catalog.entries import entries
-from coca_train.planning.catalog.reference import reference
 from coca_train.positions import build, rotary, visibilities
 from coca_train.positions.base import AttentionShape, LayerPosition, Position, Projections
 from coca_train.positions.visibility import Visibility

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.host`: what a step takes of the host, by which `plan` reckons (coca_train/planning/host.py).
+"""`python -m benchmarks.host`: what a step takes of the host, as `plan` counts it (coca_train/planning/hardware.py).
 
 A model as deep as the 350M recipe's and so narrow that computing is next to nothing, in each engine, in one process of
 one thread: what is left is the dispatch of operations, autograd, and the engine's own bookkeeping. Steps of one and of
@@ -19,10 +19,10 @@ from benchmarks.measure import ROOT, say
 from coca_train import engine
 from coca_train.data.batch import Batch
 from coca_train.models.transformer import build_model
-from coca_train.planning import roofline
 from coca_train.planning.count import AGAIN
+from coca_train.planning.meta_step import Flops
 from coca_train.planning.outline import outline
-from coca_train.planning.step import Flops
+from coca_train.planning.roofline import count_step
 from coca_train.runtime.printing import plain
 from coca_train.settings import load
 
@@ -82,7 +82,7 @@ def measured(n_micro_batches: int, words: list[str]) -> dict[str, Any]:
     for a GPU, those that are computed again apart, and trained tensors."""
     torch.set_num_threads(1)
     config = load(["+experiment=coca_350m", *NARROW, *words]).config
-    step = roofline.step(outline(config, ("*",)), Flops(0.0, 0.0), 1, "cuda")
+    step = count_step(outline(config, ("*",)), Flops(0.0, 0.0), 1, "cuda")
     engine.start(config.engine)
     build = partial(build_model, config, VOCAB_SIZE, ("*",), None)
     built = engine.build(
@@ -99,8 +99,8 @@ def measured(n_micro_batches: int, words: list[str]) -> dict[str, Any]:
 
     seconds = min(taken() for _ in range(ROUNDS))
     built.release()
-    n_again = sum(kernel.part == AGAIN for kernel in step.eager)
-    counted = {"operations": len(step.eager) - n_again, "recomputed": n_again, "tensors": len(step.outline.trained)}
+    n_again = sum(kernel.part == AGAIN for kernel in step.kernels)
+    counted = {"operations": len(step.kernels) - n_again, "recomputed": n_again, "tensors": len(step.outline.trained)}
     return {"seconds": seconds} | counted
 
 

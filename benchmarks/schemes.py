@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.cases import DTYPES, WINDOW, Setup
 from benchmarks.measure import MIB, Alone, alone, machine, say
-from coca_train.planning.catalog.entries import entries
+from coca_train.catalog.entries import entries
 from coca_train.report.blocks import Line, Lines
 from coca_train.report.render.pictures import picture
 from coca_train.runtime.durable import write_bytes, write_json, write_text

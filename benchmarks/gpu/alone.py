@@ -13,9 +13,9 @@ from benchmarks.gpu.timing import GIB, milliseconds, peak_gib
 from coca_train.engine.base import DTYPES, materialise, parameters_on_meta
 from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, build_model
+from coca_train.planning.meta_step import count_flops, watch_activations
 from coca_train.planning.outline import Outline, outline
-from coca_train.planning.roofline import Step, step
-from coca_train.planning.step import activations, flops
+from coca_train.planning.roofline import Step, count_step
 from coca_train.schedule import Stage, resolve
 from coca_train.settings import load
 from coca_train.tracking.throughput import gpu_peak
@@ -50,18 +50,17 @@ class Alone:
 
     @cache  # noqa: B019
     def counted(self) -> Step:
-        return step(self.outline(), flops(self.outline()), 1, "cuda")
+        return count_step(self.outline(), count_flops(self.outline()), 1, "cuda")
 
-    def counted_ms(self, compiled: bool) -> float | None:
+    def counted_ms(self) -> float | None:
         """Forward and backward of a micro batch at the rates of this GPU; None: they are not known."""
         if (rates := self.scale.rates) is None:
             return None
-        kernels = self.counted().compiled if compiled else self.counted().eager
-        return 1e3 * sum(rates.seconds(kernel) for kernel in kernels)
+        return 1e3 * sum(rates.seconds(kernel) for kernel in self.counted().kernels)
 
     def counted_gib(self) -> float:
         """Weights, gradients and activations, as plan counts them."""
-        seen = activations(
+        seen = watch_activations(
             self.outline(), self.rows, "cuda", checkpointing=self.config.engine.activation_checkpointing,
             keeps_gradients=True,
         )  # fmt: skip
@@ -97,7 +96,7 @@ class Alone:
         work, device = self.work(model), self.scale.device
         taken_ms, peak = milliseconds(work, device, times), peak_gib(work, device)
         what = f"{self.name} {self.rows} x {self.seq_len}{', blocks compiled' * compiled}"
-        expected = self.counted_ms(compiled)
+        expected = None if compiled else self.counted_ms()  # nobody has counted what compiled blocks save
         out = [
             Figure(part, what, taken_ms, "ms") if expected is None else counted(part, what, taken_ms, "ms", expected),
             Figure(part, f"{what}: speed", self.n_tokens / taken_ms * 1e3, "tokens/s"),

@@ -5,8 +5,7 @@ from typing import TypeVar
 
 import torch
 
-from coca_train.planning.gpus import GPUS
-from coca_train.planning.rates import RATES, Rates
+from coca_train.planning.hardware import GPUS, RATES, Rates
 
 T = TypeVar("T")
 # A recipe in miniature: its scheme, stages and dtype stay.

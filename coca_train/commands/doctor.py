@@ -17,19 +17,19 @@ from coca_train.runtime.errors import UserError
 from coca_train.settings import TRAIN, of_training
 
 USAGE = """\
-Is this machine, are these nodes fit for the run? Started as the training is, with the same words.
+Check that machines, disks and network are fit for a run. Start it as the training, with the same words.
 
   python -m coca_train doctor                                             this machine, one process
   torchrun --nproc-per-node 8 -m coca_train doctor +experiment=coca_350m  all GPUs of it
   sbatch … launch/slurm/train.sbatch doctor +experiment=coca_350m         all ranks of a job
 
-Every rank looks at versions (against constraints.txt and against the other ranks), GPUs, ulimits, /dev/shm,
-environment, data files (as a training does at its start, and blocks against their sums), disk speed and room for the
-checkpoints at run.root, matrix products, clocks, links and all-reduce by size. One table, a row a check; ! marks what
-must be mended before a run, ~ what is worth a look, and below it stands what to do. Nothing is left behind.
+Every rank checks versions (against this package's requirements and the other ranks), GPUs, ulimits, /dev/shm, data
+files (as a training does at its start, and blocks against their sums), disk speed and room for the checkpoints at
+run.root, matrix products, clocks and an all-reduce. One table has a row for each check; ! marks what must be fixed
+before a run, ~ what is worth a look. The lines below it say what to do. Nothing is left behind.
 
-Exit code 0: nothing must be mended; 3: the data, 7: the disk, 2: anything else; 76: a rank did not come, its number
-stands in the message. docs/operations.md says what counts as out of line.
+Exit code 0: nothing must be fixed; 3: the data, 7: the disk, 2: anything else; 76: a rank did not come, and the message
+has its number. docs/operations.md says what counts as out of line.
 
 All words but the options below are those of a training (python -m coca_train train --help).
 """
@@ -40,12 +40,12 @@ class DoctorConfig:
     """How long, and how much."""
 
     limit_s: Positive = Field(
-        description="longest that a part may take; then the doctor ends, naming the rank [seconds]"
+        description="longest that a part may take; then the doctor names the rank and ends [seconds]"
     )
     meet_s: Positive = Field(description="how long all ranks have to start [seconds]")
-    data_s: int = Field(ge=0, description="time for holding blocks of the data against their sums [seconds]")
+    data_s: int = Field(ge=0, description="time to check blocks of the data against their sums [seconds]")
     disk_mib: int = Field(ge=6, description="what each rank writes at run.root, into a file without a name [MiB]")
-    reduce_mib: Positive = Field(description="the largest all-reduce [MiB]")
+    reduce_mib: Positive = Field(description="size of the all-reduce [MiB]")
 
 
 def _doctor(loaded: Loaded, arguments: Arguments) -> int:

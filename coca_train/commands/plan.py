@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from coca_train.schedule import Stage
 
 USAGE = """\
-What a run will cost, before it starts.
+Say what a run will cost, before it starts.
 
   python -m coca_train plan                                          the quickstart
   python -m coca_train plan +experiment=coca_llama_7b gpus=32        the CoCA paper's three stages on 32 A100
@@ -32,7 +32,7 @@ Prints one line of it all (whether it fits, hours, tokens, FLOPs), what an expor
 from each stage to the next, and for each stage trained parameters, tokens, FLOPs, hours, memory of one GPU by component
 with and without activation checkpointing, where it does not fit the smallest change that makes it fit, and a step by
 part (loss, attention, linear, elementwise, optimizer, communication): bytes, FLOPs, kernels, and from them its time and
-MFU on A100, H100 and H200, which the hours are reckoned with. Needs no data, no weights and no GPU: docs/plan.md says
+MFU on A100, H100 and H200, which the hours are planned with. Needs no data, no weights and no GPU: docs/plan.md says
 how it knows.
 
 All words but the options below are those of a training (python -m coca_train train --help).
@@ -72,25 +72,25 @@ class PlanConfig:
 def _plan(loaded: Loaded, arguments: Arguments) -> None:
     from coca_train.hub.forms import of_run
     from coca_train.planning.as_text import plan
-    from coca_train.planning.cost import Cluster, check_launch, cost
-    from coca_train.planning.gpus import find
+    from coca_train.planning.cost import Cluster, check_launch, plan_stage
+    from coca_train.planning.hardware import find_gpu
     from coca_train.planning.outline import embedding_rows, outline
     from coca_train.schedule import resolve
     from coca_train.tracking.throughput import gpu_peak
 
     given: PlanConfig = loaded.config
-    gpu = find(given.gpu)
+    gpu = find_gpu(given.gpu)
     bf16 = None if gpu.kind == "cpu" else gpu_peak(gpu.device, "bf16", tf32=False) is not None
     training = load(arguments.overrides, arguments.config_dirs, launch=False, bf16=bf16)
     training.tell()
     config = training.config
-    cluster = Cluster(given.gpus, find("cpu") if config.engine.device == "cpu" else gpu, given.mfu)
+    cluster = Cluster(given.gpus, find_gpu("cpu") if config.engine.device == "cpu" else gpu, given.mfu)
     for stage in resolve(config):
         check_launch(stage.config, cluster)
     stages = resolve(config, given.gpus)
     outlines = [outline(stage.config, stage.trainable, lora=stage.lora) for stage in stages]
     costs = [
-        cost(stage, each, cluster, stages, _measure(stage) if given.measure else None)
+        plan_stage(stage, each, cluster, stages, _measure(stage) if given.measure else None)
         for stage, each in zip(stages, outlines, strict=True)
     ]
     export = of_run(stages, embedding_rows(stages[-1].config))
@@ -98,9 +98,9 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
 
 
 def _measure(stage: "Stage") -> "Callable[[Outline, float], dict[str, float]]":
-    from coca_train.planning.measured import measure
+    from coca_train.planning.measured import measure_step
 
-    return partial(measure, trainable=stage.trainable, lora=stage.lora)
+    return partial(measure_step, trainable=stage.trainable, lora=stage.lora)
 
 
 PLAN = Root(

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from coca_train.catalog.entries import known
 from coca_train.commands import main
 from coca_train.config.command_line import Arguments
 from coca_train.config.fields import ChoiceOf
@@ -14,7 +15,6 @@ from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import FLAGS, Verb
-from coca_train.planning.catalog.entries import known
 from coca_train.runtime.errors import UserError
 
 USAGE = """\
@@ -50,13 +50,13 @@ def _schemes(loaded: Loaded, arguments: Arguments) -> None:
     if one and "--markdown" in arguments.flags:
         raise UserError("E-CFG-02 command line --markdown: prints all schemes. Fix: leave out --markdown, or scheme=")
     if given.figures:
-        from coca_train.planning.catalog.figures import write_figures
+        from coca_train.catalog.figures import write_figures
 
         write_figures(Path(given.figures))
         return
+    from coca_train.catalog.facts import reference
+    from coca_train.catalog.pages import details, document, overview
     from coca_train.hub.conversions import summaries
-    from coca_train.planning.catalog.pages import details, document, overview
-    from coca_train.planning.catalog.reference import reference
 
     of = reference(given.model, given.seq_len)
     if one:

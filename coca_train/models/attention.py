@@ -31,7 +31,6 @@ class AttentionContext(NamedTuple):
     settled: bool = False  # the cache holds keys as the scheme maps them, and the tables are those of the new tokens
     scale_BT: Tensor | None = None  # of every query's scores, float32; None: one
     kind: str = OWN  # of the layers
-    device: str = ""  # cpu or cuda, as a step is done there; "": where the tensors are
     sequence: SequenceShare | None = None  # what this rank has of a sequence that several share; None: all of it
 
 
@@ -75,10 +74,10 @@ class Attention(nn.Module):
             return self.project_q(x_BTC), self.project_k(x_BSC), self.v(x_BSC).unflatten(-1, (-1, self.head_dim))
         if x_BSC is x_BTC:
             kept = None if context.cache is None or context.cache.kept is None else context.cache.kept.joints
-            q, k, v = products(x_BTC, (self.q, self.k, self.v), self.widths, context.device, kept)
+            q, k, v = products(x_BTC, (self.q, self.k, self.v), self.widths, kept)
         else:
-            (q,) = products(x_BTC, (self.q,), self.widths[:1], context.device)
-            k, v = products(x_BSC, (self.k, self.v), self.widths[1:], context.device)
+            (q,) = products(x_BTC, (self.q,), self.widths[:1])
+            k, v = products(x_BSC, (self.k, self.v), self.widths[1:])
         return self._queries(q), self._keys(k), v
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:

@@ -34,18 +34,13 @@ class Head(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         self.score = score
 
-    def forward(
-        self, x_BTC: Tensor, targets_BT: Tensor | None = None, device: str = "", by_token: bool = False
-    ) -> Tensor:
-        """Logits; or the sum of the losses; or by_token each of them, without gradients.
-
-        device: cpu or cuda, as the loss is computed there; "": where x is.
-        """
+    def forward(self, x_BTC: Tensor, targets_BT: Tensor | None = None, by_token: bool = False) -> Tensor:
+        """Logits; or the sum of the losses; or by_token each of them, without gradients."""
         if targets_BT is None:
             return (x_BTC @ self.weight.T).float()
         if by_token:
             return self.nll(x_BTC, targets_BT)
-        return summed_cross_entropy(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten(), self.score, device)
+        return summed_cross_entropy(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten(), self.score)
 
     def nll(self, x_BTC: Tensor, targets_BT: Tensor) -> Tensor:
         return token_nll(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten()).view_as(targets_BT)

@@ -27,6 +27,7 @@ from coca_train.models.scores import (
     weigh,
 )
 from coca_train.positions.visibility import may_see
+from coca_train.runtime.device import device_type
 
 QUERY_BLOCK = 128  # rows of scores alive at once in `blocked` [queries]
 MASK_BLOCK = 512  # rows of the mask alive at once in `sdpa` behind a cache [queries]
@@ -142,13 +143,10 @@ def _behind_cache(q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, scale: float) 
     return torch.cat(out, dim=2)
 
 
-def choose(parts: Sequence[Part], n_keys: int, device: str = "") -> str:
-    """The fastest kernel for this dtype and length, as measured on the CPU (see benchmarks/).
-
-    device: cpu or cuda; "": where the parts are.
-    """
+def choose(parts: Sequence[Part], n_keys: int) -> str:
+    """The fastest kernel for this device, dtype and length, as measured on the CPU (see benchmarks/)."""
     q_BTHE = parts[0].q_BTHE
-    device = device or q_BTHE.device.type
+    device = device_type(q_BTHE)
     if q_BTHE.shape[1] > 1:
         if device == "cpu" and q_BTHE.dtype == torch.bfloat16 and n_keys <= BLOCKED_BELOW:
             return "blocked"

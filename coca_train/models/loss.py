@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coca_train.runtime import IGNORE
+from coca_train.runtime.device import device_type
 
 # Logits alive at once, by device: 32 MiB in float32; half a GiB in bfloat16.
 LOGITS_PER_CHUNK = {"cpu": 2**23, "cuda": 2**28}
@@ -22,7 +23,7 @@ CACHED_LOGITS = 2**19  # without gradients on the CPU: small enough that buffers
 
 # (logits_nV, targets_n, device) -> nll_n, float32 or wider and 0 where the target is -100, and their gradient with
 # respect to the logits, in the logits' dtype. It may write over the logits.
-Score = Callable[[Tensor, Tensor, str], tuple[Tensor, Tensor]]
+Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def chunk_size(n_tokens: int, vocab_size: int, device: str) -> int:
@@ -32,7 +33,7 @@ def chunk_size(n_tokens: int, vocab_size: int, device: str) -> int:
     return most if kind == "cpu" else -(-n_tokens // -(-n_tokens // most))
 
 
-def score_in_passes(logits_nV: Tensor, targets_n: Tensor, device: str) -> tuple[Tensor, Tensor]:
+def score_in_passes(logits_nV: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
     """The definition, a pass over the logits at a time."""
     scored_n1 = (targets_n != IGNORE)[:, None]
     index_n1 = targets_n.clamp_min(0)[:, None]
@@ -51,39 +52,39 @@ class _SummedCrossEntropy(torch.autograd.Function):
     """Sum of -log p(target). The gradients that are wanted are formed chunk by chunk in the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, score: Score, device: str) -> Tensor:
+    def forward(ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, score: Score) -> Tensor:
         wants_x, wants_weight = ctx.needs_input_grad[:2]
         grad_x_NC = torch.empty_like(x_NC) if wants_x else None
         wide = torch.promote_types(x_NC.dtype, torch.float32)
         grad_weight_VC = torch.empty_like(weight_VC, dtype=wide) if wants_weight else None
         total = x_NC.new_zeros((), dtype=torch.float32)
-        size = chunk_size(x_NC.shape[0], weight_VC.shape[0], device)
+        size = chunk_size(x_NC.shape[0], weight_VC.shape[0], device_type(x_NC))
         for start in range(0, x_NC.shape[0], size):
             rows = slice(start, start + size)
             x_nC = x_NC[rows]
             # Now, while the probabilities are at hand: backward only multiplies by the gradient of a scalar, and all
             # logits never have to be held for it.
-            nll_n, grad_nV = score(x_nC @ weight_VC.T, targets_N[rows], device)
+            nll_n, grad_nV = score(x_nC @ weight_VC.T, targets_N[rows])
             total += nll_n.sum().to(total.dtype)
             if grad_x_NC is not None:
                 torch.mm(grad_nV, weight_VC, out=grad_x_NC[rows])
             if grad_weight_VC is not None:
-                _add_product(grad_weight_VC, grad_nV.T, x_nC, first=start == 0, device=device)
+                _add_product(grad_weight_VC, grad_nV.T, x_nC, first=start == 0)
         ctx.save_for_backward(grad_x_NC, None if grad_weight_VC is None else grad_weight_VC.to(weight_VC.dtype))
         return total
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         scaled = [None if saved is None else saved * grads[0].to(saved.dtype) for saved in ctx.saved_tensors]
-        return scaled[0], scaled[1], None, None, None
+        return scaled[0], scaled[1], None, None
 
 
-def _add_product(total_VC: Tensor, grad_Vn: Tensor, x_nC: Tensor, first: bool, device: str) -> None:
+def _add_product(total_VC: Tensor, grad_Vn: Tensor, x_nC: Tensor, first: bool) -> None:
     """total += grad @ x in place; the first time it takes the place of what was there."""
     beta = 0.0 if first else 1.0
     if total_VC.dtype == grad_Vn.dtype:
         total_VC.addmm_(grad_Vn, x_nC, beta=beta)
-    elif device == "cpu":  # has no product of bfloat16 that ends in float32
+    elif device_type(total_VC) == "cpu":  # has no product of bfloat16 that ends in float32
         part_VC = grad_Vn @ x_nC
         total_VC.copy_(part_VC) if first else total_VC.add_(part_VC)
     else:
@@ -103,28 +104,22 @@ def _(total_VC: Tensor, grad_Vn: Tensor, x_nC: Tensor, beta: float) -> None:
     pass
 
 
-def summed_cross_entropy(
-    x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, score: Score = score_in_passes, device: str = ""
-) -> Tensor:
-    """Sum over tokens of -log softmax(x W^T)[target] as a float32 scalar; targets of -100 do not count.
-
-    device: cpu or cuda, as it is computed there; "": where the tensors are.
-    """
+def summed_cross_entropy(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, score: Score = score_in_passes) -> Tensor:
+    """Sum over tokens of -log softmax(x W^T)[target] as a float32 scalar; targets of -100 do not count."""
     if x_NC.shape[0] == 0:
         return (x_NC.sum() + weight_VC.sum()).float() * 0.0
-    device = device or x_NC.device.type
     if not torch.is_grad_enabled() or not (x_NC.requires_grad or weight_VC.requires_grad):
-        return token_nll(x_NC, weight_VC, targets_N, device).sum()
-    result: Any = _SummedCrossEntropy.apply(x_NC, weight_VC, targets_N, score, device)
+        return token_nll(x_NC, weight_VC, targets_N).sum()
+    result: Any = _SummedCrossEntropy.apply(x_NC, weight_VC, targets_N, score)
     return result
 
 
 @torch.no_grad()
-def token_nll(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, device: str = "") -> Tensor:
-    """-log p(target) of every token in float32 [nats], 0 where the target is -100; no gradient. device: as above."""
+def token_nll(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:
+    """-log p(target) of every token in float32 [nats], 0 where the target is -100; no gradient."""
     out = [x_NC.new_zeros(0, dtype=torch.float32)]
     wide = torch.promote_types(x_NC.dtype, torch.float32)
-    device, vocab_size = device or x_NC.device.type, weight_VC.shape[0]
+    device, vocab_size = device_type(x_NC), weight_VC.shape[0]
     size = chunk_size(x_NC.shape[0], vocab_size, device)
     if device == "cpu":
         size = max(LEAST_TOKENS["cpu"], CACHED_LOGITS // vocab_size)

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from coca_train.runtime.device import device_type
+
 KEEP_UP_TO = 2**18  # numbers of joined weights that a cache keeps for one layer
 
 
@@ -43,20 +45,18 @@ def products(
     x_BTC: Tensor,
     layers: Sequence[nn.Module],
     widths: Sequence[int],
-    device: str = "",
     kept: Joints | None = None,
 ) -> Sequence[Tensor]:
     """What each of these linear layers makes of x, in heads of its width: (B, T, heads, width) each.
 
-    device: cpu or cuda, as it is done there; "": where x is. kept: of a cache, whose weights do not change; None: there
-    is none.
+    kept: of a cache, whose weights do not change; None: there is none.
     """
     if kept is not None and x_BTC.shape[1] == 1 and not torch.is_grad_enabled():
         if layers not in kept:
             kept[layers] = _small_joint(layers)
         if (joint := kept[layers]) is not None:
             return joint(x_BTC, widths)
-    gains = (device or x_BTC.device.type) == "cuda" and x_BTC.numel() >= 3 * x_BTC.shape[-1] ** 2
+    gains = device_type(x_BTC) == "cuda" and x_BTC.numel() >= 3 * x_BTC.shape[-1] ** 2
     if not gains or not can_join(layers):
         return _in_heads([layer(x_BTC) for layer in layers], widths)
     weights, bias = _parts(layers)

@@ -1,4 +1,4 @@
-"""A plan as a person reads it: a table of the stages, what changes from one to the next, and each one's cost."""
+"""A plan as text: the stages, what changes from one to the next, and each one's cost and counted step."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -7,16 +7,16 @@ from typing import Any
 
 from coca_train.config.schema import Config
 from coca_train.planning.cost import Cluster, Cost, n_tokens
-from coca_train.planning.gpus import GIB
+from coca_train.planning.hardware import GIB, OF_LINKS, ON_PAGE, PUBLISHED, SHORTEST_S, Rates, rates_of
 from coca_train.planning.memory import GpuMemory
 from coca_train.planning.outline import Outline, outline
-from coca_train.planning.rates import ON_PAGE, rates_of
-from coca_train.planning.roofline_page import page
+from coca_train.planning.roofline import Row, Step
 from coca_train.positions.layers import in_words
 from coca_train.runtime import printing
 from coca_train.runtime.printing import percent, short
 from coca_train.schedule import Stage
 
+GIGA, TERA = 1e9, 1e12
 SHORT = {"none": "all activations", "selective": "selective", "full": "full"}
 SHOWN = 0.005 * GIB  # a component below this is not listed
 WINDOWS = "eval.extrapolation.multiples, or a smaller eval.extrapolation.micro_batch_tokens"
@@ -24,8 +24,10 @@ HEADER = ("stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "frequ
 
 
 def plan(name: str, costs: Sequence[Cost], cluster: Cluster, export: str = "") -> str:
-    """All of it in a line, the schedule, what changes between stages, and each stage's cost. export: what an export
-    will be, where that is known."""
+    """Return a line on all of it, the schedule, what changes between stages, and each stage's cost.
+
+    export: what an export will be, where that is known.
+    """
     stages, outlines = [cost.stage for cost in costs], [cost.outline for cost in costs]
     head = [summary(name, costs, cluster), _basis(cluster, costs)]
     head += [textwrap.fill(f"export: {export}", printing.WIDTH, subsequent_indent="  ")] if export else []
@@ -35,7 +37,7 @@ def plan(name: str, costs: Sequence[Cost], cluster: Cluster, export: str = "") -
 
 
 def summary(name: str, costs: Sequence[Cost], cluster: Cluster) -> str:
-    """Whether all stages fit, and hours, tokens and FLOPs of all together."""
+    """Return whether all stages fit, and hours, tokens and FLOPs of all together."""
     fits = "fits on" if all(cost.fits for cost in costs) else "DOES NOT FIT on"
     if fits == "fits on" and any(_memory_as_set(cost).report > cluster.gpu.usable for cost in costs):
         fits = "fits, BUT NOT ITS REPORT, on"
@@ -53,7 +55,7 @@ def _memory_as_set(cost: Cost) -> GpuMemory:
 
 
 def _basis(cluster: Cluster, costs: Sequence[Cost]) -> str:
-    """Memory of the stage that needs most, and where the hours come from."""
+    """Return the memory of the stage that needs most, and where the hours come from."""
     most, has = max(_memory_as_set(cost).total for cost in costs) / GIB, cluster.gpu.usable / GIB
     needs, source = f"needs {most:,.1f} of {has:,.1f} GiB each", costs[0].peak.source
     seconds = 3600 * sum(cost.hours or 0.0 for cost in costs)
@@ -66,7 +68,7 @@ def _basis(cluster: Cluster, costs: Sequence[Cost]) -> str:
         return f"{needs}; hours at {_percent(cluster.mfu)} MFU of {source}"
     flops = sum(cost.per_token.total * cost.n_tokens for cost in costs)
     mfu = _percent(flops / (seconds * cluster.n_gpus * costs[0].peak.flops))
-    how = "measured" if rates_of(cluster.gpu) is None else "fused" if costs[0].step.is_compiled else "counted"
+    how = "measured" if rates_of(cluster.gpu) is None else "counted"
     return f"{needs}; hours by the {how} step, {mfu} MFU of {source}"
 
 
@@ -75,7 +77,7 @@ def _percent(share: float) -> str:
 
 
 def _hours(costs: Sequence[Cost], cluster: Cluster) -> str:
-    """Of all of them; "" where nothing is known."""
+    """Return the hours of all of them; "" where nothing is known."""
     known = [cost.hours for cost in costs if cost.hours is not None]
     if not known:
         return ""
@@ -108,7 +110,7 @@ def _stage(cost: Cost, cluster: Cluster) -> str:
         "",
         f"  {_verdict(cost, cluster)}",
         "",
-        *page(cost.step, ON_PAGE if cluster.gpu.kind == "cuda" else (), cost.measured, cluster.gpu.noun),
+        *roofline_lines(cost.step, ON_PAGE if cluster.gpu.kind == "cuda" else (), cost.measured, cluster.gpu.noun),
     ]
     return "\n".join(lines) + "\n"
 
@@ -125,7 +127,7 @@ def _engine(cost: Cost) -> str:
 
 
 def _memory(cost: Cost) -> str:
-    """Components by activation checkpointing, their sum, then the most in each phase of a run."""
+    """Return components by activation checkpointing, their sum, then the most in each phase of a run."""
     as_set = cost.stage.config.engine.activation_checkpointing
     ways = list(cost.memory.values())
     header = ("component", *(f"{SHORT[way]}{' (as set)' * (way == as_set)}" for way in cost.memory))
@@ -157,8 +159,94 @@ def _verdict(cost: Cost, cluster: Cluster) -> str:
     return f"DOES NOT FIT into {has:,.1f} GiB; the smallest change that fits: {words}"
 
 
+# ---- the counted step
+
+
+def roofline_lines(
+    step: Step, rates: Sequence[Rates], measured: dict[str, float] | None = None, noun: str = "GPU"
+) -> list[str]:
+    """Return the counted step by part, as lines.
+
+    measured: seconds of a step of this machine by part; None: it was not. noun: what computes it.
+    """
+    train, n_ranks = step.outline.config.train, step.outline.config.engine.sequence_parallel
+    n, shared = step.n_micro_batches, f", each shared by {n_ranks}" if n_ranks > 1 else ""
+    lines = [
+        f"  roofline  a step of one {f'of {step.n_gpus} {noun}s' if step.n_gpus > 1 else noun}, counted: "
+        f"{n} micro batch{'es' * (n > 1)} of "
+        f"{train.micro_batch_size} x {train.seq_len:,}{shared}",
+        "",
+        *(f"    {line}" for line in _roofline(step, rates, measured).splitlines()),
+        "",
+    ]
+    lines += [f"    {line}" for line in _roofline_notes(step, rates, noun)]
+    return lines
+
+
+def _roofline(step: Step, rates: Sequence[Rates], measured: dict[str, float] | None) -> str:
+    rows = step.rows(rates)
+    seconds = [step.seconds(each) for each in rates]
+    shown = {name: _cells(row) for name, row in rows.items()}
+    shown["device"] = _cells(sum(rows.values(), Row(seconds=(0.0,) * len(rates))))
+    shown["host"] = ["", "", "", *(f"{1e3 * step.host_seconds:,.1f}" for _ in rates)]
+    shown["a step"] = ["", "", "", *(f"{1e3 * each:,.1f}" for each in seconds)]
+    shown["MFU"] = ["", "", "", *(_percent(step.mfu(*each)) for each in zip(rates, seconds, strict=True))]
+    header = ["part", "kernels", "GB", "TFLOP", *(f"{each.name} [ms]" for each in rates)]
+    if measured is not None:
+        header.append("this machine [ms]")
+        here = {name: measured.get(name, 0.0) for name in rows} | {"a step": sum(measured.values())}
+        for name, cells in shown.items():
+            cells.append(f"{1e3 * here[name]:,.1f}" if name in here else "")
+    return printing.plain(header, [[name, *cells] for name, cells in shown.items()])
+
+
+def _cells(row: Row) -> list[str]:
+    counted = [f"{row.kernels:,.0f}", f"{row.nbytes / GIGA:,.1f}", f"{row.flops / TERA:,.2f}" if row.flops else ""]
+    return [*counted, *(f"{1e3 * each:,.1f}" for each in row.seconds)]
+
+
+def _unreached(step: Step, rates: Sequence[Rates]) -> list[str]:
+    """Return a note on each GPU on which the step would reach more than anybody has published."""
+    notes = []
+    for each in rates:
+        mfu = step.mfu(each, step.seconds(each))
+        known = PUBLISHED.get(each.gpu)
+        if known is not None and mfu > known.mfu:
+            notes.append(
+                f"{_percent(mfu)} MFU on {each.name} is more than any published training that we know of reaches "
+                f"({_percent(known.mfu)}: {known.training}); take it for a bound, or give mfu="
+            )
+    return notes
+
+
+def _roofline_notes(step: Step, rates: Sequence[Rates], noun: str) -> list[str]:
+    notes = [f"sent by each {noun}: {each.text}" for each in step.collectives]
+    if step.outline.config.engine.compile == "blocks":
+        notes.append("compiled blocks take less than this: what they save has not been measured, and is not counted")
+    places = ", ".join(f"{place} x {n}" if n > 1 else place for place, n in step.syncs.items())
+    notes.append(f"the host waits for the device in forward and backward: {places or 'never'}")
+    notes.append(
+        "host: one thread launches the kernels and does the engine's bookkeeping, as measured on a CPU (python -m "
+        "benchmarks.host); a step is the longer of device and host"
+    )
+    notes += _unreached(step, rates)
+    every = step.outline.config.checkpoint.save_every_steps
+    notes.append(
+        f"checkpoint: {printing.n_bytes(step.saved)} every {every:,} steps, "
+        f"{printing.n_bytes(round(step.saved / step.n_gpus))} for each {noun}; no disk's rate is assumed"
+    )
+    if rates:
+        shared = f"a kernel {SHORTEST_S * 1e6:g} us or more; links at {OF_LINKS:.0%}".replace("%", " %")
+        notes.append(f"rates: {'; '.join(each.text for each in rates)}; {shared} of their data sheets (assumed)")
+    wrapped = [textwrap.wrap(note, printing.WIDTH - 4, subsequent_indent="  ") for note in notes]
+    return [line for lines in wrapped for line in lines]
+
+
+# ---- the schedule, and what differs between stages
+
+
 def schedule(stages: Sequence[Stage], n_tokens: int | None = None) -> str:
-    """The table, then under each border what differs, from before the first line to after the last.
+    """Return the table, then under each border what differs, from before the first line to after the last.
 
     n_tokens: embedding rows; None: model.vocab_size or the tokenizer's (UserError when neither is known).
     """
@@ -167,7 +255,7 @@ def schedule(stages: Sequence[Stage], n_tokens: int | None = None) -> str:
 
 
 def table(stages: Sequence[Stage], outlines: Sequence[Outline]) -> str:
-    """`schedule` for outlines that are there already."""
+    """Return `schedule` for outlines that are there already."""
     rows = [_row(stage, each) for stage, each in zip(stages, outlines, strict=True)]
     parts = [printing.plain(HEADER, rows)]
     for i in range(1, len(stages)):
@@ -177,7 +265,7 @@ def table(stages: Sequence[Stage], outlines: Sequence[Outline]) -> str:
 
 
 def between(stages: Sequence[Stage], outlines: Sequence[Outline]) -> list[str]:
-    """What differs between two stages, lines of text; the state of the optimizer always."""
+    """Return what differs between two stages, lines of text; the state of the optimizer always."""
     before, after = stages
     lines = []
     if outlines[0].trained != outlines[1].trained:
@@ -189,17 +277,17 @@ def between(stages: Sequence[Stage], outlines: Sequence[Outline]) -> list[str]:
     if before.max_steps != after.max_steps:
         lines.append(f"steps {before.max_steps:,} -> {after.max_steps:,}")
     lines += [line for line in differences(before.config, after.config) if not line.startswith("steps ")]
-    kept = "goes on with its state" if after.keeps_optimizer else "starts afresh"
+    kept = "keeps its state" if after.keeps_optimizer else "starts afresh"
     return [*lines, f"optimizer {kept}"]
 
 
 def share(outline: Outline) -> str:
-    """Trained parameters in per cent, one digit behind the point as papers give them."""
+    """Write the share of trained parameters in per cent with one digit, as papers do."""
     return "100 %" if outline.n_trained == outline.n_parameters else f"{outline.share:.1%}".replace("%", " %")
 
 
 def lora(stage: Stage) -> str:
-    """The adapters of a stage in words."""
+    """Write the adapters of a stage."""
     return "none" if stage.lora is None else f"rank {stage.lora.rank}, alpha {stage.lora.alpha:g}"
 
 
@@ -221,7 +309,7 @@ def _row(stage: Stage, outline: Outline) -> tuple[str, ...]:
     )
 
 
-# Sections that are a choice with options of its own -> the option that names it. Told as a whole when it is another.
+# Sections that are a choice with options of its own -> the option that names it. Shown as a whole when it is another.
 CHOICES = {"position": "scheme", "position.frequencies": "name", "visibility": "name"}
 NAMES = {
     "position.frequencies": "frequencies",
@@ -238,7 +326,7 @@ ABSENT = "none"
 
 
 def differences(before: Config, after: Config) -> list[str]:
-    """A line for each difference, in the order of the configuration; none where the two are equal.
+    """Return a line for each difference, in the order of the configuration; none where the two are equal.
 
     >>> differences(stage_1.config, stage_2.config)
     ['frequencies plain (theta 10000) -> linear (theta 10000, factor 16)', 'seq_len 2,048 -> 32,768',
@@ -271,7 +359,7 @@ def _same_choice(where: str, a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 def _mixture(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """Sources that come, go, or have another share of the tokens; then what else is different about one."""
+    """Yield sources that come, go, or have another share of the tokens; then what else is different about one."""
     before, after = _shares(old), _shares(new)
     for name in dict.fromkeys([*old, *new]):
         if before.get(name) != after.get(name):
@@ -282,13 +370,13 @@ def _mixture(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
 
 
 def _shares(sources: dict[str, Any]) -> dict[str, str]:
-    """Share of the training tokens of each source."""
+    """Return the share of the training tokens of each source."""
     total = sum(source["weight"] for source in sources.values())
     return {name: percent(source["weight"] / total) for name, source in sources.items()}
 
 
 def _shown(where: str, value: Any) -> str:
-    """A value as a person would write it; a choice with its options behind it."""
+    """Write a value as a person would; a choice with its options."""
     if isinstance(value, dict):
         named = CHOICES.get(where)
         options = [f"{key} {_shown('', v)}" for key, v in value.items() if key != named and not isinstance(v, dict)]

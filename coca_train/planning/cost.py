@@ -1,23 +1,20 @@
 """A stage's whole cost: FLOPs, hours, memory, and the smallest change that makes it fit where it does not."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import product
-from typing import Any
 
-from coca_train.config.check import RULES
+from coca_train.config import check
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.config.schema import Config
 from coca_train.config.sharing import batches, micro_batch_size, slices
 from coca_train.config.world import World
-from coca_train.planning import roofline
-from coca_train.planning.gpus import Gpu, peak_of
-from coca_train.planning.memory import GpuMemory, memory
+from coca_train.planning.hardware import Gpu, peak_of, rates_of
+from coca_train.planning.memory import GpuMemory, gpu_memory
+from coca_train.planning.meta_step import Activations, Flops, count_flops, watch_activations
 from coca_train.planning.outline import Outline
-from coca_train.planning.rates import rates_of
-from coca_train.planning.roofline import Step
-from coca_train.planning.step import Activations, Flops, activations, flops
+from coca_train.planning.roofline import Step, count_step
 from coca_train.positions.rules import heads_shared
 from coca_train.schedule import Stage, fitted
 from coca_train.tracking.throughput import Peak
@@ -56,7 +53,7 @@ class Change:
 
 
 def smallest_change(config: Config, n_gpus: int, fits: Callable[[Config, int], bool]) -> Change | None:
-    """The first that fits: changes of one kind before changes of two, in each this order: a smaller micro
+    """Return the first that fits: changes of one kind before changes of two, in each this order: a smaller micro
     batch, activation checkpointing (selective before full), a higher ZeRO stage, GPUs that share sequences, more GPUs.
     None: nothing does, or only more than MOST_GPUS.
 
@@ -70,28 +67,20 @@ def smallest_change(config: Config, n_gpus: int, fits: Callable[[Config, int], b
 
 
 def _size(change: Change) -> tuple[object, ...]:
-    """Kinds of change, then which kinds, then how far each goes."""
+    """Return an order: by how many kinds of change, then which kinds, then how far each goes."""
     kinds = (
-        change.n_gpus,
-        change.sequence_parallel,
-        change.zero_stage,
-        change.activation_checkpointing,
-        change.micro_batch_size,
+        (change.n_gpus, change.n_gpus or 0),
+        (change.sequence_parallel, change.sequence_parallel or 0),
+        (change.zero_stage, change.zero_stage or 0),
+        (change.activation_checkpointing, CHEAPEST.index(change.activation_checkpointing or "none")),
+        (change.micro_batch_size, -(change.micro_batch_size or 0)),
     )
-    changed = [kind is not None for kind in kinds]
-    return (
-        sum(changed),
-        changed,
-        change.n_gpus or 0,
-        change.sequence_parallel or 0,
-        change.zero_stage or 0,
-        CHEAPEST.index(change.activation_checkpointing or "none"),
-        -(change.micro_batch_size or 0),
-    )
+    changed = [kind is not None for kind, _ in kinds]
+    return sum(changed), changed, [amount for _, amount in kinds]
 
 
 def _changes(config: Config, n_gpus: int) -> Iterator[Change]:
-    """Every combination; nothing that is set already, and only what divides the global batch."""
+    """Yield every combination; nothing that is set already, and only what divides the global batch."""
     train, engine = config.train, config.engine
     gpus: list[int | None] = [None]
     zero: list[int | None] = [None]
@@ -115,13 +104,10 @@ def _changes(config: Config, n_gpus: int) -> Iterator[Change]:
 
 
 def _can_share(config: Config, n_ranks: int) -> bool:
-    """Whether so many ranks can share each sequence."""
+    """Return whether so many ranks can share each sequence."""
     engine = replace(config.engine, sequence_parallel=n_ranks)
     of_scheme = heads_shared(engine, config.layers, config.position, config.visibility, config.model)
     return not [*slices(engine, config.model, config.train), *of_scheme]
-
-
-OF_THIS_MACHINE = ("E-RUN-04", "E-CFG-27")  # a plan is for another one: what GPUs are here does not matter
 
 
 @dataclass(frozen=True)
@@ -157,7 +143,7 @@ class Cost:
         return next((way for way in CHEAPEST if self.memory[way].total <= usable), None)
 
 
-def cost(
+def plan_stage(
     stage: Stage,
     outline: Outline,
     cluster: Cluster,
@@ -168,7 +154,7 @@ def cost(
     takes a step of so many micro batches on this machine; None: nothing is measured."""
     config = stage.config
     others = [other.config for other in stages if other.name != stage.name]
-    remembered = cache(partial(activations, outline))  # what is changed below leaves the model as it is
+    remembered = cache(partial(watch_activations, outline))  # what is changed below leaves the model as it is
 
     def watch(_: Outline, *what: object, **how: object) -> Activations:
         return remembered(*what, **how)
@@ -177,17 +163,17 @@ def cost(
         # A run has one number of GPUs: what helps this stage must still divide the batches of the others.
         if any(any(batches(other.train, other.engine, World(0, n_gpus, 0))) for other in others):
             return False
-        return memory(replace(outline, config=changed), n_gpus, cluster.gpu.kind, watch).total <= cluster.gpu.usable
+        return gpu_memory(replace(outline, config=changed), n_gpus, cluster.gpu.kind, watch).total <= cluster.gpu.usable
 
     by_checkpointing = {}
     for checkpointing in CHEAPEST:
         engine = replace(config.engine, activation_checkpointing=checkpointing)
         other = replace(outline, config=replace(config, engine=engine))
-        by_checkpointing[checkpointing] = memory(other, cluster.n_gpus, cluster.gpu.kind, watch)
+        by_checkpointing[checkpointing] = gpu_memory(other, cluster.n_gpus, cluster.gpu.kind, watch)
     as_set = by_checkpointing[config.engine.activation_checkpointing].total <= cluster.gpu.usable
-    per_token, tokens = flops(outline), n_tokens(stage)
+    per_token, tokens = count_flops(outline), n_tokens(stage)
     peak = peak_of(cluster.gpu, config.engine.dtype)
-    step = roofline.step(outline, per_token, cluster.n_gpus, cluster.gpu.kind)
+    step = count_step(outline, per_token, cluster.n_gpus, cluster.gpu.kind)
     measured = None if measure is None else measure(outline, step.n_micro_batches / config.engine.sequence_parallel)
     seconds = _step_seconds(step, cluster, peak, measured)
     hours = None if seconds is None else stage.max_steps * seconds / 3600
@@ -196,41 +182,39 @@ def cost(
 
 
 def _step_seconds(step: Step, cluster: Cluster, peak: Peak, measured: dict[str, float] | None) -> float | None:
-    """As told by mfu, else as counted, fused where the run is, else as measured here; None: nobody knows."""
+    """Return the seconds by mfu, else as counted, else as measured here; None: nobody knows."""
     if cluster.mfu is not None:
         return step.n_tokens * step.per_token.total / (peak.flops * cluster.mfu)
     if (rates := rates_of(cluster.gpu)) is not None:
-        return step.seconds(rates, compiled=step.is_compiled)
+        return step.seconds(rates)
     return sum(measured.values()) if measured and cluster.gpu.kind == "cpu" else None
 
 
 def n_tokens(stage: Stage) -> int:
-    """Tokens that a stage trains on."""
+    """Return the tokens that a stage trains on."""
     train = stage.config.train
     return stage.max_steps * train.global_batch_size * train.seq_len
 
 
 def check_launch(config: Config, cluster: Cluster) -> None:
-    """The rules that a launch with this many processes is held to, in their own words.
+    """Check the rules that a launch with this many processes is held to, in their own words.
 
     Raises ConfigError with all of them, UserError for a GPU that has not got the dtype.
     """
-    known: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(config)} | {
-        "world": World(0, cluster.n_gpus, 0)
-    }
-    problems: list[Problem] = []
-    for rule in RULES:
-        wanted = rule.__code__.co_varnames[: rule.__code__.co_argcount]
-        if "world" in wanted:
-            problems += rule(**{name: known[name] for name in wanted})
-    problems = [problem for problem in problems if problem.id not in OF_THIS_MACHINE]
+    world = World(0, cluster.n_gpus, 0)
+    # Not the rule on devices: what GPUs this machine has does not matter to a plan for another one.
+    problems = [
+        *batches(config.train, config.engine, world),
+        *check._engine(config.engine, world),
+        *check._peft(config.stages, world),
+    ]
     if problems:
         raise ConfigError(problems, [_line(problem, config) for problem in problems])
     peak_of(cluster.gpu, config.engine.dtype)
 
 
 def _line(problem: Problem, config: Config) -> str:
-    """A problem as its line, with the values of the keys it is about."""
+    """Return a problem as its line, with the values of the keys it is about."""
     shown = []
     for key in problem.keys:
         value = asdict(config)

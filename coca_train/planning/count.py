@@ -79,6 +79,11 @@ class Operation(NamedTuple):
         return sum(access.nbytes for access in (*self.reads, *self.writes))
 
     @property
+    def is_attention(self) -> bool:
+        """Whether it is fused attention."""
+        return FUSED_ATTENTION in self.name
+
+    @property
     def dtype(self) -> torch.dtype:
         """What it computes in: a product of narrow numbers may be added to a wide sum."""
         tensors = self.given or self.made
@@ -149,7 +154,7 @@ class Count(TorchDispatchMode):
             self._scope_since.append(self._scopes[-1])
 
     def _now(self) -> tuple[Scope, str]:
-        """Scope and phase of what is dispatched now."""
+        """Return the scope and phase of what is dispatched now."""
         if torch._C._current_graph_task_id() == -1:
             return self._scopes[-1], FORWARD
         if len(self._scopes) > 1:  # a block runs forward in the backward pass
@@ -168,7 +173,7 @@ class Count(TorchDispatchMode):
         if "meta" in self._places:
             if (answer := self._look(name, given, kwargs)) is not None:
                 return answer[0]
-            args, kwargs = self._sent(name, given, args, kwargs)
+            args, kwargs = self._send_to_device(name, given, args, kwargs)
         # A number that is looked at, and what the host sends, are no kernels.
         if func.is_view or name in NO_KERNELS or _sends(name, given, kwargs):
             return func(*args, **kwargs)
@@ -179,8 +184,8 @@ class Count(TorchDispatchMode):
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         if any(x.device.type in self._places for x in (*given, *made)):
             # Causality leaves half of all pairs, a visibility a share of those.
-            of_pairs = scope.share / 2 * _of_pairs(name, args) if FUSED_ATTENTION in name else 0.0
-            flops = of_pairs or _of_product(name, args)
+            of_pairs = scope.share / 2 * _attention_flops(name, args) if FUSED_ATTENTION in name else 0.0
+            flops = of_pairs or _product_flops(name, args)
             reads, writes = self._accesses(func, name, given, made, args, kwargs)
             shapes = [tuple((x.shape, x.dtype) for x in tensors) for tensors in (given, made)]
             self.operations.append(
@@ -189,7 +194,7 @@ class Count(TorchDispatchMode):
         return out
 
     def _look(self, name: str, given: Sequence[Tensor], kwargs: dict[str, Any]) -> tuple[Any] | None:
-        """What an operation answers for which the host must wait for the device; None: it need not."""
+        """Return what an operation answers for which the host must wait for the device; None: it need not."""
         on_device = any(x.is_meta for x in given)
         to_host = name == "_to_copy" and on_device and kwargs.get("device") not in (None, torch.device("meta"))
         if not on_device or not (name in LOOKS or to_host):
@@ -202,8 +207,8 @@ class Count(TorchDispatchMode):
             return (torch.empty(first.numel(), first.ndim, dtype=torch.int64, device="meta"),)
         return (True if first.dtype == torch.bool or name == "equal" else self._longest,)
 
-    def _sent(self, name: str, given: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments, tensors of the host as they would be on the device."""
+    def _send_to_device(self, name: str, given: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return the arguments, tensors of the host as they would be on the device."""
         from_host = [x for x in given if not x.is_meta]
         if name == "lift_fresh":
             if given[0].is_meta:
@@ -227,7 +232,7 @@ class Count(TorchDispatchMode):
     def _accesses(
         self, func: Any, name: str, given: Sequence[Tensor], made: Sequence[Tensor], args: Any, kwargs: dict[str, Any]
     ) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
-        """What an operation reads and writes, the same memory once."""
+        """Return what an operation reads and writes, the same memory once."""
         changed = [
             each
             for argument, value in zip(func._schema.arguments, args, strict=False)
@@ -267,23 +272,23 @@ class Count(TorchDispatchMode):
 
 
 def _sends(name: str, given: Sequence[Tensor], kwargs: dict[str, Any]) -> bool:
-    """Whether the host sends a tensor to the device."""
+    """Return whether the host sends a tensor to the device."""
     if name == "copy_":
         return given[0].is_meta and not given[1].is_meta
     return name == "_to_copy" and not given[0].is_meta and kwargs.get("device") == torch.device("meta")
 
 
-def _of_pairs(name: str, args: Sequence[Any]) -> float:
-    """FLOPs of fused attention over all pairs: q'k and the weighing of v; backward the first once more, and two
-    gradients of each."""
+def _attention_flops(name: str, args: Sequence[Any]) -> float:
+    """Return the FLOPs of fused attention over all pairs: q'k and the weighted sum of v; backward the first once more,
+    and two gradients of each."""
     backward = "backward" in name
     q_BHTE, k_BGSE, v_BGSD = args[1:4] if backward else args[:3]
     products = 3 * q_BHTE.shape[-1] + 2 * v_BGSD.shape[-1] if backward else q_BHTE.shape[-1] + v_BGSD.shape[-1]
     return 2.0 * math.prod(q_BHTE.shape[:3]) * k_BGSE.shape[2] * products
 
 
-def _of_product(name: str, args: Sequence[Any]) -> float:
-    """FLOPs of a product of matrices; 0 of everything else."""
+def _product_flops(name: str, args: Sequence[Any]) -> float:
+    """Return the FLOPs of a product of matrices; 0 of everything else."""
     if name not in PRODUCTS:
         return 0.0
     a, b = args[PRODUCTS[name] : PRODUCTS[name] + 2]

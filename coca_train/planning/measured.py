@@ -16,19 +16,19 @@ from coca_train.data.batch import Batch
 from coca_train.engine.base import Engine
 from coca_train.models.transformer import Transformer, build_model
 from coca_train.planning.count import COMMUNICATION, OPTIMIZER, Count
-from coca_train.planning.dispatch import counted
-from coca_train.planning.gpus import GIB, Gpu, find
-from coca_train.planning.memory import memory
+from coca_train.planning.hardware import GIB, Gpu, find_gpu
+from coca_train.planning.memory import gpu_memory
+from coca_train.planning.meta_step import count_operations
 from coca_train.planning.outline import Outline
 from coca_train.runtime.errors import UserError
 
 MARK = "coca_train: "  # before a part, in the profiler's records
 
 
-def measure(
+def measure_step(
     outline: Outline, n_micro_batches: float, *, trainable: Sequence[str] = ("*",), lora: LoraConfig | None = None
 ) -> dict[str, float]:
-    """Seconds of a step of so many micro batches, by part: one micro batch and its update are run, by one process.
+    """Return the seconds of a step of so many micro batches, by part: one process runs a micro batch and its update.
 
     n_micro_batches: of whole sequences; of those that GPUs share, as many as one of them computes in all. trainable,
     lora: the stage's. Raises UserError where this machine has not got the memory.
@@ -36,7 +36,7 @@ def measure(
     config = replace(outline.config, engine=replace(outline.config.engine, sequence_parallel=1))
     outline, train = replace(outline, config=config), config.train
     device = engine.start(config.engine)
-    needed, here = memory(outline, 1, device.type).total, _here(device)
+    needed, here = gpu_memory(outline, 1, device.type).total, _this_machine(device)
     if needed > here.usable:
         raise UserError(
             f"E-PLN-06 command line measure=true: a step of micro batch {train.micro_batch_size} needs "
@@ -67,12 +67,12 @@ def measure(
 
 
 def _timed(built: Engine, batch: Batch) -> dict[str, float]:
-    """Seconds by part of one step, as the profiler saw its operations: on the device, where that is a GPU."""
+    """Return the seconds of one step by part, as the profiler saw its operations: on the GPU, where there is one."""
     on_gpu, model = built.device.type == "cuda", built.model
     assert isinstance(model, Transformer)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     count = Count([built.device.type], outside=OPTIMIZER, around=_recorded)
-    with profile(activities=activities) as profiler, counted(model, count, built.device.type), count:
+    with profile(activities=activities) as profiler, count_operations(model, count, built.device.type), count:
         built.train_step([batch], 0.0)
     seconds: dict[str, float] = defaultdict(float)
     for event in profiler.key_averages():
@@ -90,9 +90,9 @@ def _fill(name: str, tensor: torch.Tensor) -> None:
     tensor.normal_(std=0.02)
 
 
-def _here(device: torch.device) -> Gpu:
-    """What this machine has of memory."""
+def _this_machine(device: torch.device) -> Gpu:
+    """Return this machine's memory."""
     if device.type == "cpu":
-        return find("cpu")
+        return find_gpu("cpu")
     properties = torch.cuda.get_device_properties(device)
     return Gpu(properties.name, properties.total_memory)

@@ -9,11 +9,11 @@ import torch
 from coca_train.config.schema import Config
 from coca_train.engine.optim import MUON
 from coca_train.models.lora import named_parameters
+from coca_train.planning.engines import ParameterCounts, States, engine_states
+from coca_train.planning.hardware import GIB
+from coca_train.planning.meta_step import Activations, watch_activations
 from coca_train.planning.outline import Outline
-from coca_train.planning.states import ParameterCounts, States, states
-from coca_train.planning.step import Activations, activations
 
-GIB = 2**30
 CUDA = 1.5 * GIB  # CUDA's context, cuBLAS and NCCL: assumed, not measured here; nothing on CPUs
 
 
@@ -80,8 +80,11 @@ class GpuMemory:
         return max(self.phases.values())
 
 
-def memory(outline: Outline, n_gpus: int, device: str, watch: Callable[..., Activations] = activations) -> GpuMemory:
-    """Memory of a stage on each of n_gpus. device: cpu or cuda. watch: `activations`, or one that remembers."""
+def gpu_memory(
+    outline: Outline, n_gpus: int, device: str, watch: Callable[..., Activations] = watch_activations
+) -> GpuMemory:
+    """Return the memory of a stage on each of n_gpus. device: cpu or cuda. watch: `watch_activations`, or one that
+    remembers."""
     config = outline.config
     parameters = dict(named_parameters(outline.model))
     vectors = sum(parameters[name].numel() for name in outline.trained if parameters[name].ndim < 2)
@@ -91,7 +94,7 @@ def memory(outline: Outline, n_gpus: int, device: str, watch: Callable[..., Acti
     # Sequences of this GPU, whole or in slices.
     rows = config.train.global_batch_size * config.engine.sequence_parallel // n_gpus
     accumulates = rows > config.train.micro_batch_size
-    held = states(config.engine, counts, n_gpus, accumulates)
+    held = engine_states(config.engine, counts, n_gpus, accumulates)
     # Where micro batches are added up in place, gradients are there all the time from the second one on.
     stays = bool(held.own_gradients) and accumulates and not (config.engine.kind == "local" and held.summed_gradients)
     seen = watch(
@@ -109,7 +112,7 @@ def memory(outline: Outline, n_gpus: int, device: str, watch: Callable[..., Acti
 
 
 def _report_batches(config: Config) -> float:
-    """Tokens that the report reads at once, in micro batches; 0: there is none."""
+    """Return the tokens that the report reads at once, in micro batches; 0: there is none."""
     wanted, train = config.eval.extrapolation, config.train
     longest = max(wanted.multiples) * train.seq_len
     tokens = max(longest, wanted.micro_batch_tokens) if wanted.enabled else 0

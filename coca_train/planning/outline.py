@@ -1,4 +1,4 @@
-"""A model without memory, and which of its parameters a stage trains."""
+"""A model without memory, which of its parameters a stage trains, and what its checkpoints take."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import torch
 
+from coca_train.checkpoint.format import file_size
+from coca_train.checkpoint.publishing import SPARE
 from coca_train.config.schema import Config, LoraConfig
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.engine.base import DTYPES, parameters_on_meta
+from coca_train.engine.base import DTYPES, parameters_on_meta, spec_of
 from coca_train.engine.optim import Moments, moments_of
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
@@ -59,11 +61,11 @@ class Outline:
 def outline(
     config: Config, trainable: Sequence[str], n_tokens: int | None = None, lora: LoraConfig | None = None
 ) -> Outline:
-    """The outline of a stage, its adapters included. n_tokens: embedding rows; None: as `embedding_rows` finds them.
+    """Build the outline of a stage, its adapters included. n_tokens: embedding rows; None: as `embedding_rows` says.
 
     Raises UserError when the vocabulary is not known, when a pattern matches no parameter, or adapters do not fit.
     """
-    # Counted as it is dispatched: what compiled blocks would save is told by rules (fusion.py).
+    # Counted as it is dispatched: nobody has measured what compiled blocks save.
     eager = replace(config, engine=replace(config.engine, compile="none"))
     with parameters_on_meta():
         model = build_model(eager, n_tokens or embedding_rows(config), trainable, lora)
@@ -74,7 +76,7 @@ def outline(
 
 
 def embedding_rows(config: Config) -> int:
-    """model.vocab_size, else what the tokenizer's file gives [tokens]. Raises UserError when there is neither."""
+    """Return model.vocab_size, else what the tokenizer's file gives [tokens]. Raises UserError without either."""
     if config.model.vocab_size is not None:
         return config.model.vocab_size
     if not Path(config.data.tokenizer).is_file():
@@ -86,3 +88,29 @@ def embedding_rows(config: Config) -> int:
             "tokenizer will have)"
         )
     return vocab_size(config.model, Tokenizer(config.data.tokenizer).vocab_size, config.data.tokenizer)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What the checkpoints of a run take.
+
+    checkpoint: the largest of all stages [bytes]. kept: how many there are at once at most, one of them being written.
+    """
+
+    checkpoint: int
+    kept: int
+
+    @property
+    def total(self) -> int:
+        """All of them [bytes]."""
+        return self.checkpoint * self.kept + SPARE
+
+
+def checkpoint_storage(outlines: Sequence[Outline], keep: int) -> Storage:
+    """Return what a run with these stages takes. keep: checkpoint.keep.
+
+    float32 weights and persistent buffers, and what the optimizer keeps of what is trained. While one is written,
+    `keep` are there, and that at the end of each stage before stays.
+    """
+    largest = max(file_size(spec_of(outline.model, outline.moments)) for outline in outlines)
+    return Storage(largest, keep + 1 + len(outlines) - 1)

@@ -21,7 +21,7 @@ from coca_train.data.manifest_beside import NAME as MANIFEST
 from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.packings import Edges
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.doctor import short
+from coca_train.doctor.machine import log_machines
 from coca_train.engine.base import without_initial_values
 from coca_train.engine.process import ran_out
 from coca_train.hub import forms
@@ -74,7 +74,7 @@ def train(loaded: Loaded, folders: Sequence[Path] = ()) -> None:
             device = engine.start(config.engine)
         stages = resolve(config, dist.world_size())
         if is_job:
-            short.announce(config)
+            log_machines(config)
         # What can be refused without the run directory is refused before there is one.
         for stage in stages:
             prepare_data(stage.config)

@@ -24,7 +24,7 @@ from coca_train.models.init import init_parameter
 from coca_train.models.online import WIDENED
 from coca_train.models.transformer import Transformer, build_model, count_parameters
 from coca_train.planning import outline as planning
-from coca_train.planning.step import flops
+from coca_train.planning.meta_step import count_flops
 from coca_train.positions.layers import in_words
 from coca_train.runtime import dist
 from coca_train.runtime.compilers import compiles
@@ -306,7 +306,7 @@ def meter(stage: Stage, n_tokens: int, runner: Engine) -> Throughput:
     limit = None if runner.device.type == "cpu" else peak(runner.device, stage.config.engine.dtype)
     if limit is not None:
         dist.log(f"MFU       against {limit.source}")
-    per_token = flops(planning.outline(stage.config, stage.trainable, n_tokens, stage.lora))
+    per_token = count_flops(planning.outline(stage.config, stage.trainable, n_tokens, stage.lora))
     return Throughput(per_token.total, limit, dist.world_size(), PeakMemory(runner.device))
 
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from coca_train.planning.catalog.facts import all_facts
-from coca_train.planning.catalog.reference import reference
+from coca_train.catalog.facts import all_facts, reference
 
 WORKED = (
     *("alibi", "coca", "coca_strict", "cope", "dape", "disentangled", "fire", "fox", "kerple_log", "kerple_power"),

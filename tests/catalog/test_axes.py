@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from coca_train.planning.catalog.entries import entries
-from coca_train.planning.catalog.facts import frequency_facts, visibility_facts
-from coca_train.planning.catalog.reference import reference
+from coca_train.catalog.entries import entries
+from coca_train.catalog.facts import frequency_facts, reference, visibility_facts
 
 WINDOW, TIMES = 64, 16
 

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import cases, complexity, measure, schemes
 from benchmarks.measure import MIB, Alone
-from coca_train.planning.catalog.entries import entries
+from coca_train.catalog.entries import entries
 
 TINY = cases.Setup("cpu", "fp32", attention_heads=2, attention_head_dim=8)
 EVERY = schemes.cases(list(entries("position")), list(entries("visibility")))

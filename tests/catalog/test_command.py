@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from coca_train.catalog.entries import entries, source
+from coca_train.catalog.pages import Column, markdown, signed, some, terminal
 from coca_train.commands import main
-from coca_train.planning.catalog.entries import entries, source
-from coca_train.planning.catalog.tables import Column, markdown, signed, some, terminal
 
 
 def run(*words):
@@ -117,7 +117,7 @@ def test_mistakes_are_one_line(words, message, capsys):
 
 def test_figures_go_to_the_folder_asked_for(tmp_path, monkeypatch):
     folders = []
-    monkeypatch.setattr("coca_train.planning.catalog.figures.write_figures", folders.append)
+    monkeypatch.setattr("coca_train.catalog.figures.write_figures", folders.append)
     assert run(f"figures={tmp_path}") == 0
     assert folders == [Path(tmp_path)]
 

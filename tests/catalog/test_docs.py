@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from coca_train.catalog.facts import reference
+from coca_train.catalog.figures import names, write_figures
+from coca_train.catalog.pages import document
 from coca_train.commands.schemes import SCHEMES
 from coca_train.config.load import assemble, load
 from coca_train.hub.conversions import summaries
-from coca_train.planning.catalog.figures import names, write_figures
-from coca_train.planning.catalog.pages import document
-from coca_train.planning.catalog.reference import reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")

@@ -6,9 +6,9 @@ import re
 import pytest
 
 from coca_train import positions
-from coca_train.planning.catalog import figures
-from coca_train.planning.catalog.entries import entries
-from coca_train.planning.catalog.figures import Mask, bound, decay, has_decay, kind, names, picture, svg, write_figures
+from coca_train.catalog import figures
+from coca_train.catalog.entries import entries
+from coca_train.catalog.figures import Mask, bound, decay, has_decay, kind, names, picture, svg, write_figures
 from coca_train.positions.base import AttentionShape
 from tests.catalog.conftest import WORKED
 from tests.models.conftest import PLAIN

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from coca_train.models import attention
 from coca_train.models.products import can_join, products
+from coca_train.runtime.device import pretend_device
 from tests.cases import slow_unless
 from tests.faults import real
 from tests.faults.fork_server import ForkServer
@@ -26,8 +27,9 @@ def run_as_on_cuda(overrides: list[str]) -> None:
     """One forked rank of the command line. Raises AssertionError where weights were joined that others than their own
     layer are not lent."""
 
-    def on_cuda(x_BTC: Tensor, layers: Sequence[nn.Module], widths: Any, _: str, kept: Any = None) -> Any:
-        return products(x_BTC, layers, widths, "cuda", kept)
+    def on_cuda(x_BTC: Tensor, layers: Sequence[nn.Module], widths: Any, kept: Any = None) -> Any:
+        with pretend_device("cuda"):
+            return products(x_BTC, layers, widths, kept)
 
     with (
         mock.patch.object(attention, "products", on_cuda),

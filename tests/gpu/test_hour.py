@@ -22,7 +22,7 @@ from benchmarks.gpu.parts import PARTS, exact, kernels, large, losses, micro, sa
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.timing import GIB
 from benchmarks.measure import ROOT
-from coca_train.planning.gpus import GPUS
+from coca_train.planning.hardware import GPUS
 from coca_train.schedule import resolve
 from coca_train.settings import load
 from tests.gpu.test_group import gone, pids

@@ -7,6 +7,7 @@ from coca_train.extending.parts import build, layer_of, mapped, random_qkv, ship
 from coca_train.models.kernels import KERNELS, choose
 from coca_train.models.scores import Part, part_of
 from coca_train.positions.visibility import Visibility
+from coca_train.runtime.device import pretend_device
 
 SCHEMES = dict(shipped())
 # Whose look-ups learn: tables of biases, queries or keys that are multiplied with them, gates.
@@ -27,19 +28,24 @@ def parts_of(name: str) -> tuple[list[Part], torch.Tensor]:
     return [part_of(mapped(scheme, q, k, start(9), start(9), 9, layer_of(scheme)), layout)], v
 
 
+def choose_on_cuda(name: str) -> str:
+    with pretend_device("cuda"):
+        return choose(parts_of(name)[0], 9)
+
+
 @pytest.mark.parametrize("name", SCHEMES)
 def test_what_learns_is_not_looked_up_by_flex(name, deterministic):
     """Without gradients it may be: forward there is one order."""
     torch.use_deterministic_algorithms(False)
-    as_it_is = choose(parts_of(name)[0], 9, "cuda")
+    as_it_is = choose_on_cuda(name)
     torch.use_deterministic_algorithms(True)
-    assert choose(parts_of(name)[0], 9, "cuda") == ("blocked" if name in LEARN else as_it_is)
+    assert choose_on_cuda(name) == ("blocked" if name in LEARN else as_it_is)
     with torch.no_grad():
-        assert choose(parts_of(name)[0], 9, "cuda") == as_it_is
+        assert choose_on_cuda(name) == as_it_is
 
 
 def test_every_scheme_that_learns_would_be_looked_up():
-    assert all(choose(parts_of(name)[0], 9, "cuda") == "flex" for name in LEARN)
+    assert all(choose_on_cuda(name) == "flex" for name in LEARN)
 
 
 def test_a_kernel_that_is_asked_for_by_name_obeys_too(deterministic):

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coca_train.models import fused_loss
 from coca_train.models.loss import summed_cross_entropy
+from coca_train.runtime.device import pretend_device
 
 needs_triton = pytest.mark.skipif(
     find_spec("triton") is None, reason='needs triton: pip install -c constraints.txt -e ".[kernels]"'
@@ -33,7 +34,7 @@ targets = torch.randint(0, 9001, (7,))
 targets[3] = -100
 for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 4e-3)):
     logits = (torch.randn(7, 9001, dtype=torch.float64) * 3).to(dtype)
-    nll, gradient = score_in_passes(logits.double(), targets, "cpu")
+    nll, gradient = score_in_passes(logits.double(), targets)
     own = fused_loss.score_in_place(logits, targets)
     torch.testing.assert_close(own.double(), nll, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(logits.double(), gradient, rtol=0, atol=tolerance)
@@ -71,7 +72,7 @@ for hidden in (slice(0, block), slice(0, 2 * block), slice(block, 2 * block), sl
     logits = torch.randn(3, 150)
     logits[:, hidden] = -torch.inf
     targets = torch.tensor([149, 70, -100])
-    nll, gradient = score_in_passes(logits.double(), targets, "cpu")
+    nll, gradient = score_in_passes(logits.double(), targets)
     own = fused_loss.score_in_place(logits, targets)
     torch.testing.assert_close(own.double(), nll.masked_fill(targets == -100, 0.0), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(logits.double(), gradient, rtol=0, atol=1e-6)
@@ -122,8 +123,8 @@ def test_a_step_on_cuda_goes_over_logits_thrice_and_over_dw_once_a_chunk():
     x = torch.empty(8192, 64, dtype=torch.bfloat16, device="meta", requires_grad=True)
     w = torch.empty(100_864, 64, dtype=torch.bfloat16, device="meta", requires_grad=True)
     targets = torch.empty(8192, dtype=torch.int64, device="meta")
-    with Operations() as operations:
-        summed_cross_entropy(x, w, targets, fused_loss.score, device="cuda").backward()
+    with Operations() as operations, pretend_device("cuda"):
+        summed_cross_entropy(x, w, targets, fused_loss.score).backward()
     wide = [
         name
         for name, args, _ in operations.seen

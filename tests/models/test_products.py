@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from coca_train.extending.parts import MODEL, shipped
 from coca_train.models.products import KEEP_UP_TO, can_join, products
+from coca_train.runtime.device import pretend_device
 from tests.models.test_compiled import batch_of, model_of
 
 SCHEMES = dict(shipped())
@@ -17,8 +18,7 @@ def losses(scheme, device, trained=""):
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trained in name)
     contexts = model.contexts(batch.pos_BT, batch.pos_BT, batch.doc_BT)
-    contexts = {kind: context._replace(device=device) for kind, context in contexts.items()}
-    with FlopCounterMode(display=False) as flops:
+    with FlopCounterMode(display=False) as flops, pretend_device(device):
         x_BTC = model.through(model.embedded(batch.tokens_BT, batch.pos_BT), contexts)
         loss = model.head(model.final_norm(x_BTC), batch.targets_BT)
         loss.backward()
@@ -54,14 +54,15 @@ def test_what_can_be_joined():
 
 def test_it_is_one_product():
     layers = [nn.Linear(MODEL.d_model, width) for width in (8, 4, 4)]
-    q, k, v = products(torch.randn(2, 72, MODEL.d_model), layers, (4, 2, 4), "cuda")
+    with pretend_device("cuda"):
+        q, k, v = products(torch.randn(2, 72, MODEL.d_model), layers, (4, 2, 4))
+        few = products(torch.randn(2, 71, MODEL.d_model), layers, (4, 2, 4))  # too few to be a gain
     assert (
         q.shape[-2:] == (2, 4)
         and k.shape[-2:] == (2, 2)
         and q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr()
     )
     assert v.shape == (2, 72, 1, 4)
-    few = products(torch.randn(2, 71, MODEL.d_model), layers, (4, 2, 4), "cuda")  # too few to be a gain
     assert few[0].untyped_storage().data_ptr() != few[1].untyped_storage().data_ptr()
 
 
@@ -71,20 +72,20 @@ def test_small_joint_weights_are_kept_with_a_cache():
     layers, kept = tuple(nn.Linear(16, width) for width in (8, 4, 4)), {}
     x_BTC = torch.randn(2, 1, 16)
     before = [layer(x_BTC).unflatten(-1, (-1, 4)) for layer in layers]
-    torch.testing.assert_close(list(products(x_BTC, layers, (4, 4, 4), "cpu", kept)), before)
+    torch.testing.assert_close(list(products(x_BTC, layers, (4, 4, 4), kept)), before)
     assert kept[layers].weight_NC.shape == (16, 16)
     for layer in layers:
         layer.weight.zero_()  # within one text nobody does this
-    torch.testing.assert_close(list(products(x_BTC, layers, (4, 4, 4), "cpu", kept)), before)
+    torch.testing.assert_close(list(products(x_BTC, layers, (4, 4, 4), kept)), before)
     narrow = [heads.unflatten(-1, (-1, width)) for heads, width in zip(before, (4, 2, 4), strict=True)]
     narrow = [each.flatten(-3, -2) for each in narrow]
-    torch.testing.assert_close(list(products(x_BTC, layers, (4, 2, 4), "cpu", kept)), narrow)
+    torch.testing.assert_close(list(products(x_BTC, layers, (4, 2, 4), kept)), narrow)
     for others in ((layers[0], nn.Linear(16, KEEP_UP_TO // 16)), (layers[0], nn.Identity())):
         kept.clear()
-        products(x_BTC, others, (4, 4), "cpu", kept)
+        products(x_BTC, others, (4, 4), kept)
         assert kept == {others: None}
     kept.clear()
-    products(x_BTC.expand(-1, 2, -1), layers, (4, 4, 4), "cpu", kept)
+    products(x_BTC.expand(-1, 2, -1), layers, (4, 4, 4), kept)
     with torch.enable_grad():
-        assert products(x_BTC, layers, (4, 4, 4), "cpu", kept)[0].requires_grad
+        assert products(x_BTC, layers, (4, 4, 4), kept)[0].requires_grad
     assert not kept

@@ -17,7 +17,7 @@ from coca_train import engine
 from coca_train.config.schema import Config
 from coca_train.engine.base import Engine
 from coca_train.models.transformer import build_model
-from coca_train.planning.memory import memory
+from coca_train.planning.memory import gpu_memory
 from coca_train.planning.outline import outline
 from coca_train.runtime import dist
 from coca_train.runtime.printing import markdown
@@ -118,7 +118,7 @@ def measured(words: list[str], trainable: list[str]) -> dict[str, float]:
 
 def planned(case: Case) -> dict[str, float]:
     """The same of the plan [MiB]; steady: weights, optimizer, and gradients that stay."""
-    plan = memory(outline(configure(*LLAMA, *case.words), case.trainable), case.n_ranks, "cpu")
+    plan = gpu_memory(outline(configure(*LLAMA, *case.words), case.trainable), case.n_ranks, "cpu")
     return {
         "start": plan.phases["start"] / MIB,
         "step": plan.training / MIB,

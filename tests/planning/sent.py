@@ -12,7 +12,7 @@ from coca_train import engine
 from coca_train.data.batch import Batch
 from coca_train.models.transformer import build_model
 from coca_train.planning.count import COMMUNICATION, OPTIMIZER, Count
-from coca_train.planning.dispatch import counted
+from coca_train.planning.meta_step import count_operations
 from tests.planning.conftest import configure
 
 SHAPE = ("model=llama_tiny", "model.vocab_size=512", "model.n_layers=2", "model.d_model=512", "model.n_heads=4",
@@ -57,7 +57,7 @@ def sent(words: list[str], n_ranks: int, n_micro_batches: int, released: bool = 
         built.train_step(batches, 0.0)
     model: Any = built.model
     count = Count(["cpu"], outside=OPTIMIZER)
-    with counted(model, count, "cpu"), count:
+    with count_operations(model, count, "cpu"), count:
         built.train_step(batches, 0.0)
     n = sum(torch.Size(getattr(p, "ds_shape", p.shape)).numel() for p in model.parameters())
     collectives: dict[str, float] = {}

@@ -2,6 +2,7 @@
 
 from dataclasses import astuple
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -11,21 +12,21 @@ from coca_train.extending.parts import shipped
 from coca_train.models.attention import AttentionContext
 from coca_train.models.scores import Part
 from coca_train.models.transformer import build_model
-from coca_train.planning import step
-from coca_train.planning.attention import kernel_for
-from coca_train.planning.step import Activations, Watch, activations
+from coca_train.planning import meta_step
+from coca_train.planning.meta_step import Activations, Watch, watch_activations, watched_kernel
 from coca_train.positions.base import Terms
 from coca_train.positions.known import extent
 from coca_train.positions.visibility import Layout, Rule
+from coca_train.runtime.device import pretend_device
 from tests.planning.conftest import TINY, configure, outlined
 
 SMALL = (*TINY, "model.n_layers=2", "train.micro_batch_size=2")
 
 
-def planned(*words: str, trainable: tuple[str, ...] = ("*",), device: str = "cpu", **how: bool) -> Activations:
-    given = {"checkpointing": "none", "keeps_gradients": False} | how
+def planned(*words: str, trainable: tuple[str, ...] = ("*",), device: str = "cpu", **how: Any) -> Activations:
+    given: dict[str, Any] = {"checkpointing": "none", "keeps_gradients": False} | how
     outline = outlined(*words, trainable=trainable)
-    return activations(outline, outline.config.train.micro_batch_size, device, **given)
+    return watch_activations(outline, outline.config.train.micro_batch_size, device, **given)
 
 
 @cache
@@ -108,9 +109,10 @@ def test_a_gpt_layer_keeps_what_korthikanti_counts() -> None:
 
 def test_a_llama_layer_by_hand() -> None:
     """bf16: the inputs of two norms and what they give (8 C), q, k, v, the attention's output (8 C), up, gate,
-    silu(gate) and their product (8 F); float32: the log-sum-exp, and the scale of the two norms."""
+    silu(gate) and their product (8 F); float32: the log-sum-exp, mean and scale of the two norms (RMSNorm is counted as
+    LayerNorm, which has a mean)."""
     words = (*TINY, "position=nope", "model.n_kv_heads=null", "train.micro_batch_size=4", "train.seq_len=512")
-    assert per_layer(*words) == 4 * 512 * (8 * 256 + 8 * 256 + 8 * 704 + 4 * 8 + 4 * 2)
+    assert per_layer(*words) == 4 * 512 * (8 * 256 + 8 * 256 + 8 * 704 + 4 * 8 + 4 * 4)
 
 
 def test_gradients_that_stay_are_counted_once_each() -> None:
@@ -126,7 +128,7 @@ def test_one_model_may_be_watched_in_every_way() -> None:
     outline = outlined(*SMALL, "position=rope", "engine.dtype=bf16", "train.seq_len=16")
     ways = [(checkpointing, keeps) for checkpointing in ("none", "selective", "full") for keeps in (False, True)]
     seen = [
-        [activations(outline, 2, "cpu", checkpointing=way, keeps_gradients=keeps) for way, keeps in ways]
+        [watch_activations(outline, 2, "cpu", checkpointing=way, keeps_gradients=keeps) for way, keeps in ways]
         for _ in range(2)
     ]
     assert seen[0] == seen[1] and len(set(seen[0])) == 6
@@ -143,8 +145,8 @@ def test_dropout_keeps_its_masks() -> None:
 def test_tables_of_the_host_are_there_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     words = (*SMALL, "position=rope")
     before = planned(*words)
-    tables = step._table_bytes
-    monkeypatch.setattr(step, "_table_bytes", lambda context: tables(context) + 10**9)
+    tables = meta_step._table_bytes
+    monkeypatch.setattr(meta_step, "_table_bytes", lambda context: tables(context) + 10**9)
     after = planned(*words)
     assert [b - a for a, b in zip(astuple(before), astuple(after), strict=True)] == [10**9, 0, 10**9, 10**9]
 
@@ -152,7 +154,7 @@ def test_tables_of_the_host_are_there_all_the_time(monkeypatch: pytest.MonkeyPat
 def test_a_table_that_is_seen_twice_is_there_once() -> None:
     table = torch.zeros(100)
     context = AttentionContext(None, None, [((table, table[10:], torch.zeros(5)), None)], None)  # type: ignore[arg-type]
-    assert step._table_bytes({"own": context}) == 400 + 20
+    assert meta_step._table_bytes({"own": context}) == 400 + 20
 
 
 def test_reading_keeps_nothing() -> None:
@@ -165,11 +167,11 @@ def test_reading_keeps_nothing() -> None:
 def attended(name: str, device: str, n: int, rows: int = 1) -> tuple[int, int]:
     """Bytes that are kept, and the most there are, in attention over n tokens, 4 heads of 16, in bf16."""
     heads = (rows, n, 4, 16)
-    with Watch() as watch:
+    with Watch() as watch, pretend_device(device):
         q, k, v = (torch.empty(heads, dtype=torch.bfloat16, device="meta", requires_grad=True) for _ in range(3))
         pos_BT = torch.arange(n)[None]
         layout = Layout(Rule(window=8), pos_BT, pos_BT, pos_BT, pos_BT, None, True, True, extent(pos_BT), {})
-        out = kernel_for(name, device)([Part(q, k, Terms(), layout)], v, 1.0)
+        out = watched_kernel(name)([Part(q, k, Terms(), layout)], v, 1.0)
         held = watch.live
         grad = torch.empty_like(out)
         out.backward(grad)

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from coca_train.planning.collectives import collectives, update
-from coca_train.planning.states import LIVE, ParameterCounts
+from coca_train.planning.engines import LIVE, ParameterCounts, collectives, engine_update
 from tests.faults.fork_server import ForkServer, values
 from tests.planning.conftest import configure
 
@@ -39,7 +38,7 @@ def test_a_rank_of_eight_sends_what_is_said(server: ForkServer, zero: int, dtype
     seen = run(server, words, n_micro_batches)
     assert seen["sent"] == pytest.approx(said(words, n_micro_batches), rel=0.01)
     if zero < 2:  # from then on gradients are added up in the backward pass, where they are not told from its own
-        assert update(configure(*words).engine).nbytes(1, 8, n_micro_batches) == pytest.approx(
+        assert engine_update(configure(*words).engine).nbytes(1, 8, n_micro_batches) == pytest.approx(
             seen["update"], rel=0.08, abs=2
         )
 

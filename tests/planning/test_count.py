@@ -12,7 +12,7 @@ from coca_train.data.packings.base import Row
 from coca_train.engine.base import summed_loss
 from coca_train.models.transformer import build_model
 from coca_train.planning.count import AGAIN, ATTENTION, BACKWARD, ELEMENTWISE, FORWARD, LINEAR, LOSS, Count, Operation
-from coca_train.planning.dispatch import counted, micro_batch
+from coca_train.planning.meta_step import count_micro_batch, count_operations
 from coca_train.positions import rotary
 from tests.planning.conftest import TINY, K, outlined
 
@@ -87,7 +87,7 @@ def test_what_is_counted_is_what_a_real_step_dispatches(name: str, monkeypatch: 
     where the answer costs a wait nobody asks."""
     monkeypatch.setattr(rotary, "PIECE", 2**40)  # on the CPU a rotation goes through time in pieces
     outline = outlined(*SMALL, "engine.dtype=fp32", *WORDS[name], trainable=K if name == "a part trained" else ("*",))
-    planned = micro_batch(outline, "cpu", places=("meta", "cpu")).operations
+    planned = count_micro_batch(outline, "cpu", places=("meta", "cpu")).operations
     model = build_model(outline.config, 320).to(outline.dtype)
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, std=0.02).requires_grad_(name in outline.trained)
@@ -97,7 +97,7 @@ def test_what_is_counted_is_what_a_real_step_dispatches(name: str, monkeypatch: 
 
     def run(tokens_BT: Tensor, targets_BT: Tensor, pos_BT: Tensor, doc_BT: Tensor | None) -> Tensor:
         model.contexts(pos_BT, pos_BT, doc_BT)  # what is sent once and kept
-        with counted(model, count, "cpu"), count:
+        with count_operations(model, count, "cpu"), count:
             loss = model(tokens_BT, targets_BT, pos_BT, doc_BT)
             loss.backward()
         return loss
@@ -115,14 +115,14 @@ def test_a_deterministic_step_on_cuda_computes_tables_that_learn_without_flex(sc
     words = (*SMALL, f"position={scheme}")
     seen = {}
     for ordered in (False, True):
-        operations = micro_batch(outlined(*words, f"engine.deterministic={ordered}"), "cuda").operations
+        operations = count_micro_batch(outlined(*words, f"engine.deterministic={ordered}"), "cuda").operations
         seen[ordered] = any("scaled_dot_product" in each.name for each in operations)
     assert seen == {False: True, True: fused}
     assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_parts_and_phases() -> None:
-    count = micro_batch(outlined(*SMALL, "position=rope", "engine.activation_checkpointing=true"), "cuda")
+    count = count_micro_batch(outlined(*SMALL, "position=rope", "engine.activation_checkpointing=true"), "cuda")
     found = Counter((each.part, each.phase) for each in count.operations)
     both = [(part, phase) for part in (ATTENTION, LINEAR, ELEMENTWISE, LOSS) for phase in (FORWARD, BACKWARD)]
     assert set(found) == {*both, (AGAIN, AGAIN)}

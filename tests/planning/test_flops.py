@@ -2,7 +2,7 @@
 
 import pytest
 
-from coca_train.planning.step import flops
+from coca_train.planning.meta_step import count_flops
 from coca_train.positions import visibilities
 from coca_train.tracking.throughput import flops_per_token, matmul_parameters
 from tests.planning.conftest import LLAMA_7B, TINY, K, outlined
@@ -33,13 +33,13 @@ def test_all_trained_is_6nd_and_attention(words: tuple[str, ...]) -> None:
     width = outline.model.shape.n_heads * outline.model.shape.head_dim
     seq_len = outline.config.train.seq_len
     known = flops_per_token(matmul_parameters(outline.model), outline.config.model.n_layers, width, seq_len)
-    counted = flops(outline)
+    counted = count_flops(outline)
     assert counted.total == pytest.approx(known, rel=1e-12)
     assert counted.forward == pytest.approx(known / 3, rel=1e-12)
 
 
 def of(*trainable: str) -> float:
-    count = flops(outlined(*TINY, "position=rope", trainable=trainable))
+    count = count_flops(outlined(*TINY, "position=rope", trainable=trainable))
     assert count.forward == FORWARD
     assert count.total == count.forward + count.backward
     return count.backward
@@ -75,7 +75,7 @@ def test_stage_1_of_coca_llama_7b() -> None:
     c, layers, attention = 4096, 2, 4 * 4096 * 2048 / 2
     n = layers * (4 * c * c + 3 * c * 11008) + 32000 * c
     words = (*LLAMA_7B[:2], "model.n_layers=2", "position=coca")
-    count = flops(outlined(*words, trainable=K))
+    count = count_flops(outlined(*words, trainable=K))
     assert count.forward == 2 * n + layers * attention
     assert count.backward == 2 * (n - 3 * c * c) + 2 * layers * c * c + 2 * layers * attention
 
@@ -83,7 +83,7 @@ def test_stage_1_of_coca_llama_7b() -> None:
 def test_layers_that_see_less_cost_less() -> None:
     """Two layers see everything, four a window of 16: each query its last 16 tokens, the first 16 fewer."""
     kinds = "layers={pattern: [own, local, local], kinds: {local: {visibility: {name: sliding_window, window: 16}}}}"
-    count = flops(outlined(*TINY, "position=rope", kinds))
+    count = count_flops(outlined(*TINY, "position=rope", kinds))
     pairs = sum(min(m + 1, 16) for m in range(T)) / sum(m + 1 for m in range(T))
     assert count.forward == pytest.approx(2 * (L * BLOCK + C * V) + (2 + 4 * pairs) * ATTENTION, rel=1e-12)
     assert count.total == pytest.approx(3 * count.forward, rel=1e-12)

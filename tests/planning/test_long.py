@@ -2,13 +2,13 @@
 
 import pytest
 
-from coca_train.planning import gpus
-from coca_train.planning.cost import Cluster, cost
+from coca_train.planning.cost import Cluster, plan_stage
+from coca_train.planning.hardware import find_gpu
 from coca_train.planning.outline import outline
 from coca_train.schedule import Stage, resolve
 from coca_train.settings import load
 
-A100 = gpus.find("a100_80gb")
+A100 = find_gpu("a100_80gb")
 LONG = ("+experiment=yarn_llama2_7b_64k", "position.frequencies.factor=32", "train.seq_len=131072")
 
 
@@ -20,7 +20,7 @@ def stage_of(*words: str) -> Stage:
 @pytest.mark.parametrize("n_gpus", [8, 32])
 def test_7b_at_128k_fits_with_a_tenth_to_spare(n_gpus: int) -> None:
     stage = stage_of("engine.sequence_parallel=4")
-    planned = cost(stage, outline(stage.config, stage.trainable), Cluster(n_gpus, A100, 0.4))
+    planned = plan_stage(stage, outline(stage.config, stage.trainable), Cluster(n_gpus, A100, 0.4))
     needed = planned.memory[stage.config.engine.activation_checkpointing]
     print({phase: f"{n / 2**30:.1f}" for phase, n in needed.phases.items()}, f"report {needed.report / 2**30:.1f} GiB")
     assert planned.fits and max(needed.total, needed.report) < 0.9 * A100.usable
@@ -30,7 +30,7 @@ def test_7b_at_128k_fits_with_a_tenth_to_spare(n_gpus: int) -> None:
 def test_a_plan_says_when_it_is_needed() -> None:
     """Alone a sequence leaves no tenth of 80 GB, and does not fit into 40."""
     alone = stage_of()
-    planned = cost(alone, outline(alone.config, alone.trainable), Cluster(8, gpus.find("a100_40gb"), 0.4))
+    planned = plan_stage(alone, outline(alone.config, alone.trainable), Cluster(8, find_gpu("a100_40gb"), 0.4))
     assert planned.memory["full"].total > 0.9 * A100.usable
     assert not planned.fits and planned.change is not None
     assert planned.change.typed() == "engine.sequence_parallel=4"

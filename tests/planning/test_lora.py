@@ -7,10 +7,10 @@ import pytest
 
 from coca_train.config.schema import LoraConfig
 from coca_train.planning.as_text import between, share
-from coca_train.planning.memory import memory
+from coca_train.planning.engines import ParameterCounts, engine_states
+from coca_train.planning.memory import gpu_memory
+from coca_train.planning.meta_step import count_flops
 from coca_train.planning.outline import Outline, outline
-from coca_train.planning.states import ParameterCounts, states
-from coca_train.planning.step import flops
 from tests.cases import slow_unless
 from tests.faults.fork_server import ForkServer, values
 from tests.planning.conftest import QKV, TINY, configure, outlined, planned
@@ -35,12 +35,12 @@ def test_what_is_trained() -> None:
 def test_bytes_and_flops() -> None:
     """Masters, moments and gradients of the adapters alone; forward costs two FLOPs a number of them more."""
     with_lora, full = adapted(), adapted(lora=None)
-    held = memory(with_lora, 1, "cpu").states
+    held = gpu_memory(with_lora, 1, "cpu").states
     assert (held.masters, held.moments) == (4 * ADAPTERS, 8 * ADAPTERS)
     assert held.own_gradients == 2 * ADAPTERS
     assert held.weights == 2 * with_lora.n_parameters
-    assert flops(with_lora).forward - flops(full).forward == pytest.approx(2 * ADAPTERS, rel=1e-6)
-    assert flops(with_lora).backward < flops(full).backward
+    assert count_flops(with_lora).forward - count_flops(full).forward == pytest.approx(2 * ADAPTERS, rel=1e-6)
+    assert count_flops(with_lora).backward < count_flops(full).backward
 
 
 def test_the_difference_between_stages() -> None:
@@ -62,7 +62,7 @@ def test_engines_hold_what_is_planned(server: ForkServer, kind: str, dtype: str,
     job = {"trainable": list(QKV), "rank": 8} | given
     ranks = values(server.run("tests.planning.engines:held", job, ranks=n_ranks))
     assert (ranks[0]["all"], ranks[0]["trained"]) == (adapted().n_parameters, ADAPTERS)
-    plan = states(
+    plan = engine_states(
         replace(configure(*TINY).engine, **given), ParameterCounts(ranks[0]["all"], ADAPTERS, 0), n_ranks, False
     )
     expected = plan.lasting + plan.between

@@ -5,9 +5,9 @@ from functools import cache
 
 import pytest
 
-from coca_train.planning.memory import CUDA, GpuMemory, memory
-from coca_train.planning.states import States
-from coca_train.planning.step import Activations, activations
+from coca_train.planning.engines import States
+from coca_train.planning.memory import CUDA, GpuMemory, gpu_memory
+from coca_train.planning.meta_step import Activations, watch_activations
 from tests.planning.conftest import TINY, outlined
 
 WORDS = (*TINY, "position=rope", "train.micro_batch_size=4")
@@ -15,7 +15,7 @@ WORDS = (*TINY, "position=rope", "train.micro_batch_size=4")
 
 @cache
 def planned(*words: str, n_gpus: int = 1, device: str = "cpu", trainable: tuple[str, ...] = ("*",)) -> GpuMemory:
-    return memory(outlined(*WORDS, *words, trainable=trainable), n_gpus, device)
+    return gpu_memory(outlined(*WORDS, *words, trainable=trainable), n_gpus, device)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -120,7 +120,7 @@ def test_local_float32_by_hand() -> None:
     """16 bytes a parameter and the activations; the gradients come while these go."""
     plan = planned("engine=local", "train.global_batch_size=4")
     outline = outlined(*WORDS, "engine=local", "train.global_batch_size=4")
-    seen = activations(outline, 4, "cpu", checkpointing="none", keeps_gradients=True)
+    seen = watch_activations(outline, 4, "cpu", checkpointing="none", keeps_gradients=True)
     assert plan.phases["forward and backward"] == 12 * outline.n_parameters + seen.peak
     assert plan.phases["optimizer step"] == 16 * outline.n_parameters
 
@@ -129,7 +129,8 @@ def test_accumulated_gradients_are_there_from_the_start() -> None:
     once, twice = (planned("engine=local", f"train.global_batch_size={n}") for n in (4, 8))
     n_bytes = 4 * outlined(*WORDS).n_parameters
     assert 0 < twice.training - once.training <= n_bytes
-    released = activations(outlined(*WORDS, "engine=local"), 4, "cpu", checkpointing="none", keeps_gradients=False)
+    outline = outlined(*WORDS, "engine=local")
+    released = watch_activations(outline, 4, "cpu", checkpointing="none", keeps_gradients=False)
     assert twice.activations.peak == released.peak + n_bytes
 
 

@@ -53,7 +53,7 @@ def test_between_stages_only_what_differs() -> None:
 def test_an_equal_stage_differs_in_its_optimizer_alone() -> None:
     one = planned("a", BEFORE, ("*",), max_steps=100)
     text = schedule((one, replace(one, name="b", first_step=100, keeps_optimizer=True)))
-    assert text.split("\na -> b\n")[1] == "  optimizer goes on with its state\n"
+    assert text.split("\na -> b\n")[1] == "  optimizer keeps its state\n"
 
 
 def test_other_parameters_of_the_same_share_are_told() -> None:

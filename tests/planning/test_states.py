@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coca_train.planning.states import REDUCED_AT_ONCE, ParameterCounts, States, states
+from coca_train.planning.engines import REDUCED_AT_ONCE, ParameterCounts, States, engine_states
 from tests.cases import slow_unless
 from tests.faults.fork_server import ForkServer, values
 from tests.planning.conftest import TINY, configure
@@ -20,7 +20,7 @@ def held(
     config = configure(
         f"engine={kind}", f"engine.dtype={dtype}", f"engine.zero_stage={zero}", "engine.bucket_size=1000"
     )
-    return states(config.engine, counts, n_gpus, accumulates)
+    return engine_states(config.engine, counts, n_gpus, accumulates)
 
 
 def kept(states: States) -> int:
@@ -182,6 +182,6 @@ def test_a_new_engine_holds_what_lasts(
     given: dict[str, Any] = {"kind": kind, "dtype": dtype, "zero_stage": zero, "device": "cpu", "bucket_size": 200_000}
     ranks = values(server.run("tests.planning.engines:held", {"trainable": [trainable]} | given, ranks=n_ranks))
     counts = ParameterCounts(ranks[0]["all"], ranks[0]["trained"], 0)
-    plan = states(replace(configure(*TINY).engine, **given), counts, n_ranks, accumulates=False)
+    plan = engine_states(replace(configure(*TINY).engine, **given), counts, n_ranks, accumulates=False)
     for rank in ranks:
         assert rank["bytes"] == pytest.approx(plan.lasting + plan.between, rel=0.01)

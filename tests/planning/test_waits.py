@@ -16,7 +16,7 @@ from coca_train.data.packings.base import Row
 from coca_train.engine import process
 from coca_train.models.transformer import build_model
 from coca_train.planning.count import Count
-from coca_train.planning.dispatch import counted
+from coca_train.planning.meta_step import count_operations
 from coca_train.training.loop import Tools, run_stage
 from tests.planning.conftest import TINY, configure
 
@@ -59,7 +59,7 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             yield [collate([row, row]), collate([row, row])]
 
     model: Any = built.model
-    with counted(model, count, "cuda"), count:
+    with count_operations(model, count, "cuda"), count:
         run_stage(config, built, batches(), tools, first_step=0, start_step=0, max_steps=5)
     return list(count.syncs.elements())
 

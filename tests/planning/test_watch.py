@@ -2,7 +2,7 @@
 
 import torch
 
-from coca_train.planning.step import Watch
+from coca_train.planning.meta_step import Watch
 
 
 def test_live_and_peak() -> None:

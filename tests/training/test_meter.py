@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from coca_train.extending.parts import shipped
-from coca_train.planning.cost import Cluster, cost
-from coca_train.planning.gpus import GPUS
+from coca_train.planning.cost import Cluster, plan_stage
+from coca_train.planning.hardware import GPUS
 from coca_train.planning.outline import outline
 from coca_train.schedule import Stage
 from coca_train.tracking.throughput import flops_per_token, matmul_parameters
@@ -28,7 +28,7 @@ def test_a_stage_that_trains_a_part_counts_what_it_computes() -> None:
     everything = metered(stages[2], 32000)
     for stage, share in zip(stages, (0.70, 0.76, 1.0), strict=True):
         counted = metered(stage, 32000)
-        assert counted == cost(stage, outline(stage.config, stage.trainable), A100).per_token.total
+        assert counted == plan_stage(stage, outline(stage.config, stage.trainable), A100).per_token.total
         assert counted / everything == pytest.approx(share, abs=0.04)
     model = outline(stages[2].config, ("*",)).model
     assert everything == pytest.approx(flops_per_token(matmul_parameters(model), 4, 4096, 2048), rel=1e-12)

@@ -21,11 +21,11 @@ from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from coca_train.catalog.entries import Entry, entries
+from coca_train.catalog.facts import ReferenceModel, reference
 from coca_train.models.init import init_weights
 from coca_train.models.scores import Part, Tile, cut, part_of, scores, tensors_of
 from coca_train.models.transformer import Transformer
-from coca_train.planning.catalog.entries import Entry, entries
-from coca_train.planning.catalog.reference import ReferenceModel, reference
 from coca_train.positions import visibilities
 from coca_train.positions.base import Mapped, Projections, Terms
 from coca_train.positions.known import extent

@@ -1,4 +1,4 @@
-"""What an engine holds on one GPU besides activations, by its settings [bytes].
+"""What an engine holds, sends and moves on one GPU besides activations, by its settings.
 
 P parameters, T of them trained, N GPUs, b bytes of the compute dtype. Published figures it must give: 16 bytes a
 parameter for Adam in mixed precision, and with ZeRO 1, 2, 3 on 64 GPUs 31.4, 16.6 and 1.9 GB for 7.5B parameters
@@ -15,8 +15,24 @@ parameter for Adam in mixed precision, and with ZeRO 1, 2, 3 on 64 GPUs 31.4, 16
 | ZeRO 3         | bP/N    | 4T/N    | 8T/N | bT/N; bf16: 4T/N            | a flat copy of at most 1e9; fp16: + 4   |
 
 Muon keeps 4 bytes where Adam keeps 8; where ZeRO cuts its matrices, a step takes 6 of its part for a moment.
+
+What GPUs send in a step (tests hold it against DeepSpeed, on ranks of a fake process group).
+What GPUs send in a step; tests hold it against DeepSpeed on a fake process group.
+2); parameters are the trained ones but where all is said; M micro batches a step. With gradient_reduction=owner an
+all-reduce is a reduce, but in ZeRO 0 and in bf16 ZeRO 1.
+
+| engine        | gradients                                     | weights                                       |
+|---------------|-----------------------------------------------|-----------------------------------------------|
+| ZeRO 0 (fp32) | all-reduce, g, after the last backward        |                                               |
+| ZeRO 1        | all-reduce, g, after the last one             | all-gather, b, after the update               |
+| ZeRO 2        | all-reduce, g, in each backward               | all-gather, b, after the update               |
+| ZeRO 3        | reduce-scatter, g, in each backward           | all-gather of all, b: 2 M times, forward and  |
+|               |                                               | backward; M times where all stay so (LIVE)    |
+
+What runs in a backward pass, and the gathers of ZeRO 3, is overlapped unless overlap_communication=false.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coca_train.config.schema import EngineConfig
@@ -70,8 +86,8 @@ class States:
         return self.weights + self.masters + self.moments
 
 
-def states(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
-    """By the table on top. accumulates: whether a step has more than one micro batch."""
+def engine_states(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
+    """Return what an engine holds, by the table on top. accumulates: whether a step has more than one micro batch."""
     held = _local if engine.kind == "local" else (_zero_0, _zero_1, _zero_2, _zero_3)[engine.zero_stage]
     with_adam = held(engine, counts, n_gpus, accumulates)
     cut = engine.kind == "deepspeed" and engine.zero_stage > 0
@@ -170,3 +186,122 @@ def _shard(n: int, n_gpus: int) -> int:
 def _made_in_float32(b: int, counts: ParameterCounts) -> int:
     """ZeRO 1 and 2 get a float32 model, cast it, and copy what is trained into one flat tensor."""
     return max(4 * counts.all, b * (counts.all + counts.trained))
+
+
+# ---- what a step sends and moves
+
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, REDUCE = "all-reduce", "all-gather", "reduce-scatter", "reduce"
+ALL_TO_ALL = "all-to-all"
+GRADIENTS, WEIGHTS, HEADS = "gradients", "weights", "tokens and heads"
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One kind of them in a step. nbytes: of all parameters it is about, in all of a step. per_parameter: of one of
+    these, each time; 0: it is not about parameters. overlapped: with the computing of forward and backward. among: GPUs
+    that take part, neighbours; 0: all."""
+
+    name: str
+    what: str
+    per_parameter: int
+    times: int
+    nbytes: float
+    overlapped: bool
+    among: int = 0
+
+    def sent(self, n_gpus: int) -> float:
+        """Bytes that each GPU sends, by the ring algorithm; to each other one directly in an all-to-all."""
+        n = self.among or n_gpus
+        return self.nbytes * (n - 1) / n * (2 if self.name == ALL_REDUCE else 1)
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        times = "" if self.times == 1 else f" x {self.times}"
+        much = f"{self.per_parameter} B a parameter{times}" if self.per_parameter else f"in {self.times:,} calls"
+        among = f" among {self.among}" if self.among else ""
+        return f"{self.name} of {self.what}{among}, {much}" + (", overlapped" if self.overlapped else "")
+
+
+def collectives(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, n_micro_batches: int) -> list[Collective]:
+    """Return what a step sends, by the table on top; those of a few numbers (counts, norms) are left out."""
+    if n_gpus == 1 or engine.kind == "local":
+        return []
+    b, g = BYTES[engine.dtype], _gradient_bytes(engine)
+    overlapped = engine.zero_stage >= 2 and engine.overlap_communication is not False
+
+    def of(name: str, what: str, per_parameter: int, n: int, times: int = 1, overlapped: bool = False) -> Collective:
+        return Collective(name, what, per_parameter, times, per_parameter * n * times, overlapped)
+
+    trained = counts.trained
+    if engine.zero_stage == 0:
+        return [of(ALL_REDUCE, GRADIENTS, g, trained)]
+    if engine.zero_stage < 3:
+        # ZeRO 1 in bf16 is an optimizer of its own in DeepSpeed, which knows no owners.
+        to_owner = engine.gradient_reduction == "owner" and (engine.zero_stage, engine.dtype) != (1, "bf16")
+        times = n_micro_batches if engine.zero_stage == 2 else 1
+        reduced = of(REDUCE if to_owner else ALL_REDUCE, GRADIENTS, g, trained, times, overlapped)
+        return [reduced, of(ALL_GATHER, WEIGHTS, b, trained)]
+    gathers = n_micro_batches * (1 if counts.all <= LIVE else 2)
+    return [
+        of(ALL_GATHER, WEIGHTS, b, counts.all, gathers, overlapped),
+        of(REDUCE_SCATTER, GRADIENTS, g, trained, n_micro_batches, overlapped),
+    ]
+
+
+def exchanges(nbytes: Sequence[int], n_ranks: int, n_micro_batches: int) -> list[Collective]:
+    """Return what ranks that share sequences exchange in a step. nbytes: of each time in a micro batch, on one rank."""
+    if n_ranks == 1:
+        return []
+    times = n_micro_batches * len(nbytes)
+    return [Collective(ALL_TO_ALL, HEADS, 0, times, float(n_micro_batches * sum(nbytes)), False, n_ranks)]
+
+
+def _gradient_bytes(engine: EngineConfig) -> int:
+    """Return the bytes of one of its numbers on the way."""
+    left_to_us = "fp16" if engine.dtype == "fp16" else "fp32"
+    return BYTES[left_to_us if engine.communication_dtype == "auto" else engine.communication_dtype]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an optimizer step moves besides forward, backward and collectives: gradients added up, their norm, clipping,
+    AdamW (28 bytes a parameter in one pass: it is fused), weights rounded. Bytes a trained parameter: of all, and of
+    the share a GPU updates; once a step and once a micro batch. Kernels a trained tensor in the same way."""
+
+    of_all: float
+    of_share: float
+    of_all_each: float = 0.0
+    of_share_each: float = 0.0
+    kernels: float = 0.0
+    kernels_each: float = 0.0
+
+    def nbytes(self, n_trained: int, n_gpus: int, n_micro_batches: int) -> float:
+        """In all, on each GPU."""
+        of_all = self.of_all + self.of_all_each * n_micro_batches
+        of_share = self.of_share + self.of_share_each * n_micro_batches
+        return n_trained * (of_all + of_share / n_gpus)
+
+    def n_kernels(self, n_tensors: int, n_micro_batches: int) -> int:
+        """In all, on each GPU."""
+        return round(n_tensors * (self.kernels + self.kernels_each * n_micro_batches))
+
+
+# By engine, ZeRO stage and whether it is fp32 (fp16 as bf16); counted on the engines themselves.
+LOCAL, DEEPSPEED = "local", "deepspeed"
+UPDATES = {
+    (LOCAL, 0, True): Update(40, 0, kernels=0.5, kernels_each=0.2),
+    (LOCAL, 0, False): Update(34, 0, 18, kernels=0.5, kernels_each=2.2),
+    (DEEPSPEED, 0, True): Update(64, 0, kernels=2, kernels_each=0.2),
+    (DEEPSPEED, 1, True): Update(24.4, 87.1, kernels=4.5, kernels_each=0.2),
+    (DEEPSPEED, 1, False): Update(33.3, 55.3, 18, kernels=2.5, kernels_each=2.2),
+    (DEEPSPEED, 2, True): Update(0, 60, 17.1, 25.8, kernels=3, kernels_each=0.7),
+    (DEEPSPEED, 2, False): Update(0, 74, 20, 18, kernels=5.4, kernels_each=0.7),
+    (DEEPSPEED, 3, True): Update(0, 68, 16, 24, kernels=4.3, kernels_each=1.3),
+    (DEEPSPEED, 3, False): Update(0, 66, 16, 18, kernels=4.3, kernels_each=1.3),
+}
+
+
+def engine_update(engine: EngineConfig) -> Update:
+    """Return what an engine's update moves."""
+    return UPDATES[engine.kind, engine.zero_stage if engine.kind == DEEPSPEED else 0, engine.dtype == "fp32"]
