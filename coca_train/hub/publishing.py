@@ -93,14 +93,16 @@ def write_shards(
             writer = ShardWriter(folder / name, spec, metadata, {prefix + key: dtypes[key] for key in part})
             try:
                 for key in part:
-                    writer.write(prefix + key, read(key).to(dtypes[key]))
+                    try:
+                        writer.write(prefix + key, read(key).to(dtypes[key]))
+                    except NonFinite:
+                        raise CheckpointError(
+                            f"E-IOP-19 {key}: holds NaN or infinity as {str(dtypes[key]).removeprefix('torch.')}; "
+                            "finite weights are needed. Fix: another dtype if they overflow, else download the weights "
+                            "again"
+                        ) from None
                     bar.update()
                 records.append({"name": name, **writer.finish()})
-            except NonFinite:
-                raise CheckpointError(
-                    f"E-IOP-19 {key}: holds NaN or infinity as {str(dtypes[key]).removeprefix('torch.')}; finite "
-                    "weights are needed. Fix: another dtype if they overflow, else download the weights again"
-                ) from None
             finally:
                 writer.close()
     return records
