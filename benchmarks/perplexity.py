@@ -149,7 +149,7 @@ def pairs(options: argparse.Namespace) -> Iterator[tuple[Transformer, Any]]:
     stored: Any = {dtype: name for name, dtype in DTYPES.items()}[next(model.parameters()).dtype]
     with tempfile.TemporaryDirectory() as folder:
         request = given(EXPORT, run=options.checkpoint, to=f"{folder}/export", form="native", dtype=stored)
-        peer: Any = AutoModelForCausalLM.from_pretrained(exporting.run(request), trust_remote_code=False)
+        peer: Any = AutoModelForCausalLM.from_pretrained(exporting.export_run(request), trust_remote_code=False)
     dtype = DTYPES[options.dtype]
     yield model.to(options.device, dtype).eval(), peer.to(options.device, dtype).eval()
 

@@ -4,7 +4,7 @@ the folder. Of model_type coca_train nothing else loads it; of coca it replaces 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from coca_train.hub.export_files.modeling_coca import CocaConfig, CocaForCausalLM, CocaModel
-from coca_train.hub.installed.modeling import CocaTrainConfig, CocaTrainForCausalLM
+from coca_train.hub.installed import CocaTrainConfig, CocaTrainForCausalLM
 
 __all__ = ["CocaConfig", "CocaForCausalLM", "CocaModel", "CocaTrainConfig", "CocaTrainForCausalLM"]
 

@@ -32,9 +32,11 @@ def _bring(
     """
     settings.name_from_paths(a, groups, typed)
     if a.choices.get("model") == FROM_START or (a.comes_along and "model" not in groups):
-        from coca_train.hub.from_start import bring  # torch, which help and most trainings need not wait for
+        from coca_train.hub.from_start import (
+            configure_from_weights,  # torch, which help and most trainings need not wait for
+        )
 
-        bring(a, groups, typed)
+        configure_from_weights(a, groups, typed)
     if a.comes_along:  # there is a start.path, and no experiment
         from coca_train.commands import _fine_tuning
 

@@ -18,9 +18,9 @@ as anyone would load it and compared with the run.
 
 
 def _export(loaded: Loaded, arguments: Arguments) -> None:
-    from coca_train.hub.exporting import run
+    from coca_train.hub.exporting import export_run
 
-    run(loaded.config)
+    export_run(loaded.config)
 
 
 VERB = Verb(EXPORT, USAGE, _export, foot="See docs/interop.md", goes_on=NOTHING_LEFT, needs_words=True)

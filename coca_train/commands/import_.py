@@ -19,9 +19,9 @@ start.path read. What comes out is compared with what went in, and refused where
 
 
 def _import(loaded: Loaded, arguments: Arguments) -> None:
-    from coca_train.hub.importing import run
+    from coca_train.hub.importing import import_weights
 
-    run(loaded.config)
+    import_weights(loaded.config)
 
 
 VERB = Verb(IMPORT, USAGE, _import, foot="See docs/interop.md", goes_on=NOTHING_LEFT, needs_words=True)

@@ -70,7 +70,7 @@ class PlanConfig:
 
 
 def _plan(loaded: Loaded, arguments: Arguments) -> None:
-    from coca_train.hub.forms import of_run
+    from coca_train.hub.forms import describe_run
     from coca_train.planning.as_text import plan
     from coca_train.planning.cost import Cluster, check_launch, plan_stage
     from coca_train.planning.hardware import find_gpu
@@ -93,7 +93,7 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
         plan_stage(stage, each, cluster, stages, _measure(stage) if given.measure else None)
         for stage, each in zip(stages, outlines, strict=True)
     ]
-    export = of_run(stages, embedding_rows(stages[-1].config))
+    export = describe_run(stages, embedding_rows(stages[-1].config))
     print(plan(config.run.name, costs, cluster, export), end="")
 
 

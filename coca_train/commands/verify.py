@@ -16,9 +16,9 @@ The parity check of import and export between two that exist. Exit code 4 where 
 
 
 def _verify(loaded: Loaded, arguments: Arguments) -> None:
-    from coca_train.hub.verifying import run
+    from coca_train.hub.exporting import verify_export
 
-    run(loaded.config)
+    verify_export(loaded.config)
 
 
 VERB = Verb(VERIFY, USAGE, _verify, foot="See docs/interop.md", needs_words=True)

@@ -21,7 +21,7 @@ from coca_train.evaluation.measures.perplexity import evaluating
 from coca_train.evaluation.results import Measured, Point
 from coca_train.evaluation.variants import Choice, Variant, variants
 from coca_train.hub import tokenizer_files
-from coca_train.hub.starting import NAME as STARTED
+from coca_train.hub.initial_weights import IMPORTED
 from coca_train.hub.weights import Source, imported, open_source
 from coca_train.models.transformer import Transformer, count_parameters
 from coca_train.runtime.errors import DataError
@@ -51,7 +51,7 @@ def run_begins(run_dir: Path, tokenizer: Tokenizer) -> bool:
     """`_begins` of a run. Its own texts have no such token."""
     if imported(read_record(run_dir)) is None:
         return False
-    kept = (run_dir / tokenizer_files.FOLDER, run_dir / STARTED / tokenizer_files.FOLDER)
+    kept = (run_dir / tokenizer_files.FOLDER, run_dir / IMPORTED / tokenizer_files.FOLDER)
     folder = next((folder for folder in kept if folder.is_dir()), Path(tokenizer.path).parent)
     return tokenizer_files.begins_texts(folder, tokenizer)
 

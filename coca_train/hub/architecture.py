@@ -1,4 +1,4 @@
-"""What a model computes, whoever wrote it down: the sections of our configuration that decide it."""
+"""What a model computes: the sections of our configuration that decide it."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -15,7 +15,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Architecture:
-    """model.vocab_size is always given here. seq_len: the window the weights were trained with [tokens]."""
+    """The sections of a model whose vocab_size is known. seq_len: the window the weights were trained with [tokens]."""
 
     model: ModelConfig
     position: Any
@@ -25,12 +25,12 @@ class Architecture:
 
     @classmethod
     def of(cls, config: Config, vocab_size: int) -> "Architecture":
-        """What a run with this configuration computes. vocab_size: rows of the embedding."""
+        """Return what a run with this configuration computes. vocab_size: rows of the embedding."""
         model = replace(config.model, vocab_size=vocab_size)
         return cls(model, config.position, config.visibility, config.train.seq_len, config.layers)
 
     def with_coca(self, variant: str, t_width: str) -> "Architecture":
-        """The same with CoCA in the place of a RoPE that rotates the whole head."""
+        """Return the same with CoCA in the place of a RoPE that rotates the whole head."""
         section = {"scheme": "coca", "variant": variant, "t_width": t_width, "rotary_pct": 1.0}
         frequencies = asdict(self.position.frequencies)
         return replace(self, position=positions.settings(section | {"frequencies": frequencies}))
@@ -47,7 +47,7 @@ class Architecture:
 
     @property
     def settings(self) -> dict[str, Kind]:
-        """Of every kind that occurs, and of `own`."""
+        """The settings of every kind of layer that is declared, and of the default."""
         own = {OWN: Kind(self.position, self.visibility, self.model.logit_scale)}
         return own | kinds(self.layers, self.model, self.position, self.visibility)
 
@@ -83,7 +83,7 @@ class Architecture:
         return self.model.n_kv_heads or self.model.n_heads
 
     def build(self) -> Transformer:
-        """The model, parameters as the current torch device makes them, not initialised."""
+        """Build the model, on the current torch device, not initialised."""
         return Transformer(
             self.model,
             self.position,
@@ -94,13 +94,13 @@ class Architecture:
         )
 
     def shapes(self) -> Shapes:
-        """Every parameter's shape, by name; shared ones once."""
+        """Return every parameter's shape by name; shared ones once."""
         with torch.device("meta"):
             outline = self.build()
         return {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
 
     def sections(self) -> dict[str, Any]:
-        """The same as plain values, as config.yaml and our exports hold them."""
+        """Return the sections as plain values, as config.yaml and our exports hold them."""
         return {
             "model": asdict(self.model),
             "position": asdict(self.position),

@@ -10,7 +10,7 @@ import yaml
 from coca_train import __version__
 from coca_train.checkpoint.opening import read_record
 from coca_train.data.manifest_beside import manifest_beside
-from coca_train.hub import forms, own_json
+from coca_train.hub import forms
 from coca_train.hub.weights import Source
 from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError
@@ -22,7 +22,7 @@ COLUMNS = ("probe", "positions", "tokens", "max difference", "max logit", "relat
 
 
 def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, Any], tokenizer: Path | None) -> str:
-    """README.md of the folder."""
+    """Return README.md of the folder."""
     front = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
@@ -52,14 +52,14 @@ def text(name: str, source: Source, config: dict[str, Any], parity: dict[str, An
 
 
 def call(loader: str, folder: str, config: dict[str, Any]) -> str:
-    """How a class of transformers loads the folder. Code that goes with it must be allowed, for the tokenizer too."""
+    """Return the call that loads the folder. Code that goes with it must be allowed, for the tokenizer too."""
     allowed = ", trust_remote_code=True" if "auto_map" in config else ""
     return f"{loader}.from_pretrained({json.dumps(folder)}{allowed})"
 
 
 def before(config: dict[str, Any]) -> str:
-    """What must be imported first; "": nothing."""
-    return "import coca_train.transformers" if config["model_type"] == own_json.INSTALLED else ""
+    """Return what must be imported first; "": nothing."""
+    return "import coca_train.transformers" if config["model_type"] == forms.INSTALLED else ""
 
 
 def _loading(name: str, config: dict[str, Any], tokenizer: Path | None) -> str:
@@ -76,32 +76,32 @@ def _position(source: Source) -> str:
 
 
 def _kind(config: dict[str, Any]) -> str:
-    if config["model_type"] not in own_json.TYPES:
+    if config["model_type"] not in forms.OWN_TYPES:
         return f"It is a plain `{config['architectures'][0]}`: no code of this folder is needed.\n"
     where = (
-        f"what it computes is in two files beside the weights, `{own_json.MODELING}.py` and "
-        f"`{own_json.CONFIGURATION}.py` (or in coca_train, where `import coca_train.transformers` was run first)"
-        if config["model_type"] == own_json.COCA
+        f"what it computes is in two files beside the weights, `{forms.MODELING}.py` and "
+        f"`{forms.CONFIGURATION}.py` (or in coca_train, where `import coca_train.transformers` was run first)"
+        if config["model_type"] == forms.COCA
         else "its class comes with coca_train: `pip install 'coca-train[interop]'`, and before it is loaded `import "
         "coca_train.transformers`"
     )
     return (
         f"Its `model_type` is `{config['model_type']}`, and {where}; loaded as a LLaMA or GPT-NeoX it would compute "
         "something else. Batches may be padded on either side; packed texts are kept apart by `position_ids` that "
-        "begin anew, without a mask. Dynamic frequencies follow the longest text of a batch; `generate(..., length=n)` "
-        "fixes the length they adapt to.\n"
+        "restart at 0, without a mask. Dynamic frequencies follow the longest text of a batch; "
+        "`generate(..., length=n)` fixes the length they adapt to.\n"
     )
 
 
 def _caveats(sentences: list[str]) -> list[str]:
-    """A section about who computes something else; none where nobody is known to."""
-    return ["## Where it computes something else\n", "\n".join(f"- {each}" for each in sentences) + "\n"] * bool(
-        sentences
-    )
+    """Return a section about who computes something else; empty where nobody is known to."""
+    if not sentences:
+        return []
+    return ["## Where it computes something else\n", "\n".join(f"- {each}" for each in sentences) + "\n"]
 
 
 def _provenance(origin: dict[str, Any]) -> list[str]:
-    """A line for each fact, the nearest first; what it was imported from is indented below it."""
+    """Return a line for each fact, the nearest first; what it was imported from is indented below it."""
     lines = []
     for key, value in origin.items():
         if isinstance(value, dict):
@@ -118,7 +118,7 @@ def _tokenizer(path: Path | None) -> str:
 
 
 def _rounded(parity: dict[str, Any]) -> str:
-    """What the bound holds for where frequencies that are rounded otherwise make larger differences."""
+    """Say what the bound holds for where frequencies that are rounded otherwise make larger differences."""
     again = [probe["frequencies"] for probe in parity["probes"] if probe["with_our_frequencies"] is not None]
     if not again:
         return ""
@@ -129,7 +129,10 @@ def _rounded(parity: dict[str, Any]) -> str:
 
 
 def figures(parity: dict[str, Any]) -> list[list[str]]:
-    """The last column, differences relative to the largest logit, is there where some were compared twice."""
+    """Return the rows of the table of parity.
+
+    The last column, differences relative to the largest logit, is there where some probes were compared twice.
+    """
     rows = []
     for probe in parity["probes"]:
         again = probe["with_our_frequencies"]
@@ -149,15 +152,14 @@ def figures(parity: dict[str, Any]) -> list[list[str]]:
 
 
 def _data(source: Source) -> str:
-    """By stage: sources, weights and licences, as far as the run and the manifests of its data tell."""
+    """Return a table by stage: sources, weights and licences, as far as the run and the manifests of its data know."""
     if source.kind != "run":
         return "Not known: these weights came from a Hugging Face folder.\n"
     record = read_record(source.path)
     if not record["fingerprint"].get("sources"):
         return "Not known: these weights were imported.\n"
     trained = [stage for stage in resolve(load_saved(source.path).config) if stage.first_step < source.origin["step"]]
-    only = {"name": trained[0].name, "fingerprint": record["fingerprint"]}  # of a run older than stages
-    begun = {entry["name"]: entry["fingerprint"]["sources"] for entry in record.get("stages", [only])}
+    begun = {entry["name"]: entry["fingerprint"]["sources"] for entry in record["stages"]}
     rows = [
         [stage.name, name, f"{entry['weight']:g}", f"{entry['tokens']:,}", _licences(data[name].path)]
         for stage in trained
@@ -168,13 +170,13 @@ def _data(source: Source) -> str:
 
 
 def _licences(prefix: str) -> str:
-    """What a manifest.json of data_prep beside the data says of licences."""
+    """Return the licences that a manifest.json of data_prep next to the data names."""
     try:
         manifest = manifest_beside(prefix)
     except DataError:  # no reason to keep the model back
-        return "not known: the manifest beside the data is damaged"
+        return "not known: the manifest of the data is damaged"
     if manifest is None:
-        return "no manifest beside the data"
+        return "the data have no manifest"
     terms = [str(entry["licence"]) for entry in manifest.get("sources", {}).values() if entry.get("licence")]
     terms += [f"{what}: {licence}" for what, licence in manifest.get("licences", {}).items()]
     return "; ".join(dict.fromkeys(terms)) or "not stated"

@@ -1,7 +1,10 @@
-"""config.json of a Hugging Face folder, read into an Architecture. What is not understood is refused, in words."""
+"""config.json of a Hugging Face folder, read into an Architecture. What is not understood is refused.
+
+The rotary frequencies stand in a section of two names, and in keys outside of it, depending on the version of
+transformers that wrote the file.
+"""
 
 import json
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +12,33 @@ from pydantic import TypeAdapter, ValidationError
 
 from coca_train import positions
 from coca_train.config.check import heads, kv_heads, scheme
-from coca_train.config.older import complete, model_config
-from coca_train.config.schema import LayersConfig
+from coca_train.config.schema import LayersConfig, ModelConfig
 from coca_train.config.sizes import weights
-from coca_train.hub import families, own_json
+from coca_train.hub import forms
 from coca_train.hub.architecture import Architecture
-from coca_train.hub.keys import Keys, read_json
-from coca_train.hub.uncovered import uncovered
-from coca_train.positions import visibilities
+from coca_train.hub.config_keys import Keys, read_json
+from coca_train.hub.families import FAMILIES, Family, parts_not_covered
+from coca_train.positions import hugging_face, visibilities
 from coca_train.positions.hugging_face import NotTheSame
 from coca_train.positions.layers import UNIFORM
+from coca_train.positions.schemes import rope
 from coca_train.runtime.errors import UserError
 
 NAME = "config.json"
+# Of the rotary section: up to transformers 4, and since 5, whose classes prefer the older one.
+ROPE_SECTIONS = ("rope_scaling", "rope_parameters")
+THETA, SHARE = "rope_theta", "partial_rotary_factor"  # what may stand in a section and outside of it
+ORIGINAL_LENGTH = "original_max_position_embeddings"
+CORRECT = "correct the file, and keep what the model was trained with"
 
 
-def architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architecture:
-    """What the model of a Hugging Face folder computes.
+def is_folder(path: Path) -> bool:
+    """Return whether it is a Hugging Face folder, by its config.json."""
+    return (path / NAME).is_file()
+
+
+def read_architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architecture:
+    """Read what the model of a Hugging Face folder computes.
 
     ignore: keys of config.json known to change nothing. Raises UserError E-IOP-03 (unreadable, wrong type), E-IOP-04
     (understood, and not what we compute; or not understood).
@@ -33,41 +46,44 @@ def architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architecture:
     path = folder / NAME
     values = read_json(path)
     keys, name = Keys(path, values, ignore), values.get("model_type")
-    if name in own_json.TYPES:
-        return _own(path, values)
-    if parts := uncovered(values):
+    if name in forms.OWN_TYPES:
+        return _read_own(path, values)
+    if parts := parts_not_covered(values):
         raise keys.wrong(f"model_type={name!r}", f"it has parts that are not covered here: {', '.join(parts)}")
-    family = families.FAMILIES.get(str(name))
+    family = FAMILIES.get(str(name))
     if family is None:
         raise keys.wrong(
             f"model_type={name!r}",
-            f"known are {', '.join(families.FAMILIES)} and our own exports; code of a folder (auto_map) is never run",
+            f"known are {', '.join(FAMILIES)} and our own exports; code of a folder (auto_map) is never run",
         )
     try:
-        architecture = _typed(path, **families.sections(keys, family))
+        architecture = _typed(path, **_sections(keys, family))
     except NotTheSame as error:
         raise keys.wrong(f"positions: {error}", "this is not what we compute") from None
     keys.finish()
     return architecture
 
 
-def _own(path: Path, values: dict[str, Any]) -> Architecture:
-    """Of our sections, which the keys beside them must agree with; but for vocab_size, which others change."""
-    sections = values.get(own_json.OWN)
+def _read_own(path: Path, values: dict[str, Any]) -> Architecture:
+    """Read our own sections, which the keys beside them must agree with; vocab_size is the file's, others change it."""
+    sections = values.get(forms.OWN_SECTIONS)
     if isinstance(sections, dict) and isinstance(sections.get("model"), dict) and "vocab_size" in values:
         sections = sections | {"model": sections["model"] | {"vocab_size": values["vocab_size"]}}
-    architecture = of_sections(path, sections)
-    if words := own_json.disagreement(values, architecture):
-        raise UserError(f"E-IOP-04 {path} {words}. Fix: give the value that is meant in both, or export again")
+    architecture = architecture_of_sections(path, sections)
+    free = ("architectures", "auto_map", "use_cache", forms.OWN_SECTIONS)
+    for key, value in forms.own_config(architecture).items():
+        if key in values and key not in free and values[key] != value:
+            raise UserError(
+                f"E-IOP-04 {path} {key}={values[key]!r}, where {forms.OWN_SECTIONS} says {value!r}. Fix: give the "
+                "value that is meant in both, or export again"
+            )
     return architecture
 
 
-def of_sections(path: Path | str, sections: Any) -> Architecture:
-    """What the sections of an export of ours say. path: for errors. Raises UserError E-IOP-03, E-IOP-04."""
+def architecture_of_sections(path: Path | str, sections: Any) -> Architecture:
+    """Type the sections of an export of ours. path: for errors. Raises UserError E-IOP-03, E-IOP-04."""
     if not isinstance(sections, dict) or not set(sections) >= {"model", "position", "visibility", "seq_len"}:
-        raise UserError(f"E-IOP-03 {path} {own_json.OWN}: sections are missing. Fix: export the folder again")
-    sections = deepcopy(sections)
-    complete(sections)
+        raise UserError(f"E-IOP-03 {path} {forms.OWN_SECTIONS}: sections are missing. Fix: export the folder again")
     named = ("model", "position", "visibility", "seq_len", "layers")
     return _typed(path, **{key: sections[key] for key in named if key in sections})
 
@@ -75,9 +91,10 @@ def of_sections(path: Path | str, sections: Any) -> Architecture:
 def _typed(
     path: Path | str, model: dict[str, Any], position: Any, visibility: Any, seq_len: int, layers: Any = None
 ) -> Architecture:
-    """The sections, typed and held against each other."""
+    """Return the sections, typed and checked against each other."""
     try:
-        typed = model_config(model)
+        # As JSON: sections inside it are typed strictly only from there.
+        typed = TypeAdapter(ModelConfig).validate_json(json.dumps(model))
         settings = positions.settings(position)
         if problems := weights(typed) or heads(typed) or kv_heads(typed) or scheme(typed, settings):
             raise ValueError(problems[0].message)
@@ -86,3 +103,103 @@ def _typed(
     except (ValidationError, ValueError, TypeError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise UserError(f"E-IOP-04 {path}: {reason}; such a model cannot be built. Fix: download it again") from None
+
+
+def _sections(keys: Keys, family: Family) -> dict[str, Any]:
+    """Return our sections for a config.json of this family. Raises UserError E-IOP-04, and NotTheSame."""
+    model: dict[str, Any] = {
+        "n_kv_heads": None,
+        "head_dim": None,
+        "dropout": 0.0,
+        "init_depth_scaled": False,
+        "logit_scale": {"name": "none", "length": None, "beta": 0.1},
+        **family.always,
+    }
+    said_by: dict[str, str] = {}
+    for field in family.fields:
+        value, first = field.read(keys), said_by.setdefault(field.ours, field.theirs)
+        if first != field.theirs and model[field.ours] != value:
+            raise keys.wrong(f"{first}={model[field.ours]}, {field.theirs}={value}", "they are one option here")
+        model[field.ours] = value
+    width, n_heads = model["d_model"], model["n_heads"]
+    if family.divisible and width % n_heads:
+        raise keys.wrong(f"num_attention_heads={n_heads}", f"{n_heads} heads do not divide a width of {width}")
+    max_positions = keys.whole("max_position_embeddings", family.max_positions)
+    rotary_pct, frequencies = _rotary_frequencies(keys, family, max_positions)
+    if family.whole_head and rotary_pct != 1:
+        raise keys.wrong(f"{SHARE}={rotary_pct:g}", "its class rotates the whole head")
+    return {
+        "model": model,
+        "position": rope.from_transformers(rotary_pct, frequencies),
+        "seq_len": max_positions,
+        **family.layers.read(keys, model["n_layers"]),
+    }
+
+
+def _rotary_frequencies(keys: Keys, family: Family, max_positions: int) -> tuple[float, dict[str, Any]]:
+    """Return the rotated share of a head and our frequencies, from wherever a version of transformers wrote them.
+
+    Of two sections its classes read one and drop the other without a word, and of two keys too: what is said twice has
+    to be the same.
+    """
+    name, section = _rope_section(keys)
+    theta = _rope_number(keys, section, name, THETA, family.theta_key, family.theta)
+    rotary_pct = _rope_number(keys, section, name, SHARE, family.share_key, family.share)
+    if theta <= 1:
+        raise keys.wrong(f"{family.theta_key}={theta:g}", "a base above 1 is needed")
+    scaling = {key: value for key, value in section.items() if key not in (THETA, SHARE)}
+    # Where Phi-3 has it outside of the section, and then that one wins.
+    if (original := keys.optional(ORIGINAL_LENGTH)) and scaling.setdefault(ORIGINAL_LENGTH, original) != original:
+        both = f"{ORIGINAL_LENGTH}={original}, {name}.{ORIGINAL_LENGTH}={scaling[ORIGINAL_LENGTH]!r}"
+        raise keys.wrong(both, "they are one thing", CORRECT)
+    unsaid = [key for key in ("beta_fast", "beta_slow", "attention_factor") if key not in scaling]
+    if family.yarn_authors and "finetuned" in scaling.keys() - keys.ignored_in(name) and unsaid:
+        raise keys.wrong(
+            f"{name}.finetuned={scaling['finetuned']!r}, which the YaRN authors' releases have",
+            f"their own code computes with {family.yarn_authors}, and {', '.join(unsaid)} are not said in {name}",
+            f"write them there; or ignore={name}.finetuned, for what the class of transformers makes of the file",
+        )
+    try:
+        return hugging_face.frequencies(scaling, theta, max_positions, rotary_pct, keys.ignored_in(name))
+    except NotTheSame as error:
+        names = ",".join(f"{name}.{key}" for key in error.unknown)
+        fix = f"when {names} changes nothing, ignore={names}" if names else "import a model of this kind only"
+        raise keys.wrong(f"{name}: {error}", "this is not what we compute", fix) from None
+
+
+def _rope_section(keys: Keys) -> tuple[str, dict[str, Any]]:
+    """Return the name and the values of the section that is there. Raises UserError E-IOP-04 where both differ."""
+    (older, one), (newer, other) = ((name, keys.mapping(name) or {}) for name in ROPE_SECTIONS)
+    if one and other:
+        same, also = (_comparable(section) for section in (one, other))
+        differing = sorted(key for key in same.keys() | also.keys() if same.get(key) != also.get(key))
+        if differing:
+            both = "; ".join(f"{key} is {same.get(key)!r} and {also.get(key)!r}" for key in differing)[:300]
+            raise keys.wrong(f"{older} and {newer} differ: {both}", "they are one thing, and one is needed", CORRECT)
+    return (older, one) if one else (newer, other)
+
+
+def _comparable(section: dict[str, Any]) -> dict[str, Any]:
+    """Return a section without what may stand outside of it, under the names of today."""
+    kept = {key: value for key, value in section.items() if key not in (THETA, SHARE, "type") and value is not None}
+    return {"rope_type": section.get("type") or "default", **kept}
+
+
+def _rope_number(
+    keys: Keys, section: dict[str, Any], section_name: str, key: str, outside: str, default: float
+) -> float:
+    """Return the number that a class reads: that of the section, else the one outside of it, else its default.
+
+    outside: the family's name of the key outside of the section. Raises UserError E-IOP-04 where another place says
+    something else.
+    """
+    places = {f"{name}.{key}": (keys.mapping(name) or {}).get(key) for name in ROPE_SECTIONS}
+    places |= {name: keys.take(name) for name in dict.fromkeys((outside, key)) if keys.has(name)}
+    read, value = f"{section_name}.{key}" if key in section else outside, default
+    if read in places and not (read == key == SHARE and places[read] is None):  # its class ignores null there alone
+        value = keys.positive(read, places[read])
+    others = {place: keys.positive(place, other) for place, other in places.items() if other is not None}
+    differing = [f"{place}={other:g}" for place, other in others.items() if other != value]
+    if differing:
+        raise keys.wrong(f"{', '.join(differing)}, and its class reads {key}={value:g}", "they are one thing", CORRECT)
+    return value

@@ -1,50 +1,60 @@
-"""`export`: a run as a folder for transformers, natively where a class of theirs computes the same."""
+"""`export`: a run as a folder for transformers, natively where a class of theirs computes the same; and `verify`.
+
+`export merge=false` writes the adapters of a run whose last stage is a LoRA stage, as a folder that `peft` reads. It
+goes on the model that the stage began with: the one `start.path` was imported from, or an export of the run before it.
+Which that is, peft is told by whoever loads it: `PeftModel.from_pretrained(model, folder)`.
+"""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coca_train import checkpoint
 from coca_train.checkpoint.format import file_size
+from coca_train.checkpoint.manifest import LORA
 from coca_train.data.special_tokens import ROLES
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.hub import card, decoding, forms, own, parity, shard_files, tokenizer_files, transformers_side
-from coca_train.hub.adapters import write_adapters
-from coca_train.hub.config_json import NAME
-from coca_train.hub.options import ExportConfig
-from coca_train.hub.publish import building
-from coca_train.hub.shards import INDEX, SINGLE
-from coca_train.hub.tokenizer_files import GENERATION
-from coca_train.hub.weights import Source, Theirs, open_source, translate
+from coca_train.hub import card, config_json, forms, parity, small_copy, tokenizer_files, transformers_side
+from coca_train.hub.config_keys import read_json
+from coca_train.hub.options import ExportConfig, Form, VerifyConfig
+from coca_train.hub.publishing import new_folder, split_into_shards, write_shards
+from coca_train.hub.safetensors_folder import INDEX, SINGLE, Folder
+from coca_train.hub.weights import Source, Translated, locate, open_source, translate
+from coca_train.models.lora import is_adapter
 from coca_train.runtime import dist, durable
+from coca_train.runtime.errors import UserError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PEFT_PREFIX = "base_model.model."  # what peft writes before every name
 
 
-def run(options: ExportConfig) -> Path:
-    """The new folder. Raises UserError and its subclasses; nothing is left behind then."""
+def export_run(options: ExportConfig) -> Path:
+    """Export a run; return the new folder. Raises UserError and its subclasses; nothing is left behind then."""
     to = Path(options.to)
     if not options.merge:
-        return write_adapters(Path(options.run), to, options.form)
+        return export_adapters(Path(options.run), to, options.form)
     with open_source(options.run) as source:
         config = forms.choose(source.architecture, options.form, source.family)
         _announce(options, source, config)
         path = tokenizer_files.find(source, options.tokenizer)
         tokenizer = tokenizer_files.open_for(source, path)
-        for file in tokenizer_files.beside(path) if path is not None else ():
+        for file in tokenizer_files.files_of(path) if path is not None else ():
             if file.name == tokenizer_files.CONFIG:
                 transformers_side.check_tokenizer(file)
         theirs = translate(source, config, DTYPES.get(options.dtype))
-        with building(to, file_size(theirs.shapes, theirs.dtypes)) as folder:
+        with new_folder(to, file_size(theirs.shapes, theirs.dtypes)) as folder:
             if path is not None and tokenizer is not None:
                 tokenizer_files.export(path, tokenizer, folder, transformers_side.token_ids)
-            _write_config(folder, config, theirs, tokenizer, tokenizer_files.generation_config(path, tokenizer))
+            _write_configs(folder, config, theirs, tokenizer, tokenizer_files.generation_config(path, tokenizer))
             _write_weights(folder, theirs)
-            for name, text in own.files(config["model_type"]).items():
+            for name, text in forms.export_code(config["model_type"]).items():
                 durable.write_new(folder / name, text)
-            figures = _check(folder, options, source, config, tokenizer)
+            figures = _check_parity(folder, options, source, config, tokenizer)
             durable.write_new(folder / "README.md", card.text(to.name, source, config, figures, path).encode())
     calls = [*filter(None, [card.before(config)]), card.call("AutoModelForCausalLM", str(to), config)]
     dist.log(f"Done. {to} loads with {'; '.join(calls)}")
@@ -52,68 +62,156 @@ def run(options: ExportConfig) -> Path:
 
 
 def _announce(options: ExportConfig, source: Source, config: dict[str, Any]) -> None:
-    """What the export will be and why, and who will compute something else from it: before any weight is read."""
+    """Say what the export will be and why, and who will compute something else from it, before any weight is read."""
     what = f"{config['architectures'][0]} ({config['model_type']})"
     if options.form == "auto":
-        what = forms.outlook(source.architecture, source.family)
+        what = forms.describe(source.architecture, source.family)
     dist.log(f"export    {options.run} to {options.to}: {what}")
     for caveat in forms.caveats(source.architecture, config):
         dist.log(f"WARNING: {caveat}")
 
 
-def _write_config(
-    folder: Path, config: dict[str, Any], theirs: Theirs, tokenizer: Tokenizer | None, generation: dict[str, Any]
+def _write_configs(
+    folder: Path, config: dict[str, Any], theirs: Translated, tokenizer: Tokenizer | None, generation: dict[str, Any]
 ) -> None:
-    """config.json and generation_config.json. generation: what the run keeps of the latter."""
-    ends = {} if tokenizer is None else _ends(tokenizer)
+    """Write config.json and generation_config.json. generation: what the run keeps of the latter."""
+    ends = {} if tokenizer is None else _special_tokens(tokenizer)
     precision = str(next(iter(theirs.dtypes.values()))).removeprefix("torch.")
     written = {**config, "torch_dtype": precision, "bos_token_id": None, "eos_token_id": None, **ends}
-    _write_json(folder / NAME, written)
-    stops = {key: value for key, value in ends.items() if key != "pad_token_id"}
-    fresh = {**stops, "do_sample": False, "use_cache": True}
-    kept = {**({} if tokenizer is None else {"eos_token_id": ends["eos_token_id"]}), **generation}
-    _write_json(folder / GENERATION, kept if generation else fresh)
+    _write_json(folder / config_json.NAME, written)
+    if generation:
+        generation = {key: ends[key] for key in ("eos_token_id",) if key in ends} | generation
+    else:
+        stops = {key: value for key, value in ends.items() if key != "pad_token_id"}
+        generation = {**stops, "do_sample": False, "use_cache": True}
+    _write_json(folder / tokenizer_files.GENERATION, generation)
 
 
-def _ends(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The special tokens of a config.json: as the folder had them that the tokenizer came from, several stops too."""
-    said = {"bos_token_id": tokenizer.bos, "eos_token_id": tokenizer.eod} | tokenizer.special.model
+def _special_tokens(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the special tokens of a config.json as the tokenizer's own folder had them, several stops too."""
+    special = {"bos_token_id": tokenizer.bos, "eos_token_id": tokenizer.eod} | tokenizer.special.model
     chosen = [role for role, by in tokenizer.special.said.items() if by.startswith("option")]
-    return said | {f"{ROLES[role]}_id": getattr(tokenizer, role) for role in chosen}
+    return special | {f"{ROLES[role]}_id": getattr(tokenizer, role) for role in chosen}
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
     durable.write_new(path, (json.dumps(values, indent=2) + "\n").encode())
 
 
-def _write_weights(folder: Path, theirs: Theirs) -> None:
-    parts = shard_files.split(theirs.shapes, theirs.dtypes)
+def _write_weights(folder: Path, theirs: Translated) -> None:
+    parts = split_into_shards(theirs.shapes, theirs.dtypes)
 
     def file_name(i: int, n: int) -> str:
         return SINGLE if n == 1 else f"model-{i + 1:05d}-of-{n:05d}.safetensors"
 
-    shard_files.write(folder, parts, file_name, theirs.shapes, theirs.dtypes, theirs.read, metadata={"format": "pt"})
+    write_shards(folder, parts, file_name, theirs.shapes, theirs.dtypes, theirs.read, metadata={"format": "pt"})
     if len(parts) > 1:
         where = {tensor: file_name(i, len(parts)) for i, part in enumerate(parts) for tensor in part}
         total = {"total_size": file_size(theirs.shapes, theirs.dtypes)}
         _write_json(folder / INDEX, {"metadata": total, "weight_map": where})
 
 
-def _check(
+def _check_parity(
     folder: Path, options: ExportConfig, source: Source, config: dict[str, Any], tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
-    """Parity of the folder, loaded as anyone would, with the run, in the export's precision of weights; and of what its
-    class makes of caches, padding and packed texts."""
+    """Compare the folder, loaded as anyone would, with the run in the export's precision of weights; and what its class
+    makes of caches, padding and packed texts. Returns what parity.json holds."""
 
     def read(name: str) -> Tensor:
         tensor = source.read(name)
         return tensor if options.dtype == "as_run" else tensor.to(DTYPES[options.dtype])
 
-    theirs = transformers_side.of_folder(folder)
+    theirs = transformers_side.side_of_folder(folder)
     results = parity.check(source.architecture, read, theirs, tokenizer, options.parity_tokens)
-    results += decoding.check(source, config)
-    what = f"{options.run} with weights as {options.dtype}"
-    figures = parity.settled(results, what, theirs.name)
+    results += small_copy.check_decoding(source, config)
+    figures = parity.settled(results, f"{options.run} with weights as {options.dtype}", theirs.name)
     durable.write_new(folder / parity.NAME, durable.as_json(figures).encode())
     dist.log(parity.lines(figures))
     return figures
+
+
+def export_adapters(run: Path, to: Path, form: Form) -> Path:
+    """Write the adapters of a run in float32; return the new folder.
+
+    Raises UserError E-IOP-21 where the run's newest weights are no adapters of a class of transformers alone, and what
+    `open_source` raises.
+    """
+    with open_source(run) as source:
+        choose = forms.config_to_compare if form == "auto" else partial(forms.choose, form=form)
+        model_type = choose(source.architecture, family=source.family)["model_type"]
+    newest = checkpoint.find(run) if source.kind == "run" else None
+    if newest is None or LORA not in newest.manifest:
+        raise _no_adapters(run, "its newest checkpoint is not of a stage with lora.rank")
+    in_full = [name for name in newest.manifest["trainable"] if not is_adapter(name)]
+    if in_full:
+        raise _no_adapters(run, f"the stage trained {len(in_full)} parameters in full as well, {in_full[0]} the first")
+    with checkpoint.open_weights(newest) as weights:
+        halves = {name: name.rsplit(".", 2) for name in weights.adapters}  # layer, lora_A or lora_B, weight
+        places = locate([f"{layer}.weight" for layer, _, _ in halves.values()], model_type)
+        if any(place.fusion is not None for place in places.values()):
+            raise _no_adapters(run, f"{model_type} holds queries, keys and values in one matrix, and these do not")
+        layers = {name.removesuffix(".weight"): place.tensor.removesuffix(".weight") for name, place in places.items()}
+        ours = {f"{layers[layer]}.{half}.weight": name for name, (layer, half, _) in halves.items()}
+        shapes = {theirs: weights.adapters[name] for theirs, name in ours.items()}
+
+        def read(theirs: str) -> Tensor:
+            return weights.adapter(ours[theirs])
+
+        lora = newest.manifest[LORA]
+        settings = {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "r": lora["rank"],
+            "lora_alpha": lora["alpha"],
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "target_modules": sorted(layers.values()),
+            "inference_mode": True,
+        }
+        dtypes, names = dict.fromkeys(shapes, torch.float32), [list(shapes)]
+        with new_folder(to, file_size(shapes)) as folder:
+            _write_json(folder / ADAPTER_CONFIG, settings)
+            metadata = {"format": "pt"}
+            write_shards(
+                folder, names, lambda i, n: ADAPTER_WEIGHTS, shapes, dtypes, read, prefix=PEFT_PREFIX, metadata=metadata
+            )
+    dist.log(f"Done. {to} goes on the model the stage began with: peft.PeftModel.from_pretrained(model, {str(to)!r})")
+    return to
+
+
+def _no_adapters(run: Path, why: str) -> UserError:
+    return UserError(f"E-IOP-21 {run} merge=false: {why}. Fix: merge=true, which exports the whole model")
+
+
+def verify_export(options: VerifyConfig) -> Path:
+    """Compare a run and a folder that both exist; return the parity.json written, in the run's directory.
+
+    Raises CheckpointError E-IOP-13 where the two differ, UserError E-IOP-10 where the folder has another vocabulary,
+    width or depth: nothing of it is built then.
+    """
+    against = Path(options.against)
+    if not config_json.is_folder(against):
+        raise UserError(
+            f"E-IOP-01 {against}: no Hugging Face folder (no {config_json.NAME}). "
+            f"Fix: against=<folder with {config_json.NAME}>"
+        )
+    config = read_json(against / config_json.NAME)
+    with open_source(options.run) as source:
+        model = source.architecture.model
+        sizes = {"vocab_size": model.vocab_size, "hidden_size": model.d_model, "num_hidden_layers": model.n_layers}
+        for key, value in sizes.items():
+            if config.get(key) != value or isinstance(config[key], bool):
+                raise UserError(
+                    f"E-IOP-10 {against} {key}={config.get(key)!r}: {options.run} has {value}; two models of the same "
+                    "sizes can be compared. Fix: give the folder of this model"
+                )
+        Folder(against).close()  # damaged files are refused before another library reads them
+        tokenizer = tokenizer_files.open_for(source, tokenizer_files.find(source, options.tokenizer))
+        theirs = transformers_side.side_of_folder(against)
+        results = parity.check(source.architecture, source.read, theirs, tokenizer, options.parity_tokens)
+    figures = parity.record(results, options.run, f"{against}: {theirs.name}")
+    dist.log(parity.lines(figures))
+    path = Path(options.run) / parity.NAME
+    durable.write_json(path, figures)
+    parity.refuse_difference(results, options.run, str(against))
+    return path

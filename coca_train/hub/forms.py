@@ -1,52 +1,75 @@
-"""Which form an export takes: a class of transformers where one computes the same, else one of our own two types."""
+"""The form of an export: a class of transformers where one computes the same, else one of our own two model types.
 
-from collections.abc import Sequence
-from dataclasses import replace
+coca        one dot product whatever the positions: the two files of hub/export_files/ go with the weights
+coca_train  all else (tables over distances, hooks, several views): hub/installed.py loads it, where coca_train is there
+
+Both of ours hold our sections as they are, under `coca_train`, and what transformers needs to know.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from importlib.machinery import all_suffixes
+from pathlib import Path
 from typing import Any
 
-from coca_train.hub import families, own_json
 from coca_train.hub.architecture import Architecture
+from coca_train.hub.families import FAMILIES, Family
 from coca_train.hub.options import Form
 from coca_train.positions.frequencies import frequency_module
 from coca_train.positions.hugging_face import NotTheSame, Words, rotation
+from coca_train.positions.layers import Kind
+from coca_train.runtime import outside
 from coca_train.runtime.errors import UserError
 from coca_train.schedule import Stage
 
-FREQUENCIES = "position.frequencies"
+FREQUENCIES_SECTION = "position.frequencies"
+OWN_SECTIONS = "coca_train"  # the key of our sections
+COCA, INSTALLED = "coca", "coca_train"
+OWN_TYPES = (COCA, INSTALLED)
+CONFIGURATION, MODELING = "configuration_coca", "modeling_coca"  # of hub/export_files/
+BLOCKS = {COCA: "model.layers", INSTALLED: "model.blocks"}
+CLASSES = {COCA: "CocaForCausalLM", INSTALLED: "CocaTrainForCausalLM"}
+# What modeling_coca.py computes; tests/hub/test_modeling_coca.py holds this to its configuration.
+SCHEMES = ("coca", "rope", "alibi", "nope")
+VISIBILITIES = ("causal", "sliding_window")
+FREQUENCIES = (
+    "plain", "partial", "linear", "ntk", "ntk_by_parts", "yarn", "llama3", "longrope",
+    "dynamic_linear", "dynamic_ntk", "dynamic_ntk_by_parts", "dynamic_yarn", "dynamic_yarn_tuned",
+)  # fmt: skip
+ACTIVATIONS = {"swiglu": ("silu", True), "gelu": ("gelu", False), "gelu_tanh": ("gelu_pytorch_tanh", False)}
 
 
 def choose(architecture: Architecture, form: Form, family: str = "") -> dict[str, Any]:
-    """The config.json of the export. family: which native class is preferred where several do.
+    """Return the config.json of an export. family: which native class is preferred where several do.
 
     form=auto takes a native class only where it decodes as it reads, whatever the length. Raises UserError E-IOP-15
     when the native class that is asked for would compute something else.
     """
-    reasons: list[str] = []
-    native = None
+    why_not = ""
     if form != "own":
-        native = _native(architecture, family if form in ("auto", "native") else form, reasons)
-        if native is not None and (form != "auto" or _words(architecture).decodes_to is None):
+        native, why_not = _try_native(architecture, family if form in ("auto", "native") else form)
+        if native is not None and (form != "auto" or _rope_words(architecture).decodes_to is None):
             return native
     if form in ("auto", "own"):
-        return own_json.config(architecture)
-    raise UserError(f"E-IOP-15 form={form}: this would not compute what the run computes: {reasons[0]}. Fix: form=own")
+        return own_config(architecture)
+    raise UserError(f"E-IOP-15 form={form}: this would not compute what the run computes: {why_not}. Fix: form=own")
 
 
-def to_compare(architecture: Architecture, family: str = "") -> dict[str, Any]:
-    """The config.json of a class that reads a whole text as the run does, native where there is one."""
-    return _native(architecture, family, []) or choose(architecture, "own")
+def config_to_compare(architecture: Architecture, family: str = "") -> dict[str, Any]:
+    """Return the config.json of a class that reads a whole text as the run does, native where there is one."""
+    return _try_native(architecture, family)[0] or own_config(architecture)
 
 
-def decodes_otherwise(architecture: Architecture, config: dict[str, Any]) -> bool:
-    """Whether a class that reads a text as the run does decodes it otherwise, beyond some length."""
-    return config["model_type"] in families.FAMILIES and _words(architecture).decodes_to is not None
+def decodes_otherwise(architecture: Architecture, config: Mapping[str, Any]) -> bool:
+    """Return whether a class that reads a text as the run does decodes it otherwise, beyond some length."""
+    return config["model_type"] in FAMILIES and _rope_words(architecture).decodes_to is not None
 
 
-def caveats(architecture: Architecture, config: dict[str, Any]) -> list[str]:
-    """Who computes something else from an export with this config.json than the run does, a sentence each."""
-    if config["model_type"] not in families.FAMILIES:
+def caveats(architecture: Architecture, config: Mapping[str, Any]) -> list[str]:
+    """Say who computes something else from an export with this config.json than the run does, a sentence each."""
+    if config["model_type"] not in FAMILIES:
         return []
-    words, family = _words(architecture), families.FAMILIES[config["model_type"]]
+    words, family = _rope_words(architecture), FAMILIES[config["model_type"]]
     lines = []
     if words.decodes_to is not None:
         lines.append(
@@ -67,57 +90,209 @@ def caveats(architecture: Architecture, config: dict[str, Any]) -> list[str]:
     return lines
 
 
-def of_run(stages: Sequence[Stage], n_tokens: int) -> str:
-    """`outlook` of a run's last stage. n_tokens: rows of the embedding."""
+def describe_run(stages: Sequence[Stage], n_tokens: int) -> str:
+    """Describe the export of a run's last stage as `describe` does. n_tokens: rows of the embedding."""
     last = stages[-1]
     of_stage = "frequencies" in last.config.stages[last.name].position
-    place = f"stages.{last.name}.{FREQUENCIES}" if of_stage else FREQUENCIES
-    return outlook(Architecture.of(last.config, n_tokens), place=place)
+    place = f"stages.{last.name}.{FREQUENCIES_SECTION}" if of_stage else FREQUENCIES_SECTION
+    return describe(Architecture.of(last.config, n_tokens), place=place)
 
 
-def outlook(architecture: Architecture, family: str = "", place: str = FREQUENCIES) -> str:
-    """What an export with form=auto will be, in a line, and the word that makes it native where there is one.
+def describe(architecture: Architecture, family: str = "", place: str = FREQUENCIES_SECTION) -> str:
+    """Say in a line what an export with form=auto will be, and which option makes it native where one does.
 
-    place: of the section of frequencies that a word for the training changes.
+    place: of the section of frequencies that this option stands in.
     """
-    reasons: list[str] = []
-    native = _native(architecture, family, reasons)
+    native, why_not = _try_native(architecture, family)
     config = choose(architecture, "auto", family)
     name = f"{config['architectures'][0]} ({config['model_type']})"
-    if config["model_type"] in families.FAMILIES:
+    if config["model_type"] in FAMILIES:
         return f"{name}, a class of transformers"
     if native is not None:
-        why = f"transformers decodes otherwise beyond {_words(architecture).decodes_to:,} tokens"
-        word = "; `export form=native` takes its class all the same"
+        why_not = f"transformers decodes otherwise beyond {_rope_words(architecture).decodes_to:,} tokens"
+        way = "; `export form=native` takes its class all the same"
     else:
-        why, word = reasons[0], _word(architecture, family, place)
-        word = f"; trained with {word} it is native" if word else ""
+        option = _native_option(architecture, family, place)
+        way = f"; trained with {option} it is native" if option else ""
     code = "its code goes with it" if "auto_map" in config else "it loads where coca_train is installed"
-    return f"{name}, {code}: {why}{word}"
+    return f"{name}, {code}: {why_not}{way}"
 
 
-def _word(architecture: Architecture, family: str, place: str) -> str:
-    """The option of a training that makes an architecture native, as its frequencies say (NATIVE); "": none does."""
+def _native_option(architecture: Architecture, family: str, place: str) -> str:
+    """Return the option of a training that makes an architecture native, as its frequencies say (NATIVE); "": none."""
     scaling = getattr(architecture.position, "frequencies", None)
     if scaling is None or not (wanted := getattr(frequency_module(scaling.name), "NATIVE", {})):
         return ""
     position = replace(architecture.position, frequencies=replace(scaling, **wanted))
-    if _native(replace(architecture, position=position), family, []) is None:
+    if _try_native(replace(architecture, position=position), family)[0] is None:
         return ""
     return " ".join(f"{place}.{key}={value}" for key, value in wanted.items())
 
 
-def _words(architecture: Architecture) -> Words:
-    """Of an architecture that a native class computes."""
+def _rope_words(architecture: Architecture) -> Words:
+    """Return how transformers says the rotary frequencies of an architecture that a native class computes."""
     rotated = rotation(architecture.position, architecture.head_dim)
     assert rotated is not None
     return rotated.words
 
 
-def _native(architecture: Architecture, family: str, reasons: list[str]) -> dict[str, Any] | None:
-    """The config.json of a native class; None: none computes the same, and the reason is added to the list."""
+def _try_native(architecture: Architecture, family: str) -> tuple[dict[str, Any] | None, str]:
+    """Return the config.json of a native class, or None and why none computes the same."""
     try:
-        return families.config(architecture, family)
+        return native_config(architecture, family), ""
+    except NotTheSame as error:
+        return None, str(error)
+
+
+def native_config(architecture: Architecture, preferred: str = "") -> dict[str, Any]:
+    """Return the config.json of a native class. preferred: which, where several would do. Raises NotTheSame.
+
+    The scaling is written as released models have it (rope_theta, rope_scaling), which old and new versions read.
+    """
+    rotated = rotation(architecture.position, architecture.head_dim)
+    if rotated is None:
+        raise NotTheSame(f"position scheme {architecture.position.scheme}; native classes have RoPE only")
+    why_not = {name: _differences(architecture, rotated.rotary_pct, family) for name, family in FAMILIES.items()}
+    able = [name for name in FAMILIES if not why_not[name]]
+    if preferred in why_not and preferred not in able:
+        raise NotTheSame(f"{preferred}: {'; '.join(why_not[preferred])}")
+    if not able:
+        nearest = min(why_not, key=lambda name: len(why_not[name]))
+        raise NotTheSame(f"{', '.join(why_not[nearest])}, which no native class has (the nearest is {nearest})")
+    chosen = preferred if preferred in able else able[0]
+    family, words, model = FAMILIES[chosen], rotated.words, architecture.complete
+    # p-RoPE's share of pairs stands in rope_scaling, under another name of what rotary_pct says: one of both.
+    share_is_said = family.whole_head or "partial_rotary_factor" in (words.scaling or {})
+    return {
+        "architectures": [family.transformers_class],
+        "model_type": chosen,
+        **{field.theirs: field.write(model) for field in family.fields},
+        "max_position_embeddings": words.max_positions or max(architecture.seq_len, words.min_positions),
+        **({} if words.original is None else {"original_max_position_embeddings": words.original}),
+        "rope_scaling": words.scaling,
+        family.theta_key: words.theta,
+        **({} if share_is_said else {family.share_key: rotated.rotary_pct}),
+        **family.layers.write(architecture),
+        "use_cache": True,
+    }
+
+
+def _differences(architecture: Architecture, rotary_pct: float, family: Family) -> list[str]:
+    """Say why a family's class computes something else; empty: it does not."""
+    model = architecture.complete
+    options = {field.ours for field in family.fields}
+    known = {ours: [value] for ours, value in family.always.items()}
+    known |= {field.ours: list(field.kind.values()) for field in family.fields if isinstance(field.kind, Mapping)}
+    known |= {} if "n_kv_heads" in options else {"n_kv_heads": [model.n_heads]}
+    known |= {} if "head_dim" in options else {"head_dim": [model.d_model / model.n_heads]}
+    reasons = [f"{ours} {getattr(model, ours)}" for ours, values in known.items() if getattr(model, ours) not in values]
+    if any(kind.logit_scale.name != "none" for kind in architecture.kinds):
+        reasons.append("scores that grow with the length")
+    if family.whole_head and rotary_pct != 1:
+        reasons.append(f"rotary_pct {rotary_pct:g}")
+    if model.d_model % model.n_heads:
+        reasons.append(f"d_model {model.d_model} with {model.n_heads} heads")
+    try:
+        family.layers.write(architecture)
     except NotTheSame as error:
         reasons.append(str(error))
-        return None
+    return reasons
+
+
+def own_config(architecture: Architecture) -> dict[str, Any]:
+    """Return the config.json of our own form: of modeling_coca.py where it computes every layer, else of coca_train."""
+    name = INSTALLED if any(map(_needs_coca_train, architecture.kinds)) else COCA
+    model, used = architecture.complete, architecture.layer_kinds
+    shared = {
+        "architectures": [CLASSES[name]],
+        "model_type": name,
+        "vocab_size": architecture.n_rows,
+        "hidden_size": model.d_model,
+        "num_hidden_layers": model.n_layers,
+        "num_attention_heads": model.n_heads,
+        "max_position_embeddings": architecture.seq_len,
+        "tie_word_embeddings": model.tie_embeddings,
+        "use_cache": True,
+        OWN_SECTIONS: architecture.sections(),
+    }
+    if name == INSTALLED:
+        return shared
+    activation, gated = ACTIVATIONS[model.activation]
+    return shared | {
+        "layer_kinds": list(used),
+        "kinds": {
+            name: {part: asdict(settings) for part, settings in kind._asdict().items()}
+            for name, kind in architecture.settings.items()
+            if name in used
+        },
+        "auto_map": {
+            "AutoConfig": f"{CONFIGURATION}.CocaConfig",
+            "AutoModel": f"{MODELING}.CocaModel",
+            "AutoModelForCausalLM": f"{MODELING}.CocaForCausalLM",
+        },
+        "intermediate_size": model.d_ff,
+        "num_key_value_heads": model.n_kv_heads,
+        "head_dim": model.head_dim,
+        "hidden_act": activation,
+        "gated_mlp": gated,
+        "norm": model.norm,
+        "norm_eps": model.norm_eps,
+        "parallel_residual": model.residual == "parallel",
+        "bias": model.bias,
+        "qk_norm": model.qk_norm == "head",
+        "dropout": model.dropout,
+        "initializer_range": model.init_std,
+    }
+
+
+def _needs_coca_train(kind: Kind) -> bool:
+    """Return whether modeling_coca.py does not compute layers of this kind."""
+    scaling = getattr(kind.position, "frequencies", None)
+    return (
+        kind.position.scheme not in SCHEMES
+        or kind.visibility.name not in VISIBILITIES
+        or (scaling is not None and scaling.name not in FREQUENCIES)
+    )
+
+
+def export_code(model_type: str) -> dict[str, bytes]:
+    """Return the code beside the weights, by file name: two files of a `coca` model, none of any other."""
+    folder = Path(__file__).parent / "export_files"
+    names = (CONFIGURATION, MODELING) if model_type == COCA else ()
+    return {f"{name}.py": (folder / f"{name}.py").read_bytes() for name in names}
+
+
+def own_classes(model_type: str) -> tuple[Any, Any]:
+    """Return (model class, config class) as they are in this package, from where an export has them."""
+    if model_type == COCA:
+        from coca_train.hub.export_files.modeling_coca import CocaConfig, CocaForCausalLM
+
+        return CocaForCausalLM, CocaConfig
+    from coca_train.hub.installed import CocaTrainConfig, CocaTrainForCausalLM
+
+    return CocaTrainForCausalLM, CocaTrainConfig
+
+
+def check_code(folder: Path, model_type: str) -> None:
+    """Compare the code in a folder with what an export of this version holds, byte by byte; import nothing of it.
+
+    Refuse also whatever Python would import before a modelling file or in place of it: packages, extension modules and
+    compiled files. Raises UserError E-IOP-16.
+    """
+    expected = {folder / name: text for name, text in export_code(model_type).items()}
+    modules = {path.stem for path in expected} | {"__pycache__"}
+    suffixes = tuple(all_suffixes())
+    importable = {path for path in folder.iterdir() if path.name.endswith(suffixes) or path.name in modules}
+    for path in sorted(importable | expected.keys()):
+        if (text := expected.get(path)) is None:
+            what = "it is additional"
+        elif not path.is_file():
+            what = "it is missing"
+        elif path.stat().st_size != len(text) or outside.read_bytes(path) != text:
+            what = "its bytes differ"
+        else:
+            continue
+        raise UserError(
+            f"E-IOP-16 {path}: is not what this version exports ({what}); code of a folder is never run, so nothing "
+            "is known of what it computes. Fix: remove what an export did not write, or export the run again"
+        )

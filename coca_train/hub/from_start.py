@@ -1,8 +1,8 @@
-"""`model=from_start`: a configuration that takes from the weights it begins with what they are.
+"""`model=from_start`: a configuration that takes shape, scheme, frequencies, window, vocabulary and tokenizer from the
+weights that `start.path` names.
 
-A folder of weights knows its shape, scheme, frequencies, window, vocabulary and tokenizer. They stand in the tree where
-the files of the choices stood, below the command line; once the run has a checkpoint, its own config.yaml says the same
-and the folder may be gone.
+They replace the values of the chosen files, below the command line. Once the run has a checkpoint, its own config.yaml
+has the same values and the folder may be gone.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,11 +26,11 @@ from coca_train.runtime.trees import leaves, lookup, section
 WINDOW = "${train.seq_len}"  # in the files of frequencies: the window the weights were trained with
 
 
-def bring(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
-    """Put what the folder of start.path is into an assembled configuration.
+def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
+    """Write what the weights of start.path are into an assembled configuration.
 
-    groups: choices of the command line. typed: the tree as the whole command line has it, resolved. Raises UserError:
-    E-CFG-71 no start.path, and as `open_source`.
+    groups: choices of the command line. typed: returns the tree as the whole command line has it, resolved. Raises
+    UserError E-CFG-71 without a start.path, and as `open_source`.
     """
     values = typed()
     path = section(values, "start").get("path")
@@ -42,25 +42,25 @@ def bring(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str,
             "a Hugging Face model>, or another model"
         )
     run_dir = begun_run(values)
-    brought = _of_folder(Path(str(path)), values) if run_dir is None else _of_itself(run_dir)
-    window, experiment = brought["train"]["seq_len"], "experiment" in a.choices
-    family, theirs = brought.pop("family"), brought["position"]
+    sections = _sections_of_folder(Path(str(path)), values) if run_dir is None else _sections_of_run(run_dir)
+    window, experiment = sections["train"]["seq_len"], "experiment" in a.choices
+    family, theirs = sections.pop("family"), sections["position"]
     position = _position(a.tree["position"], theirs, groups, experiment)
     if "position/frequencies" in groups and "frequencies" in position and not experiment:
-        position["frequencies"] = position["frequencies"] | _exportable(position, theirs, family)
+        position["frequencies"] = position["frequencies"] | _native_words(position, theirs, family)
     if frequencies := section(position, "frequencies"):
         position["frequencies"] = {key: window if part == WINDOW else part for key, part in frequencies.items()}
-    # What an experiment says besides the model is what it is about.
+    # An experiment is about what it says besides the model, so that stays.
     stays = {"visibility", "layers", "train"} if experiment else groups.keys() - {"model"}  # model=from_start
-    brought = {key: part for key, part in brought.items() if key not in stays} | {"position": position}
+    sections = {key: part for key, part in sections.items() if key not in stays} | {"position": position}
     where = str(path if run_dir is None else run_dir / "config.yaml")
-    for key, part in brought.items():
-        a.tree[key] = a.tree[key] | part if key in ("train", "data") else part  # of these a folder knows a part
+    for key, part in sections.items():
+        a.tree[key] = a.tree[key] | part if key in ("train", "data") else part  # a folder knows only a part of these
         a.places |= {name: where for name, _ in leaves(part, key)}
 
 
 def begun_run(values: dict[str, Any]) -> Path | None:
-    """The directory of the run, where it has checkpoints. values: the tree as the command line has it."""
+    """Return the directory of the run if it has checkpoints. values: the tree as the command line has it."""
     run_dir = Path(str(lookup(values, "run.root")), str(lookup(values, "run.name")))
     return run_dir if step_folders(run_dir / FOLDER) else None
 
@@ -68,9 +68,9 @@ def begun_run(values: dict[str, Any]) -> Path | None:
 def _position(
     own: dict[str, Any], theirs: dict[str, Any], groups: Mapping[str, str], experiment: bool
 ) -> dict[str, Any]:
-    """The position section: as the weights have it, but for what is chosen beside them; theta is theirs in any case.
+    """Return the position section of the weights, with what is chosen in its place; theta is theirs in any case.
 
-    own: as the files of the choices have it.
+    own: as the chosen files have it.
     """
     before = section(theirs, "frequencies")
     if experiment:
@@ -83,9 +83,8 @@ def _position(
     return position
 
 
-def _exportable(position: dict[str, Any], theirs: dict[str, Any], family: str | None) -> dict[str, Any]:
-    """What of the chosen frequencies is otherwise than their file has it, so that weights which came from a class of
-    transformers can go back to it.
+def _native_words(position: dict[str, Any], theirs: dict[str, Any], family: str | None) -> dict[str, Any]:
+    """Return options of the chosen frequencies that let weights from a class of transformers go back to it.
 
     family: of transformers; "": none. None: theirs is the run's own section, as it was when the run began.
     """
@@ -97,16 +96,16 @@ def _exportable(position: dict[str, Any], theirs: dict[str, Any], family: str | 
     return dict(wanted) if native else {}
 
 
-def _of_itself(run_dir: Path) -> dict[str, Any]:
-    """The same sections of a run that has begun."""
+def _sections_of_run(run_dir: Path) -> dict[str, Any]:
+    """Return the sections of a run that has begun, as `_sections_of_folder` returns them."""
     tree = plain(run_dir / "config.yaml")
     data = {key: tree["data"][key] for key in ("dir", "tokenizer")}
     sections = {key: tree[key] for key in ("model", "position", "visibility", "layers") if key in tree}
     return sections | {"train": {"seq_len": tree["train"]["seq_len"]}, "data": data, "family": None}
 
 
-def _of_folder(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """The sections that a folder of weights decides. values: the tree as the command line has it."""
+def _sections_of_folder(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the sections that a folder of weights decides. values: the tree as the command line has it."""
     start = section(values, "start")
     ignore, keys = tuple(start.get("ignore") or ()), str(start.get("keys", "auto"))
     with open_source(path, ignore=ignore, keys=keys, verified=False) as source:
@@ -121,8 +120,7 @@ def _of_folder(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _data(data: dict[str, Any], tokenizer: Path) -> dict[str, Any]:
-    """The tokenizer of the weights; and a quickstart corpus of their tokens, beside the one it has tokens of its own
-    for."""
+    """Return the tokenizer of the weights, and for the quickstart corpus a folder for their tokens, next to its own."""
     here = Path(str(data.get("tokenizer")))
     of_weights = digest(tokenizer)["sha256"]
     if here.is_file() and digest(here)["sha256"] == of_weights:

@@ -1,123 +1,139 @@
-"""`import`: weights from anywhere into a run directory that everything here reads."""
+"""`import`: weights from anywhere into a run directory that everything here reads.
 
+A run directory is config.yaml, run.json, a checkpoint at step 0 without moments, and the tokenizer.
+"""
+
+import json
+import os
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import file_size
-from coca_train.hub import (
-    conversions,
-    forms,
-    parity,
-    run_directory,
-    said,
-    small_copy,
-    tokenizer_files,
-    transformers_side,
-)
-from coca_train.hub.conversions.coca_full_to_half import fold
-from coca_train.hub.conversions.rope_to_coca import convert
+from coca_train.checkpoint.record import digest, versions
+from coca_train.checkpoint.weights import MODEL
+from coca_train.config.load import Assembled, Loaded, assemble, load
+from coca_train.data.mixture import tokenizer_digest
+from coca_train.data.special_tokens import MEANING, folder_of, has_template
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.data.tokenizer_choice import main_name
+from coca_train.hub import config_json, conversions, forms, parity, small_copy, tokenizer_files, transformers_side
+from coca_train.hub.config_keys import read_json
 from coca_train.hub.families import FAMILIES
 from coca_train.hub.options import ImportConfig
-from coca_train.hub.publish import building
-from coca_train.hub.shards import content
+from coca_train.hub.publishing import new_folder, split_into_shards, write_shards
+from coca_train.hub.safetensors_folder import content_digest
 from coca_train.hub.weights import Source, open_source
-from coca_train.runtime import dist, durable
+from coca_train.runtime import dist, durable, outside
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.trees import flatten
+from coca_train.settings import TRAIN
 
 VARIANTS = {"coca": "slack", "coca_strict": "strict"}  # of CoCA, by the choice of `position` that has it
+DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
-def run(options: ImportConfig) -> Path:
-    """The new run directory. Raises UserError and its subclasses; nothing is left behind then."""
-    with open_options(options) as source:
-        return bring(source, wanted(source, options), options)
+def import_weights(options: ImportConfig) -> Path:
+    """Import what the options name; return the new run directory.
+
+    Raises UserError and its subclasses; nothing is left behind then.
+    """
+    with open_source(options.source, ignore=tuple(options.ignore), keys=options.keys) as source:
+        return write_run(source, _convert(source, options), options)
 
 
-def open_options(options: ImportConfig) -> Source:
-    """The source that the options name. Raises as `open_source`."""
-    return open_source(options.source, ignore=tuple(options.ignore), keys=options.keys)
+def _convert(source: Source, options: ImportConfig) -> Source:
+    """Return the source as it is, or with the T that the options ask for."""
+    if options.position != "as_source":
+        t_width = "half" if options.t_width == "half" else "full_mean"
+        variant = VARIANTS[options.position]
+        return conversions.make_t_from_k(source, variant, options.t_from_k, t_width, options.seed)
+    if options.t_width == "full_mean":
+        raise UserError(
+            f"E-IOP-14 {options.source} t_width=full_mean: this is the width of a T that is made from K. "
+            "Fix: add position=coca, or omit t_width"
+        )
+    return conversions.fold_t(source) if options.t_width == "half" else source
 
 
-def bring(source: Source, converted: Source, options: ImportConfig, done: Sequence[str] = ()) -> Path:
-    """An opened source as a new run directory; as `run`. converted: what becomes of it. done: the declared conversions
-    it went through, which are proved."""
+def write_run(source: Source, converted: Source, options: ImportConfig, done: Sequence[str] = ()) -> Path:
+    """Write an opened source as a new run directory, after its parity check.
+
+    converted: what becomes of it. done: the declared conversions it went through, which are proved.
+    """
     run_dir = Path(options.root) / options.name
     tokenizer_path = tokenizer_files.find(source, options.tokenizer)
-    tokenizer = tokenizer_files.open_for(
-        source, tokenizer_path, {"eod": options.eod, "bos": options.bos, "pad": options.pad}
-    )
-    configuration = run_directory.configuration(options.name, options.root, converted, tokenizer_path)
-    dist.log(f"source    {options.source}: {_described(source)}")
-    for line in said.lines(source, tokenizer):
+    special = {"eod": options.eod, "bos": options.bos, "pad": options.pad}
+    tokenizer = tokenizer_files.open_for(source, tokenizer_path, special)
+    configured = run_config(options.name, options.root, converted, tokenizer_path)
+    dist.log(f"source    {options.source}: {_summary(source)}")
+    for line in _statements(source, tokenizer):
         dist.log(f"says      {line}")
     if tokenizer is None:
         dist.log("WARNING: no tokenizer beside the weights; generation and text need one (tokenizer=<file>)")
-    with building(run_dir, file_size(converted.shapes, converted.dtypes)) as folder:
+    with new_folder(run_dir, file_size(converted.shapes, converted.dtypes)) as folder:
         figures: dict[str, Any] = {}
-        if not (
-            done and source.kind == "run"
-        ):  # a run of ours has no other side; its conversion is what is in question
-            theirs = other_side(source)
-            results = parity.check(source.architecture, source.read, theirs, tokenizer, options.parity_tokens)
-            if source.kind == "huggingface" and source.family in FAMILIES:
-                results += small_copy.check_windows(source, tuple(options.ignore), options.parity_tokens)
-            figures = parity.settled(results, _what(source, converted), theirs.name)
-            dist.log(parity.lines(figures))
+        # A converted run of ours has no other side: its conversion is what is in question.
+        if not done or source.kind == "huggingface":
+            figures = _check_parity(source, converted, tokenizer, options)
         if done:
             proof = conversions.prove(source, converted, done, options.parity_tokens)
             dist.log(parity.lines(proof))
             figures |= {"conversion": proof}
         durable.write_new(folder / parity.NAME, durable.as_json(figures).encode())
-        kept = replace(converted, origin=converted.origin | provenance(source, options, done))
-        run_directory.write(folder, configuration, kept, tokenizer, figures)
-    dist.log(f"Done. {run_dir} is a run: {_described(converted)}; weights at step 0, no optimizer state.")
+        kept = replace(converted, origin=converted.origin | import_record(source, options, done))
+        fill_run(folder, configured, kept, tokenizer, figures)
+    dist.log(f"Done. {run_dir} is a run: {_summary(converted)}; weights at step 0, no optimizer state.")
     return run_dir
 
 
-def provenance(source: Source, options: ImportConfig, done: Sequence[str] = ()) -> dict[str, Any]:
-    """What an import depends on, JSON. digest: of all files of a Hugging Face folder that are read, or of the manifest
-    of a checkpoint."""
+def _check_parity(
+    source: Source, converted: Source, tokenizer: Tokenizer | None, options: ImportConfig
+) -> dict[str, Any]:
+    """Compare the source with transformers on the same folder, or with a class that its weights are streamed into.
+
+    Returns what parity.json holds. Raises CheckpointError E-IOP-13 where they differ.
+    """
+    config = forms.config_to_compare(source.architecture, source.family)
+    is_native_folder = source.kind == "huggingface" and source.family in FAMILIES
+    if is_native_folder and config["model_type"] in FAMILIES:
+        theirs = transformers_side.side_of_folder(source.path)
+    else:
+        theirs = transformers_side.side_of_source(source, config)
+    results = parity.check(source.architecture, source.read, theirs, tokenizer, options.parity_tokens)
+    if is_native_folder:
+        results += small_copy.check_windows(source, tuple(options.ignore), options.parity_tokens)
+    what = str(source.path)
+    if converted is not source:
+        how = converted.origin.get("t_from_k")
+        what += ", before folding T" if how is None else f", before T from K ({how})"
+    figures = parity.settled(results, what, theirs.name)
+    dist.log(parity.lines(figures))
+    return figures
+
+
+def import_record(source: Source, options: ImportConfig, done: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what an import depends on, JSON.
+
+    digest: of all files of a Hugging Face folder that are read, or of the manifest of a checkpoint.
+    """
     free = {"source", "name", "root", "parity_tokens"} | (set() if options.t_from_k == "random" else {"seed"})
     written = asdict(options) | {"ignore": ",".join(options.ignore)}
     decisive = {key: value for key, value in written.items() if key not in free}
     decisive |= {"convert": ",".join(done)} if done else {}
-    digest = content(source.path) if source.kind == "huggingface" else source.origin["manifest_digest"]
-    return {"asked": decisive, "digest": digest}
+    is_folder = source.kind == "huggingface"
+    return {
+        "asked": decisive,
+        "digest": content_digest(source.path) if is_folder else source.origin["manifest_digest"],
+    }
 
 
-def wanted(source: Source, options: ImportConfig) -> Source:
-    """The source as it is, or converted."""
-    if options.position != "as_source":
-        t_width = "half" if options.t_width == "half" else "full_mean"
-        return convert(source, VARIANTS[options.position], options.t_from_k, t_width, options.seed)
-    if options.t_width == "full_mean":
-        raise UserError(
-            f"E-IOP-14 {options.source} t_width=full_mean: this is the width of a T that is made from K. "
-            "Fix: add position=coca, or leave t_width away"
-        )
-    return fold(source) if options.t_width == "half" else source
-
-
-def other_side(source: Source) -> parity.Side:
-    """What the source is compared with: transformers on the same folder, or a class with its weights streamed in."""
-    config = forms.to_compare(source.architecture, source.family)
-    if source.kind == "huggingface" and {source.family, config["model_type"]} <= FAMILIES.keys():
-        return transformers_side.of_folder(source.path)
-    return transformers_side.of_source(source, config)
-
-
-def _what(source: Source, converted: Source) -> str:
-    change = "" if converted is source else f", before {_change(converted)}"
-    return f"{source.path}{change}"
-
-
-def _change(converted: Source) -> str:
-    return f"T from K ({converted.origin['t_from_k']})" if "t_from_k" in converted.origin else "folding T"
-
-
-def _described(source: Source) -> str:
+def _summary(source: Source) -> str:
     architecture = source.architecture
     frequencies = getattr(architecture.position, "frequencies", None)
     scaling = f"/{frequencies.name}" if frequencies is not None else ""
@@ -126,3 +142,121 @@ def _described(source: Source) -> str:
         f"{source.n_parameters / 1e6:,.1f}M parameters in {precision}, {architecture.position.scheme}{scaling}, "
         f"{architecture.visibility.name}, trained at {architecture.seq_len:,} tokens"
     )
+
+
+def _statements(source: Source, tokenizer: Tokenizer | None) -> list[str]:
+    """Return what a folder says about itself, for the log: special tokens, where generation stops, its rotation."""
+    lines = []
+    if tokenizer is not None:
+        special, path = tokenizer.special, Path(tokenizer.path)
+        parts = [f"{MEANING[role]} {getattr(special, role)} ({by})" for role, by in special.said.items()]
+        adds = _read_if_there(folder_of(path) / tokenizer_files.CONFIG).get("add_bos_token")
+        parts += [f"add_bos_token={str(adds).lower()} ({tokenizer_files.CONFIG})"] if isinstance(adds, bool) else []
+        parts += ["a chat template"] if has_template(folder_of(path)) else []
+        lines.append(f"{path.name}, {tokenizer.vocab_size:,} tokens: {'; '.join(parts)}")
+    if source.kind != "huggingface":
+        return lines
+    files = (config_json.NAME, tokenizer_files.GENERATION)
+    stops = {file: _read_if_there(source.path / file).get("eos_token_id") for file in files}
+    said = [f"{stop} ({file})" for file, stop in stops.items() if stop is not None]
+    lines += [f"generation stops at {'; '.join(said)}"] if said else []
+    config = _read_if_there(source.path / config_json.NAME)
+    lines += [f"{name} {config[name]} ({config_json.NAME})" for name in config_json.ROPE_SECTIONS if config.get(name)]
+    return [*lines, f"{source.architecture.n_rows:,} rows of the embedding ({config_json.NAME})"]
+
+
+def _read_if_there(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def default_settings() -> dict[str, Any]:
+    """Return the settings of a training without any choice."""
+    return load(assemble(TRAIN, []), launch=False).tree
+
+
+def run_config(name: str, root: str, source: Source, tokenizer: Path | None) -> Loaded:
+    """Return the configuration of an imported run: defaults, except for what the weights decide; it has no data.
+
+    Raises ConfigError for a name that no run can have.
+    """
+    tree, run_dir = default_settings(), (Path(root) / name).resolve()
+    architecture = source.architecture
+    tree |= {
+        "model": asdict(architecture.model),
+        "position": asdict(architecture.position),
+        "visibility": asdict(architecture.visibility),
+        "layers": asdict(architecture.layers),
+    }
+    tree["run"] |= {"name": name, "root": root}
+    tree["train"] |= {"seq_len": architecture.seq_len}
+    tree["engine"] |= {"dtype": DTYPES[source.dtypes["embed.weight"]]}
+    nothing = {"path": str(run_dir / "no-training-data"), "valid_path": None, "weight": 1.0, "on_exhausted": "repeat"}
+    tree["data"] |= {
+        "prepare": "none",
+        "dir": str(run_dir),
+        "tokenizer": str(run_dir / (main_name(tokenizer) if tokenizer is not None else "tokenizer.model")),
+        "sources": {"none": nothing},
+    }
+    return load(Assembled(TRAIN, tree), launch=False)
+
+
+def fill_run(
+    folder: Path, configured: Loaded, source: Source, tokenizer: Tokenizer | None, parity: dict[str, Any]
+) -> None:
+    """Write the files of a run into a folder. configured: by `run_config`. Raises OSError, CheckpointError."""
+    config = configured.config
+    if tokenizer is not None:
+        tokenizer_files.keep(Path(tokenizer.path), tokenizer, folder / tokenizer_files.FOLDER)
+        durable.write_new(folder / Path(config.data.tokenizer).name, outside.read_bytes(tokenizer.path))
+    settings = flatten(asdict(config))
+    decisive = {key: settings[key] for key in settings if key.startswith(("model.", "position.", "layers."))}
+    record = {
+        "run_id": uuid.uuid4().hex,
+        "settings": settings,
+        "model_digest": digest(decisive),
+        "fingerprint": {
+            "tokenizer": tokenizer_digest(tokenizer.path) if tokenizer is not None else None,
+            "order": {},
+            "sources": {},
+        },
+        "overrides": [],
+        "folder": os.getcwd(),
+        "versions": versions(),
+        "init_digests": {},
+        "imported": source.origin | {"parity": parity},
+    }
+    checkpoint = folder / manifest.FOLDER / manifest.folder_name(0)
+    checkpoint.mkdir(parents=True)
+    _write_checkpoint(checkpoint, source, record, config.engine.dtype)
+    durable.write_new(checkpoint.parent / "latest", f"{checkpoint.name}\n".encode())
+    durable.write_new(folder / "config.yaml", configured.yaml.encode())
+    durable.write_new(folder / "run.json", (json.dumps(record, indent=1) + "\n").encode())
+
+
+def _write_checkpoint(folder: Path, source: Source, record: dict[str, Any], dtype: str) -> None:
+    written = write_shards(
+        folder,
+        split_into_shards(source.shapes, source.dtypes),
+        manifest.shard_name,
+        source.shapes,
+        source.dtypes,
+        source.read,
+        prefix=MODEL,
+        metadata={"run_id": record["run_id"], "step": "0"},
+    )
+    body = {
+        "format": manifest.FORMAT,
+        "run_id": record["run_id"],
+        "step": 0,
+        "world_size": 1,
+        "zero_stage": 0,
+        "dtype": dtype,
+        "trainable": [],
+        "model_digest": record["model_digest"],
+        "data_fingerprint": record["fingerprint"],
+        "counters": {},
+        "progress": {},
+        "files": [{**entry, "rank": i} for i, entry in enumerate(written)],
+    }
+    durable.write_new(folder / manifest.NAME, manifest.encode(body))
+    durable.sync_folder(folder)

@@ -1,4 +1,4 @@
-"""What import, export and verify can be asked for. Torch-free; values are in configs/commands/*.yaml."""
+"""The options of import, export and verify. Torch-free; values are in configs/commands/*.yaml."""
 
 from typing import Any, Literal
 
@@ -61,7 +61,7 @@ class ExportConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class VerifyConfig:
-    """The same parity check between two that exist."""
+    """The same parity check between a run and a folder that both exist."""
 
     run: str = Field(description="directory of a run, or a Hugging Face folder")
     against: str = Field(description="a Hugging Face folder")
@@ -79,7 +79,7 @@ VERIFY = _root("verify", VerifyConfig, "run=runs/llama2 against=Llama-2-7b-hf")
 
 
 def given(root: Root, /, **values: Any) -> Any:
-    """The options as a command line with these values has them. pydantic's ValidationError for what is wrong."""
+    """Return the options with these values, all others as configs/commands has them. Raises ValidationError."""
     text = (root.dirs()[0] / f"{root.name}.yaml").read_text(encoding="utf-8")
     preset = {key: value for key, value in yaml.safe_load(text).items() if value != "???"}
     return root.schema(**preset | values)

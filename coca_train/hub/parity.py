@@ -1,8 +1,8 @@
 """The check at the end of every import and export: the same tokens through both sides, the same logits.
 
-Where the other side is a class of transformers, it holds the formula too. Of our own form both sides run the same
-definitions, and it holds the files, the names and the loading; the formula is held by the schemes' contracts, and one
-export by the attention of CoCA's authors in transformers' LLaMA (tests/hub/test_to_coca.py).
+Where the other side is a class of transformers, this proves the formula too. Of our own form both sides run the same
+definitions, and it proves the files, the names and the loading; the schemes' contracts prove the formula, and for one
+export the attention of CoCA's authors in transformers' LLaMA (tests/hub/test_to_coca.py).
 
 One side at a time is in memory, in float32. Where a length has more positions than tokens are spent on it, the tokens
 stand at positions spread evenly over all of it (so far distances are compared too), or, when a window hides far keys,
@@ -16,17 +16,17 @@ Shape legend: B = 1, T tokens, J rotary pairs, V vocab_size.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import parameters_on_meta
 from coca_train.hub.architecture import Architecture
-from coca_train.hub.streamed import Read, streamed
 from coca_train.runtime.errors import CheckpointError
 
 NAME = "parity.json"
@@ -40,7 +40,7 @@ TEXT = (
 
 
 class Probe(NamedTuple):
-    """What both sides are asked. length: what dynamic frequencies adapt to [tokens]."""
+    """The tokens that both sides compute logits for. length: what dynamic frequencies adapt to [tokens]."""
 
     name: str
     tokens_BT: Tensor
@@ -48,14 +48,18 @@ class Probe(NamedTuple):
     length: int
 
 
+Read = Callable[[str], Tensor]  # a parameter by its name
 Logits = Callable[[list[Probe]], list[Tensor]]  # one logits_TV for each probe, float32
 Spectra = Callable[[int], Tensor]  # length [tokens] -> our inv_freq_J
 
 
 @dataclass(frozen=True)
 class Side:
-    """Who we are compared with. ask_with: the same with our frequencies put into it, and the largest relative
-    difference from its own ones; None where they are ours anyway."""
+    """What we are compared with.
+
+    ask_with: computes the same with our frequencies in it, and returns also the largest relative difference from its
+    own ones; None where they are ours anyway.
+    """
 
     name: str
     ask: Logits
@@ -88,8 +92,8 @@ class Result:
 
 
 def probes(architecture: Architecture, tokenizer: Tokenizer | None, max_tokens: int) -> list[Probe]:
-    """Fixed random ids at 1x and 4x the trained length, as far as there are positions; a text where there is a
-    tokenizer. max_tokens: spent on each."""
+    """Return fixed random ids at 1x and 4x the trained length, as far as there are positions; a text where there is a
+    tokenizer. max_tokens: of each."""
     with torch.device("meta"):
         limit = architecture.build().max_positions
     generator = torch.Generator().manual_seed(0)
@@ -115,32 +119,32 @@ def _positions(length: int, n_tokens: int, spread: bool) -> Tensor:
 
 @torch.no_grad()
 def our_logits(architecture: Architecture, read: Read) -> Logits:
-    """Our model, one block in memory at a time. read: parameters by our names."""
+    """Return a function that runs our model, one block in memory at a time. read: parameters by our names."""
 
     def logits(probes: list[Probe]) -> list[Tensor]:
         with parameters_on_meta():
             model = architecture.build()
-        with torch.no_grad(), streamed(model, list(model.blocks), read):
+        with torch.no_grad(), stream_blocks(model, list(model.blocks), read):
             return [model(probe.tokens_BT, pos_BT=probe.pos_BT, length=probe.length)[0] for probe in probes]
 
     return logits
 
 
 def our_spectra(architecture: Architecture) -> Spectra | None:
-    """Our fixed or dynamic frequencies; None for a scheme without."""
+    """Return a function that computes our fixed or dynamic frequencies; None for a scheme without."""
     with parameters_on_meta():
         frequencies = getattr(architecture.build().position, "frequencies", None)
     return None if frequencies is None else lambda length: frequencies(length).inv_freq_J
 
 
 def check(architecture: Architecture, read: Read, theirs: Side, tokenizer: Tokenizer | None, n: int) -> list[Result]:
-    """Our model with these weights, by our names, against the other side. n: tokens of each probe."""
+    """Compare our model, with weights read by our names, with the other side. n: tokens of each probe."""
     asked = probes(architecture, tokenizer, n)
     return compare(asked, our_logits(architecture, read), theirs, our_spectra(architecture))
 
 
 def compare(probes: list[Probe], ours: Logits, theirs: Side, spectra: Spectra | None) -> list[Result]:
-    """Ask one side, then the other."""
+    """Compare the logits of both sides; where they differ, again with our frequencies in the other side."""
     our_logits = ours(probes)
     results = [result(*each) for each in zip(probes, our_logits, theirs.ask(probes), strict=True)]
     if passed(results) or theirs.ask_with is None or spectra is None:
@@ -154,7 +158,7 @@ def compare(probes: list[Probe], ours: Logits, theirs: Side, spectra: Spectra | 
 
 
 def result(probe: Probe, our_TV: Tensor, their_TV: Tensor) -> Result:
-    """Compare the logits of one probe, as long as they are."""
+    """Compare the logits of one probe."""
     difference = (our_TV - their_TV).abs().max().item() if our_TV.shape == their_TV.shape else float("inf")
     scale = max(our_TV.abs().max().item(), their_TV.abs().max().item())
     relative = difference / max(1.0, scale)
@@ -162,7 +166,7 @@ def result(probe: Probe, our_TV: Tensor, their_TV: Tensor) -> Result:
 
 
 def record(results: list[Result], what: str, against: str) -> dict[str, Any]:
-    """What parity.json holds."""
+    """Return what parity.json holds."""
     return {
         "passed": passed(results),
         "bound": BOUND,
@@ -178,7 +182,7 @@ def passed(results: list[Result]) -> bool:
 
 
 def settled(results: list[Result], what: str, against: str) -> dict[str, Any]:
-    """What parity.json holds. Raises CheckpointError E-IOP-13 when the sides differ."""
+    """Return what parity.json holds. Raises CheckpointError E-IOP-13 when the sides differ."""
     refuse_difference(results, what, against)
     return record(results, what, against)
 
@@ -206,7 +210,7 @@ def refuse_difference(results: list[Result], what: str, against: str) -> None:
 
 
 def lines(figures: dict[str, Any]) -> str:
-    """The figures, for a person."""
+    """Format the figures of parity.json for a person."""
     rows = []
     for p in figures["probes"]:
         row = (
@@ -217,3 +221,50 @@ def lines(figures: dict[str, Any]) -> str:
             row += f"; frequencies differ by {p['frequencies']:.1e}, with equal ones {p['with_our_frequencies']:.2e}"
         rows.append(row)
     return "\n".join([f"parity with {figures['against']}, {figures['dtype']}:", *rows])
+
+
+@contextmanager
+def stream_blocks(model: nn.Module, blocks: Sequence[nn.Module], read: Read) -> Iterator[nn.Module]:
+    """Run a model that does not fit into memory, whose parameters are on the meta device, in float32.
+
+    blocks: modules that are called once per forward, each with weights of its own; these are read when the call comes
+    and freed after it. All other weights are read now. read: a parameter by its name in the model.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    inside = {id(parameter) for block in blocks for parameter in block.parameters()}
+    with ExitStack() as stack:
+        _fill(model, names, read, leave=inside)
+        for block in blocks:
+            own = {name: names[id(parameter)] for name, parameter in block.named_parameters()}
+            hook = block.register_forward_pre_hook(lambda module, _, own=own: _load(module, own, read))
+            stack.callback(hook.remove)
+            hook = block.register_forward_hook(lambda module, *_: _forget(module))
+            stack.callback(hook.remove)
+        yield model.eval()
+
+
+def _fill(model: nn.Module, names: dict[int, str], read: Read, leave: set[int]) -> None:
+    """Read all parameters except those of `leave`; shared ones stay shared."""
+    filled: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for leaf, parameter in module.named_parameters(recurse=False):
+            if id(parameter) not in leave and id(parameter) not in filled:
+                filled[id(parameter)] = _parameter(read(names[id(parameter)]))
+            if id(parameter) in filled:
+                setattr(module, leaf, filled[id(parameter)])
+
+
+def _load(block: nn.Module, own: dict[str, str], read: Read) -> None:
+    for name, known_as in own.items():
+        owner, _, leaf = name.rpartition(".")
+        setattr(block.get_submodule(owner), leaf, _parameter(read(known_as)))
+
+
+def _forget(block: nn.Module) -> None:
+    for module in block.modules():
+        for leaf, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, leaf, nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False))
+
+
+def _parameter(tensor: Tensor) -> Any:
+    return nn.Parameter(tensor.to(torch.float32), requires_grad=False)

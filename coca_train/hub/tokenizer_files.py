@@ -1,4 +1,4 @@
-"""The files that make a tokenizer, found beside weights, checked against them, copied with them."""
+"""The files of a tokenizer: found next to weights, checked against them, copied with them."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from coca_train.data.special_tokens import COMPANIONS, MODEL_FILES, RECORD, fold
 from coca_train.data.storage import digest
 from coca_train.data.tokenizer import NOTHING, Tokenizer
 from coca_train.data.tokenizer_choice import main_file, main_name
-from coca_train.hub.keys import read_json, without_code
+from coca_train.hub.config_keys import read_json, without_code
 from coca_train.hub.parity import TEXT
 from coca_train.hub.weights import Source
 from coca_train.runtime import dist, durable, outside
@@ -17,14 +17,14 @@ from coca_train.runtime.errors import DataError
 from coca_train.settings import TOKENIZERS, load_saved
 
 CONFIG = "tokenizer_config.json"
-BESIDE = (*TOKENIZERS, *COMPANIONS)
+FILES = (*TOKENIZERS, *COMPANIONS)
 GENERATION = MODEL_FILES[1]  # kept with them, since it says where generation stops
 FOLDER = "tokenizer"  # of a run: the files as they came, for the next export
 LIMIT = 256 << 20  # [bytes]
 
 
 def find(source: Source, choice: str) -> Path | None:
-    """The file our Tokenizer reads; None when there is none. choice: auto, none, or a file."""
+    """Return the file our Tokenizer reads; None when there is none. choice: auto, none, or a file."""
     if choice == "none":
         return None
     if choice != "auto":
@@ -33,7 +33,7 @@ def find(source: Source, choice: str) -> Path | None:
 
 
 def of_weights(path: Path) -> Path | None:
-    """The tokenizer file of a run or a Hugging Face folder; None where there is none."""
+    """Return the tokenizer file of a run or a Hugging Face folder; None where there is none."""
     if not (path / "run.json").is_file():
         return main_file(path)
     file = Path(load_saved(path).config.data.tokenizer)
@@ -41,21 +41,25 @@ def of_weights(path: Path) -> Path | None:
 
 
 def digests(folder: Path) -> dict[str, Path]:
-    """SHA-256 of every tokenizer file in a folder that our Tokenizer could read, and the file."""
+    """Return the SHA-256 and the path of every file in a folder that our Tokenizer could read."""
     return {digest(folder / name)["sha256"]: folder / name for name in TOKENIZERS if (folder / name).is_file()}
 
 
 def begins_texts(folder: Path, tokenizer: Tokenizer) -> bool:
-    """Whether the files of a folder put the token that begins a text in front of each: what tokenizer_config.json says,
-    else whether there is such a token."""
+    """Return whether the files of a folder put the token that begins a text in front of each.
+
+    That is what tokenizer_config.json says, else whether there is such a token.
+    """
     config = folder / CONFIG
     said = read_json(config).get("add_bos_token") if config.is_file() else None
     return tokenizer.bos is not None and said is not False
 
 
 def open_for(source: Source, path: Path | None, given: Mapping[str, int | str | None] = NOTHING) -> Tokenizer | None:
-    """The tokenizer, held against the embedding. given: as of `Tokenizer`. Raises DataError E-IOP-10 when it has more
-    ids than there are rows."""
+    """Open the tokenizer of a source. given: as of `Tokenizer`.
+
+    Raises DataError E-IOP-10 when it has more ids than the embedding has rows.
+    """
     if path is None:
         return None
     tokenizer = Tokenizer(path, given)
@@ -68,15 +72,15 @@ def open_for(source: Source, path: Path | None, given: Mapping[str, int | str | 
     return tokenizer
 
 
-def beside(path: Path) -> list[Path]:
-    """The files that belong to a tokenizer file: those of its folder, or of the run's `tokenizer` folder."""
+def files_of(path: Path) -> list[Path]:
+    """Return the files that belong to a tokenizer file: those of its folder, or of the run's `tokenizer` folder."""
     folder = folder_of(path)
-    files = [folder / name for name in BESIDE if (folder / name).is_file()]
+    files = [folder / name for name in FILES if (folder / name).is_file()]
     return [file for file in files if file.stat().st_size <= LIMIT]
 
 
 def keep(path: Path, tokenizer: Tokenizer, into: Path) -> None:
-    """All of them into a folder of a run, with what they say of special tokens and where generation stops."""
+    """Copy a tokenizer into a folder of a run, with what its files say of special tokens and where generation stops."""
     copy(path, into)
     if (file := folder_of(path) / GENERATION).is_file():
         durable.write_new(into / GENERATION, outside.read_bytes(file, LIMIT))
@@ -84,7 +88,7 @@ def keep(path: Path, tokenizer: Tokenizer, into: Path) -> None:
 
 
 def generation_config(path: Path | None, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """What a run keeps of how its model generates, but for tokens that the tokenizer has not; empty: nothing."""
+    """Return what a run keeps of how its model generates, without tokens that the tokenizer lacks; empty: nothing."""
     file = None if path is None else folder_of(path) / GENERATION
     if tokenizer is None or file is None or not file.is_file():
         return {}
@@ -93,20 +97,20 @@ def generation_config(path: Path | None, tokenizer: Tokenizer | None) -> dict[st
 
 
 def copy(path: Path, into: Path) -> None:
-    """All of them into a folder, which is made; the file itself under a name that is looked for."""
+    """Copy a tokenizer file and what belongs to it into a new folder; the file itself under a name that is found."""
     into.mkdir(exist_ok=True)
-    for file in beside(path):
+    for file in files_of(path):
         durable.write_new(into / file.name, outside.read_bytes(file, LIMIT))
     if not (into / main_name(path)).exists():
         durable.write_new(into / main_name(path), outside.read_bytes(path, LIMIT))
 
 
 def export(path: Path, tokenizer: Tokenizer, into: Path, ids_of: Callable[[Path, str], list[int]]) -> None:
-    """All of them beside exported weights; for a bare file also what transformers has to know of it.
+    """Copy a tokenizer into an exported folder; write tokenizer_config.json for a bare file.
 
-    ids_of: what the other side makes of a text with the files of a folder. Raises DataError E-IOP-20 where no words
-    make it encode as we do, and what ids_of raises; a tokenizer that came with its own configuration keeps that, but
-    for the code it names, and a warning says where the other side cannot use it.
+    ids_of: encodes a text with the files of a folder, as transformers does. Raises DataError E-IOP-20 where no
+    configuration makes that encode as we do, and what ids_of raises. A tokenizer with a configuration of its own keeps
+    it, except for the code it names, and a warning says where transformers cannot use it.
     """
     copy(path, into)
     config, expected = into / CONFIG, tokenizer.encode(TEXT)
@@ -124,7 +128,7 @@ def export(path: Path, tokenizer: Tokenizer, into: Path, ids_of: Callable[[Path,
         return
     for prefix_space in (False, True):
         config.unlink(missing_ok=True)
-        durable.write_new(config, (json.dumps(_words(path, tokenizer, prefix_space), indent=2) + "\n").encode())
+        durable.write_new(config, (json.dumps(_bare_config(path, tokenizer, prefix_space), indent=2) + "\n").encode())
         if ids_of(into, TEXT) == expected:
             return
     raise DataError(
@@ -142,8 +146,8 @@ def _drop_code(config: Path) -> None:
         durable.write_new(config, (json.dumps(kept, indent=2) + "\n").encode())
 
 
-def _words(path: Path, tokenizer: Tokenizer, prefix_space: bool) -> dict[str, object]:
-    """tokenizer_config.json of a bare tokenizer file."""
+def _bare_config(path: Path, tokenizer: Tokenizer, prefix_space: bool) -> dict[str, object]:
+    """Return tokenizer_config.json for a bare tokenizer file."""
     ends = {"eos_token": tokenizer.eod, "bos_token": tokenizer.bos}
     return {
         "tokenizer_class": "LlamaTokenizer" if tokenizer.kind == "sentencepiece" else "PreTrainedTokenizerFast",
@@ -157,7 +161,7 @@ def _words(path: Path, tokenizer: Tokenizer, prefix_space: bool) -> dict[str, ob
 
 
 def _piece(path: Path, kind: str, token: int) -> str:
-    """How a tokenizer file spells a token."""
+    """Return how a tokenizer file spells a token."""
     if kind == "sentencepiece":
         from sentencepiece import SentencePieceProcessor
 

@@ -1,4 +1,7 @@
-"""The other side of a parity check: the `transformers` library, the only file here that imports it to run a model."""
+"""The other side of a parity check: a class of `transformers`, or one of our own exports, and its tokenizers.
+
+The only file here that imports the library to run a model.
+"""
 
 import json
 import os
@@ -12,13 +15,12 @@ import torch
 from torch import Tensor
 
 from coca_train.engine.base import parameters_on_meta
-from coca_train.hub import own, own_json
+from coca_train.hub import forms
 from coca_train.hub.config_json import NAME
-from coca_train.hub.families import FAMILIES, Family
-from coca_train.hub.keys import CODE, Keys, read_json, without_code
-from coca_train.hub.parity import Probe, Side, Spectra
-from coca_train.hub.shards import INDEX, SINGLE, Folder
-from coca_train.hub.streamed import Read, streamed
+from coca_train.hub.config_keys import CODE, Keys, read_json, without_code
+from coca_train.hub.families import FAMILIES
+from coca_train.hub.parity import Probe, Read, Side, Spectra, stream_blocks
+from coca_train.hub.safetensors_folder import INDEX, SINGLE, Folder
 from coca_train.hub.weights import Source, translate
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
@@ -28,7 +30,7 @@ SHARE = 0.4  # of the free memory that a whole model may take
 
 
 def library() -> Any:
-    """transformers. Raises UserError E-IOP-17 where it cannot be imported."""
+    """Import transformers. Raises UserError E-IOP-17 where that fails."""
     try:
         import transformers
     except ImportError as error:
@@ -41,16 +43,17 @@ def library() -> Any:
     return transformers
 
 
-def of_folder(folder: Path, share: float = SHARE) -> Side:
-    """A folder as anyone would load it: from_pretrained, whole in memory where that fits, else block by block.
+def side_of_folder(folder: Path, share: float | None = None) -> Side:
+    """Load a folder as anyone would: from_pretrained, whole in memory where that fits, else block by block.
 
-    Its config.json and its weights are read, none of its code. share: of the free memory that a whole model may take.
-    Raises UserError E-IOP-04 (a model_type that needs code of the folder), E-IOP-16 (code that is not ours).
+    Its config.json and its weights are read, none of its code. share: of the free memory that a whole model may
+    take; None: SHARE. Raises UserError E-IOP-04 (a model_type that needs code of the folder), E-IOP-16 (code that is
+    not ours).
     """
     written = read_json(folder / NAME)
-    config, ours = without_code(written), written.get("model_type") in own_json.TYPES
-    if ours:
-        own.check_code(folder, config["model_type"])
+    config, is_own = without_code(written), written.get("model_type") in forms.OWN_TYPES
+    if is_own:
+        forms.check_code(folder, config["model_type"])
     else:
         _refuse_unknown(folder / NAME, written)
         if config != written:
@@ -58,26 +61,34 @@ def of_folder(folder: Path, share: float = SHARE) -> Side:
 
     def ask(probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-        halves = config.get("dtype", config.get("torch_dtype")) not in (None, "float32")
+        is_half = config.get("dtype", config.get("torch_dtype")) not in (None, "float32")
         loadable = any((folder / file).is_file() for file in (SINGLE, INDEX))
-        if ours or not loadable or size * (2 if halves else 1) > share * _free_memory():
-            return _streamed_folder(folder, config, probes, spectra)
-        return _ask(_whole(folder, config), probes, spectra)
+        free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if is_own or not loadable or size * (2 if is_half else 1) > (SHARE if share is None else share) * free_bytes:
+            return _ask_streamed_folder(folder, config, probes, spectra)
+        return _ask(_load_whole(folder, config), probes, spectra)
 
     return _side(config, ask)
 
 
+def side_of_source(source: Source, config: dict[str, Any]) -> Side:
+    """Stream a source's weights into the other side's own class. config: its config.json."""
+    library()
+    read = translate(source, config).read
+    return _side(config, lambda probes, spectra: _ask_streamed(config, read, probes, spectra))
+
+
 def _side(config: dict[str, Any], ask: AskWith) -> Side:
-    """With the name that reports call it by. Our own classes round frequencies as we do."""
-    own_class = own_json.CLASSES.get(config["model_type"])
-    family = FAMILIES.get(str(config["model_type"]))
-    what = own_class or (config["model_type"] if family is None else family.transformers_class)
-    name = f"{what} with transformers {library().__version__}"
-    return Side(name, lambda probes: ask(probes, None)[0], None if own_class else ask)
+    """Return the side with the name that reports call it by. Our own classes round frequencies as we do."""
+    name = config["model_type"]
+    family, own_class = FAMILIES.get(str(name)), forms.CLASSES.get(name)
+    what = own_class or (name if family is None else family.transformers_class)
+    called = f"{what} with transformers {library().__version__}"
+    return Side(called, lambda probes: ask(probes, None)[0], None if own_class else ask)
 
 
 def _refuse_unknown(path: Path, config: dict[str, Any]) -> None:
-    """UserError E-IOP-04 for a model_type that transformers has no class of its own for."""
+    """Raise UserError E-IOP-04 for a model_type that transformers has no class of its own for."""
     name = config.get("model_type")
     if not isinstance(name, str) or name not in library().CONFIG_MAPPING:
         raise Keys(path, config).wrong(
@@ -87,31 +98,43 @@ def _refuse_unknown(path: Path, config: dict[str, Any]) -> None:
         )
 
 
-def _whole(folder: Path, config: dict[str, Any]) -> Any:
-    with _inert(folder, config) as place:
-        try:
-            model = library().AutoModelForCausalLM.from_pretrained(
-                place, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True, use_safetensors=True,
-                trust_remote_code=False,
-            )  # fmt: skip
-            return model.eval()
-        except Exception as error:  # a file from outside in a library of others: each part has errors of its own
-            raise _refused(folder, error) from error
-
-
-@contextmanager
-def _inert(folder: Path, config: dict[str, Any]) -> Iterator[Path]:
-    """A fresh folder with this config.json and links to the weights of another: nothing else of it is in reach."""
+def _load_whole(folder: Path, config: dict[str, Any]) -> Any:
+    """Load a model from a fresh folder with this config.json and links to the weights: nothing else is in reach."""
     with TemporaryDirectory() as fresh:
         place = Path(fresh)
         (place / NAME).write_text(json.dumps(config), encoding="utf-8")
         for file in (*folder.glob("*.safetensors"), folder / INDEX):
             if file.is_file():
                 (place / file.name).symlink_to(file.resolve())
-        yield place
+        try:
+            model = library().AutoModelForCausalLM.from_pretrained(
+                place,
+                dtype=torch.float32,
+                attn_implementation="sdpa",
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+            )
+            return model.eval()
+        except Exception as error:  # a file from outside in a library of others: each part has errors of its own
+            raise _unloadable(folder, error) from error
 
 
-def _refused(folder: Path, error: Exception) -> CheckpointError:
+def _ask_streamed_folder(
+    folder: Path, config: dict[str, Any], probes: list[Probe], spectra: Spectra | None
+) -> tuple[list[Tensor], float]:
+    weights = Folder(folder)
+    try:
+        return _ask_streamed(config, weights.read, probes, spectra)
+    except UserError:
+        raise
+    except Exception as error:
+        raise _unloadable(folder, error) from error
+    finally:
+        weights.close()
+
+
+def _unloadable(folder: Path, error: Exception) -> CheckpointError:
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return CheckpointError(
         f"E-IOP-13 {folder}: transformers cannot load it: {reason}. Fix: download or export the folder again; if it is "
@@ -119,40 +142,34 @@ def _refused(folder: Path, error: Exception) -> CheckpointError:
     )
 
 
-def _streamed_folder(
-    folder: Path, config: dict[str, Any], probes: list[Probe], spectra: Spectra | None
+def _class_of(config: dict[str, Any]) -> tuple[Any, Any, str, dict[str, str]]:
+    """Return the class of a config.json, its configuration, the module with its blocks, and the names of its
+    parameters that are others in its files (the head of GPT-NeoX)."""
+    if (name := config["model_type"]) in forms.OWN_TYPES:
+        cls, config_class = forms.own_classes(name)
+        return cls, config_class(**config), forms.BLOCKS[name], {}
+    family = FAMILIES[name]
+    cls, configuration = getattr(library(), family.transformers_class), library().AutoConfig.for_model(**config)
+    return cls, configuration, family.names["blocks"], {"lm_head.weight": f"{family.names['head']}.weight"}
+
+
+def _ask_streamed(
+    config: dict[str, Any], read: Read, probes: list[Probe], spectra: Spectra | None
 ) -> tuple[list[Tensor], float]:
-    weights = Folder(folder)
-    try:
-        return _streamed(config, weights.read, probes, spectra)
-    except UserError:
-        raise
-    except Exception as error:
-        raise _refused(folder, error) from error
-    finally:
-        weights.close()
+    """Build the class of a config.json and read one block at a time. read: a parameter by its name in the files."""
+    cls, configuration, blocks, on_disk = _class_of(config)
+    configuration._attn_implementation = "sdpa"
+    with parameters_on_meta():
+        model = cls(configuration)
+    with stream_blocks(model, list(model.get_submodule(blocks)), lambda name: read(on_disk.get(name, name))):
+        return _ask(model, probes, None if config["model_type"] in forms.OWN_TYPES else spectra)
 
 
-def of_source(source: Source, config: dict[str, Any]) -> Side:
-    """The other side's own class with a source's weights streamed into it. config: its config.json."""
-    library()
-    read = translate(source, config).read
-
-    return _side(config, lambda probes, spectra: _streamed(config, read, probes, spectra))
-
-
-def model_of(source: Source, config: dict[str, Any]) -> Any:
-    """The other side's own class with all of a source's weights, in float32. config: its config.json."""
-    transformers = library()
-    if (name := config["model_type"]) in own_json.TYPES:
-        cls, config_class = own.classes(name)
-        configuration = config_class(**config)
-    else:
-        cls, configuration = getattr(transformers, FAMILIES[name].transformers_class), None
-        configuration = transformers.AutoConfig.for_model(**config)
+def model_of_source(source: Source, config: dict[str, Any]) -> Any:
+    """Build the other side's own class with all of a source's weights, in float32. config: its config.json."""
+    cls, configuration, _, on_disk = _class_of(config)
     model = cls._from_config(configuration, attn_implementation="sdpa", dtype=torch.float32).eval()
-    theirs = translate(source, config)
-    in_memory = {} if name in own_json.TYPES else {on_disk: held for held, on_disk in _on_disk(FAMILIES[name]).items()}
+    theirs, in_memory = translate(source, config), {disk: name for name, disk in on_disk.items()}
     weights = {in_memory.get(tensor, tensor): theirs.read(tensor) for tensor in theirs.shapes}
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected and (not missing or source.architecture.model.tie_embeddings), (missing, unexpected)
@@ -160,70 +177,40 @@ def model_of(source: Source, config: dict[str, Any]) -> Any:
     return model
 
 
-def _on_disk(family: Family) -> dict[str, str]:
-    """What a class calls otherwise than its files do: the head of GPT-NeoX."""
-    return {"lm_head.weight": f"{family.names['head']}.weight"}
-
-
-def _streamed(
-    config: dict[str, Any], read: Read, probes: list[Probe], spectra: Spectra | None
-) -> tuple[list[Tensor], float]:
-    if (name := config["model_type"]) in own_json.TYPES:
-        cls, config_class = own.classes(name)
-        configuration = config_class(**config)
-        configuration._attn_implementation = "sdpa"
-        return _block_by_block(cls, configuration, own_json.BLOCKS[name], read, probes, None)
-    transformers, family = library(), FAMILIES[config["model_type"]]
-    configuration = transformers.AutoConfig.for_model(**config)
-    configuration._attn_implementation = "sdpa"
-    on_disk = _on_disk(family)
-    cls = getattr(transformers, family.transformers_class)
-    return _block_by_block(
-        cls, configuration, family.names["blocks"], lambda name: read(on_disk.get(name, name)), probes, spectra
-    )
-
-
-def _block_by_block(
-    cls: Any, configuration: Any, listed: str, read: Read, probes: list[Probe], spectra: Spectra | None
-) -> tuple[list[Tensor], float]:
-    """listed: the module with the blocks. read: a parameter by its name in the model."""
-    with parameters_on_meta():
-        model = cls(configuration)
-    with streamed(model, list(model.get_submodule(listed)), read):
-        return _ask(model, probes, spectra)
-
-
 @torch.no_grad()
 def _ask(model: Any, probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
-    """A mask of ones: without it transformers takes positions that jump for packed documents."""
+    """Return the logits of each probe, and how far frequencies were from ours, relative."""
     logits, worst = [], 0.0
     for probe in probes:
-        forget_lengths(model)
+        reset_lengths(model)
         if spectra is not None:
             worst = max(worst, put_frequencies(model, probe.pos_BT, spectra(probe.length)))
         answer = model(
             input_ids=probe.tokens_BT,
             position_ids=probe.pos_BT,
-            attention_mask=torch.ones_like(probe.tokens_BT),
+            attention_mask=torch.ones_like(probe.tokens_BT),  # without it positions that jump begin another document
             use_cache=False,
         )
         logits.append(answer.logits[0])
     return logits, worst
 
 
-def forget_lengths(model: Any) -> None:
-    """Undo what a longer text left in dynamic frequencies: transformers goes back for texts below the trained length
-    alone, so that a text of that very length would be computed with the frequencies of the one before."""
+def reset_lengths(model: Any) -> None:
+    """Undo what a longer text left in dynamic frequencies.
+
+    transformers goes back for texts below the trained length alone, so that a text of that very length would be
+    computed with the frequencies of the one before.
+    """
     for module in model.modules():
         if hasattr(module, "original_inv_freq") and hasattr(module, "max_seq_len_cached"):
             module.inv_freq, module.max_seq_len_cached = module.original_inv_freq, module.original_max_seq_len
 
 
 def put_frequencies(model: Any, pos_BT: Tensor, inv_freq_J: Tensor) -> float:
-    """Our frequencies into the model's rotary embedding; how far its own at these positions are from them, relative."""
+    """Put our frequencies into the model's rotary embedding; return how far its own at these positions are from them,
+    relative."""
     (rotary,) = (module for module in model.modules() if hasattr(module, "inv_freq"))
-    kind = getattr(rotary, "coca_train_kind", rotary.rope_type)
-    rotary.coca_train_kind, rotary.rope_type = kind, kind
+    rotary.rope_type = rotary.config.rope_parameters["rope_type"]  # an earlier call made it "default"
     rotary(torch.zeros(1), pos_BT)  # a dynamic one adapts to the length here
     least = torch.finfo(inv_freq_J.dtype).tiny  # of pairs that do not turn, nothing but 0 is the same
     difference = ((rotary.inv_freq - inv_freq_J).abs() / inv_freq_J.clamp(min=least)).max().item()
@@ -232,7 +219,7 @@ def put_frequencies(model: Any, pos_BT: Tensor, inv_freq_J: Tensor) -> float:
 
 
 def check_tokenizer(path: Path) -> None:
-    """Refuse a tokenizer_config.json whose class transformers does not have. UserError E-IOP-23."""
+    """Raise UserError E-IOP-23 for a tokenizer_config.json whose class transformers does not have."""
     name = read_json(path).get("tokenizer_class")
     if name is None:
         return
@@ -250,8 +237,8 @@ def check_tokenizer(path: Path) -> None:
         )
 
 
-def tokenizer(folder: Path, **options: Any) -> Any:
-    """The tokenizer that transformers makes of a folder's files, none of its code.
+def load_tokenizer(folder: Path, **options: Any) -> Any:
+    """Load the tokenizer that transformers makes of a folder's files, none of its code.
 
     Raises UserError E-IOP-17 where it, or a package that it reads them with, cannot be imported, DataError E-IOP-24
     where it cannot read them.
@@ -262,15 +249,15 @@ def tokenizer(folder: Path, **options: Any) -> Any:
 
 
 def token_ids(folder: Path, text: str) -> list[int]:
-    """What transformers makes of a text with the tokenizer files of a folder. Raises what `tokenizer` raises."""
-    theirs = tokenizer(folder)
+    """Encode a text with transformers and the tokenizer files of a folder. Raises as `load_tokenizer`."""
+    theirs = load_tokenizer(folder)
     with _reading_tokenizer(folder):
         return theirs.encode(text, add_special_tokens=False)
 
 
 @contextmanager
 def _reading_tokenizer(folder: Path) -> Iterator[None]:
-    """Around one call of theirs: what it raises, in its own words."""
+    """Turn what a call of theirs raises into an error of ours, which quotes it."""
     try:
         yield
     except ImportError as error:
@@ -287,8 +274,3 @@ def _reading_tokenizer(folder: Path) -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), "without a word")[:200]
-
-
-def _free_memory() -> int:
-    """Memory of this machine that is free now [bytes]."""
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""Weights under our parameter names, wherever they lie: a Hugging Face folder, or a run of ours."""
+"""Weights under our parameter names, wherever they lie: in a Hugging Face folder, or in a run of ours."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,18 +13,19 @@ from coca_train import checkpoint
 from coca_train.checkpoint.manifest import FOLDER
 from coca_train.checkpoint.opening import read_record
 from coca_train.config.files import runs_in
-from coca_train.hub import config_json, names, own_json
+from coca_train.hub import config_json, forms
 from coca_train.hub.architecture import Architecture, Shapes
-from coca_train.hub.families import COCA, FAMILIES
-from coca_train.hub.keys import read_json
-from coca_train.hub.shards import Folder
+from coca_train.hub.config_keys import read_json
+from coca_train.hub.families import FAMILIES, LLAMA_NAMES, Fusion
+from coca_train.hub.safetensors_folder import Folder
 from coca_train.runtime.errors import CheckpointError, UserError
 from coca_train.schedule import resolve, stage_at
 from coca_train.settings import load_saved
 
 MOST_LISTED = 5  # folders in a message
 T_PROJ = "self_attn.t_proj"
-KEYS = ("attention.k.weight", "attention.k.bias")  # K, and in its place CoCA's T
+OWN_PREFIX = "model."  # of model_type coca_train: its class holds our decoder under this name
+COCA_NAMES = LLAMA_NAMES | {"attention.q_norm": "self_attn.q_norm", "attention.k_norm": "self_attn.k_norm"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,53 @@ class Source:
         return sum(torch.Size(shape).numel() for shape in self.shapes.values())
 
 
-class Theirs(NamedTuple):
+class Place(NamedTuple):
+    """Where a parameter of ours lies: their tensor, and which part of a fused one."""
+
+    tensor: str
+    fusion: Fusion | None = None
+    part: int = 0
+
+
+def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None = None) -> dict[str, Place]:
+    """Return where each of our parameters lies in a folder of this model_type: a family's, or one of ours.
+
+    names: of its modules by ours, where they are not those of its family.
+    """
+    if model_type == forms.INSTALLED:
+        return {name: Place(OWN_PREFIX + name) for name in ours}
+    family = FAMILIES.get(model_type)
+    table = names or (COCA_NAMES if family is None else family.names)
+    fusions = {module: fusion for fusion in (family.fused if family else ()) for module in fusion.parts}
+
+    def place(name: str) -> Place:
+        module, _, leaf = name.rpartition(".")
+        if not module.startswith("blocks."):
+            return Place(f"{table[module]}.{leaf}")
+        _, layer, inner = module.split(".", 2)
+        tensor = f"{table['blocks']}.{layer}.{table[inner]}.{leaf}"
+        fusion = fusions.get(inner)
+        return Place(tensor) if fusion is None else Place(tensor, fusion, fusion.parts.index(inner))
+
+    return {name: place(name) for name in ours}
+
+
+def _contents(places: Mapping[str, Place]) -> dict[str, list[str]]:
+    """Return which of our parameters each of their tensors consists of, in the order of the parts."""
+    contents: dict[str, list[str]] = {}
+    for name, place in sorted(places.items(), key=lambda item: item[1].part):
+        contents.setdefault(place.tensor, []).append(name)
+    return contents
+
+
+def _shapes_of(contents: Mapping[str, list[str]], shapes: Shapes) -> Shapes:
+    """Return the shape of each of their tensors; parts are stacked by rows. shapes: by our names."""
+    return {
+        tensor: (sum(shapes[part][0] for part in parts), *shapes[parts[0]][1:]) for tensor, parts in contents.items()
+    }
+
+
+class Translated(NamedTuple):
     """A source's weights under the names and in the layout of a class of transformers."""
 
     shapes: Shapes
@@ -70,78 +117,73 @@ class Theirs(NamedTuple):
     read: Callable[[str], Tensor]
 
 
-def translate(source: Source, config: dict[str, Any], dtype: torch.dtype | None = None) -> Theirs:
-    """The tensors of an export with this config.json. dtype None: as the source has them."""
-    holds = names.contents(places(source.names, config["model_type"]))
-    dtypes = {tensor: dtype or source.dtypes[parts[0]] for tensor, parts in holds.items()}
+def translate(source: Source, config: dict[str, Any], dtype: torch.dtype | None = None) -> Translated:
+    """Return the tensors of an export with this config.json. dtype None: as the source has them."""
+    places = locate(source.names, config["model_type"])
+    contents = _contents(places)
+    dtypes = {tensor: dtype or source.dtypes[parts[0]] for tensor, parts in contents.items()}
 
     def read(tensor: str) -> Tensor:
-        whole = names.fuse([source.read(part) for part in holds[tensor]], source.architecture)
-        return whole.to(dtypes[tensor])
+        parts = contents[tensor]
+        fusion, tensors = places[parts[0]].fusion, [source.read(part) for part in parts]
+        return (tensors[0] if fusion is None else fusion.join(tensors, source.architecture)).to(dtypes[tensor])
 
-    return Theirs(names.whole_shapes(holds, source.shapes), dtypes, read)
-
-
-def places(ours: Iterable[str], model_type: str) -> dict[str, names.Place]:
-    """Where each of our parameters lies in a folder of this model_type: a family's, or one of ours."""
-    if model_type == own_json.INSTALLED:
-        return names.own_places(ours)
-    return names.places(ours, COCA if model_type == own_json.COCA else FAMILIES[model_type].names)
+    return Translated(_shapes_of(contents, source.shapes), dtypes, read)
 
 
 def open_source(path: Path | str, *, ignore: tuple[str, ...] = (), keys: str = "auto", verified: bool = True) -> Source:
-    """Weights of a run directory (its newest verified checkpoint) or of a Hugging Face folder.
+    """Open the weights of a run directory (its newest verified checkpoint) or of a Hugging Face folder.
 
     ignore: keys of config.json known to change nothing. keys: what a Hugging Face folder's key projections are: k, or t
-    (CoCA's official weights); auto: t where the tensors are called so. verified: hash a checkpoint; False: only what
-    the weights are is wanted, and hashing hundreds of gigabytes is for whoever reads them.
+    (CoCA's official weights); auto: t where the tensors are called so. verified: hash a checkpoint; False: for who
+    only asks what the weights are and does not read them.
     Raises UserError and CheckpointError (E-IOP-01 to 09, 18; those of a run directory) before any weight is read.
     """
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"E-IOP-01 {path}: there is no such folder. Fix: give the folder of a model or of a run")
     if (path / FOLDER).is_dir():
-        return _run(path, verified)
-    if not (path / config_json.NAME).is_file() and (held := runs_in(path)):
+        return _open_run(path, verified)
+    if not config_json.is_folder(path) and (held := runs_in(path)):
         listed = ", ".join(map(str, held[:MOST_LISTED])) + (", …" if len(held) > MOST_LISTED else "")
         raise UserError(
             f"E-IOP-01 {path}: this is a folder of runs, not one of them; it holds {listed}. Fix: write {held[0]}"
         )
-    return _huggingface(path, ignore, keys)
+    return _open_huggingface(path, ignore, keys)
 
 
-def _huggingface(path: Path, ignore: tuple[str, ...], keys: str) -> Source:
-    values = read_json(path / config_json.NAME)
-    architecture = config_json.architecture(path, ignore)
-    folder = Folder(path)
-    name = values["model_type"]
-    if name in own_json.TYPES:
-        shapes = architecture.shapes()
-        found = places(shapes, name)
-    else:
-        architecture, table = _official(path, architecture, FAMILIES[name].names, folder.shapes, keys)
-        shapes = architecture.shapes()
-        found = names.places(shapes, table)
-    head = places(["head.weight"], name)["head.weight"].tensor
-    _hold_against(path, folder, shapes, found, head)
+def _open_huggingface(path: Path, ignore: tuple[str, ...], keys: str) -> Source:
+    name = str(read_json(path / config_json.NAME).get("model_type"))
+    architecture = config_json.read_architecture(path, ignore)
+    folder, names = Folder(path), None
+    if name in FAMILIES:
+        architecture, names = _official(path, architecture, FAMILIES[name].names, folder.shapes, keys)
+    shapes = architecture.shapes()
+    places = locate(shapes, name, names)
+    _check_tensors(path, folder, shapes, places, locate(["head.weight"], name)["head.weight"].tensor)
+
+    def read(ours: str) -> Tensor:
+        tensor, fusion, part = places[ours]
+        return folder.read(tensor) if fusion is None else fusion.split(folder.read(tensor), part, architecture)
+
     return Source(
         path=path,
         kind="huggingface",
-        family=values.get("model_type", ""),
+        family=name,
         architecture=architecture,
         shapes=shapes,
-        dtypes={name: folder.dtypes[place.tensor] for name, place in found.items()},
-        read=lambda name: names.take(folder.read(found[name].tensor), found[name], architecture),
+        dtypes={ours: folder.dtypes[place.tensor] for ours, place in places.items()},
+        read=read,
         close=folder.close,
-        origin={"folder": str(path.resolve()), "model_type": values.get("model_type")},
+        origin={"folder": str(path.resolve()), "model_type": name},
     )
 
 
 def _official(
     path: Path, architecture: Architecture, table: Mapping[str, str], shapes: Shapes, keys: str
 ) -> tuple[Architecture, Mapping[str, str]]:
-    """The architecture and the names of its weights, with CoCA's scheme where the folder holds T in place of K, as the
-    weights of its authors do (github.com/codefuse-ai/Collinear-Constrained-Attention).
+    """Return the architecture and the names of its modules, with CoCA's scheme where the folder holds T in place of K,
+    as the weights of its authors do (github.com/codefuse-ai/Collinear-Constrained-Attention).
 
     Their LLaMA calls the key projection t_proj; their GPT-NeoX keeps the name query_key_value for q, t and v, so
     nothing in the folder tells it from plain GPT-NeoX (`keys=t` says it). T is as wide as K was: its halves are
@@ -149,15 +191,13 @@ def _official(
     """
     named_t = any(f".{T_PROJ}." in name for name in shapes)
     if keys == "k" and named_t:
-        raise UserError(
-            f"E-IOP-04 {path}: its tensors are called {T_PROJ}, and keys=k was asked for. Fix: leave keys away"
-        )
+        raise UserError(f"E-IOP-04 {path}: its tensors are called {T_PROJ}, and keys=k was asked for. Fix: omit keys")
     if not named_t and keys != "t":
         return architecture, table
     if architecture.position.rotary_pct < 1:
         raise UserError(
             f"E-IOP-04 {path} rotary_pct={architecture.position.rotary_pct:g}: CoCA rotates the whole head. "
-            "Fix: leave keys=t away if this is no CoCA model"
+            "Fix: omit keys=t if this is no CoCA model"
         )
     table = {**table, "attention.k": T_PROJ} if named_t else table
     tensor = f"{table['blocks']}.0.{table['attention.k']}.weight"
@@ -166,10 +206,12 @@ def _official(
     return architecture.with_coca("slack", "half" if half else "full_mean"), table
 
 
-def _hold_against(path: Path, folder: Folder, shapes: Shapes, places: dict[str, names.Place], head: str) -> None:
-    """Every tensor is there, is of its shape, and none is left over. head: what that of the output is called. Raises
-    CheckpointError."""
-    wanted = names.whole_shapes(names.contents(places), shapes)
+def _check_tensors(path: Path, folder: Folder, shapes: Shapes, places: dict[str, Place], head: str) -> None:
+    """Raise CheckpointError unless every tensor is there, is of its shape, and none is left over.
+
+    head: the tensor of the output head, which a model with tied embeddings need not have.
+    """
+    wanted = _shapes_of(_contents(places), shapes)
     tied = head not in wanted
     missing = sorted(wanted.keys() - folder.shapes.keys())
     if missing == [head]:
@@ -179,8 +221,11 @@ def _hold_against(path: Path, folder: Folder, shapes: Shapes, places: dict[str, 
         )
     if missing:
         raise _refused(5, path, f"{_some(missing)} missing", "every parameter of config.json's model is needed")
-    wrong = [f"{name} {list(folder.shapes[name])}, not {list(wanted[name])}" for name in wanted
-             if folder.shapes[name] != wanted[name]]  # fmt: skip
+    wrong = [
+        f"{name} {list(folder.shapes[name])}, not {list(shape)}"
+        for name, shape in wanted.items()
+        if folder.shapes[name] != shape
+    ]
     if wrong:
         raise _refused(7, path, _some(wrong), "the shapes must be those of config.json's model")
     extra = sorted(folder.shapes.keys() - wanted.keys())
@@ -209,25 +254,20 @@ def _refused(number: int, path: Path, what: str, needed: str) -> CheckpointError
 
 
 def imported(record: dict[str, Any]) -> dict[str, Any] | None:
-    """What a run's record says of the Hugging Face folder that its weights come from, in however many trainings."""
+    """Return what a run's record says of the Hugging Face folder that its weights come from, directly or not."""
     origin = record.get("imported") or record.get("start", {}).get("origin", {})
     return origin if "folder" in origin else origin.get("imported")
 
 
-def _run(path: Path, verified: bool) -> Source:
-    record: dict[str, Any] = {"run_id": None}  # of a run of an early version
-    if (path / "run.json").is_file():
-        record = read_record(path)
-    loaded = load_saved(path)
-    find = checkpoint.find if verified else checkpoint.newest
-    newest = find(path, record["run_id"])
+def _open_run(path: Path, verified: bool) -> Source:
+    record, loaded = read_record(path), load_saved(path)
+    newest = (checkpoint.find if verified else checkpoint.newest)(path, record["run_id"])
     if newest is None:
         raise CheckpointError(f"E-CKP-28 {path}: holds no checkpoint yet. Fix: finish the run first")
     weights = checkpoint.open_weights(newest, verified)
     config = stage_at(resolve(loaded.config), newest.step).config
     architecture = Architecture.of(config, weights.spec["embed.weight"][0])
-    shapes = architecture.shapes()
-    stored = weights.spec
+    shapes, stored = architecture.shapes(), weights.spec
     if stored != shapes:
         differing = sorted(name for name in stored.keys() | shapes.keys() if stored.get(name) != shapes.get(name))
         raise _refused(7, newest.path, f"{_some(differing)} differ", "the weights must be those of config.yaml's model")

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -88,13 +89,15 @@ def init_weights(module: Any, model: ModelConfig, seed: int) -> None:
         init_parameter(name, parameter, model, module.position.settings, seed, module.layers)
 
 
-def init_digests(outline: Any, seed: int) -> dict[str, str]:
+def init_digests(outline: Any, seed: int, names: Container[str] | None = None) -> dict[str, str]:
     """SHA-256 (first 16 digits) of every parameter's initial value: two schemes share what has the same digest.
 
-    outline: a Transformer, on the meta device perhaps.
+    outline: a Transformer, on the meta device perhaps. names: of the parameters wanted; None: all.
     """
     digests = {}
     for name, parameter in outline.named_parameters():
+        if names is not None and name not in names:
+            continue
         # Parameter by parameter: the weights of a whole model need not fit into this process.
         values: Tensor = torch.empty(parameter.shape, dtype=torch.float32)
         init_parameter(name, values, outline.config, outline.position.settings, seed, outline.layers)

@@ -25,6 +25,7 @@ from coca_train.doctor.machine import log_machines
 from coca_train.engine.base import without_initial_values
 from coca_train.engine.process import ran_out
 from coca_train.hub import forms
+from coca_train.hub.initial_weights import check_start, initial_digests, load_initial_weights
 from coca_train.models.lora import is_adapter, named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, build_model, vocab_size
@@ -39,7 +40,6 @@ from coca_train.tracking.writers import MetricsWriter, shared_config
 from coca_train.training.belongings import keep_belongings
 from coca_train.training.farewell import farewell
 from coca_train.training.stage import RunContext, run_one
-from coca_train.training.start import check_start, find_start, initial_digests
 from coca_train.training.tokens import commands_for_missing, commands_for_own_tokens
 
 
@@ -105,15 +105,15 @@ def train(loaded: Loaded, folders: Sequence[Path] = ()) -> None:
         check_parameters(outlines)
         begins_from = None
         if config.start.path is not None:
-            begins_from = check_start(config, run_dir, tokenizer, n_tokens)
+            begins_from = check_start(config, run_dir, tokenizer, n_tokens, own_tokens)
         # The lock before anything is written there: an import, run.json, the sweep of what a killed process left.
         lock = stack.enter_context(checkpoint.RunLock(run_dir))
         stack.enter_context(leaving.last_act(lock.release))
         job.note("run_dir", str(run_dir.resolve()))
-        dist.on_main(lambda: dist.log(f"export    {forms.of_run(stages, n_tokens)}"))
+        dist.on_main(lambda: dist.log(f"export    {forms.describe_run(stages, n_tokens)}"))
         start = None
         if begins_from is not None:
-            start = find_start(config, n_tokens, run_dir, begins_from.run_dir, lock)
+            start = load_initial_weights(config, n_tokens, run_dir, begins_from.run_dir, lock)
         fingerprints = {name: mixture.fingerprint() for name, mixture in mixtures.items()}
         held_out = {name: each.held_out.fingerprint() for name, each in validations.items()}
         # The record before the checkpoints: it says which run they must belong to.

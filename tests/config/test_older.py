@@ -9,7 +9,6 @@ import yaml
 from coca_train.checkpoint.record import open_record
 from coca_train.config.older import ADDED_TO_SCHEMES, as_ever, complete
 from coca_train.evaluation.variants import Variant, described
-from coca_train.hub import config_json
 from coca_train.runtime.errors import CheckpointError
 from coca_train.schedule import resolve
 from coca_train.settings import load, load_saved
@@ -74,11 +73,3 @@ def test_what_was_measured_keeps_its_key() -> None:
     assert keys == {"true": {"scheme": "kerple_log", "shared": True}, "false": {"scheme": "kerple_log"}}
     assert as_ever({"scheme": "rope", "shared": False}) == {"scheme": "rope", "shared": False}
     assert set(ADDED_TO_SCHEMES) == {"kerple_log", "kerple_power", "transformer_xl"}
-
-
-def test_an_older_export_is_read(tmp_path: Path) -> None:
-    config = load(["position=kerple_log", "position.shared=false", KINDS, "model.vocab_size=64"]).config
-    sections = config_json.Architecture.of(config, 64).sections()
-    exported = {"model_type": "coca_train", "coca_train": without_shared(sections)}
-    (tmp_path / "config.json").write_text(json.dumps(exported))
-    assert config_json.architecture(tmp_path).sections() == sections

@@ -54,7 +54,7 @@ def test_of_another_tool_nothing_is_known(data_config, tmp_path: Path, other: st
         (tmp_path / "manifest.json").write_text(other)
     Mixture(data_config(), 16)
     assert manifest_beside(tmp_path / "text") is None
-    assert card._licences(str(tmp_path / "text")) == "no manifest beside the data"
+    assert card._licences(str(tmp_path / "text")) == "the data have no manifest"
 
 
 def test_licences(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import coca_train.commands.verify
 import coca_train.evaluation.pipeline
 import coca_train.hub.exporting
 import coca_train.hub.importing
-import coca_train.hub.verifying
 import coca_train.planning.as_text  # noqa: F401 (imported before the fork, for all trials)
 import data_prep.__main__ as data_prep_main
 from coca_train.commands import main

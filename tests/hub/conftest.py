@@ -42,7 +42,8 @@ def bring(tmp_path) -> Callable[..., Path]:
         from coca_train.hub import importing
         from coca_train.hub.options import IMPORT, given
 
-        return importing.run(given(IMPORT, source=str(source), name=name, root=str(tmp_path / "runs"), **options))
+        given_options = given(IMPORT, source=str(source), name=name, root=str(tmp_path / "runs"), **options)
+        return importing.import_weights(given_options)
 
     return run
 
@@ -55,6 +56,6 @@ def send(tmp_path) -> Callable[..., Path]:
         from coca_train.hub import exporting
         from coca_train.hub.options import EXPORT, given
 
-        return exporting.run(given(EXPORT, run=str(source), to=str(tmp_path / name), **options))
+        return exporting.export_run(given(EXPORT, run=str(source), to=str(tmp_path / name), **options))
 
     return run

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 import transformers
+from pydantic import TypeAdapter
 
 from coca_train import positions
-from coca_train.config.older import model_config
-from coca_train.config.schema import LayersConfig
-from coca_train.hub import own_json, transformers_side
+from coca_train.config.schema import LayersConfig, ModelConfig
+from coca_train.hub import forms, transformers_side
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.weights import Source
 from coca_train.positions import visibilities
@@ -123,10 +123,11 @@ def random_source(
     section = {
         "n_layers": 2, "d_model": 48, "n_heads": 4, "n_kv_heads": 2, "head_dim": None, "d_ff": 80, "vocab_size": VOCAB,
         "norm": "rmsnorm", "norm_eps": 1e-6, "activation": "swiglu", "residual": "sequential", "bias": False,
-        "tie_embeddings": False, "dropout": 0.0, "init_std": 0.02, "init_depth_scaled": False,
+        "tie_embeddings": False, "qk_norm": "none", "logit_scale": {"name": "none", "length": None, "beta": 0.1},
+        "dropout": 0.0, "init_std": 0.02, "init_depth_scaled": False,
     }  # fmt: skip
     architecture = Architecture(
-        model_config(section | model),
+        TypeAdapter(ModelConfig).validate_json(json.dumps(section | model)),
         positions.settings(position),
         visibilities.settings(visibility or {"name": "causal"}),
         LENGTH,
@@ -146,7 +147,7 @@ def random_source(
 
 def both(source: Source, attention: str = "sdpa") -> tuple[Any, Any]:
     """Our model of a source, and the class of our own export with the same weights under its names."""
-    theirs = transformers_side.model_of(source, own_json.config(source.architecture))
+    theirs = transformers_side.model_of_source(source, forms.own_config(source.architecture))
     if attention != "sdpa":
         theirs.set_attn_implementation(attention)
     ours = source.architecture.build().eval()

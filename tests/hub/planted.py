@@ -9,9 +9,9 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
-from coca_train.hub import own_json
+from coca_train.hub import forms
 
-MODULE = own_json.MODELING
+MODULE = forms.MODELING
 C = """
 #include <stdio.h>
 void *PyInit_{module}(void) {{ FILE *f = fopen("{canary}", "w"); if (f) fclose(f); return 0; }}

@@ -172,6 +172,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Granite 3": (LLAMA2 | {"model_type": "granite", "embedding_multiplier": 12.0}, "embedding_multiplier"),
     "Gemma": (LLAMA2 | {"model_type": "gemma", "hidden_act": "gelu"}, "1 + weight"),
     "Gemma 2": (LLAMA2 | {"model_type": "gemma2", "final_logit_softcapping": 30.0}, "capped"),
+    "Gemma 3, text": ({"model_type": "gemma3_text", "head_dim": 128}, "query_pre_attn_scalar"),
+    "Llama 4, with images": ({"model_type": "llama4", "text_config": {}}, "a vision tower"),
     "Phi-3": (LLAMA2 | {"model_type": "phi3", "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}}, "qkv_proj"),
     "Qwen2": (LLAMA2 | {"model_type": "qwen2", "use_sliding_window": False, "max_window_layers": 28}, "biases"),
     "Qwen3": (LLAMA2 | {"model_type": "qwen3", "head_dim": 128}, "norms of queries and keys"),

@@ -6,7 +6,7 @@ A case is a config.json as an export writes it, but for widths that no angle dep
 from typing import Any, NamedTuple
 
 from coca_train.config.files import choices, config_dir
-from coca_train.hub import families
+from coca_train.hub import forms
 from coca_train.hub.architecture import Architecture
 from coca_train.positions import frequencies
 from coca_train.positions.hugging_face import NotTheSame
@@ -80,7 +80,7 @@ def recipe(name: str) -> Case | None:
 
 
 def case(architecture: Architecture, family: str) -> Case:
-    written = families.config(architecture, family)
+    written = forms.native_config(architecture, family)
     head_dim, rotary_pct = architecture.head_dim, architecture.position.rotary_pct
     small = {
         "hidden_size": head_dim, "num_attention_heads": 1, "num_hidden_layers": 1, "intermediate_size": 8,

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from coca_train.config.load import assemble, load
-from coca_train.hub import run_directory
+from coca_train.hub import importing
 from coca_train.hub.options import IMPORT
 from coca_train.hub.weights import open_source
 from coca_train.runtime import durable
@@ -204,7 +204,7 @@ def test_an_interrupt_leaves_nothing(model, bring, monkeypatch, tmp_path):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_directory, "_checkpoint", interrupt)
+    monkeypatch.setattr(importing, "_write_checkpoint", interrupt)
     with pytest.raises(KeyboardInterrupt):
         bring(model())
     assert not [path for path in (tmp_path / "runs").iterdir()]

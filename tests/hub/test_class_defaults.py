@@ -6,7 +6,7 @@ import json
 import pytest
 
 from coca_train.hub import families
-from coca_train.hub.config_json import architecture
+from coca_train.hub.config_json import read_architecture
 from coca_train.runtime.errors import UserError
 from tests.hub import models
 from tests.hub.class_defaults import CONFIGS, ours, reading
@@ -50,13 +50,13 @@ CASES = [(family, key) for family, keys in OTHERS.items() for key in keys if key
 
 def read(folder, values):
     models.edit_new(folder, values)
-    return ours(architecture(folder))
+    return ours(read_architecture(folder))
 
 
 def test_every_key_that_is_read_is_in_the_table(tmp_path):
     for name, family in families.FAMILIES.items():
-        keys = {field.theirs for field in family.fields} | {family.base, "max_position_embeddings"}
-        assert keys | ({family.share} if not family.whole_head else set()) <= OTHERS[name].keys()
+        keys = {field.theirs for field in family.fields} | {family.theta_key, "max_position_embeddings"}
+        assert keys | ({family.share_key} if not family.whole_head else set()) <= OTHERS[name].keys()
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -11,7 +11,7 @@ import pytest
 import transformers
 
 from coca_train.evaluation.subject import open_folder
-from coca_train.hub import own_json, transformers_side, verifying
+from coca_train.hub import exporting, forms, transformers_side
 from coca_train.hub.options import VERIFY, given
 from coca_train.hub.weights import open_source
 from coca_train.runtime.errors import UserError
@@ -38,7 +38,7 @@ def run_of_coca(tmp_path, bring):
 
 
 def verify(run, against):
-    return verifying.run(given(VERIFY, run=str(run), against=str(against)))
+    return exporting.verify_export(given(VERIFY, run=str(run), against=str(against)))
 
 
 @pytest.mark.parametrize("name", planted.PLANTS)
@@ -66,8 +66,8 @@ def test_what_an_export_did_not_write_can_be_removed(name, run_of_coca, send, ca
 
 def test_a_missing_modelling_file_is_a_difference(run_of_coca, send):
     out = send(run_of_coca)
-    (out / f"{own_json.MODELING}.py").unlink()
-    with pytest.raises(UserError, match=rf"E-IOP-16 {out}/{own_json.MODELING}.py"):
+    (out / f"{forms.MODELING}.py").unlink()
+    with pytest.raises(UserError, match=rf"E-IOP-16 {out}/{forms.MODELING}.py"):
         verify(run_of_coca, out)
 
 

@@ -17,7 +17,7 @@ WIDE = {"d_model": 256}  # heads as wide as the lists of longrope
 
 
 def of_words(*words):
-    return forms.of_run(resolve(load([*LLAMA, *words], launch=False).config), 1000)
+    return forms.describe_run(resolve(load([*LLAMA, *words], launch=False).config), 1000)
 
 
 @pytest.mark.parametrize("name", rope_cases.SCALINGS)
@@ -28,7 +28,7 @@ def test_what_decodes_as_it_reads_is_native(name):
     assert (forms.choose(architecture, "auto")["model_type"] in FAMILIES) == (not decodes_otherwise)
     native = forms.choose(architecture, "native")
     assert native["model_type"] == forms.choose(architecture, "llama")["model_type"] == "llama"
-    assert forms.to_compare(architecture) == native
+    assert forms.config_to_compare(architecture) == native
     said = forms.caveats(architecture, native)
     assert any(f"beyond {rope_cases.L} tokens" in line and "form=own" in line for line in said) == decodes_otherwise
     assert forms.caveats(architecture, forms.choose(architecture, "own")) == []
@@ -95,10 +95,10 @@ def test_the_word_that_makes_it_native_does(frequencies):
 def test_the_word_of_a_stage_is_the_stages():
     """A stage that has frequencies of its own; typed as printed, its result is native."""
     words = ["+experiment=yarn_llama2_7b_128k", "stages.to_128k.position.frequencies.convention=paper"]
-    said = forms.of_run(resolve(load(words, launch=False).config), 1000)
+    said = forms.describe_run(resolve(load(words, launch=False).config), 1000)
     (word,) = [word for word in said.split() if "=" in word]
     assert word.startswith("stages.to_128k.position")
-    assert "LlamaForCausalLM" in forms.of_run(resolve(load([*words, word], launch=False).config), 1000)
+    assert "LlamaForCausalLM" in forms.describe_run(resolve(load([*words, word], launch=False).config), 1000)
 
 
 def test_plan_says_it(capsys):

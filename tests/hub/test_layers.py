@@ -1,6 +1,5 @@
 """Layers of several kinds against transformers: SmolLM3, the attention of Gemma 3, and what is refused by name."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -132,7 +131,7 @@ def test_the_comparison_can_fail(wrong):
 )
 def test_lists_become_a_pattern_and_a_pattern_lists(ropes, types, pattern, tmp_path):
     window = 8 if "local" in str(pattern) else None
-    assert families.pattern(len(ropes), ropes, 4, types, window)["pattern"] == pattern
+    assert families.ListedLayers().section(len(ropes), ropes, 4, types, window)["pattern"] == pattern
     config = {"no_rope_layers": ropes, "layer_types": types, "num_hidden_layers": len(ropes)}
     folder = models.write(tmp_path, "smollm3", **config, use_sliding_window=window is not None, sliding_window=window)
     with open_source(folder) as source:
@@ -153,32 +152,7 @@ def test_lists_become_a_pattern_and_a_pattern_lists(ropes, types, pattern, tmp_p
 )
 def test_schedules_that_make_no_sense(given, phrase):
     with pytest.raises(NotTheSame, match=phrase):
-        families.pattern(3, *given)
-
-
-@pytest.mark.parametrize(
-    ("values", "phrases"),
-    [
-        (
-            {"model_type": "gemma3_text", "query_pre_attn_scalar": 168, "head_dim": 128,
-             "final_logit_softcapping": 30.0},
-            ["post_feedforward_layernorm", "1 \\+ weight", "root of hidden_size", "gelu_pytorch_tanh",
-             "query_pre_attn_scalar=168", "final_logit_softcapping=30.0"],
-        ),
-        ({"model_type": "gemma3", "text_config": {"head_dim": 256}}, ["post_attention_layernorm", "a vision tower"]),
-        ({"model_type": "llama4_text"}, ["num_local_experts", "pairs 2j and 2j", "use_qk_norm"]),
-        ({"model_type": "llama4", "text_config": {"use_qk_norm": False}}, ["num_local_experts", "a vision tower"]),
-    ],
-)  # fmt: skip
-def test_what_is_not_covered_is_refused_by_name(values, phrases, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    with pytest.raises(UserError) as refused:
-        open_source(tmp_path)
-    assert "E-IOP-04" in str(refused.value)
-    assert len(str(refused.value).splitlines()) == 1
-    for part in phrases:
-        assert refused.match(part)
-    assert ("use_qk_norm" in str(refused.value)) == (values["model_type"] == "llama4_text")
+        families.ListedLayers().section(3, *given)
 
 
 @pytest.mark.parametrize(

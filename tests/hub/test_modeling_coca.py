@@ -13,10 +13,10 @@ import transformers
 from torch.nn import functional as F
 
 from coca_train.config.schema import KindConfig, LayersConfig
-from coca_train.hub import decoding, own_json
+from coca_train.hub import forms, small_copy
 from coca_train.hub.export_files import configuration_coca
 from coca_train.hub.export_files.modeling_coca import CACHE, CocaConfig, CocaForCausalLM, CocaModel
-from coca_train.hub.installed.modeling import CocaTrainForCausalLM
+from coca_train.hub.installed import CocaTrainForCausalLM
 from tests.hub import models
 from tests.positions import support
 
@@ -69,7 +69,7 @@ def same(a, b):
 
 def test_what_the_files_compute_is_declared_once_more_without_transformers():
     for name in ("SCHEMES", "VISIBILITIES", "FREQUENCIES"):
-        assert getattr(own_json, name) == getattr(configuration_coca, name)
+        assert getattr(forms, name) == getattr(configuration_coca, name)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -120,7 +120,7 @@ def test_layers_may_lie_on_several_devices(choice, pairs):
     hook.remove()
     moved = accelerate.utils.send_to_device((given["args"], given["kwargs"]), "meta")
     tensors = [x for x in vars(moved[0][1]).values() if isinstance(x, torch.Tensor)]
-    tensors += [moved[0][0], *vars(moved[0][1].places).values()]
+    tensors += [moved[0][0], *vars(moved[0][1].positions).values()]
     assert {x.device.type for x in tensors if isinstance(x, torch.Tensor)} == {"meta"}
 
 
@@ -284,15 +284,6 @@ def test_labels_that_are_shifted_already_are_the_ones_of_the_loss(choice, pairs)
     shifted = F.pad(ids[:, 1:], (0, 1), value=-100)
     losses = [theirs(ids, labels=ids, shift_labels=given).loss for given in (None, shifted, shifted.flip(0))]
     assert losses[0] == losses[1] != losses[2]
-
-
-def test_attention_is_chosen_again_on_a_loaded_model():
-    _, theirs = models.both(models.random_source(**CHOICES["coca"]))
-    for implementation in ("eager", "sdpa"):
-        theirs.set_attn_implementation(implementation)
-        assert theirs.config._attn_implementation == theirs.model.config._attn_implementation == implementation
-        held = theirs(some_ids(1, 5), output_attentions=True).attentions if implementation == "eager" else None
-        assert held is None or held[0].shape == (1, 4, 5, 5)
 
 
 @torch.no_grad()
@@ -460,7 +451,7 @@ def test_an_export_whose_class_forgets_an_argument_is_not_published(choice, prob
     monkeypatch.setattr(
         cls, "forward", lambda self, *args, **given: whole(self, *args, **given | dict.fromkeys(forgotten))
     )
-    results = decoding.check(source, own_json.config(source.architecture))
+    results = small_copy.check_decoding(source, forms.own_config(source.architecture))
     assert probe in {result.probe for result in results if not result.passed}
 
 

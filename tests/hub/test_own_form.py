@@ -13,7 +13,7 @@ import torch
 
 from coca_train.config.schema import KindConfig, LayersConfig
 from coca_train.extending import parts
-from coca_train.hub import own, parity, run_directory
+from coca_train.hub import exporting, forms, importing, parity
 from coca_train.hub.export_files.modeling_coca import CACHE
 from coca_train.hub.options import VERIFY, given
 from coca_train.hub.weights import open_source
@@ -113,19 +113,6 @@ def test_frequencies_follow_the_longest_row_unless_told(exported, prompts):
     assert new_tokens(theirs, one) == [generate(ours, prompts[1], N_NEW)] != [stepwise]
 
 
-@torch.no_grad()
-def test_padding_on_either_side_changes_nothing(exported, prompts):
-    ours, theirs = exported(**CHOICES["coca"])
-    right = [prompt + [3] * (max(LENGTHS) - len(prompt)) for prompt in prompts]
-    mask = padded(prompts)["attention_mask"]
-    left_BTV = theirs(**padded(prompts)).logits
-    right_BTV = theirs(input_ids=torch.tensor(right), attention_mask=mask.flip(1)).logits
-    for row, prompt in enumerate(prompts):
-        expected_TV = ours(torch.tensor([prompt]))[0]
-        assert models.same(left_BTV[row, -len(prompt) :], expected_TV)
-        assert models.same(right_BTV[row, : len(prompt)], expected_TV)
-
-
 @pytest.mark.parametrize(("choice", "width"), [("coca", 12), ("coca dynamic_ntk", 6)])
 def test_what_a_cache_holds(choice, width, exported, prompts):
     """k'; where frequencies follow the length t, at half width."""
@@ -142,8 +129,8 @@ def run_of(tmp_path):
     def make(source, name="run"):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
-        configured = run_directory.configuration(name, str(tmp_path / "runs"), source, None)
-        run_directory.write(folder, configured, source, None, {})
+        configured = importing.run_config(name, str(tmp_path / "runs"), source, None)
+        importing.fill_run(folder, configured, source, None, {})
         return folder
 
     return make
@@ -210,7 +197,7 @@ def test_by_the_auto_classes_in_a_clean_process(choice, package, names, run_of, 
     of the folder's code. What it saves is read here again."""
     source = models.random_source(**CHOICES[choice], tie_embeddings=True)
     out = send(run_of(source))
-    assert sorted(path.name for path in out.glob("*.py")) == sorted(own.files(names[1]))
+    assert sorted(path.name for path in out.glob("*.py")) == sorted(forms.export_code(names[1]))
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = os.environ | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     if package == "without":
@@ -241,22 +228,20 @@ def test_by_the_auto_classes_in_a_clean_process(choice, package, names, run_of, 
 
 
 def test_modelling_files_that_were_changed_are_not_run(run_of, send, tmp_path):
-    from coca_train.hub import verifying
-
     run = run_of(models.random_source(support.coca()))
     out = send(run)
     options = given(VERIFY, run=str(run), against=str(out))
-    verifying.run(options)
+    exporting.verify_export(options)
     trap = f"import os\nos.mkdir({str(tmp_path / 'trapped')!r})\n"
     for name in ("modeling_coca.py", "another.py"):
         path = out / name
         before = path.read_text() if path.exists() else None
         path.write_text(trap + (before or ""))
         with pytest.raises(UserError, match="E-IOP-16"):
-            verifying.run(options)
+            exporting.verify_export(options)
         path.unlink() if before is None else path.write_text(before)
     assert not (tmp_path / "trapped").exists()
-    verifying.run(options)
+    exporting.verify_export(options)
 
 
 PLUGIN = '''

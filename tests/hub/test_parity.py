@@ -9,10 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from coca_train.hub import decoding, families, parity, small_copy, transformers_side, verifying
-from coca_train.hub.families import window_written
+from coca_train.hub import exporting, families, forms, parity, small_copy, transformers_side
 from coca_train.hub.options import VERIFY, given
-from coca_train.hub.streamed import streamed
 from coca_train.hub.weights import open_source
 from coca_train.runtime.errors import CheckpointError, UserError
 from tests.hub import models
@@ -69,9 +67,8 @@ def test_a_window_that_is_read_otherwise_is_seen(copy, bring, monkeypatch):
     """At 4,128 tokens, where the folder's own probes have 96."""
     folder = copy("mistral")
     models.edit(folder, sliding_window=...)
-    wrong = families.Layers(lambda keys, n: {"visibility": {"name": "sliding_window", "window": 4000}}, window_written)
-    mistral = families.FAMILIES["mistral"]._replace(layers=wrong)
-    monkeypatch.setitem(families.FAMILIES, "mistral", mistral)
+    wrong = {"visibility": {"name": "sliding_window", "window": 4000}}
+    monkeypatch.setattr(families.WindowLayers, "read", lambda self, keys, n_layers: wrong)
     with pytest.raises(CheckpointError, match=r"E-IOP-13.*beyond the window"):
         bring(folder)
 
@@ -84,7 +81,7 @@ def test_one_probe_leaves_nothing_behind_for_the_next(length, frequencies, tmp_p
     with open_source(folder) as source:
         short = parity.Probe("text", torch.arange(length)[None] % models.VOCAB, torch.arange(length)[None], length)
         far = parity.probes(source.architecture, None, 2048)[1]
-        side, spectra = transformers_side.of_folder(folder), parity.our_spectra(source.architecture)
+        side, spectra = transformers_side.side_of_folder(folder), parity.our_spectra(source.architecture)
         ask = (lambda probes: side.ask_with(probes, spectra)[0]) if frequencies else side.ask
         (alone,), (_, after) = ask([short]), ask([far, short])
         torch.testing.assert_close(after, alone, rtol=0, atol=0)
@@ -104,11 +101,11 @@ def test_the_other_side_in_pieces_is_the_other_side(kind, scaling, model):
     """Block by block from the folder, and with our weights streamed in: what from_pretrained gives."""
     folder = model(kind, scaling)
     ids = ask(folder)
-    whole = transformers_side.of_folder(folder, share=math.inf).ask(ids)
+    whole = transformers_side.side_of_folder(folder, share=math.inf).ask(ids)
     with open_source(folder) as source:
         sides = [
-            transformers_side.of_folder(folder, share=0.0),
-            transformers_side.of_source(source, families.config(source.architecture, source.family)),
+            transformers_side.side_of_folder(folder, share=0.0),
+            transformers_side.side_of_source(source, forms.native_config(source.architecture, source.family)),
         ]
         for side in sides:
             for a, b in zip(side.ask(ids), whole, strict=True):
@@ -124,12 +121,12 @@ def test_one_weight_that_differs_is_seen(name, model, bring, copy, tmp_path):
     (folder / "model.safetensors").unlink()
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(CheckpointError, match="E-IOP-13") as raised:
-        verifying.run(given(VERIFY, run=str(run), against=str(folder)))
+        exporting.verify_export(given(VERIFY, run=str(run), against=str(folder)))
     assert raised.value.exit_code == 4
     record = json.loads((run / "parity.json").read_text())
     assert not record["passed"]
     assert json.loads(before)["passed"]
-    verifying.run(given(VERIFY, run=str(run), against=str(model())))
+    exporting.verify_export(given(VERIFY, run=str(run), against=str(model())))
     assert json.loads((run / "parity.json").read_text())["passed"]
 
 
@@ -140,7 +137,7 @@ def test_another_angle_is_no_rounding(model, bring, copy):
     values["rope_parameters"]["rope_theta"] = 501.0
     models.edit(folder, **values)
     with pytest.raises(CheckpointError, match=r"E-IOP-13.*theirs are off by"):
-        verifying.run(given(VERIFY, run=str(run), against=str(folder)))
+        exporting.verify_export(given(VERIFY, run=str(run), against=str(folder)))
 
 
 def result(relative, again=None, frequencies=None):
@@ -184,20 +181,20 @@ def test_a_real_window_is_decoded_as_it_is_read(name, monkeypatch):
     frequencies = {"name": name, "theta": 1e4} | (scaled if name == "yarn" else {})
     source = models.random_source({"scheme": "rope", "rotary_pct": 1.0, "frequencies": frequencies}, head_dim=128)
     source = replace(source, architecture=replace(source.architecture, seq_len=1024))
-    values = families.config(source.architecture, "llama")
-    results = decoding.check(source, values)
+    values = forms.native_config(source.architecture, "llama")
+    results = small_copy.check_decoding(source, values)
     assert {result.probe for result in results} == {f"small copy, {how}" for how in ("packed", "padded", "cached")}
     assert parity.passed(results)
     assert any(result.relative > parity.BOUND for result in results)
-    written = families.config
+    written = forms.native_config
 
     def turned(*given):
         values = written(*given)
         values.get("rope_parameters", values)["rope_theta"] *= 1.001
         return values
 
-    monkeypatch.setattr(families, "config", turned)
-    assert not any(result.passed for result in decoding.check(source, values))
+    monkeypatch.setattr(forms, "native_config", turned)
+    assert not any(result.passed for result in small_copy.check_decoding(source, values))
 
 
 def test_difference_and_scale():
@@ -249,7 +246,7 @@ def test_one_block_is_in_memory_at_a_time():
     whole.last.weight = whole.first.weight
     whole.load_state_dict({k: v.float() for k, v in weights.items()} | {"last.weight": weights["first.weight"].float()})
     x = torch.randn(2, 4)
-    with torch.no_grad(), streamed(model, list(model.blocks), read):
+    with torch.no_grad(), parity.stream_blocks(model, list(model.blocks), read):
         for _ in range(2):
             torch.testing.assert_close(model(x), whole(x), rtol=0, atol=0)
             assert all(block.weight.is_meta for block in model.blocks)
@@ -261,6 +258,6 @@ def test_verify_wants_two_of_one_vocabulary(model, bring, copy, tmp_path):
     run, folder = bring(model()), copy()
     models.edit(folder, vocab_size=102)
     with pytest.raises(UserError, match="E-IOP-10"):
-        verifying.run(given(VERIFY, run=str(run), against=str(folder)))
+        exporting.verify_export(given(VERIFY, run=str(run), against=str(folder)))
     with pytest.raises(UserError, match="E-IOP-01"):
-        verifying.run(given(VERIFY, run=str(run), against=str(tmp_path)))
+        exporting.verify_export(given(VERIFY, run=str(run), against=str(tmp_path)))

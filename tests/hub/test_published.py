@@ -1,12 +1,13 @@
 """Models as they were published: read as their class of transformers reads them, or refused with a reason."""
 
 import json
+import math
 
 import pytest
 import torch
 import transformers
 
-from coca_train.hub.config_json import architecture
+from coca_train.hub.config_json import read_architecture
 from coca_train.hub.families import FAMILIES
 from coca_train.runtime.errors import UserError
 from tests.hub import models
@@ -42,16 +43,11 @@ def small(values):
     return changed
 
 
-def test_there_are_enough():
-    assert len(READ) >= 25
-    assert len(READ) + len(REFUSED) >= 40
-
-
 @pytest.mark.parametrize("name", READ)
 def test_read_as_its_class_reads_it(name, tmp_path):
     models.edit_new(tmp_path, READ[name])
     theirs = json.loads(json.dumps(READ[name]))
-    assert ours(architecture(tmp_path)) == reading(theirs)
+    assert ours(read_architecture(tmp_path)) == reading(theirs)
 
 
 @pytest.mark.parametrize("name", READ)
@@ -74,9 +70,24 @@ def test_refused_with_a_reason(name, tmp_path):
     values, reason = REFUSED[name]
     models.edit_new(tmp_path, values)
     with pytest.raises(UserError, match="E-IOP-04") as raised:
-        architecture(tmp_path)
+        read_architecture(tmp_path)
     assert reason in str(raised.value)
     assert "Fix:" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_parameters"),
+    [
+        ("LLaMA 1 7B", 6_738_415_616),
+        ("Llama 3 8B", 8_030_261_248),
+        ("Mistral 7B 0.1", 7_241_732_096),
+        ("SmolLM2 135M", 134_515_008),
+        ("Pythia 2.8B", 2_775_208_960),
+    ],
+)
+def test_has_as_many_parameters_as_were_published(name, n_parameters, tmp_path):
+    models.edit_new(tmp_path, READ[name])
+    assert sum(math.prod(shape) for shape in read_architecture(tmp_path).shapes().values()) == n_parameters
 
 
 HARMLESS = [
@@ -97,10 +108,10 @@ HARMLESS = [
 @pytest.mark.parametrize(("base", "key", "harmless", "other"), HARMLESS)
 def test_harmless_for_one_value(base, key, harmless, other, tmp_path):
     models.edit_new(tmp_path, base | {key: harmless})
-    architecture(tmp_path)
+    read_architecture(tmp_path)
     models.edit_new(tmp_path, base | {key: other})
     with pytest.raises(UserError, match=r"E-IOP-0[34]") as raised:
-        architecture(tmp_path)
+        read_architecture(tmp_path)
     assert key in str(raised.value)
 
 
@@ -115,16 +126,16 @@ def test_harmless_for_one_value(base, key, harmless, other, tmp_path):
 def test_a_key_of_a_section_is_ignored_by_its_path(values, named, tmp_path):
     models.edit_new(tmp_path, values)
     with pytest.raises(UserError, match=f"ignore={named}"):
-        architecture(tmp_path)
-    architecture(tmp_path, (named,))
+        read_architecture(tmp_path)
+    read_architecture(tmp_path, (named,))
     with pytest.raises(UserError, match="E-IOP-04"):
-        architecture(tmp_path, (named.rpartition(".")[2],))
+        read_architecture(tmp_path, (named.rpartition(".")[2],))
 
 
 def test_what_is_read_is_not_ignored(tmp_path):
     models.edit_new(tmp_path, LLAMA2 | {"rope_scaling": {"type": "linear", "factor": 2.0}})
-    ignored = architecture(tmp_path, ("rope_scaling.factor", "rope_scaling", "hidden_size"))
-    assert ignored == architecture(tmp_path)
+    ignored = read_architecture(tmp_path, ("rope_scaling.factor", "rope_scaling", "hidden_size"))
+    assert ignored == read_architecture(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +154,7 @@ def test_what_is_read_is_not_ignored(tmp_path):
 def test_what_is_said_twice_is_the_same(values, named, tmp_path):
     models.edit_new(tmp_path, LLAMA2 | values)
     with pytest.raises(UserError, match="E-IOP-04") as raised:
-        architecture(tmp_path)
+        read_architecture(tmp_path)
     assert named in str(raised.value)
 
 
@@ -151,6 +162,6 @@ def test_two_sections_that_agree(tmp_path):
     same = {"rope_scaling": {"type": "linear", "factor": 2}, "rope_theta": 5e5}
     newer = {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}
     models.edit_new(tmp_path, LLAMA2 | same | newer)
-    both = architecture(tmp_path)
+    both = read_architecture(tmp_path)
     models.edit_new(tmp_path, LLAMA2 | same)
-    assert both == architecture(tmp_path)
+    assert both == read_architecture(tmp_path)

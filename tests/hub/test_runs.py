@@ -15,7 +15,7 @@ from coca_train.checkpoint.opening import load_run, read_record
 from coca_train.commands import main
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.hub import card, parity, shard_files, tokenizer_files
+from coca_train.hub import card, parity, publishing, tokenizer_files
 from coca_train.hub.weights import open_source
 from coca_train.models import generation
 from coca_train.models.init import init_parameter
@@ -151,7 +151,7 @@ def test_none_and_another_tokenizer(worded, bring, tmp_path):
 def test_sharded_in_and_out(tmp_path, bring, send, monkeypatch):
     folder = models.write(tmp_path / "sharded", "llama_gqa", max_shard_size="40KB")
     assert len(list(folder.glob("*.safetensors"))) > 2
-    monkeypatch.setattr(shard_files, "LIMIT", 40_000)
+    monkeypatch.setattr(publishing, "LIMIT", 40_000)
     run = bring(folder)
     assert len(list(run.glob("checkpoints/*/*.safetensors"))) > 2
     out = send(run)
@@ -171,12 +171,12 @@ def test_sharded_in_and_out(tmp_path, bring, send, monkeypatch):
 def test_a_tensor_larger_than_a_file_has_its_own():
     shapes = {"a": (4,), "b": (100,), "c": (4,), "d": (4,)}
     float32 = dict.fromkeys(shapes, torch.float32)
-    before, shard_files.LIMIT = shard_files.LIMIT, 64
+    before, publishing.LIMIT = publishing.LIMIT, 64
     try:
-        assert shard_files.split(shapes, float32) == [["a"], ["b"], ["c", "d"]]
+        assert publishing.split_into_shards(shapes, float32) == [["a"], ["b"], ["c", "d"]]
     finally:
-        shard_files.LIMIT = before
-    assert shard_files.split(shapes, float32) == [list(shapes)]
+        publishing.LIMIT = before
+    assert publishing.split_into_shards(shapes, float32) == [list(shapes)]
 
 
 @pytest.mark.parametrize(("config", "argument"), [({}, ""), ({"auto_map": {}}, ", trust_remote_code=True")])
@@ -250,7 +250,7 @@ def test_a_run_of_ours_with_moments(trained, bring, send):
 
 def test_memory_while_reading_is_one_tensor(model, monkeypatch):
     """Nothing is read before it is asked for, and one read is one tensor of theirs."""
-    from coca_train.hub.shards import Folder
+    from coca_train.hub.safetensors_folder import Folder
 
     seen = []
     real = Folder.read

@@ -179,8 +179,8 @@ def test_a_contradiction_is_mended_by_what_its_error_says(chat, tmp_path):
     models.edit(chat, eos_token_id=256)
     words = {"source": str(chat), "name": "run", "root": str(tmp_path / "runs")}
     with pytest.raises(DataError, match=r"E-TKN-14 .*eod=258 for `import`"):
-        importing.run(given(IMPORT, **words))
-    importing.run(given(IMPORT, **words, eod=258))
+        importing.import_weights(given(IMPORT, **words))
+    importing.import_weights(given(IMPORT, **words, eod=258))
 
 
 def test_data_prep_ends_documents_as_the_folder_says(chat, tmp_path, capsys):

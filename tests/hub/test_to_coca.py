@@ -7,8 +7,7 @@ from torch.nn import functional as F
 from transformers.models.gpt_neox import modeling_gpt_neox
 from transformers.models.llama import modeling_llama
 
-from coca_train.hub import parity, transformers_side
-from coca_train.hub.conversions import rope_to_coca
+from coca_train.hub import conversions, parity, transformers_side
 from coca_train.hub.weights import open_source
 from coca_train.positions.schemes.coca import fold_full_mean
 from coca_train.runtime.errors import UserError
@@ -19,7 +18,7 @@ G, D, C = 2, 12, 48  # key heads, head width, model width of llama_gqa
 
 
 def converted(source, how, t_width="half", **options):
-    return rope_to_coca.convert(source, "slack", how, t_width, **options)
+    return conversions.make_t_from_k(source, "slack", how, t_width, **options)
 
 
 def test_rows_of_t_by_hand(model):
@@ -183,7 +182,7 @@ def test_official_llama_weights(scaling, model, tmp_path, bring, send, monkeypat
     assert models.same(our_logits(run), expected)
     assert models.same(our_logits(half), expected)
     # The files of an export, run: its own parity check has the same code on both sides, these numbers have none of it.
-    (exported,) = transformers_side.of_folder(send(half)).ask([probe()])
+    (exported,) = transformers_side.side_of_folder(send(half)).ask([probe()])
     assert models.same(exported, expected)
     with open_source(run) as wide, open_source(half) as narrow:
         assert wide.shapes[K][0] == 2 * narrow.shapes[K][0]

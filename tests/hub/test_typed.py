@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from coca_train.hub.config_json import architecture
-from coca_train.hub.harmless import HARMLESS, ONLY
+from coca_train.hub.config_json import read_architecture
+from coca_train.hub.config_keys import HARMLESS, ONLY
 from coca_train.runtime.errors import UserError
 from tests.hub.class_defaults import CONFIGS, ours, reading
 from tests.hub.test_class_defaults import OTHERS
@@ -45,7 +45,7 @@ def read(folder, values):
     """What we read, None where we refuse."""
     written(folder, values)
     try:
-        return architecture(folder)
+        return read_architecture(folder)
     except UserError as refused:
         error = str(refused)
     assert error.startswith(("E-IOP-03", "E-IOP-04"))

@@ -186,4 +186,4 @@ def begin(runs: Runs, folder: Path, *words: str, name: str = "r") -> Path:
 
 
 def imported(folder: Path, root: Path, name: str, **options: Any) -> Path:
-    return importing.run(given(IMPORT, source=str(folder), name=name, root=str(root), **options))
+    return importing.import_weights(given(IMPORT, source=str(folder), name=name, root=str(root), **options))

@@ -1,12 +1,13 @@
 """Initial weights are drawn where a run begins with them, and nowhere else."""
 
+from collections.abc import Container
 from typing import Any
 
 import pytest
 from torch import nn
 
+from coca_train.hub import initial_weights
 from coca_train.training import stage as training_stage
-from coca_train.training import start
 from tests.stages.support import Runs, schedule, stage, weights
 
 
@@ -29,18 +30,21 @@ def test_digests_are_those_of_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 
     outline, world = Outline(), 3
 
-    def digests(one: Any, seed: int) -> dict[str, str]:
-        assert seed == 7 and one.layers is outline.layers  # it is asked for what an outline has
-        return {name: f"digest of {name} {tuple(parameter.shape)}" for name, parameter in one.named_parameters()}
+    def digests(model: Any, seed: int, names: Container[str]) -> dict[str, str]:
+        assert seed == 7
+        wanted = {name: parameter for name, parameter in model.named_parameters() if name in names}
+        return {name: f"digest of {name} {tuple(parameter.shape)}" for name, parameter in wanted.items()}
 
-    monkeypatch.setattr(start, "init_digests", digests)
-    monkeypatch.setattr(start.dist, "world_size", lambda: world)
+    monkeypatch.setattr(initial_weights, "init_digests", digests)
+    monkeypatch.setattr(initial_weights.dist, "world_size", lambda: world)
     parts: list[dict[str, str]] = []
     for rank in range(world):
-        monkeypatch.setattr(start.dist, "rank", lambda rank=rank: rank)
-        monkeypatch.setattr(start.dist, "all_gather_object", lambda own: parts.append(own) or [own])
+        monkeypatch.setattr(initial_weights.dist, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(initial_weights.dist, "all_gather_object", lambda own: parts.append(own) or [own])
         with pytest.raises(KeyError):  # the other ranks' are missing
-            start.initial_digests(outline, 7)
+            initial_weights.initial_digests(outline, 7)
     assert sum(map(len, parts)) == 8 and max(map(len, parts)) == 3
-    monkeypatch.setattr(start.dist, "all_gather_object", lambda own: parts)
-    assert list(start.initial_digests(outline, 7).items()) == list(digests(outline, 7).items())
+    monkeypatch.setattr(initial_weights.dist, "all_gather_object", lambda own: parts)
+    assert list(initial_weights.initial_digests(outline, 7).items()) == list(
+        digests(outline, 7, dict(outline.named_parameters())).items()
+    )

@@ -24,7 +24,7 @@ LONGER = "max_steps: 2, train: {seq_len: 48, micro_batch_size: 2}, position: {fr
 
 def export(run: Path, to: str, **options: object) -> Path:
     words = {"tokenizer": "none", "parity_tokens": 16} | options
-    return exporting.run(given(EXPORT, run=str(run), to=str(run.parent / to), **words))
+    return exporting.export_run(given(EXPORT, run=str(run), to=str(run.parent / to), **words))
 
 
 def test_an_export_has_the_frequencies_and_the_window_of_its_stage(runs: Runs) -> None:

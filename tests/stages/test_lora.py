@@ -258,7 +258,7 @@ def test_an_export_is_merged(runs: Runs) -> None:
     expected = merged(run, 5, 4, 2.0)
     with open_source(run) as source:
         assert {name: source.read(name).numpy().tobytes() for name in source.names} == expected
-    folder = exporting.run(
+    folder = exporting.export_run(
         given(EXPORT, run=str(run), to=str(runs.folder / "out"), form="own", tokenizer="none", parity_tokens=16)
     )
     with open_source(folder) as exported:

@@ -12,7 +12,6 @@ import torch
 
 from coca_train.checkpoint.opening import load_run
 from coca_train.hub import conversions
-from coca_train.hub.conversions import coca_half_to_full, rope_to_nope
 from coca_train.hub.weights import Source
 from coca_train.runtime.errors import CheckpointError, UserError
 from tests.faults import real
@@ -156,7 +155,7 @@ def test_a_conversion_that_does_not_hold_begins_nothing(
 ) -> None:
     runs, folders = sources
     cat = torch.cat
-    monkeypatch.setattr(coca_half_to_full.torch, "cat", lambda parts, dim: cat([1.5 * part for part in parts], dim))
+    monkeypatch.setattr(conversions.torch, "cat", lambda parts, dim: cat([1.5 * part for part in parts], dim))
     words = [*COCA, "position.t_width=full_mean", *STILL, "start.convert=coca_half_to_full"]
     with pytest.raises(CheckpointError, match=r"E-STA-05 .*coca_half_to_full: .*everywhere they must be the same"):
         runs.train("wrong", *words, f"start.path={folders['coca']}")
@@ -168,13 +167,13 @@ def test_another_weight_than_the_conversion_names_is_seen_at_the_first_token(
 ) -> None:
     """Without positions all logits but the first token's are others in any case."""
     runs, folders = sources
-    converted = rope_to_nope.converted
+    convert: Any = conversions.RopeToNope.convert
 
-    def spoilt(source: Source, *rest: Any) -> Source:
+    def spoilt(self: conversions.Conversion, source: Source, *rest: Any) -> Source:
         read = lambda name: source.read(name) * (1.5 if name == "blocks.1.attention.v.weight" else 1)  # noqa: E731
-        return replace(converted(source, *rest), read=read)
+        return replace(convert(self, source, *rest), read=read)
 
-    monkeypatch.setattr(rope_to_nope, "converted", spoilt)
+    monkeypatch.setattr(conversions.RopeToNope, "convert", spoilt)
     words = said(OTHER, "position=nope start.convert=rope_to_nope")
     with pytest.raises(
         CheckpointError, match=r"E-STA-05 .*the first token: .*at the first token they must be the same"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coca_train import settings
-from coca_train.hub import run_directory
+from coca_train.hub import importing
 from coca_train.runtime.errors import CheckpointError, Preempted, UserError
 from tests.cases import slow_unless
 from tests.faults import real
@@ -122,7 +122,7 @@ def test_another_model_is_refused_before_weights_are_read(
     changes, words = MISMATCHES[case]
     folder = models.write(tmp_path / case, "llama", **(SIZES | {"rms_norm_eps": 1e-6} | changes))
     shutil.copy(tokenizer_of(corpus), folder / "tokenizer.model")
-    monkeypatch.setattr("coca_train.hub.shards.Folder.read", never)
+    monkeypatch.setattr("coca_train.hub.safetensors_folder.Folder.read", never)
     with pytest.raises(UserError, match=f"E-STA-02 start.path=.*{case}: .*{words}"):
         begin(runs, folder)
     assert not (runs.folder / "r").exists()
@@ -214,14 +214,14 @@ def test_a_failed_parity_check_leaves_nothing_to_begin_from(
 
 def test_asked_to_stop_while_importing(runs: Runs, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 75, nothing is kept, the same command imports again."""
-    checkpoint = run_directory._checkpoint
+    checkpoint = importing._write_checkpoint
 
     def stop(*arguments: Any) -> None:
         signal.raise_signal(signal.SIGTERM)
         checkpoint(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_directory, "_checkpoint", stop)
+        patch.setattr(importing, "_write_checkpoint", stop)
         with pytest.raises(Preempted, match=r"stopped while importing start\.path"):
             begin(runs, llama)
     assert not list((runs.folder / "r").glob("*start*"))

@@ -10,7 +10,7 @@ import pytest
 
 from coca_train.checkpoint import RunLock
 from coca_train.engine.process import bound_waits
-from coca_train.hub import importing, parity, run_directory
+from coca_train.hub import importing, parity
 from tests.faults import real
 from tests.faults.fork_server import ForkServer
 from tests.stages.support import LLAMA, STILL, run, weights
@@ -18,7 +18,7 @@ from tests.stages.support import LLAMA, STILL, run, weights
 
 def slowly(overrides: list[str]) -> None:
     """One rank of the command, whose import takes longer than a collective may at that time."""
-    alone, bring = RunLock.alone, importing.bring
+    alone, bring = RunLock.alone, importing.write_run
 
     def waiting(*arguments: Any) -> Path:
         time.sleep(3.5)
@@ -29,7 +29,7 @@ def slowly(overrides: list[str]) -> None:
         alone(self, action)
         bound_waits(30)
 
-    importing.bring, RunLock.alone = waiting, bounded
+    importing.write_run, RunLock.alone = waiting, bounded
     run(overrides)
 
 
@@ -67,4 +67,4 @@ def test_both_ranks_end_when_the_import_fails(
 def test_an_import_knows_nothing_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its defaults are no launch: 7 ranks do not divide their batch."""
     monkeypatch.setenv("WORLD_SIZE", "7")
-    assert run_directory.defaults()["train"]["global_batch_size"] % 7
+    assert importing.default_settings()["train"]["global_batch_size"] % 7

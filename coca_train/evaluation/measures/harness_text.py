@@ -94,7 +94,7 @@ class FolderText:
     @cached_property
     def _tokenizer(self) -> Any:
         options = {} if self.add_bos_token is None else {"add_bos_token": self.add_bos_token}
-        return transformers_side.tokenizer(self.folder, **options)
+        return transformers_side.load_tokenizer(self.folder, **options)
 
     @property
     def prefix(self) -> int:

@@ -10,12 +10,12 @@ alibi  (arXiv 2108.12409)          q' = q, k' = k;                the score lose
 nope                               q' = q, k' = k
 
 A cache holds k'. Where frequencies follow the length of the text (`dynamic_*`, longrope), k' of every key changes with
-it, so a cache holds keys before their rotation, all rotated anew at each step; of CoCA that is t, at half width.
+it, so a cache holds keys before their rotation, and each step rotates them all again; of CoCA that is t, at half width.
 
-Where a token stands is said by position_ids; else by a 2D attention_mask, as the number of tokens before it that are no
-padding; else by its index. Without a mask, positions that jump begin another document, unseen from the next.
+The position of a token is that of position_ids; else, with a 2D attention_mask, the number of tokens before it that are
+no padding; else its index. Without a mask, positions that jump begin another document, which sees none before it.
 
-Shape legend: B batch, T new tokens, S keys in hand, H query heads, G key/value heads, D head width, R rotated width,
+Shape legend: B batch, T new tokens, S keys, H query heads, G key/value heads, D head width, R rotated width,
 J = R/2 pairs, C model width.
 """
 
@@ -43,23 +43,23 @@ KNOWN = {*TransformersKwargs.__annotations__, "return_dict", "shift_labels"}
 NO_LENGTH = ("plain", "partial", "linear", "ntk", "ntk_by_parts", "yarn", "llama3")  # frequencies of any text alike
 
 
-def wide(x: Tensor) -> Tensor:
-    """In float32 at least."""
+def to_float32(x: Tensor) -> Tensor:
+    """Convert to float32, or keep a wider dtype."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def exact(device: torch.device) -> torch.device:
-    """Where float64 is to be had: Apple's GPUs have none."""
+def float64_device(device: torch.device) -> torch.device:
+    """Return a device that computes in float64: Apple's GPUs do not."""
     return torch.device("cpu") if device.type == "mps" else device
 
 
 def spectrum(settings: dict[str, Any], width: int, length: Tensor) -> tuple[Tensor, Tensor]:
-    """Radians per position of every pair, (J,), and the temperature that multiplies q' and k'; float32.
+    """Return radians per position of every pair, (J,), and the temperature that multiplies q' and k'; float32.
 
-    settings: the frequencies of a kind. width: R [features]. length: of the text in hand, l [tokens], a scalar.
-    Made wide and rounded once. YaRN (arXiv 2309.00071): Eq. 16 to 22, and section 3.3 for s(l); LongRoPE: 2402.13753.
+    settings: the frequencies of a kind. width: R [features]. length: of the text so far, l [tokens], a scalar. Computed
+    in float64 and rounded once. YaRN (arXiv 2309.00071): Eq. 16 to 22, and section 3.3 for s(l); LongRoPE: 2402.13753.
     """
-    device, length = length.device, length.to(exact(length.device))
+    device, length = length.device, length.to(float64_device(length.device))
     name, theta = settings["name"], settings["theta"]
     method = name.removeprefix("dynamic_").removesuffix("_tuned")
     exponent_J = torch.arange(0, width, 2, dtype=torch.float64, device=length.device) / width
@@ -87,13 +87,16 @@ def spectrum(settings: dict[str, Any], width: int, length: Tensor) -> tuple[Tens
 
 
 def ntk(theta: float, s: Tensor, exponent_J: Tensor, width: int) -> Tensor:
-    """The base grows by s^(R/(R-2)) (Eq. 16)."""
+    """Return frequencies of a base that grows by s^(R/(R-2)) (Eq. 16)."""
     return (theta * s ** (width / (width - 2))) ** -exponent_J
 
 
 def by_parts(settings: dict[str, Any], theta_J: Tensor, exponent_J: Tensor, s: Tensor, width: int) -> Tensor:
-    """Fast pairs keep θ_j, slow ones get θ_j/s, with a ramp between (Eq. 18 and 20): over the turns that a pair makes
-    in the original length; by another convention over pair indices between rounded ends, as YaRN's code has it."""
+    """Keep θ_j for fast pairs, return θ_j/s for slow ones, with a ramp between (Eq. 18 and 20).
+
+    The ramp goes over the turns that a pair makes in the original length; by another convention over pair indices
+    between rounded ends, as YaRN's code has it.
+    """
     ends = ("high_freq_factor", "low_freq_factor") if settings["name"] == "llama3" else ("beta_fast", "beta_slow")
     fast, slow = (settings[end] for end in ends)
     convention, slowed_J = settings.get("convention", "paper"), theta_J / s
@@ -109,7 +112,7 @@ def by_parts(settings: dict[str, Any], theta_J: Tensor, exponent_J: Tensor, s: T
 
 
 def by_indices(settings: dict[str, Any], fast: float, slow: float, width: int, device: torch.device) -> Tensor:
-    """1 up to the pair that makes `fast` turns, 0 from that of `slow` on."""
+    """Return 1 up to the pair that makes `fast` turns, 0 from that of `slow` on, (J,)."""
 
     def pair(turns: float) -> float:
         wavelengths = settings["original_seq_len"] / (turns * 2 * math.pi)
@@ -121,7 +124,7 @@ def by_indices(settings: dict[str, Any], fast: float, slow: float, width: int, d
 
 
 def longrope(settings: dict[str, Any], inv_freq_J: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-    """A factor for every pair: one list up to the original length, another beyond."""
+    """Divide every pair by a factor of its own: of one list up to the original length, of another beyond."""
     original, n_pairs, s = settings["original_seq_len"], len(inv_freq_J), settings["factor"]
     short_J = inv_freq_J.new_tensor(settings["short_factor"] or [1.0] * n_pairs)
     long_J = inv_freq_J.new_tensor(settings["long_factor"] or [s] * n_pairs)
@@ -130,13 +133,13 @@ def longrope(settings: dict[str, Any], inv_freq_J: Tensor, length: Tensor) -> tu
 
 
 def rotate(x_BHTD: Tensor, cos_B1TR: Tensor, sin_B1TR: Tensor) -> Tensor:
-    """R x on the first R features, feature j paired with j + R/2; float32 or wider. sin: (-sin, sin)."""
+    """Rotate the first R features, feature j paired with j + R/2; float32 or wider. sin: (-sin, sin)."""
     width = cos_B1TR.shape[-1]
-    x = wide(x_BHTD[..., :width])
+    x = to_float32(x_BHTD[..., :width])
     return x * cos_B1TR + x.roll(width // 2, -1) * sin_B1TR
 
 
-class Turn:
+class CosSin:
     """The rotation at each position, times the temperature; cos and sin: (B, 1, T, R), float32."""
 
     def __init__(self, pos_BT: Tensor, inv_freq_J: Tensor, temperature: Tensor) -> None:
@@ -159,83 +162,87 @@ class Scheme:
         halved = self.name == "coca" and settings["t_width"] == "half"
         self.projected_key_dim = head_dim // 2 if halved else head_dim
 
-    def condense(self, k_BGTP: Tensor) -> Tensor:
-        """Projected keys to what is rotated: of a CoCA with projections of full width the mean of both halves."""
+    def reduce_keys(self, k_BGTP: Tensor) -> Tensor:
+        """Return what is rotated of projected keys: for a CoCA T of full width the mean of both halves."""
         if self.name != "coca" or self.settings["t_width"] == "half":
             return k_BGTP
-        a, b = wide(k_BGTP).chunk(2, -1)
+        a, b = to_float32(k_BGTP).chunk(2, -1)
         return (a + b) * 0.5
 
-    def query(self, q_BHTD: Tensor, turn: Turn | None) -> Tensor:
-        """q', in the dtype of q."""
-        if turn is None:
+    def query(self, q_BHTD: Tensor, cos_sin: CosSin | None) -> Tensor:
+        """Return q', in the dtype of q."""
+        if cos_sin is None:
             return q_BHTD
         if self.name == "rope":
-            return self._turned(q_BHTD, turn)
+            return self._rotate(q_BHTD, cos_sin)
         if self.settings["variant"] == "slack":
-            return (wide(q_BHTD) * rotate(q_BHTD, turn.cos, turn.sin)).to(q_BHTD.dtype)
-        a, b = wide(q_BHTD).chunk(2, -1)
+            return (to_float32(q_BHTD) * rotate(q_BHTD, cos_sin.cos, cos_sin.sin)).to(q_BHTD.dtype)
+        a, b = to_float32(q_BHTD).chunk(2, -1)
         norm = a * a + b * b
-        cos, sin = turn.cos.chunk(2, -1)[0], turn.sin.chunk(2, -1)[1]
+        cos, sin = cos_sin.cos.chunk(2, -1)[0], cos_sin.sin.chunk(2, -1)[1]
         return torch.cat((norm * cos, norm * sin), -1).to(q_BHTD.dtype)
 
-    def key(self, k_BGSK: Tensor, turn: Turn | None) -> Tensor:
-        """k', not yet in the dtype of the model."""
-        if turn is None:
+    def key(self, k_BGSK: Tensor, cos_sin: CosSin | None) -> Tensor:
+        """Return k', not yet in the dtype of the model."""
+        if cos_sin is None:
             return k_BGSK
         if self.name == "rope":
-            return self._turned(k_BGSK, turn)
-        t = wide(k_BGSK).relu()
+            return self._rotate(k_BGSK, cos_sin)
+        t = to_float32(k_BGSK).relu()
         if self.settings["variant"] == "slack":
-            return rotate(torch.cat((t, t), -1), turn.cos, turn.sin)
-        cos, sin = turn.cos.chunk(2, -1)[0], turn.sin.chunk(2, -1)[1]
+            return rotate(torch.cat((t, t), -1), cos_sin.cos, cos_sin.sin)
+        cos, sin = cos_sin.cos.chunk(2, -1)[0], cos_sin.sin.chunk(2, -1)[1]
         return torch.cat((t * cos, t * sin), -1)
 
-    def _turned(self, x: Tensor, turn: Turn) -> Tensor:
-        turned = rotate(x, turn.cos, turn.sin).to(x.dtype)
+    def _rotate(self, x: Tensor, cos_sin: CosSin) -> Tensor:
+        rotated = rotate(x, cos_sin.cos, cos_sin.sin).to(x.dtype)
         if self.width == x.shape[-1]:
-            return turned
-        return torch.cat((turned, (x[..., self.width :] * turn.temperature).to(x.dtype)), -1)
+            return rotated
+        return torch.cat((rotated, (x[..., self.width :] * cos_sin.temperature).to(x.dtype)), -1)
 
 
 def slopes(n_heads: int, device: torch.device) -> Tensor:
-    """ALiBi's, (H,): 2^(-8h/H); where H is no power of two, those of the one below it and every second of the next."""
+    """Return the slopes of ALiBi, (H,): 2^(-8h/H).
+
+    Where H is no power of two, those of the power below it, and every second of the next power.
+    """
     below = 2 ** (n_heads.bit_length() - 1)
-    wide: dict[str, Any] = {"dtype": torch.float64, "device": exact(device)}
-    of_power = torch.arange(1, below + 1, **wide) * (-8 / below)
-    between = torch.arange(1, 2 * (n_heads - below) + 1, 2, **wide) * (-4 / below)
+    options: dict[str, Any] = {"dtype": torch.float64, "device": float64_device(device)}
+    of_power = torch.arange(1, below + 1, **options) * (-8 / below)
+    between = torch.arange(1, 2 * (n_heads - below) + 1, 2, **options) * (-4 / below)
     return torch.cat((of_power, between)).exp2().float().to(device)
 
 
 def positions_of(mask_BS: Any) -> Tensor:
-    """How many tokens stand before each that are no padding."""
+    """Count the tokens before each that are no padding."""
     return (mask_BS.long().cumsum(1) - 1).clamp(min=0)
 
 
-class Places:
-    """Where the tokens of one forward stand.
+class Positions:
+    """The positions of the tokens of one forward.
 
-    pos_BT, index_T: position and index in the text of the new tokens. mask: the 2D attention_mask, which says where
-    those before them stand; None: as far before the new ones as their indices; or one of four dimensions, which does
-    not say it. is_first: there are none before them. length: what dynamic frequencies adapt to [tokens].
+    pos_BT, index_T: position and index in the text of the new tokens. mask: the 2D attention_mask, which gives the
+    positions of those before them; None: they are as far before the new ones as their indices; or one of four
+    dimensions, which does not give any. is_first: there are none before them. length: what dynamic frequencies adapt to
+    [tokens].
     """
 
     def __init__(self, pos_BT: Tensor, index_T: Tensor, mask: Tensor | None, is_first: bool, length: Tensor) -> None:
         self.pos_BT, self.index_T, self.mask, self.is_first, self.length = pos_BT, index_T, mask, is_first, length
 
-    def to(self, device: torch.device) -> "Places":
-        """The same on another device."""
+    def to(self, device: torch.device) -> "Positions":
+        """Return the same on another device."""
         mask = None if self.mask is None else self.mask.to(device)
-        return Places(self.pos_BT.to(device), self.index_T.to(device), mask, self.is_first, self.length.to(device))
+        return Positions(self.pos_BT.to(device), self.index_T.to(device), mask, self.is_first, self.length.to(device))
 
     def index_S(self, n_keys: int) -> Tensor:
-        """Indices of the keys in the text: a cache with a window hands over its last ones, one of fixed size more than
-        there are."""
+        """Return the indices of the keys in the text: a cache with a window returns its last ones, one of fixed size
+        more than there are."""
         first = (self.index_T[-1] + 1 - n_keys).clamp(min=0)
         return torch.arange(n_keys, device=self.index_T.device) + first
 
     def keys(self, n_keys: int) -> Tensor:
-        """Positions of the keys that attention has in hand, (B, S)."""
+        """Return the positions of the keys that attention gets, (B, S)."""
         if self.is_first and n_keys == self.pos_BT.shape[1]:
             return self.pos_BT
         index_S = self.index_S(n_keys)
@@ -243,76 +250,76 @@ class Places:
             return index_S + (self.pos_BT[:, :1] - self.index_T[0])
         if self.mask.ndim != 2:
             raise ValueError(
-                "attention_mask of four dimensions: it does not say where the keys of a cache stand, which this "
-                "position scheme must know; give a mask of tokens, (B, S)"
+                "attention_mask of four dimensions: it does not give the positions of the keys in a cache, which "
+                "this position scheme needs; give a mask of tokens, (B, S)"
             )
         known_BS = positions_of(self.mask)
         return known_BS[:, index_S.clamp(max=known_BS.shape[1] - 1)]
 
 
 class MaskConfig:
-    """All of a configuration that a mask depends on. transformers knows one window a model; kinds may have several."""
+    """What a mask depends on. A configuration of transformers has one window; kinds of layers may have several."""
 
     def __init__(self, window: int | None, implementation: str | None) -> None:
         self.sliding_window, self._attn_implementation = window, implementation
 
 
-class Seen:
+class KindInputs:
     """What all layers of one kind share in one forward: the mask, the rotations, the growth of the scores."""
 
-    def __init__(self, scheme: Scheme, kind: dict[str, Any], config: Any, places: Places, mask: Any) -> None:
+    def __init__(self, scheme: Scheme, kind: dict[str, Any], config: Any, positions: Positions, mask: Any) -> None:
         self._made_of = scheme, kind, config
-        self._elsewhere: dict[torch.device, Seen] = {}
-        self.scheme, self.places, self.mask, self.window = scheme, places, mask, kind["visibility"].get("window")
+        self._elsewhere: dict[torch.device, KindInputs] = {}
+        self.scheme, self.positions, self.mask, self.window = scheme, positions, mask, kind["visibility"].get("window")
         self.spectrum = None
         if scheme.rotates:
-            self.spectrum = spectrum(scheme.settings["frequencies"], scheme.width, places.length)
-        self.turn = None if self.spectrum is None else Turn(places.pos_BT, *self.spectrum)
+            self.spectrum = spectrum(scheme.settings["frequencies"], scheme.width, positions.length)
+        self.cos_sin = None if self.spectrum is None else CosSin(positions.pos_BT, *self.spectrum)
         self.scale_B1T1 = self._scale(kind["logit_scale"], config.max_position_embeddings)
-        self.slope_H = slopes(config.num_attention_heads, places.pos_BT.device) if scheme.name == "alibi" else None
-        self._key_turns: dict[int, Turn] = {}
+        self.slope_H = slopes(config.num_attention_heads, positions.pos_BT.device) if scheme.name == "alibi" else None
+        self._key_cos_sin: dict[int, CosSin] = {}
         self._masks: dict[int, Tensor] = {}
 
-    def to(self, device: Any, **kwargs: Any) -> "Seen":
-        """The same on another device, as accelerate asks for where layers lie on several; made once for each."""
+    def to(self, device: Any, **kwargs: Any) -> "KindInputs":
+        """Return the same on another device, as accelerate asks where layers are on several; once for each."""
         device = torch.empty(0, device=device).device  # cuda and 0 are cuda:0
-        if device == self.places.pos_BT.device:
+        if device == self.positions.pos_BT.device:
             return self
         if device not in self._elsewhere:
             mask = self.mask.to(device) if isinstance(self.mask, Tensor) else self.mask
-            self._elsewhere[device] = Seen(*self._made_of, self.places.to(device), mask)
+            self._elsewhere[device] = KindInputs(*self._made_of, self.positions.to(device), mask)
         return self._elsewhere[device]
 
     def _scale(self, settings: dict[str, Any], trained: int) -> Tensor | None:
-        """By how much scores grow with a query's position (kexue.fm/archives/8823; Llama 4's steps)."""
+        """Return how much scores grow with a query's position (kexue.fm/archives/8823; Llama 4's steps)."""
         if settings["name"] == "none":
             return None
-        length, n_keys_BT = settings["length"] or trained, self.places.pos_BT + 1
+        length, n_keys_BT = settings["length"] or trained, self.positions.pos_BT + 1
         if settings["name"] == "log":
             scale_BT = (n_keys_BT.float().log() / math.log(length)).clamp(min=1.0)
         else:
             scale_BT = 1.0 + settings["beta"] * torch.log1p((n_keys_BT // length).float())
         return scale_BT[:, None, :, None]
 
-    def key_turn(self, n_keys: int) -> Turn:
-        """The rotation of all keys in hand."""
-        if n_keys not in self._key_turns:
+    def key_cos_sin(self, n_keys: int) -> CosSin:
+        """Return the rotation of all keys."""
+        if n_keys not in self._key_cos_sin:
             assert self.spectrum is not None
-            self._key_turns[n_keys] = Turn(self.places.keys(n_keys), *self.spectrum)
-        return self._key_turns[n_keys]
+            self._key_cos_sin[n_keys] = CosSin(self.positions.keys(n_keys), *self.spectrum)
+        return self._key_cos_sin[n_keys]
 
     def mask_of(self, n_keys: int, dtype: torch.dtype) -> Any:
-        """The mask; of ALiBi with what a score loses, (B, H, T, S)."""
+        """Return the mask; of ALiBi with what a score loses, (B, H, T, S)."""
         if self.slope_H is None:
             return self.mask
         if n_keys not in self._masks:
-            distance_BTS = self.places.pos_BT[:, :, None] - self.places.keys(n_keys)[:, None, :]
+            distance_BTS = self.positions.pos_BT[:, :, None] - self.positions.keys(n_keys)[:, None, :]
             bias = -self.slope_H[:, None, None] * distance_BTS[:, None].clamp(min=0)
             if self.scale_B1T1 is not None:
                 bias = bias * self.scale_B1T1
             mask = self.mask
             if mask is None:  # plain causal
-                mask = self.places.index_S(n_keys) <= self.places.index_T[:, None]
+                mask = self.positions.index_S(n_keys) <= self.positions.index_T[:, None]
             mask = mask[..., :n_keys]
             least = torch.finfo(dtype).min
             whole = bias.masked_fill(~mask, least) if mask.dtype == torch.bool else bias + mask
@@ -330,7 +337,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The definition, weights included. Returns (B, T, H, D) and (B, H, T, S)."""
+    """Compute attention by its definition. Returns (B, T, H, D) and the weights, (B, H, T, S)."""
     n_repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(n_repeats, 1), value.repeat_interleave(n_repeats, 1)
     scores = query @ key.transpose(2, 3) * scaling
@@ -366,28 +373,30 @@ class CocaAttention(nn.Module):
         self.q_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = nn.RMSNorm(key_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
 
-    def forward(self, x_BTC: Tensor, seen: Seen, cache: Cache | None, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, x_BTC: Tensor, inputs: KindInputs, cache: Cache | None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
         """Returns what is added to the residual stream, and the weights where attention is eager."""
         heads = (*x_BTC.shape[:-1], -1)
         q = self.q_norm(self.q_proj(x_BTC).view(*heads, self.head_dim)).transpose(1, 2)
         k = self.k_norm(self.k_proj(x_BTC).view(*heads, self.scheme.projected_key_dim)).transpose(1, 2)
         v = self.v_proj(x_BTC).view(*heads, self.head_dim).transpose(1, 2)
         scheme, dtype = self.scheme, v.dtype
-        q, k = scheme.query(q, seen.turn), scheme.condense(k)
-        if seen.scale_B1T1 is not None:
-            q = (q * seen.scale_B1T1).to(dtype)
+        q, k = scheme.query(q, inputs.cos_sin), scheme.reduce_keys(k)
+        if inputs.scale_B1T1 is not None:
+            q = (q * inputs.scale_B1T1).to(dtype)
         if not scheme.follows_length:
-            k = scheme.key(k, seen.turn)
+            k = scheme.key(k, inputs.cos_sin)
         k = k.to(dtype)
         if cache is not None:
             k, v = cache.update(k, v, self.layer_idx)
         if scheme.follows_length:
-            k = scheme.key(k, seen.key_turn(k.shape[2])).to(dtype)
+            k = scheme.key(k, inputs.key_cos_sin(k.shape[2])).to(dtype)
         implementation = self.config._attn_implementation or "eager"
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        mask = seen.mask_of(k.shape[2], dtype)
+        mask = inputs.mask_of(k.shape[2], dtype)
         out, weights = attention(
-            self, q, k, v, mask, dropout=0.0, scaling=self.scaling, sliding_window=seen.window, **kwargs
+            self, q, k, v, mask, dropout=0.0, scaling=self.scaling, sliding_window=inputs.window, **kwargs
         )
         out = self.o_proj(out.reshape(*x_BTC.shape[:-1], -1))
         return nn.functional.dropout(out, self.config.dropout, self.training), weights
@@ -426,8 +435,8 @@ class CocaDecoderLayer(GradientCheckpointingLayer):
         self.self_attn, self.mlp = CocaAttention(config, layer), CocaMLP(config)
         self.input_layernorm, self.post_attention_layernorm = build_norm(config), build_norm(config)
 
-    def forward(self, x_BTC: Tensor, seen: Seen, cache: Cache | None, **kwargs: Any) -> Tensor:
-        attended_BTC, _ = self.self_attn(self.input_layernorm(x_BTC), seen, cache, **kwargs)
+    def forward(self, x_BTC: Tensor, inputs: KindInputs, cache: Cache | None, **kwargs: Any) -> Tensor:
+        attended_BTC, _ = self.self_attn(self.input_layernorm(x_BTC), inputs, cache, **kwargs)
         if self.parallel:
             return x_BTC + attended_BTC + self.mlp(self.post_attention_layernorm(x_BTC))
         x_BTC = x_BTC + attended_BTC
@@ -498,17 +507,20 @@ class CocaModel(CocaPreTrainedModel):
         n_seen = 0 if cache is None else cache.get_seq_length()
         index_T = torch.arange(x_BTC.shape[1], device=x_BTC.device) + n_seen
         is_first = cache is None or (isinstance(n_seen, int) and n_seen == 0 and not cache.is_compileable)
-        places = self._places(attention_mask, position_ids, index_T, n_seen, is_first, length)
+        positions = self._positions(attention_mask, position_ids, index_T, n_seen, is_first, length)
         # A cache that holds nothing and grows by what it is given has no say in a mask, and would hide documents.
         mask_of = {"attention_mask": attention_mask, "position_ids": position_ids, CACHE: None if is_first else cache}
-        seen = {kind: self._seen(kind, x_BTC, places, mask_of) for kind in dict.fromkeys(self.config.layer_kinds)}
+        inputs = {
+            kind: self._inputs_of_kind(kind, x_BTC, positions, mask_of)
+            for kind in dict.fromkeys(self.config.layer_kinds)
+        }
         for kind, layer in zip(self.config.layer_kinds, self.layers, strict=True):
             # position_ids: flash attention tells packed texts by them.
-            x_BTC = layer(x_BTC, seen[kind], cache, position_ids=position_ids, **kwargs)
+            x_BTC = layer(x_BTC, inputs[kind], cache, position_ids=position_ids, **kwargs)
         held: dict[str, Any] = {CACHE: cache if use_cache else None}
         return BaseModelOutputWithPast(last_hidden_state=self.norm(x_BTC), **held)
 
-    def _places(
+    def _positions(
         self,
         attention_mask: Tensor | None,
         position_ids: Tensor | None,
@@ -516,7 +528,7 @@ class CocaModel(CocaPreTrainedModel):
         n_seen: int | Tensor,
         is_first: bool,
         length: int | None,
-    ) -> Places:
+    ) -> Positions:
         pos_BT = position_ids
         if pos_BT is None:
             of_tokens = attention_mask if attention_mask is not None and attention_mask.ndim == 2 else None
@@ -527,9 +539,9 @@ class CocaModel(CocaPreTrainedModel):
                 )
             pos_BT = index_T[None] if of_tokens is None else positions_of(of_tokens)[:, index_T]
         longest = pos_BT.max() + 1 if length is None else torch.tensor(length, device=index_T.device)
-        return Places(pos_BT, index_T, attention_mask, is_first, longest)
+        return Positions(pos_BT, index_T, attention_mask, is_first, longest)
 
-    def _seen(self, kind: str, x_BTC: Tensor, places: Places, mask_of: dict[str, Any]) -> Seen:
+    def _inputs_of_kind(self, kind: str, x_BTC: Tensor, positions: Positions, mask_of: dict[str, Any]) -> KindInputs:
         settings = self.config.kinds[kind]
         window = settings["visibility"].get("window")
         create = create_causal_mask if window is None else create_sliding_window_causal_mask
@@ -542,11 +554,11 @@ class CocaModel(CocaPreTrainedModel):
             )
         if scheme.follows_length and not str(implementation).startswith(("eager", "sdpa", "flash_attention")):
             raise ValueError(
-                f"attn_implementation={implementation!r}: keys turn anew as the text grows, and this may hold them "
-                "turned; load the model with attn_implementation='sdpa' or 'eager'"
+                f"attn_implementation={implementation!r}: keys rotate again as the text grows, and this may hold "
+                "rotated ones; load the model with attn_implementation='sdpa' or 'eager'"
             )
         mask = create(config=config, inputs_embeds=x_BTC, **mask_of)
-        return Seen(scheme, settings, self.config, places, mask)
+        return KindInputs(scheme, settings, self.config, positions, mask)
 
 
 class CocaForCausalLM(CocaPreTrainedModel, GenerationMixin):
@@ -602,7 +614,7 @@ class CocaForCausalLM(CocaPreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(loss=loss, logits=logits, **also)
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Raises NotImplementedError: keys of a paged cache cannot be turned anew."""
+        """Raises NotImplementedError: keys of a paged cache cannot be rotated again."""
         raise NotImplementedError("generate_batch: paged caches are not for this model; give generate a padded batch")
 
     @staticmethod

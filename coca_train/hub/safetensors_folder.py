@@ -45,7 +45,7 @@ class Folder:
             raise _damaged(path / INDEX, f"{', '.join(absent[:3])} is listed and in no file")
 
     def _listed(self) -> dict[str, str]:
-        """Tensor -> file, as the index has it; empty without an index."""
+        """Return the file of each tensor, as the index has it; empty without an index."""
         path = self.path / INDEX
         if not path.is_file():
             return {}
@@ -58,7 +58,7 @@ class Folder:
             raise _damaged(path, str(error)) from None
 
     def _present(self) -> list[str]:
-        """The files of a folder without an index."""
+        """Return the files of a folder without an index."""
         if not self.path.is_dir():
             raise UserError(
                 f"E-IOP-01 {self.path}: there is no such folder. Fix: give the folder of a model or of a run"
@@ -100,15 +100,18 @@ class Folder:
             self._owner[key], self.shapes[key], self.dtypes[key] = name, tuple(entry.get_shape()), dtype
 
     def read(self, name: str) -> Tensor:
-        """One tensor, in the precision of the file."""
+        """Read one tensor, in the precision of the file."""
         return self._files[self._owner[name]].get_tensor(name)
 
     def close(self) -> None:
         self._files.clear()
 
 
-def content(path: Path) -> str:
-    """SHA-256 over names and digests of a folder's weights, configuration and tokenizer (samples of large files)."""
+def content_digest(path: Path) -> str:
+    """Return the SHA-256 over names and digests of a folder's weights, configuration and tokenizer.
+
+    Of large files samples are hashed.
+    """
     read = [*path.glob("*.safetensors"), *(path / name for name in READ if (path / name).is_file())]
     return hashlib.sha256(json.dumps({file.name: digest(file) for file in sorted(read)}).encode()).hexdigest()
 

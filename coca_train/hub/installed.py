@@ -1,24 +1,109 @@
-"""Our Transformer as a class of transformers: padding, packed texts, cache, loss; what it computes is not said again.
+"""Models of transformers around our own decoder, for what hub/export_files/ does not compute: padding, packed texts,
+cache and loss; what is computed is models/transformer.py. `import coca_train.transformers` registers them.
 
-Shape legend: B batch, T tokens, S all tokens with those of the cache, C model width.
+Shape legend: B batch, T new tokens, S all tokens with those of the cache, C model width, G key/value heads, K and D key
+and value width.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import DynamicCache, GenerationMixin, PreTrainedModel
-from transformers.cache_utils import Cache
+from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 
 from coca_train.hub import config_json
 from coca_train.hub.export_files.modeling_coca import CACHE, KNOWN, check_cache
-from coca_train.hub.installed.configuration import CocaTrainConfig
-from coca_train.hub.installed.past import Past
 from coca_train.models.attention import AttentionContext
+from coca_train.models.cache import InHand
 from coca_train.models.init import init_parameter
+from coca_train.models.kept import Kept
+from coca_train.positions.visibility import Keep
+
+
+class CocaTrainConfig(PretrainedConfig):
+    """config.json of model_type coca_train.
+
+    coca_train: the sections of the run's configuration that decide what is computed.
+    """
+
+    model_type = "coca_train"
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        coca_train: dict[str, Any] | None = None,
+        vocab_size: int = 0,
+        use_cache: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        self.coca_train = coca_train or {}
+        self.vocab_size, self.use_cache = vocab_size, use_cache
+        super().__init__(**kwargs)
+
+
+class Past:
+    """One forward's view of transformers' cache in the place of ours (models/cache.py): beam search can reorder it.
+
+    Of its layers the first n hold what ours do, keys not yet rotated (of CoCA t, at half width) and values, one for
+    each layer of the model. The next one holds where each token stands and whether it is one of the text's, as its
+    `keys` and `values`; the others hold, in the order of the model's layers, what position schemes make of a token.
+    Everything is kept, whatever window a layer has.
+
+    keeps: of every layer of the model, as ours has it.
+    """
+
+    at_length: int | None = None  # a later forward may see another length,
+    kept: Kept | None = None  # and other weights
+
+    def __init__(self, cache: Cache, keeps: Sequence[Keep | None]) -> None:
+        for layer in cache.layers:
+            if type(layer) is not DynamicLayer:
+                raise ValueError(f"this model's past is for a DynamicCache, not for layers of {type(layer).__name__}")
+        self.cache, self.keeps = cache, keeps
+        self._extra = len(keeps) + 1  # the next layer for what a scheme makes of tokens
+
+    @property
+    def length(self) -> int:
+        """Tokens held, padding included."""
+        return self.cache.get_seq_length()
+
+    @property
+    def is_text_BS(self) -> Tensor | None:
+        """Which of the tokens held are the text's, not padding; None: nothing is held."""
+        doc_B1S1 = self._layer(len(self.keeps)).values
+        return None if doc_B1S1 is None else doc_B1S1[:, 0, :, 0] == 1
+
+    def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> dict[Keep | None, InHand]:
+        """As ours. doc_BT: 1 for tokens of the text; None: all of them, and all that is held."""
+        own_BT = torch.ones_like(pos_BT) if doc_BT is None else doc_BT
+        pos_B1S1, doc_B1S1 = self._layer(len(self.keeps)).update(pos_BT[:, None, :, None], own_BT[:, None, :, None])
+        pos_BS, doc_BS = pos_B1S1[:, 0, :, 0], doc_B1S1[:, 0, :, 0]
+        if doc_BT is None and bool((pos_BS == pos_BS[:1]).all()):
+            pos_BS = pos_BS[:1]  # tables are made once, not for each row
+        return dict.fromkeys(self.keeps, InHand(pos_BS, None if doc_BT is None else doc_BS))
+
+    def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
+        """As ours."""
+        k_BTGK, v_BTGD, *tokens = new
+        k_BGSK, v_BGSD = self.cache.update(k_BTGK.transpose(1, 2), v_BTGD.transpose(1, 2), layer)
+        in_hand = [k_BGSK.transpose(1, 2), v_BGSD.transpose(1, 2)]
+        for x_BT in tokens:
+            flat_B1TN = x_BT.flatten(2)[:, None]
+            held_B1SN, _ = self._layer(self._extra).update(flat_B1TN, flat_B1TN[..., :0])
+            in_hand.append(held_B1SN[:, 0].unflatten(2, x_BT.shape[2:]))
+            self._extra += 1
+        return in_hand
+
+    def _layer(self, index: int) -> DynamicLayer:
+        """Behind those of the model's layers, which transformers makes, they are made here."""
+        while len(self.cache.layers) <= index:
+            self.cache.layers.append(DynamicLayer())
+        return self.cache.layers[index]  # pyright: ignore[reportReturnType]  # all are checked at the start
 
 
 class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
@@ -37,7 +122,7 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         sections = config.coca_train
         model = sections.get("model", {}) | {"vocab_size": config.vocab_size}
-        self.architecture = config_json.of_sections(config_json.NAME, sections | {"model": model})
+        self.architecture = config_json.architecture_of_sections(config_json.NAME, sections | {"model": model})
         self.model = self.architecture.build()
         self.gradient_checkpointing = False
         self.post_init()
@@ -65,10 +150,8 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """As a run with seed 0 begins. What is no part of the model (rows that are added) as embeddings do."""
-        a, prefix = (
-            self.architecture,
-            next((name for name, each in self.model.named_modules() if each is module), "embed"),
-        )
+        a = self.architecture
+        prefix = next((name for name, each in self.model.named_modules() if each is module), "embed")
         for name, parameter in module.named_parameters(recurse=False):
             if not getattr(parameter, "_is_hf_initialized", False):
                 init_parameter(f"{prefix}.{name}", parameter, a.model, a.position, 0, a.layers)

@@ -1,0 +1,298 @@
+"""What a training may make of the weights it begins with, where it declares so (`start.convert`).
+
+Nothing that gives weights their meaning changes by itself: a conversion is a class here, or one that another package
+offers as an entry point of the group `coca_train.conversions`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.metadata import entry_points
+from inspect import getdoc
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from coca_train.config.messages import nearest
+from coca_train.config.schema import StartConfig
+from coca_train.hub import parity
+from coca_train.hub.architecture import Architecture
+from coca_train.hub.weights import Source
+from coca_train.models.init import init_parameter
+from coca_train.positions.schemes.coca import fold_full_mean
+from coca_train.runtime.errors import CheckpointError, UserError
+
+GROUP = "coca_train.conversions"  # of entry points
+KEYS = ("attention.k.weight", "attention.k.bias")  # K, and CoCA's T in its place
+EVERYWHERE = "everywhere"
+AT_FIRST = "at the first token"  # a first token sees itself alone: whatever its score is, it gets its own value
+
+TFromK = Literal["mean_of_halves", "first_half", "random"]
+TWidth = Literal["half", "full_mean"]
+
+
+class Conversion(ABC):
+    """Makes a model with another meaning from the weights of one. The first line of its docstring is its summary.
+
+    equal: where the converted model must give the logits of the one before, EVERYWHERE or AT_FIRST.
+    """
+
+    equal: ClassVar[str]
+
+    @abstractmethod
+    def applies(self, before: Architecture, after: Architecture) -> bool:
+        """Return whether it leads from `before` to `after`, or a step towards it."""
+
+    @abstractmethod
+    def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
+        """Return the converted source. seed: of weights that are drawn. Raises UserError where it cannot be made."""
+
+
+class RopeToCoca(Conversion):
+    """CoCA in place of RoPE: T begins as K (arXiv 2309.08646, section 4.3; start.t_from_k).
+
+    The result is no trained CoCA model yet: stage 1 of the paper trains T.
+    """
+
+    equal = AT_FIRST
+
+    def applies(self, before: Architecture, after: Architecture) -> bool:
+        return (before.position.scheme, after.position.scheme) == ("rope", "coca")
+
+    def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
+        return make_t_from_k(source, after.position.variant, start.t_from_k, after.position.t_width, seed)
+
+
+class CocaFullToHalf(Conversion):
+    """A T of full width, whose halves the model averages, as the T of half width of the same function.
+
+    Both halves of a full T get the same gradients, so nothing is lost for training either; in bfloat16 and float16 the
+    mean is rounded once.
+    """
+
+    equal = EVERYWHERE
+
+    def applies(self, before: Architecture, after: Architecture) -> bool:
+        return _t_widths(before, after) == ("full_mean", "half")
+
+    def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
+        return fold_t(source)
+
+
+class CocaHalfToFull(Conversion):
+    """A T of half width as one of full width, whose halves the model averages: the half, twice."""
+
+    equal = EVERYWHERE
+
+    def applies(self, before: Architecture, after: Architecture) -> bool:
+        return _t_widths(before, after) == ("half", "full_mean")
+
+    def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
+        def double(tensor: Tensor) -> Tensor:
+            half = tensor.unflatten(0, (source.architecture.n_kv_heads, 1, -1))
+            return torch.cat((half, half), 1).flatten(0, 2)
+
+        return _with_t_width(source, "full_mean", double, "half, twice")
+
+
+class NewTheta(Conversion):
+    """Another base of the rotary frequencies, as Code Llama was tuned with (arXiv 2308.12950)."""
+
+    equal = AT_FIRST
+
+    def applies(self, before: Architecture, after: Architecture) -> bool:
+        pairs = zip(before.thetas, after.thetas, strict=False)
+        return any(None not in pair and pair[0] != pair[1] for pair in pairs)
+
+    def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
+        position = source.architecture.position
+        theirs: Any = getattr(position, "frequencies", None)
+        theta = getattr(getattr(after.position, "frequencies", None), "theta", None)
+        if theta is not None and getattr(theirs, "theta", None) is not None:
+            position = replace(position, frequencies=replace(theirs, theta=theta))
+        # The layers as they are to be: whatever else differs in them is refused afterwards.
+        return replace(source, architecture=replace(source.architecture, position=position, layers=after.layers))
+
+
+class RopeToNope(Conversion):
+    """No positions in place of RoPE, in all layers or in some: drop it after pretraining, recalibrate (2512.12167).
+
+    Every weight is kept. Without the rotation the model differs beyond its first token, and a short training at its
+    window must bring it back; its context then reaches as far as that of a model that never had positions.
+    """
+
+    equal = AT_FIRST
+
+    def applies(self, before: Architecture, after: Architecture) -> bool:
+        return len(before.kinds) == len(after.kinds) and any(
+            (theirs.position.scheme, ours.position.scheme) == ("rope", "nope")
+            for theirs, ours in zip(before.kinds, after.kinds, strict=True)
+        )
+
+    def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
+        before = source.architecture
+        # Where only some layers lose it, the default keeps what it was trained with.
+        position = after.position if after.position.scheme == "nope" else before.position
+        return replace(source, architecture=replace(before, position=position, layers=after.layers))
+
+
+BUILT_IN: dict[str, type[Conversion]] = {
+    "coca_full_to_half": CocaFullToHalf,
+    "coca_half_to_full": CocaHalfToFull,
+    "new_theta": NewTheta,
+    "rope_to_coca": RopeToCoca,
+    "rope_to_nope": RopeToNope,
+}
+
+
+def known() -> dict[str, type[Conversion]]:
+    """Return all conversions by name. Raises UserError E-CFG-70 for a plugin that would hide one of ours."""
+    plugins = {point.name: point for point in entry_points(group=GROUP)}
+    for name in sorted(BUILT_IN.keys() & plugins.keys()):
+        raise UserError(
+            f"E-CFG-70 entry point {GROUP}: {name} = {plugins[name].value}: coca_train ships one of this name. "
+            "Fix: give it another name in the package that offers it"
+        )
+    both = BUILT_IN | {name: point.load() for name, point in plugins.items()}
+    return {name: both[name] for name in sorted(both)}
+
+
+def summaries() -> dict[str, str]:
+    """Return what each conversion does, in a line, by name."""
+    return {name: (getdoc(each) or "").partition("\n")[0] for name, each in known().items()}
+
+
+def ways(before: Architecture, after: Architecture) -> list[str]:
+    """Return the conversions that lead from one to the other, or a step towards it."""
+    return [name for name, each in known().items() if each().applies(before, after)]
+
+
+def apply(source: Source, after: Architecture, start: StartConfig, seed: int) -> tuple[Source, list[str]]:
+    """Convert the source as `start.convert` says, in that order; return also the names that had something to do.
+
+    after: what it is to become. seed: of weights that are drawn. Raises UserError E-STA-06 for a conversion that does
+    not exist, and as `Conversion.convert`.
+    """
+    conversions, done = known(), []
+    for name in start.convert:
+        if name not in conversions:
+            close = nearest(name, list(conversions))
+            fix = f"did you mean {close[0]}?" if close else f"there are {', '.join(conversions)}"
+            raise UserError(
+                f"E-STA-06 start.convert={name}: there is no such conversion; python -m coca_train schemes lists them. "
+                f"Fix: {fix}"
+            )
+    for name in start.convert:
+        conversion = conversions[name]()
+        if conversion.applies(source.architecture, after):
+            source = conversion.convert(source, after, start, seed)
+            done.append(name)
+    return source, done
+
+
+def prove(before: Source, after: Source, done: Sequence[str], n_tokens: int) -> dict[str, Any]:
+    """Compare the converted model with the one before, where the conversions keep its logits.
+
+    n_tokens: of each probe. Returns what parity.json holds of it. Raises CheckpointError E-STA-05.
+    """
+    everywhere = all(known()[name].equal == EVERYWHERE for name in done)
+    probes = parity.probes(before.architecture, None, n_tokens)
+    if not everywhere:
+        first = probes[0].tokens_BT[:, :1]
+        probes = [parity.Probe("the first token", first, torch.zeros_like(first), 1)]
+    side = parity.Side("the same weights converted", parity.our_logits(after.architecture, after.read))
+    results = parity.compare(probes, parity.our_logits(before.architecture, before.read), side, None)
+    where, names = EVERYWHERE if everywhere else AT_FIRST, ",".join(done)
+    if not parity.passed(results):
+        worst = max(results, key=lambda result: result.relative)
+        raise CheckpointError(
+            f"E-STA-05 {before.path} start.convert={names}: {worst.probe}: logits before and after differ by "
+            f"{worst.max_abs_difference:.3g} where the largest is {worst.max_abs_logit:.3g}; {where} they must be the "
+            "same, and nothing is begun. Fix: check the weights for NaN; else mend the conversion, or report it"
+        )
+    return parity.record(results, f"{before.path}, {names}", side.name) | {"equal": where}
+
+
+def make_t_from_k(source: Source, variant: str, how: TFromK, t_width: TWidth, seed: int = 0) -> Source:
+    """Return the same weights with CoCA in the place of RoPE.
+
+    W_K has D rows a key head, and feature j is paired with j + D/2. T has one value per pair, D/2 rows a head:
+
+    mean_of_halves  row j = (row j + row j + D/2) / 2; what the authors' code computes from a full-width projection
+    first_half      row j = row j
+    random          as a new run would begin, from a seed
+
+    This is t_width=half. With full_mean T keeps D rows a head and the model averages the halves: the same functions,
+    from W_K as it is, or from its first half twice. Where query heads share a key head (GQA), they share its T.
+
+    variant: slack or strict. Precision stays; means are formed in float32. Raises UserError E-IOP-14 where there is no
+    K to take T from.
+    """
+    before = source.architecture.position
+    if before.scheme != "rope" or before.rotary_pct < 1:
+        share = f" with rotary_pct {before.rotary_pct:g}" if before.scheme == "rope" else ""
+        raise UserError(
+            f"E-IOP-14 {source.path}: its scheme is {before.scheme}{share}; CoCA makes T from the K of a RoPE that "
+            "rotates the whole head: pairs that do not turn have no angle to be collinear in. Fix: keep its scheme: "
+            f"in a training position={before.scheme} without start.convert, in an import no position"
+        )
+    if not source.architecture.is_uniform:
+        raise UserError(
+            f"E-IOP-14 {source.path}: its layers are of several kinds; CoCA makes T from the K of a model with RoPE in "
+            "all its layers. Fix: keep its scheme: in a training no start.convert, in an import no position"
+        )
+    architecture = source.architecture.with_coca(variant, t_width)
+    shapes = architecture.shapes()
+
+    def read(name: str) -> Tensor:
+        if not name.endswith(KEYS):
+            return source.read(name)
+        if how == "random":
+            t = torch.empty(shapes[name])
+            init_parameter(name, t, architecture.model, architecture.position, seed)
+            return t.to(source.dtypes[name])
+        k = source.read(name)
+        if how == "first_half":
+            first = k.unflatten(0, (architecture.n_kv_heads, 2, -1))[:, :1]
+            return (first if t_width == "half" else torch.cat((first, first), 1)).flatten(0, 2)
+        return k if t_width == "full_mean" else fold_full_mean(k.float(), architecture.n_kv_heads).to(k.dtype)
+
+    origin = source.origin | {"t_from_k": how, "t_width": t_width, "seed": seed if how == "random" else None}
+    return replace(source, architecture=architecture, shapes=shapes, read=read, origin=origin)
+
+
+def fold_t(source: Source) -> Source:
+    """Return a T of full width as one of half width, formed in float32. Raises UserError E-IOP-14 for another T."""
+    settings = source.architecture.position
+    if getattr(settings, "t_width", "") != "full_mean":
+        raise UserError(
+            f"E-IOP-14 {source.path} t_width=half: its T is not of full width (scheme {settings.scheme}). "
+            "Fix: omit t_width"
+        )
+
+    def fold(tensor: Tensor) -> Tensor:
+        return fold_full_mean(tensor.float(), source.architecture.n_kv_heads).to(tensor.dtype)
+
+    return _with_t_width(source, "half", fold, "folded to half")
+
+
+def _with_t_width(source: Source, t_width: TWidth, convert_key: Callable[[Tensor], Tensor], origin: str) -> Source:
+    """Return the source with another width of T. convert_key: of its key weights and biases."""
+    position = replace(source.architecture.position, t_width=t_width)
+    architecture = replace(source.architecture, position=position)
+
+    def read(name: str) -> Tensor:
+        return convert_key(source.read(name)) if name.endswith(KEYS) else source.read(name)
+
+    return replace(
+        source,
+        architecture=architecture,
+        shapes=architecture.shapes(),
+        read=read,
+        origin=source.origin | {"t_width": origin},
+    )
+
+
+def _t_widths(before: Architecture, after: Architecture) -> tuple[str, ...]:
+    return tuple(getattr(architecture.position, "t_width", "") for architecture in (before, after))

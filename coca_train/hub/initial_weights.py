@@ -1,0 +1,328 @@
+"""The weights a run begins with: its own random ones, or those that `start.path` names.
+
+`check_start` refuses weights that mean something else in this run, before any is read; `load_initial_weights` imports
+them into the run's directory where they are not a run of ours already (a Hugging Face folder, or weights that
+`start.convert` changes) and opens the checkpoint that results.
+"""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from coca_train import checkpoint
+from coca_train.checkpoint.manifest import FOLDER
+from coca_train.checkpoint.naming import unused_name
+from coca_train.checkpoint.opening import read_record
+from coca_train.checkpoint.recovery import step_folders
+from coca_train.config.schema import Config
+from coca_train.data.storage import digest
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.hub import config_json, conversions, importing, tokenizer_files, transformers_side
+from coca_train.hub.architecture import Architecture
+from coca_train.hub.options import IMPORT, ImportConfig, given
+from coca_train.hub.weights import Source, open_source
+from coca_train.models.init import init_digests
+from coca_train.models.transformer import Transformer
+from coca_train.runtime import dist, durable
+from coca_train.runtime.errors import CheckpointError, DataError, Preempted, UserError
+from coca_train.runtime.machine import cores
+from coca_train.runtime.signals import StopRequest
+from coca_train.runtime.trees import flatten
+from coca_train.schedule import resolve
+from coca_train.settings import load_saved
+
+IMPORTED = "start"  # name of the imported run, inside the directory of the run that begins from it
+MEANINGLESS = {"dropout", "init_std", "init_depth_scaled"}  # options of a model that trained weights do not depend on
+LOGIT_SCALE = "logit_scale"  # an option of a model that a run may change for the same weights
+DIGEST_THREADS = 4  # per rank
+
+
+class Start(NamedTuple):
+    """Where a run's first weights are, or will be once imported, and what run.json records about them."""
+
+    run_dir: Path
+    note: dict[str, Any]
+
+
+def initial_digests(outline: Transformer, seed: int) -> dict[str, str]:
+    """Return `init_digests` of a model, of which each rank draws a part in several threads. COLLECTIVE."""
+    names = [name for name, _ in outline.named_parameters()]
+    with ThreadPoolExecutor(min(DIGEST_THREADS, cores())) as threads:
+        drawn = threads.map(lambda name: init_digests(outline, seed, {name}), names[dist.rank() :: dist.world_size()])
+        mine = {name: digest for part in drawn for name, digest in part.items()}
+    everyones = {name: digest for part in dist.all_gather_object(mine) for name, digest in part.items()}
+    return {name: everyones[name] for name in names}
+
+
+def check_start(
+    config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int, own_tokens: Callable[[], str | None]
+) -> Start | None:
+    """Find the weights of `start.path`, refuse those this run cannot begin from; None: the run has its own by now.
+    COLLECTIVE.
+
+    n_tokens: rows of the embedding. own_tokens: returns the commands that tokenize the data as the weights need it.
+    Raises UserError before any weight is read: E-CKP-26 nothing to begin from, E-STA-01 another tokenizer, E-STA-02
+    another model, E-STA-03 another position scheme, E-STA-04 an earlier launch imported something else, E-STA-06 no
+    such conversion, E-IOP-14 a conversion that cannot be made, E-IOP-17 no transformers; and as `open_source`.
+    """
+
+    def check() -> Start | None:
+        if step_folders(run_dir / FOLDER):
+            return None
+        _check_tokenizer(config, tokenizer, _tokenizers_of(config), own_tokens)
+        return _check_meaning(config, n_tokens, run_dir)
+
+    return dist.on_main(check)
+
+
+def load_initial_weights(
+    config: Config, n_tokens: int, run_dir: Path, begins_from: Path, lock: checkpoint.RunLock
+) -> checkpoint.Checkpoint:
+    """Open the newest checkpoint of the run that `check_start` returned, after importing it if needed. COLLECTIVE.
+
+    Raises Preempted when a stop is requested during the import.
+    """
+    # Rank 0 looks for all: on a network folder ranks may disagree, and some would wait in an import that others skip.
+    if not dist.on_main(begins_from.exists):
+        wait = "; the other ranks wait" if dist.world_size() > 1 else ""
+        dist.log(f"start     importing {config.start.path} into {begins_from}{wait}")
+        # The request is looked at before each tensor: an import of minutes is then removed, and all ranks end alike.
+        with StopRequest() as stop:
+            lock.alone(lambda: _import_start(config, n_tokens, run_dir, stop))
+    if (newest := checkpoint.find(begins_from)) is None:
+        raise _unfinished(config)
+    dist.on_main(lambda: _warn_if_unfinished(config, begins_from, newest.step))
+    return newest
+
+
+def _import_start(config: Config, n_tokens: int, run_dir: Path, stop: StopRequest) -> None:
+    """Import what `check_start` accepted. Rank 0, holding the run's lock; removes what a killed import left."""
+    for unfinished in run_dir.glob(f".tmp-{IMPORTED}-*"):
+        durable.remove_tree(unfinished)
+    with _open(config, verified=True) as opened:
+
+        def read(name: str) -> Tensor:
+            if stop.received:
+                raise Preempted(
+                    "stopped while importing start.path, nothing is kept; the same command imports it again"
+                )
+            return opened.read(name)
+
+        source = replace(opened, read=read)
+        converted, done = conversions.apply(source, Architecture.of(config, n_tokens), config.start, config.run.seed)
+        importing.write_run(source, converted, _import_options(config, run_dir), done)
+
+
+def _open(config: Config, verified: bool) -> Source:
+    start = config.start
+    return open_source(str(start.path), ignore=tuple(start.ignore), keys=start.keys, verified=verified)
+
+
+def _import_options(config: Config, run_dir: Path) -> ImportConfig:
+    """Return the options that the verb `import` would have, except for conversions."""
+    start = config.start
+    return given(
+        IMPORT,
+        source=str(start.path),
+        name=IMPORTED,
+        root=str(run_dir),
+        t_from_k=start.t_from_k,
+        keys=start.keys,
+        seed=config.run.seed,
+        ignore=start.ignore,
+        parity_tokens=start.parity_tokens,
+    )
+
+
+def _warn_if_unfinished(config: Config, run_dir: Path, step: int) -> None:
+    """Warn where the weights are those of a run that is still training or was stopped."""
+    try:
+        last_step = 0 if "imported" in read_record(run_dir) else resolve(load_saved(run_dir).config)[-1].last_step
+    except UserError:
+        return  # only its weights are needed
+    if step < last_step:
+        dist.log(f"WARNING: start.path={config.start.path} has not ended: it is at step {step:,} of {last_step:,}")
+
+
+def _unfinished(config: Config) -> CheckpointError:
+    return CheckpointError(
+        f"E-CKP-26 start.path={config.start.path}: holds no finished checkpoint. Fix: finish that run first"
+    )
+
+
+def _tokenizers_of(config: Config) -> dict[str, Path]:
+    """Return the SHA-256 and the path of each tokenizer file that belongs to the weights; empty: not known."""
+    path = Path(str(config.start.path))
+    if not (path / FOLDER).is_dir():
+        if not config_json.is_folder(path):
+            raise CheckpointError(
+                f"E-CKP-26 start.path={path}: no run directory (it has no checkpoints) and no Hugging Face folder (it "
+                "has no config.json). Fix: give one of the two; a model of the hub is downloaded first: hf download "
+                "NAME --local-dir FOLDER"
+            )
+        return tokenizer_files.digests(path)
+    if not step_folders(path / FOLDER):
+        raise _unfinished(config)
+    record = read_record(path)
+    sha = (record["fingerprint"].get("tokenizer") or {}).get("sha256")
+    if sha is None:
+        return {}
+    file = Path(record.get("folder", ""), record.get("settings", {}).get("data.tokenizer", "tokenizer"))
+    return {sha: file} | tokenizer_files.digests(path / tokenizer_files.FOLDER) | tokenizer_files.digests(path)
+
+
+def _check_tokenizer(
+    config: Config, ours: Tokenizer, theirs: dict[str, Path], own_tokens: Callable[[], str | None]
+) -> None:
+    """Refuse weights of another tokenizer, E-STA-01. theirs: by `_tokenizers_of`."""
+    path = config.start.path
+    if not theirs:
+        dist.log(f"WARNING: start.path={path} does not say which tokenizer its weights go with; nothing is compared")
+        return
+    if ours.digest in theirs:
+        return
+    sha, file = next(iter(theirs.items()))
+    what = f"start.path={path}: its weights go with the tokenizer {file} ({sha[:12]}), data.tokenizer={ours.path} is "
+    what += ours.digest[:12]
+    if not config.start.check_tokenizer:
+        dist.log(f"WARNING: {what}; start.check_tokenizer=false takes them as they are")
+        return
+    fix = "give back that file and set data.tokenizer"
+    if file.is_file() and digest(file)["sha256"] == sha:
+        fix = f"data.tokenizer={file} where the data are of its tokens; else {own_tokens()}"
+    raise DataError(
+        f"E-STA-01 {what}; the same ids would mean other text. Fix: {fix}; or, when you know that the ids agree (a "
+        "vocabulary that was extended), start.check_tokenizer=false"
+    )
+
+
+def _check_meaning(config: Config, n_tokens: int, run_dir: Path) -> Start:
+    """Refuse weights that mean something else in this run, and log what the run does differently from theirs."""
+    mine = Architecture.of(config, n_tokens)
+    with _open(config, verified=False) as source:
+        converted, done = conversions.apply(source, mine, config.start, config.run.seed)
+        _refuse_other_meaning(config, converted.architecture, mine)
+        if unneeded := [name for name in config.start.convert if name not in done]:
+            dist.log(f"start     start.convert={','.join(unneeded)} has nothing to do: the weights are so already")
+        for line in (changed := _changes(source.architecture, converted.architecture, mine, done)):
+            dist.log(f"CHANGED since the weights of {config.start.path} were trained: {line}")
+        note = {"origin": source.origin, "converted": done, "changed": changed}
+        if source.kind == "run" and not done:
+            return Start(source.path, note)
+        if (run_dir / IMPORTED).exists():
+            record = importing.import_record(source, _import_options(config, run_dir), done)
+            _check_same_import(run_dir / IMPORTED, record, config)
+        elif source.kind == "huggingface":
+            transformers_side.library()
+        return Start(run_dir / IMPORTED, note)
+
+
+def _refuse_other_meaning(config: Config, theirs: Architecture, mine: Architecture) -> None:
+    """Raise UserError E-STA-02 or E-STA-03 where the weights, after the declared conversions, mean something else."""
+    wrong = _differences(theirs, mine)
+    if not wrong:
+        return
+    ways = [name for name in conversions.ways(theirs, mine) if name not in config.start.convert]
+    declared = f", or start.convert={','.join([*config.start.convert, *ways])}" if ways else ""
+    if "position.scheme" in wrong:
+        own, scheme = theirs.position.scheme, mine.position.scheme
+        way = "it changes only where the run declares it" if ways else "no conversion leads from one to the other"
+        raise UserError(
+            f"E-STA-03 start.path={config.start.path}: its position scheme is {own}, the run's is {scheme}; {way}. "
+            f"Fix: position={own}{declared}"
+        )
+    file = "config.json" if config_json.is_folder(Path(str(config.start.path))) else "config.yaml"
+    raise UserError(
+        f"E-STA-02 start.path={config.start.path}: its {file} is not the model of this run: "
+        f"{'; '.join(f'{key} is {_word(there)} there, {_word(here)} here' for key, (there, here) in wrong.items())}"
+        f". Fix: {' '.join(f'{key}={_word(there)}' for key, (there, _) in wrong.items())}{declared}"
+    )
+
+
+def _differences(theirs: Architecture, mine: Architecture) -> dict[str, tuple[Any, Any]]:
+    """Return (there, here) of everything that gives weights their meaning and differs, by option."""
+    wrong = _differing(_meaning(theirs), _meaning(mine))
+    by_layer = [[_fixed_position(kind.position) for kind in each.kinds] for each in (theirs, mine)]
+    if by_layer[0] != by_layer[1]:
+        layers = [{f"layers.{key}": value for key, value in asdict(each.layers).items()} for each in (theirs, mine)]
+        wrong |= _differing(*layers)
+    return wrong
+
+
+def _meaning(architecture: Architecture) -> dict[str, Any]:
+    """Return the options that weights depend on."""
+    free = {LOGIT_SCALE, *MEANINGLESS}
+    model = {key: value for key, value in asdict(architecture.complete).items() if key not in free}
+    return flatten({"model": model, "position": _fixed_position(architecture.position)})
+
+
+def _fixed_position(position: Any) -> dict[str, Any]:
+    """Return what a run cannot change of a position section: all but the scaling of its frequencies."""
+    values = asdict(position)
+    theta = (values.pop("frequencies", None) or {}).get("theta")
+    return values | ({"frequencies": {"theta": theta}} if theta is not None else {})
+
+
+def _free_options(architecture: Architecture) -> dict[str, Any]:
+    """Return the options that a run may change for the same weights."""
+    frequencies = asdict(architecture.position).get("frequencies", {})
+    frequencies = {key: value for key, value in frequencies.items() if key != "theta"}
+    scale = architecture.model.logit_scale
+    if scale.name != "none" and scale.length is None:  # then it is the training window, which the two need not share
+        scale = replace(scale, length=architecture.seq_len)
+    layers = {} if architecture.is_uniform else asdict(architecture.layers)
+    return flatten(
+        {
+            "model": {LOGIT_SCALE: asdict(scale)},
+            "position": {"frequencies": frequencies},
+            "visibility": asdict(architecture.visibility),
+            "layers": layers,
+        }
+    )
+
+
+def _changes(before: Architecture, theirs: Architecture, mine: Architecture, done: list[str]) -> list[str]:
+    """Describe what the run changes: a line for the conversions, and a line for the options.
+
+    before: of the weights as they are. theirs: after the conversions `done`.
+    """
+    lines = []
+    if done:
+        summaries = conversions.summaries()
+        words = "; ".join(f"{name}: {summaries[name]}" for name in done)
+        lines.append(f"{_describe(_differences(before, theirs))} ({words})")
+    if changed := _differing(_free_options(theirs), _free_options(mine)):
+        lines.append(_describe(changed))
+    return lines
+
+
+def _differing(there: dict[str, Any], here: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {key: (there.get(key), here.get(key)) for key in sorted(there | here) if there.get(key) != here.get(key)}
+
+
+def _describe(changed: dict[str, tuple[Any, Any]]) -> str:
+    return "; ".join(f"{key} {_word(old)} -> {_word(new)}" for key, (old, new) in changed.items())
+
+
+def _word(value: Any) -> str:
+    """Return a value as the command line takes it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _check_same_import(imported: Path, wanted: dict[str, Any], config: Config) -> None:
+    """Raise UserError E-STA-04 where an earlier launch imported something else than this one would."""
+    before = read_record(imported).get("imported", {})
+    changed = _differing(flatten(before.get("asked", {})), flatten(wanted["asked"]))
+    differing = [_describe({key: pair}) for key, pair in changed.items()]
+    if before.get("digest") != wanted["digest"]:
+        differing.insert(0, f"other files in {config.start.path}")
+    if differing:
+        raise UserError(
+            f"E-STA-04 {imported}: was imported from something else: {'; '.join(differing)}; a run begins from one "
+            f"folder. Fix: undo the change, remove {imported}, or begin another run: {unused_name(imported.parent)}"
+        )
