@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coca_train.checkpoint.naming import unused_name
+from coca_train.checkpoint.manifest import unused_name
 from coca_train.runtime import dist, durable, outside
 from coca_train.runtime.errors import LockedError, PeerLost, StorageError
 
@@ -22,7 +22,7 @@ NAME = "run.lock"
 
 
 def _machine() -> str:
-    """Where process ids mean the same: this boot of this host, and this pid namespace."""
+    """Return the machine on which process ids mean the same: this boot of this host, and this pid namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{socket.gethostname()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
@@ -31,7 +31,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process of this machine started [clock ticks since boot]; None: there is none, or it is dead."""
+    """Return when a process of this machine started [clock ticks since boot]; None: there is none, or it is dead."""
     try:
         # From the last parenthesis on: the name of a program stands in a pair of them, and may hold spaces and others.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -92,13 +92,13 @@ class RunLock:
             raise self._locked(holder, "took over this run while we were out")
 
     def alone(self, action: Callable[[], None]) -> None:
-        """COLLECTIVE, while the lock is held. As dist.on_main, for work of minutes.
+        """COLLECTIVE, while the lock is held. Do work of minutes on rank 0, as dist.on_main does short work.
 
         The others look at a file of rank 0 meanwhile: no collective waits, so engine.timeout_s has no say. Raises
         PeerLost on the others when rank 0 gives no sign of life.
         """
         problem: Exception | None = None
-        # The mark is there before any rank looks for it: on_main lets none go on earlier.
+        # The mark is there before any rank looks for it: the broadcast lets none go on earlier.
         dist.on_main(lambda: durable.replace(self._mark, b""))
         if dist.is_main():
             try:
@@ -159,7 +159,7 @@ class RunLock:
             self._mark.unlink(missing_ok=True)
 
     def _holder(self) -> dict[str, Any]:
-        """What the lock says of who holds it; {} where it says nothing. Raises OSError: a disk that fails is no
+        """Return what the lock says of who holds it; {} where it says nothing. Raises OSError: a disk that fails is no
         process."""
         try:
             return outside.read_object(self._path, 4096, follow=False)
@@ -176,7 +176,7 @@ class RunLock:
         return self._file_age() < STALE_AFTER_S
 
     def _from_the_future(self, holder: dict[str, Any]) -> LockedError | None:
-        """Of a heartbeat that is dated in the future, and so never grows old; None: it is not.
+        """Return the error of a heartbeat that is dated in the future, and so never grows old; None: it is not.
 
         It is dated anew: a holder that lives goes on beating, and the lock of one that does not is stale two minutes
         from now, whatever the clock said that it was made by.
@@ -192,7 +192,7 @@ class RunLock:
         )
 
     def _file_age(self) -> float:
-        """Seconds since the heartbeat by the clock of the file system, which all hosts share."""
+        """Return the seconds since the heartbeat by the clock of the file system, which all hosts share."""
         probe = self._run_dir / f".{NAME}.probe"
         durable.replace(probe, b"")
         now = probe.stat().st_mtime
@@ -216,7 +216,7 @@ class RunLock:
 
 
 def _named(holder: dict[str, Any]) -> str:
-    """Who holds a lock, in words."""
+    """Return who holds a lock, in words."""
     if not holder:
         return "another process"
     job = f" (SLURM job {holder['job']})" if holder.get("job") else ""

@@ -1,6 +1,7 @@
 """The manifest that makes a folder a checkpoint: who it belongs to, what it holds, digests of all of it."""
 
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -13,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.checkpoint.format import ShardReader
-from coca_train.runtime import outside
+from coca_train.engine.base import Engine
+from coca_train.runtime import dist, outside
 
 NAME = "MANIFEST.json"
 FORMAT = 1
 LIMIT = 64 << 20  # [bytes]
 THREADS = 4  # that read files at the same time
 FOLDER = "checkpoints"
+LONGEST_NAME = 100  # of a run, as run.name is checked
 STEP_FOLDER = re.compile(r"step-(\d{8})")
 SHARD = re.compile(r"state-\d{5}-of-\d{5}\.safetensors")
 KEYS = {
@@ -36,8 +39,12 @@ LORA = "lora"  # a further key of checkpoints with adapters: programs that know 
 CUT = "cut"
 
 
+Spec = Mapping[str, tuple[int, ...]]  # shapes of the tensors of a state, by name
+Range = tuple[str, int, int]  # elements [start, stop) of a tensor, by its name
+
+
 class Refused(ValueError):
-    """Why a folder is not a checkpoint that can be trusted."""
+    """A folder is not a checkpoint that can be trusted. Its text says why, with the error's code."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ def folder_name(step: int) -> str:
 
 
 def step_of(folder: Path) -> int:
-    """The step in the name of a checkpoint's folder."""
+    """Return the step in the name of a checkpoint's folder."""
     return int(folder.name.rpartition("-")[2])
 
 
@@ -78,8 +85,15 @@ def shard_name(rank: int, world_size: int) -> str:
     return f"state-{rank:05d}-of-{world_size:05d}.safetensors"
 
 
+def unused_name(run_dir: Path) -> str:
+    """Return the override that begins another run next to this one: `run.name=quickstart-2`."""
+    base = re.sub(r"-\d+$", "", run_dir.name)[: LONGEST_NAME - 5]
+    names = (f"{base}-{number}" for number in itertools.count(2))
+    return f"run.name={next(name for name in names if not (run_dir.parent / name).exists())}"
+
+
 def digest_of(manifest: dict[str, Any]) -> str:
-    """SHA-256 over everything but the digest itself: a flipped bit in the manifest is found too."""
+    """Return the SHA-256 over everything but the digest itself: a flipped bit in the manifest is found too."""
     body = {key: value for key, value in manifest.items() if key != "digest"}
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -88,8 +102,46 @@ def encode(manifest: dict[str, Any]) -> bytes:
     return json.dumps({**manifest, "digest": digest_of(manifest)}, indent=1, sort_keys=True, allow_nan=False).encode()
 
 
+def describe_state(step: int, engine: Engine, meta: Meta) -> dict[str, Any]:
+    """Return the body of a manifest without the files: what is true of the state at this moment."""
+    return {
+        "format": FORMAT,
+        "run_id": meta.run_id,
+        "step": step,
+        "world_size": dist.world_size(),
+        "zero_stage": engine.zero_stage,
+        "dtype": engine.dtype,
+        "trainable": engine.trainable,
+        "model_digest": meta.model_digest,
+        "data_fingerprint": meta.data_fingerprint,
+        "counters": engine.counters(),
+        "progress": meta.progress,
+    } | ({} if meta.lora is None else {LORA: meta.lora})
+
+
+def add_files(body: dict[str, Any], spec: Spec, files: list[Any], ranges: list[list[Range]]) -> dict[str, Any]:
+    """Return the manifest's body with the files, and what each holds. files, ranges: of each rank."""
+    cut = _cut_tensors(ranges, spec)
+    return body | {"files": files} | ({CUT: cut} if cut else {})
+
+
+def _cut_tensors(ranges: list[list[Range]], spec: Spec) -> dict[str, Any]:
+    """Return the entries of tensors that lie in several shards, for the key `cut`."""
+    parts: dict[str, list[list[int]]] = {}
+    for file, of_one in enumerate(ranges):
+        for name, start, stop in of_one:
+            parts.setdefault(name, []).append([file, start, stop])
+    assert parts.keys() == spec.keys(), sorted(parts.keys() ^ spec.keys())
+    for name, pieces in parts.items():
+        pieces.sort(key=lambda part: part[1:])
+        ends = [0, *(stop for *_, stop in pieces)]
+        # Else a checkpoint would be published that nothing can be loaded from.
+        assert [start for _, start, _ in pieces] == ends[:-1] and ends[-1] == math.prod(spec[name]), (name, pieces)
+    return {name: {"shape": list(spec[name]), "parts": pieces} for name, pieces in parts.items() if len(pieces) > 1}
+
+
 def read(path: Path) -> dict[str, Any]:
-    """The manifest of a step folder and a check of everything that needs no reading of shards. Raises Refused."""
+    """Read the manifest of a step folder, and check everything that needs no reading of shards. Raises Refused."""
     # A link could lead to a folder that changes after it was verified, or out of the run.
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise Refused("E-CKP-20 is not a folder (a link or a file)")
@@ -120,7 +172,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _mistyped(manifest: dict[str, Any]) -> str | None:
-    """The first key whose value cannot have been written: a digest that is right says only that someone made it."""
+    """Return the first key whose value cannot have been written: a digest that is right says only that someone made
+    it."""
     for key, kind in TYPES.items():
         if not isinstance(manifest[key], kind) or isinstance(manifest[key], bool):
             return key
@@ -180,7 +233,8 @@ def _are_counts(value: Any) -> bool:
 
 
 def miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> str:
-    """Why some shards, by their numbers, have not the parts of tensors that the manifest says; empty: they have."""
+    """Return why some shards, by their numbers, have not the parts of tensors that the manifest says; empty: they
+    have."""
     for name, entry in cut.items():
         for file, start, stop in entry["parts"]:
             if file in readers and readers[file].spec().get(name) != (stop - start,):
@@ -189,7 +243,7 @@ def miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> str:
 
 
 def open_shard(path: Path, entry: dict[str, Any]) -> ShardReader:
-    """A shard, whose bytes nobody has looked at. Raises Refused, saying whose file it is."""
+    """Open a shard, whose bytes nobody has looked at. Raises Refused, saying whose file it is."""
     try:
         return ShardReader(path / entry["name"])
     except (OSError, ValueError) as error:
@@ -197,7 +251,7 @@ def open_shard(path: Path, entry: dict[str, Any]) -> ShardReader:
 
 
 def damage(readers: Sequence[ShardReader], entries: Sequence[dict[str, Any]], again: bool = False) -> str:
-    """Why the bytes of some shards are not those of the manifest's entries; empty: they are. again: as
+    """Return why the bytes of some shards are not those of the manifest's entries; empty: they are. again: as
     `ShardReader.sha256`. The files are read at the same time."""
     with ThreadPoolExecutor(THREADS, "digest") as threads:
         return next(filter(None, threads.map(partial(_damage, again=again), readers, entries)), "")

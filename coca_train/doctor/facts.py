@@ -19,9 +19,8 @@ from packaging.version import InvalidVersion, Version
 from coca_train.config.schema import EngineConfig
 from coca_train.engine.process import choose_device
 from coca_train.runtime import dist
-from coca_train.runtime.compilers import missing
 from coca_train.runtime.errors import UserError
-from coca_train.runtime.machine import cores
+from coca_train.runtime.machine import cores, missing_compiler
 
 DISTRIBUTION = "coca-train"
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"  # in a checkout; an installed package has none
@@ -181,7 +180,7 @@ def facts(engine: EngineConfig, names: Sequence[str], in_full: bool = True) -> F
         threads=torch.get_num_threads(),
         infiniband=len(_entries("/sys/class/infiniband")),
         environment={name: value for name, value in sorted(os.environ.items()) if VARIABLES.fullmatch(name)},
-        no_compiler=missing(device.type) or ("", ""),
+        no_compiler=missing_compiler(device.type) or ("", ""),
     )
 
 

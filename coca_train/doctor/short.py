@@ -32,7 +32,7 @@ def lines(ranks: Sequence[Facts], wanted: Pins, n_sources: int, compiles_blocks:
     devices = Counter(each.gpu.name if each.gpu else each.device for each in ranks)
     rows = [*machines.versions(ranks, wanted), *machines.devices(ranks), *machines.limits(ranks, 2 * n_sources)]
     rows += [machines.shared_memory(ranks), machines.environment(ranks)]
-    if not ranks[0].no_compiler[0]:  # which rank 0 says itself (runtime/compilers.py); the others are silent
+    if not ranks[0].no_compiler[0]:  # which rank 0 says itself (runtime/machine.py); the others are silent
         rows.append(machines.compilers(ranks, compiles_blocks))
     versions = ", ".join(f"{name} {ranks[0].versions[name]}" for name in MAIN if name in ranks[0].versions)
     alike = "on all ranks" if all(each.versions == ranks[0].versions for each in ranks) else "on rank 0, NOT ON ALL"

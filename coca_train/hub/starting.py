@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from coca_train.checkpoint.naming import unused_name
+from coca_train.checkpoint.manifest import unused_name
 from coca_train.checkpoint.opening import read_record
 from coca_train.config.schema import Config
 from coca_train.hub import config_json, conversions, importing, transformers_side

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coca_train.models.loss import score_in_passes
 from coca_train.runtime import IGNORE
-from coca_train.runtime.compilers import compiles
+from coca_train.runtime.machine import can_compile
 
 BLOCK = 4096  # logits that a program holds at once
 N_WARPS = 16
@@ -23,7 +23,7 @@ N_WARPS = 16
 
 def score(logits_nV: Tensor, targets_n: Tensor, device: str) -> tuple[Tensor, Tensor]:
     """`models.loss.Score`: the kernel on CUDA, where Triton can compile it (and as if it could on the meta device)."""
-    if device != "cuda" or not (logits_nV.is_meta or compiles(device)) or logits_nV.dtype == torch.float64:
+    if device != "cuda" or not (logits_nV.is_meta or can_compile(device)) or logits_nV.dtype == torch.float64:
         return score_in_passes(logits_nV, targets_n, device)
     return score_in_place(logits_nV, targets_n), logits_nV
 

@@ -1,6 +1,6 @@
 """What the GPUs of a run send one another in an optimizer step, and what its update moves, by the engine's settings.
 
-Read from DeepSpeed 0.19.8 as `engine/deepspeed_settings.py` sets it up, and held against it on ranks of a fake process
+Read from DeepSpeed 0.19.8 as `engine/deepspeed.py` sets it up, and held against it on ranks of a fake process
 group (tests/planning/test_collectives.py). b: bytes of the compute dtype; g: of the gradients on their way
 (communication_dtype: 4, 2 in bf16; left to us 4, in fp16 2); parameters are the trained ones but where all is said; M
 micro batches a step. With gradient_reduction=owner an all-reduce is a reduce, but in ZeRO 0 and in bf16 ZeRO 1.

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coca_train.checkpoint.commit import SPARE
 from coca_train.checkpoint.format import file_size
-from coca_train.checkpoint.publishing import SPARE
 from coca_train.engine.base import spec_of
 from coca_train.planning.outline import Outline
 

@@ -23,10 +23,10 @@ from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, UserError
 from coca_train.runtime.machine import cores
-from coca_train.runtime.signals import StopRequest
+from coca_train.runtime.shutdown import StopRequest
 from coca_train.schedule import resolve
 from coca_train.settings import load_saved
-from coca_train.training.tokens import commands_for_own_tokens
+from coca_train.training.data import commands_for_own_tokens
 
 THREADS = 4  # of a rank, that draw
 

@@ -144,7 +144,7 @@ def test_the_others_wait_as_long_as_the_heart_beats(tmp_path: Path, monkeypatch:
 
 
 def test_the_others_give_up_when_it_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PeerLost, match=r"E-RUN-15 rank 1: .*no sign of life of rank 0.*Fix: "):
+    with pytest.raises(PeerLost, match=r"E-RUN-15 rank 1: .*rank 0"):
         other_rank(tmp_path, monkeypatch, 0.2)._watch()
 
 
@@ -166,11 +166,11 @@ def test_a_lock_from_the_future_is_broken_in_two_minutes(tmp_path: Path) -> None
     path = tmp_path / "run.lock"
     path.write_text(json.dumps({"pid": 1, "host": "other", "machine": "elsewhere", "since": "then", "token": "t"}))
     os.utime(path, (time.time() + 1e7,) * 2)
-    message = rf"E-RUN-08 .*in the future.*in 2 minutes, or, when .* rm {path}"
+    message = rf"E-RUN-08 .*2 minutes.* rm {path}"
     with pytest.raises(LockedError, match=message), RunLock(tmp_path):
         pass
     assert abs(path.stat().st_mtime - time.time()) < 60
-    with pytest.raises(LockedError, match="one process writes a run"), RunLock(tmp_path):
+    with pytest.raises(LockedError, match="E-RUN-08"), RunLock(tmp_path):
         pass
     os.utime(path, (path.stat().st_mtime - lock.STALE_AFTER_S,) * 2)
     with RunLock(tmp_path):
