@@ -102,9 +102,10 @@ def train(loaded: Loaded, folders: Sequence[Path] = ()) -> None:
         held_out = {plan.stage.name: plan.validation.held_out.fingerprint() for plan in plans}
         # The record before the checkpoints: it says which run they must belong to.
         with explained("drawing the initial weights, for their digests"):
-            digests = initial_digests(initial, config.run.seed) if dist.on_main(lambda: begins_anew(run_dir)) else {}
+            is_new = dist.on_main(lambda: begins_anew(run_dir))
+            digests = initial_digests(initial, config.run.seed) if is_new else {}
         note = begins_from.note if begins_from is not None else None
-        record = dist.on_main(lambda: open_record(run_dir, loaded, stages, fingerprints, held_out, digests, note))
+        record = dist.on_main(partial(open_record, run_dir, loaded, stages, fingerprints, held_out, digests, note))
         dist.on_main(lambda: keep_data(run_dir, tokenizer, plans[-1].validation.held_out))
         newest = find_newest(config.run.resume, run_dir, record["run_id"])
         # The metrics after them: records of steps that will be done again are dropped.

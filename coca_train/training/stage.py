@@ -17,7 +17,7 @@ from coca_train.data.held_out import Validation
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.engine.base import DTYPES, Engine
+from coca_train.engine.base import DTYPES, Engine, InitParameter
 from coca_train.evaluation.measures.perplexity import validation_loss
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
@@ -99,18 +99,7 @@ def train_stage(
             seed=config.run.seed,
         )
         reader, n_readers = dist.reader(config.engine.sequence_parallel)
-        memory = engine.SegmentMemorySize(config.model.n_layers, outline.position.memory_len, config.model.d_model)
-        with waiting("the start of the engine"), explained("building the engine, the model and the optimizer"):
-            runner = engine.build(
-                config.engine,
-                config.optim,
-                partial(build_model, config, context.n_tokens, stage.trainable, stage.lora),
-                init if origin is None else None,
-                trainable=stage.trainable,
-                micro_batch_size=config.train.micro_batch_size,
-                accumulation=config.train.global_batch_size // (config.train.micro_batch_size * n_readers),
-                memory=memory if memory.memory_len else None,
-            )
+        runner = build_engine(plan, context.n_tokens, init if origin is None else None)
         start_step = 0
         with waiting("reading the checkpoint"), explained("reading the checkpoint"):
             if origin is not None and resumed:
@@ -200,6 +189,25 @@ def train_stage(
             "it was written; the next stage begins from it. Fix: check the disk, run the same command again"
         )
     return last
+
+
+def build_engine(plan: StagePlan, n_tokens: int, init: InitParameter | None) -> Engine:
+    """COLLECTIVE. Build the engine of a stage. n_tokens: rows of the embedding. init: None: a checkpoint is loaded
+    next."""
+    stage, config = plan.stage, plan.stage.config
+    _, n_readers = dist.reader(config.engine.sequence_parallel)
+    memory = engine.SegmentMemorySize(config.model.n_layers, plan.outline.position.memory_len, config.model.d_model)
+    with waiting("the start of the engine"), explained("building the engine, the model and the optimizer"):
+        return engine.build(
+            config.engine,
+            config.optim,
+            partial(build_model, config, n_tokens, stage.trainable, stage.lora),
+            init,
+            trainable=stage.trainable,
+            micro_batch_size=config.train.micro_batch_size,
+            accumulation=config.train.global_batch_size // (config.train.micro_batch_size * n_readers),
+            memory=memory if memory.memory_len else None,
+        )
 
 
 def describe_origin(first_step: int, origin: checkpoint.Checkpoint | None, resumed: bool) -> str:
