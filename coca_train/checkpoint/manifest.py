@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from coca_train.checkpoint.format import ShardReader
 from coca_train.engine.base import Engine
@@ -25,22 +27,76 @@ FOLDER = "checkpoints"
 LONGEST_NAME = 100  # of a run, as run.name is checked
 STEP_FOLDER = re.compile(r"step-(\d{8})")
 SHARD = re.compile(r"state-\d{5}-of-\d{5}\.safetensors")
-KEYS = {
-    "format", "run_id", "step", "world_size", "zero_stage", "dtype", "trainable",
-    "model_digest", "data_fingerprint", "counters", "progress", "files", "digest",
-}  # fmt: skip
-TYPES: dict[str, type] = {
-    "run_id": str, "step": int, "world_size": int, "zero_stage": int, "dtype": str, "trainable": list,
-    "model_digest": str, "data_fingerprint": dict, "counters": dict, "progress": dict, "files": list,
-}  # fmt: skip
 LORA = "lora"  # a further key of checkpoints with adapters: programs that know none refuse them
 # Another one, of checkpoints with tensors that lie in several files: {name: {shape, parts: [[file, start, stop], …]}},
 # elements [start, stop) by the number of the file that has them, under the tensor's own name and flat.
 CUT = "cut"
 
-
 Spec = Mapping[str, tuple[int, ...]]  # shapes of the tensors of a state, by name
 Range = tuple[str, int, int]  # elements [start, stop) of a tensor, by its name
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _File(BaseModel, strict=True):
+    name: str
+    bytes: int
+    sha256: str
+
+
+class _Adapters(BaseModel, strict=True):
+    rank: Positive
+    alpha: Positive
+
+
+class _Counters(BaseModel, strict=True):
+    adam_step: Number
+    skipped_steps: Number
+    loss_scaler: dict[str, Any] = {}
+
+
+class _CutTensor(BaseModel, strict=True, extra="forbid"):
+    """A tensor that lies in several files, of which each has elements [start, stop)."""
+
+    shape: list[Count]
+    parts: list[Annotated[list[Count], Field(min_length=3, max_length=3)]]
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "_CutTensor":
+        """Refuse a tensor that lacks an element, or has one twice."""
+        ends = [0, *(stop for _, _, stop in self.parts)]
+        if [start for _, start, _ in self.parts] != ends[:-1] or ends != sorted(ends):
+            raise ValueError("parts do not follow one another")
+        if ends[-1] != math.prod(self.shape):
+            raise ValueError("parts do not cover the shape")
+        return self
+
+
+class _Manifest(BaseModel, strict=True, extra="forbid"):
+    """What can have been written."""
+
+    format: int
+    run_id: str
+    step: Annotated[int, Field(ge=0, lt=10**8)]
+    world_size: int
+    zero_stage: int
+    dtype: str
+    trainable: list[str]
+    model_digest: str
+    data_fingerprint: dict[str, Any]
+    counters: _Counters | Annotated[dict[str, Any], Field(max_length=0)]  # none where no step was ever done: an import
+    progress: dict[str, Any]
+    files: list[_File]
+    digest: str
+    lora: _Adapters = _Adapters(rank=1.0, alpha=1.0)
+    cut: dict[str, _CutTensor] = {}
+
+    @model_validator(mode="after")
+    def _files_exist(self) -> "_Manifest":
+        if any(file >= len(self.files) for tensor in self.cut.values() for file, _, _ in tensor.parts):
+            raise ValueError("a tensor lies in a file that is not listed")
+        return self
 
 
 class Refused(ValueError):
@@ -153,10 +209,13 @@ def read(path: Path) -> dict[str, Any]:
         raise Refused(f"E-CKP-08 {NAME} cannot be read: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("digest") != digest_of(manifest):
         raise Refused(f"E-CKP-08 {NAME} is damaged: its digest differs")
-    if manifest.get("format") != FORMAT or set(manifest) - {LORA, CUT} != KEYS:
+    if manifest.get("format") != FORMAT or manifest.keys() - _Manifest.model_fields:
         raise Refused(f"E-CKP-09 format {manifest.get('format')!r}, this version reads {FORMAT}")
-    if (key := _mistyped(manifest)) is not None:
-        raise Refused(f"E-CKP-08 {NAME} is damaged: {key} is {str(manifest.get(key))[:80]!r}")
+    try:
+        _Manifest.model_validate(manifest)  # a digest that is right says only that someone made it
+    except ValidationError as error:
+        key = str((*error.errors()[0]["loc"], CUT)[0])
+        raise Refused(f"E-CKP-08 {NAME} is damaged: {key} is {str(manifest.get(key))[:80]!r}") from None
     if folder_name(manifest["step"]) != path.name:
         raise Refused(f"E-CKP-13 the manifest is of step {manifest['step']}")
     listed, present = {entry["name"] for entry in manifest["files"]}, {entry.name for entry in path.iterdir()} - {NAME}
@@ -169,67 +228,6 @@ def read(path: Path) -> dict[str, Any]:
         if not SHARD.fullmatch(entry["name"]) or size != entry["bytes"]:
             raise Refused(f"E-CKP-05 {entry['name']} has {size} bytes, not {entry['bytes']}")
     return manifest
-
-
-def _mistyped(manifest: dict[str, Any]) -> str | None:
-    """Return the first key whose value cannot have been written: a digest that is right says only that someone made
-    it."""
-    for key, kind in TYPES.items():
-        if not isinstance(manifest[key], kind) or isinstance(manifest[key], bool):
-            return key
-    if not 0 <= manifest["step"] < 10**8:
-        return "step"
-    if not all(isinstance(name, str) for name in manifest["trainable"]):
-        return "trainable"
-    for entry in manifest["files"]:
-        if not isinstance(entry, dict) or [type(entry.get(key)) for key in ("name", "bytes", "sha256")] != [
-            str,
-            int,
-            str,
-        ]:
-            return "files"
-    lora = manifest.get(LORA, {"rank": 1, "alpha": 1.0})
-    if not isinstance(lora, dict) or not all(_is_above_0(lora.get(key)) for key in ("rank", "alpha")):
-        return LORA
-    if not _is_cut(manifest.get(CUT, {}), len(manifest["files"])):
-        return CUT
-    counters = manifest["counters"]
-    # None at all in a run that was imported: no step was ever done in it.
-    if counters and not all(_is_number(counters.get(key)) for key in ("adam_step", "skipped_steps")):
-        return "counters"
-    if not isinstance(counters.get("loss_scaler", {}), dict):
-        return "counters"
-    return None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-
-
-def _is_above_0(value: Any) -> bool:
-    return _is_number(value) and value > 0
-
-
-def _is_cut(cut: Any, n_files: int) -> bool:
-    """Whether each tensor that is cut has all of its elements, each once."""
-    if not isinstance(cut, dict):
-        return False
-    for entry in cut.values():
-        if not isinstance(entry, dict) or entry.keys() != {"shape", "parts"}:
-            return False
-        shape, parts = entry["shape"], entry["parts"]
-        if not isinstance(parts, list) or not all(_are_counts(one) for one in (shape, *parts)):
-            return False
-        if any(len(part) != 3 or part[0] >= n_files for part in parts):
-            return False
-        ends = [0, *(stop for _, _, stop in parts)]
-        if [start for _, start, _ in parts] != ends[:-1] or ends != sorted(ends) or ends[-1] != math.prod(shape):
-            return False
-    return True
-
-
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, list) and all(type(one) is int and 0 <= one < 2**63 for one in value)
 
 
 def miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> str:
