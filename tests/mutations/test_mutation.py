@@ -78,7 +78,8 @@ def test_drawing_again_keeps_what_is_there_and_fills_up(folder):
     drawn = draw(folder, [seen, mutation("Queue.gone", "n = 2")])
     assert drawn[0] == replace(seen, id="data-01", room="data")
     assert [each.id for each in drawn] == [f"data-{n:02d}" for n in range(1, len(drawn) + 1)]
-    assert {each.original for each in drawn} == {"self.total += n", "if n < 0:", "return n"}
+    originals = {each.original for each in drawn}  # two of a function at most
+    assert len(drawn) == 3 and {"self.total += n", "return n"} < originals
     assert draw(folder, drawn) == drawn
 
 
