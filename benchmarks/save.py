@@ -98,7 +98,7 @@ def train(words: list[str]) -> int:
         engine.train_step = timed(engine.train_step, seconds["step"])
         saver = tools.save
         assert isinstance(saver, Saver)
-        saver._tell = noting(saver._tell, lambda: seconds["written"].append(saver.saves.beside_s))
+        saver._log_duration = noting(saver._log_duration, lambda: seconds["written"].append(saver.saves.background_s))
         run_stage(config, engine, batches, tools._replace(save=timed(saver, seconds["save"])), **steps)
         seconds["copy"] = copies(engine)
         if dist.is_main():

@@ -2,7 +2,7 @@
 
 import sys
 
-from coca_train.runtime import leaving
+from coca_train.runtime import shutdown
 from coca_train.runtime.entry import run
 
 RESUMING = ("tokenize",)  # ends with 75 when it is asked to stop; the others end of the signal
@@ -21,5 +21,5 @@ def _main(argv: list[str]) -> int | None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1] in RESUMING:
-        leaving.begin()
+        shutdown.begin()
     sys.exit(main())

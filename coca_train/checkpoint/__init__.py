@@ -1,9 +1,8 @@
 """What a run must remember, committed atomically and verified before it is trusted."""
 
-from coca_train.checkpoint.commit import MAX_FAILURES, Saves
+from coca_train.checkpoint.commit import MAX_FAILURES, Saves, prune
 from coca_train.checkpoint.lock import RunLock
 from coca_train.checkpoint.manifest import Checkpoint, Meta
-from coca_train.checkpoint.publishing import prune
 from coca_train.checkpoint.recovery import begin, find, load, load_weights, newest, sweep
 from coca_train.checkpoint.weights import Frozen, Weights, open_weights
 

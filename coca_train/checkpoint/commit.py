@@ -19,8 +19,10 @@ What is written when, and what a kill right after it leaves:
 A rename makes visible only what was synced before it, and nothing is deleted before newer checkpoints have verified.
 """
 
+import contextlib
+import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,25 +32,23 @@ from typing import Any
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import NonFinite, file_size
 from coca_train.checkpoint.lock import RunLock
-from coca_train.checkpoint.manifest import FOLDER, Meta
-from coca_train.checkpoint.publishing import body_of, open_folder, publish, with_files
-from coca_train.checkpoint.recovery import first_verified, trust
-from coca_train.checkpoint.weights import Frozen, Spec
-from coca_train.checkpoint.writing import HostCopy, Part, Task, room, shapes, write_shard
+from coca_train.checkpoint.manifest import FOLDER, Meta, Spec
+from coca_train.checkpoint.recovery import TEMPORARY, TRASH, first_verified, mark_verified, step_folders, verified
+from coca_train.checkpoint.weights import Frozen
+from coca_train.checkpoint.writing import HostCopy, Part, Task, elements_to_copy, shard_shapes, write_shard
 from coca_train.engine.base import Engine
 from coca_train.engine.process import ran_out
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import DeviceMemoryError, DivergedError, LockedError, StorageError, UserError
 
 MAX_FAILURES = 3  # consecutive; then the run gives up with the error of the last
+SPARE = 16 << 20  # [bytes] left free beside a checkpoint
 ABANDON_S = 5.0  # for a thread to see that nobody wants its work any more
-ERRORS = {"storage": StorageError, "memory": DeviceMemoryError, "nonfinite": DivergedError, "locked": LockedError}
-Failure = tuple[str, str]  # (one of ERRORS; the message)
 
 
 @dataclass
-class _InFlight:
-    """A save that goes on. body: its manifest, but for the files.
+class _Save:
+    """A save in flight. body: its manifest without the files.
 
     writing: of this rank; None: it could not begin, and `failure` says why. publishing: of rank 0, once all have
     written.
@@ -60,7 +60,7 @@ class _InFlight:
     parts: list[Part]
     body: dict[str, Any]
     writing: Task[dict[str, Any]] | None = None
-    failure: Failure | None = None
+    failure: UserError | None = None
     written: bool = False
     publishing: Task[str] | None = None
 
@@ -71,13 +71,13 @@ class _InFlight:
 
 
 class Saves:
-    """The saves of an engine into a run directory, one at a time, each beside the training.
+    """The saves of an engine into a run directory, one at a time, each in the background of the training.
 
     frozen: where the weights that are not trained come from, exactly; None: from the engine.
 
     `begin` and `proceed` raise DivergedError when the state is not finite and LockedError when another process has
-    taken over the run; nothing is published then. What they return as an error, for full or failing storage and for
-    memory that is short, is the same on every rank; the last good checkpoint stays.
+    taken over the run; nothing is published then. A StorageError or DeviceMemoryError, which leaves the last good
+    checkpoint as it was, is returned by `begin` and kept in `error` by `proceed`, the same on every rank.
     """
 
     def __init__(
@@ -87,166 +87,248 @@ class Saves:
         self._copy = HostCopy(engine.device)
         self._reserving: Task[None] | None = None
         self._abandoned = Event()
-        self._in_flight: _InFlight | None = None
-        self.error: UserError | None = None  # of the last one that has ended
-        self.beside_s = 0.0  # that the slowest rank wrote, and rank 0 published, of that one
+        self._save: _Save | None = None
+        self.error: UserError | None = None  # of the last save that has ended
+        self.background_s = 0.0  # that the slowest rank wrote, and rank 0 published, of that save
 
     @property
     def in_flight(self) -> bool:
-        """Whether one has begun and not ended: the same on every rank."""
-        return self._in_flight is not None
+        """Whether a save has begun and not ended: the same on every rank."""
+        return self._save is not None
 
     def reserve(self) -> None:
         """Take the memory for the copies in a thread, so that the first save need not. What is too much, it says."""
-        self._reserving = Task(partial(self._copy.reserve, room(self._engine.slices(), self._frozen)))
+        self._reserving = Task(partial(self._copy.reserve, elements_to_copy(self._engine.slices(), self._frozen)))
 
     def begin(self, step: int, meta: Meta) -> UserError | None:
         """COLLECTIVE. Copy the engine's state and begin to write it as checkpoints/step-XXXXXXXX. None is in flight."""
-        assert self._in_flight is None
+        assert self._save is None
         target, spec = self._root / manifest.folder_name(step), self._engine.state_spec()
-        # A run that goes on from its last step, to report only, comes here again: what verifies is never written anew.
+        # A run that goes on from its last step, to report only, comes here again: what verifies is never written twice.
         if first_verified([target], meta.run_id)[0]:
             return None
-        name, failure = _on_rank_0(lambda: open_folder(self._root, step, file_size(spec)), self._root)
+        name, failure = _on_rank_0(lambda: make_folder(self._root, step, file_size(spec)), self._root)
         if failure is not None:
-            return _told(failure)
-        body, folder = body_of(step, self._engine, meta), self._root / name
-        self._in_flight = one = _InFlight(target, folder, spec, [], body)
+            return _raise_unless_harmless(failure)
+        body = manifest.describe_state(step, self._engine, meta)
+        self._save = save = _Save(target, self._root / name, spec, [], body)
         if self._reserving is not None:
             self._reserving.join()
         try:
-            one.parts = self._copy.take(self._engine.slices(), self._frozen)
+            save.parts = self._copy.take(self._engine.slices(), self._frozen)
             identity = {"run_id": meta.run_id, "step": str(step)}
             identity |= {"rank": str(dist.rank()), "world_size": str(dist.world_size())}
-            shard = partial(
-                write_shard, folder / _shard_name(), one.parts, spec, identity, self._frozen, self._abandoned
-            )
-            one.writing = Task(shard)
+            path = save.folder / _shard_name()
+            save.writing = Task(partial(write_shard, path, save.parts, spec, identity, self._frozen, self._abandoned))
         except Exception as problem:
-            one.failure = _failure(problem, self._root, step, 0)
+            save.failure = _as_failure(problem, self._root, step)
         return None
 
     def proceed(self, wait: bool) -> bool:
-        """COLLECTIVE. Take the one in flight on from where it is; whether it has ended, with or without an `error`.
+        """COLLECTIVE. Advance the save in flight; return whether it has ended, with or without an `error`.
         wait: until it has."""
-        one = self._in_flight
-        assert one is not None
-        while wait or dist.all_reduce([float(one.is_done())], "min")[0]:
-            if one.written:
-                self._in_flight = None
-                self._end(one, *_on_rank_0(lambda: one.publishing and one.publishing.result(), self._root))
+        save = self._save
+        assert save is not None
+        while wait or dist.all_reduce([float(save.is_done())], "min")[0]:
+            if save.written:
+                self._save = None
+                self._end(save, *_on_rank_0(lambda: save.publishing and save.publishing.result(), self._root))
                 return True
-            if (failure := self._all_written(one)) is not None:
-                self._in_flight = None
-                self._end(one, None, failure)
+            if (failure := self._gather_shards(save)) is not None:
+                self._save = None
+                self._end(save, None, failure)
                 return True
         return False
 
-    def _all_written(self, one: _InFlight) -> Failure | None:
-        """COLLECTIVE. What the ranks have written, handed to rank 0; or the failure of one of them."""
-        record, failure = _result(one)
-        seconds = one.writing.seconds if one.writing is not None else 0.0
-        ranges = [(part.name, part.start, part.stop) for part in one.parts]
-        reports = dist.all_gather_object((record, ranges, seconds, failure))
-        one.written, one.parts = True, []
-        self.beside_s = max(seconds for _, _, seconds, _ in reports)
+    def _gather_shards(self, save: _Save) -> UserError | None:
+        """COLLECTIVE. Tell rank 0 what the ranks have written, and have it publish that; or the failure of one rank."""
+        shard, failure = _await_shard(save)
+        seconds = save.writing.seconds if save.writing is not None else 0.0
+        ranges = [(part.name, part.start, part.stop) for part in save.parts]
+        reports = dist.all_gather_object((shard, ranges, seconds, failure))
+        save.written, save.parts = True, []
+        self.background_s = max(seconds for _, _, seconds, _ in reports)
         failure = next((failure for *_, failure in reports if failure), None)
         if failure is None and dist.is_main():
-            files, ranges = [record for record, *_ in reports], [ranges for _, ranges, _, _ in reports]
-            body = with_files(one.body, one.spec, files, ranges)
-            one.publishing = Task(partial(publish, one.folder, one.target, body, self._lock))
+            shards, ranges = [shard for shard, *_ in reports], [ranges for _, ranges, _, _ in reports]
+            body = manifest.add_files(save.body, save.spec, shards, ranges)
+            save.publishing = Task(partial(publish, save.folder, save.target, body, self._lock))
         return failure
 
-    def _end(self, one: _InFlight, digest: str | None, failure: Failure | None) -> None:
-        """COLLECTIVE. digest: of the manifest of what is a checkpoint now."""
+    def _end(self, save: _Save, digest: str | None, failure: UserError | None) -> None:
+        """COLLECTIVE. Mark what is a checkpoint now as verified, or remove what a failure leaves. digest: of the
+        manifest."""
         self.error = None
         if failure is None:
             assert digest is not None
-            trust(one.target, digest)
-            self.beside_s += one.publishing.seconds if one.publishing is not None else 0.0
+            mark_verified(save.target, digest)
+            self.background_s += save.publishing.seconds if save.publishing is not None else 0.0
             return
         # A disk that fails now may refuse this too; the next start sweeps what is left.
-        _on_rank_0(lambda: durable.remove_tree(one.folder), self._root)
-        self.error = _told(failure)
+        _on_rank_0(lambda: durable.remove_tree(save.folder), self._root)
+        self.error = _raise_unless_harmless(failure)
 
     def free(self) -> None:
         """Give the memory for the copies back, until the next save. None is in flight."""
-        assert self._in_flight is None
+        assert self._save is None
         self._copy = HostCopy(self._engine.device)
 
     def abandon(self) -> None:
-        """Let go of the one in flight, where the other ranks cannot be asked: the next start sweeps it."""
+        """Let go of the save in flight, where the other ranks cannot be asked: the next start sweeps it."""
         self._abandoned.set()
-        one, self._in_flight = self._in_flight, None
-        for task in (one.writing, one.publishing) if one is not None else ():
+        save, self._save = self._save, None
+        for task in (save.writing, save.publishing) if save is not None else ():
             if task is not None:
                 task.join(ABANDON_S)
 
 
-def _told(failure: Failure) -> UserError:
-    """The error of a failure that leaves the run as it was; others are raised."""
-    kind, message = failure
-    error = ERRORS[kind](message)
-    if kind in ("storage", "memory"):
-        return error
-    raise error
+# ---- what rank 0 does on the disk
+
+
+def make_folder(root: Path, step: int, size: int) -> str:
+    """Make the temporary folder of a save and return its name. Raises OSError at once when the disk cannot hold `size`
+    bytes."""
+    if not root.is_dir():
+        os.mkdir(root)
+        durable.sync_folder(root.parent)  # else a power cut could take the folder and all checkpoints in it
+    free = os.statvfs(root)
+    if free.f_bavail * free.f_frsize < size + SPARE:
+        raise OSError(errno.ENOSPC, f"the checkpoint needs {(size + SPARE) / 1e6:.1f} MB")
+    # Never the name of an earlier try: its folder may still be there, and a frozen process may wake up and write in it.
+    name = f"{TEMPORARY}{manifest.folder_name(step)}-{os.urandom(4).hex()}"
+    os.mkdir(root / name)
+    return name
+
+
+def publish(folder: Path, target: Path, body: dict[str, Any], lock: RunLock | None) -> str:
+    """Turn a folder with all shards into the checkpoint `target`; return the digest of its manifest.
+
+    body: of the manifest. lock: of this process. Raises OSError and LockedError.
+    """
+    durable.write_new(folder / manifest.NAME, manifest.encode(body))
+    durable.sync_folder(folder)
+    # As late as can be: this process may have been frozen while another took over the run. A moment is left before the
+    # rename; in it, both would publish the same step of the same run.
+    if lock is not None:
+        lock.check()
+    trash = target.with_name(f"{TRASH}{target.name}-{os.urandom(4).hex()}")
+    damaged = os.path.lexists(target)  # a good one would have been kept
+    if damaged:
+        os.rename(target, trash)  # a folder cannot be renamed over one that is not empty
+    os.rename(folder, target)
+    durable.sync_folder(target.parent)
+    durable.replace(target.parent / "latest", f"{target.name}\n".encode())
+    if damaged:
+        durable.remove_tree(trash)
+    return manifest.digest_of(body)
+
+
+def prune(
+    run_dir: Path,
+    keep: int,
+    run_id: str,
+    always: Container[int] = (),
+    delete: Callable[[Path], object] = durable.remove_tree,
+) -> list[str]:
+    """COLLECTIVE. Delete all but the newest `keep` verified checkpoints; return the names of the deleted.
+
+    always: steps whose checkpoints stay as well. delete: called on rank 0 with each folder, renamed to trash.
+
+    A folder goes only when `keep` newer ones verify, and by a rename first: a kill in between leaves
+    either a whole checkpoint or trash. Storage errors leave the rest for the next time.
+    """
+    assert keep >= 2
+    root = run_dir / FOLDER
+    folders = dist.broadcast_object(step_folders(root) if dist.is_main() else [])
+    if all(manifest.step_of(folder) in always for folder in folders[keep:]):
+        return []  # nothing is to be verified for
+    good = 0
+    for number, folder in enumerate(folders):
+        good += verified(folder, run_id, again=False)[0] is not None
+        if good == keep:
+            rest = [path for path in folders[number + 1 :] if manifest.step_of(path) not in always]
+            return dist.broadcast_object(_move_to_trash(rest, delete) if dist.is_main() else [])
+    return []
+
+
+def _move_to_trash(folders: list[Path], delete: Callable[[Path], object]) -> list[str]:
+    """Rename and delete folders; return the names of those that are gone, as the disk may refuse to let go of one."""
+    names = []
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            trash = folder.with_name(f"{TRASH}{folder.name}-{os.urandom(4).hex()}")
+            os.rename(folder, trash)
+            names.append(folder.name)
+            delete(trash)
+    return names
+
+
+# ---- failures
+
+
+def _raise_unless_harmless(failure: UserError) -> UserError:
+    """Return a failure that leaves the run as it was; raise any other."""
+    if isinstance(failure, StorageError | DeviceMemoryError):
+        return failure
+    raise failure
 
 
 def _shard_name() -> str:
     return manifest.shard_name(dist.rank(), dist.world_size())
 
 
-def _result(one: _InFlight) -> tuple[dict[str, Any] | None, Failure | None]:
-    """What this rank's thread has written, or why it has not."""
-    if one.writing is None:
-        return None, one.failure
+def _await_shard(save: _Save) -> tuple[dict[str, Any] | None, UserError | None]:
+    """Wait for this rank's thread; return the manifest's entry of its shard, or why there is none."""
+    if save.writing is None:
+        return None, save.failure
     try:
-        return {"name": _shard_name(), "rank": dist.rank(), **one.writing.result()}, None
+        return {"name": _shard_name(), "rank": dist.rank(), **save.writing.result()}, None
     except Exception as problem:
-        need = file_size(shapes(one.parts, one.spec))
-        return None, _failure(problem, one.target.parent, one.body["step"], need)
+        need = file_size(shard_shapes(save.parts, save.spec))
+        return None, _as_failure(problem, save.target.parent, save.body["step"], need)
 
 
-def _failure(problem: Exception, where: Path, step: int, need: int) -> Failure:
-    """A problem of this rank, for all. need: what it has to write [bytes]. What is a bug is raised."""
+def _as_failure(problem: Exception, where: Path, step: int, need: int = 0) -> UserError:
+    """Return the error of a save that failed on this rank, for all ranks; raise a bug. need: what it has to write
+    [bytes]."""
     if isinstance(problem, NonFinite):
-        return "nonfinite", (
+        return DivergedError(
             f"E-CKP-18 step {step}: {problem} holds NaN or infinity; nothing was saved. "
             "Fix: go back to an earlier checkpoint with a lower optim.lr"
         )
     if ran_out(problem):
         reason = (str(problem) or "host memory").splitlines()[0][:200]
-        return "memory", (
+        return DeviceMemoryError(
             f"E-RUN-33 {where}: no memory on rank {dist.rank()} for a copy of its part of the state ({reason}), which "
-            "a save writes beside the training; the last checkpoint is untouched. Fix: fewer ranks on a machine, more "
-            "sharding (engine.zero_stage), or a machine with more memory"
+            "a save writes in the background of the training; the last checkpoint is untouched. Fix: fewer ranks on a "
+            "machine, more sharding (engine.zero_stage), or a machine with more memory"
         )
     if isinstance(problem, OSError):
-        return _storage_failure(where, problem, need)
+        return _storage_error(where, problem, need)
     raise problem
 
 
-def _on_rank_0(action: Callable[[], Any], where: Path) -> tuple[Any, Failure | None]:
-    """COLLECTIVE. Run on rank 0; its result or its failure, on every rank."""
-    result, error = None, None
+def _on_rank_0(action: Callable[[], Any], where: Path) -> tuple[Any, UserError | None]:
+    """COLLECTIVE. Run the action on rank 0; return its result or its failure on every rank."""
+    result, failure = None, None
     if dist.is_main():
         try:
             result = action()
         except OSError as problem:
-            error = _storage_failure(where, problem)
+            failure = _storage_error(where, problem)
         except LockedError as problem:
-            error = ("locked", str(problem))
-    return dist.broadcast_object((result, error))
+            failure = problem
+    return dist.broadcast_object((result, failure))
 
 
-def _storage_failure(where: Path, problem: OSError, need: int | None = None) -> Failure:
+def _storage_error(where: Path, problem: OSError, need: int | None = None) -> StorageError:
     try:
         free = os.statvfs(where if where.exists() else where.parent)
         have = f"{free.f_bavail * free.f_frsize / 1e6:.1f} MB free"
     except OSError:
         have = "free space unknown"
     needed = f"needs {need / 1e6:.1f} MB, has" if need is not None else "has"
-    return "storage", (
+    return StorageError(
         f"E-RUN-09 {where}: the checkpoint could not be written on rank {dist.rank()} ({problem}); "
         f"the disk {needed} {have}. Fix: free space or mend the disk; the last checkpoint is untouched"
     )

@@ -40,7 +40,8 @@ class NonFinite(ValueError):
 
 
 def file_size(spec: dict[str, tuple[int, ...]], dtypes: Mapping[str, torch.dtype] = ALL_FLOAT32) -> int:
-    """Bytes of the data of all tensors of a spec {name: shape}; float32 where `dtypes` does not say otherwise."""
+    """Return the bytes of the data of all tensors of a spec {name: shape}; float32 where `dtypes` does not say
+    otherwise."""
     return sum(dtypes.get(name, torch.float32).itemsize * math.prod(shape) for name, shape in spec.items())
 
 
@@ -151,8 +152,8 @@ class ShardReader:
         return {name: dtype for name, (_, _, dtype) in self._entries.items()}
 
     def sha256(self, again: bool = False) -> str:
-        """Digest of the whole file, read through the same descriptor as the tensors. again: also where this process has
-        read it before and the file system says that it is as it was."""
+        """Return the digest of the whole file, read through the same descriptor as the tensors. again: also where this
+        process has read it before and the file system says that it is as it was."""
         stat = os.fstat(self._descriptor)
         identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
         if not again and identity in _digests:
@@ -165,7 +166,8 @@ class ShardReader:
         return digest.hexdigest()
 
     def values(self, name: str, start: int, stop: int) -> Tensor:
-        """Elements [start, stop) of a tensor: flat, on the CPU, in the precision of the file. From any thread."""
+        """Return the elements [start, stop) of a tensor: flat, on the CPU, in the precision of the file. From any
+        thread."""
         shape, begin, dtype = self._entries[name]
         assert 0 <= start <= stop <= math.prod(shape), (name, start, stop)
         size = dtype.itemsize
@@ -173,7 +175,7 @@ class ShardReader:
         return torch.frombuffer(data, dtype=dtype) if data else torch.zeros(0, dtype=dtype)
 
     def tensor(self, name: str) -> Tensor:
-        """One CPU tensor, in the precision of the file."""
+        """Return one CPU tensor, in the precision of the file."""
         shape = self._entries[name][0]
         return self.values(name, 0, math.prod(shape)).view(shape)
 

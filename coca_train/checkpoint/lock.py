@@ -1,6 +1,5 @@
 """One writer per run directory: a lock file with a heartbeat, and a token that is checked before each publish."""
 
-import contextlib
 import json
 import os
 import socket
@@ -10,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coca_train.checkpoint.naming import unused_name
+from coca_train.checkpoint.manifest import unused_name
+from coca_train.checkpoint.writing import Task
 from coca_train.runtime import dist, durable, outside
-from coca_train.runtime.errors import LockedError, PeerLost, StorageError
+from coca_train.runtime.errors import LockedError, StorageError
 
 HEARTBEAT_S = 30.0
 # Three beats may be lost to a slow disk before a lock counts as left behind.
@@ -22,7 +22,7 @@ NAME = "run.lock"
 
 
 def _machine() -> str:
-    """Where process ids mean the same: this boot of this host, and this pid namespace."""
+    """Return the machine on which process ids mean the same: this boot of this host, and this pid namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{socket.gethostname()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
@@ -31,7 +31,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process of this machine started [clock ticks since boot]; None: there is none, or it is dead."""
+    """Return when a process of this machine started [clock ticks since boot]; None: there is none, or it is dead."""
     try:
         # From the last parenthesis on: the name of a program stands in a pair of them, and may hold spaces and others.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -56,7 +56,6 @@ class RunLock:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._path = run_dir / NAME
-        self._mark = run_dir / f".{NAME}.alone"  # there while rank 0 works for all
         self._token = os.urandom(8).hex()
         self._stop = threading.Event()
         self._heart: threading.Thread | None = None
@@ -92,41 +91,17 @@ class RunLock:
             raise self._locked(holder, "took over this run while we were out")
 
     def alone(self, action: Callable[[], None]) -> None:
-        """COLLECTIVE, while the lock is held. As dist.on_main, for work of minutes.
+        """COLLECTIVE, while the lock is held. Do work of minutes on rank 0.
 
-        The others look at a file of rank 0 meanwhile: no collective waits, so engine.timeout_s has no say. Raises
-        PeerLost on the others when rank 0 gives no sign of life.
+        Rank 0 works in a thread, and all ranks ask each other again and again whether it is done: so no collective
+        waits for longer than a moment, engine.timeout_s has no say, and a rank that is gone is missed at once.
         """
-        problem: Exception | None = None
-        # The mark is there before any rank looks for it: on_main lets none go on earlier.
-        dist.on_main(lambda: durable.replace(self._mark, b""))
-        if dist.is_main():
-            try:
-                action()
-            except Exception as error:
-                problem = error
-            finally:
-                self._mark.unlink(missing_ok=True)
-        else:
-            self._watch()
-        if (problem := dist.broadcast_object(problem)) is not None:
-            raise problem
-
-    def _watch(self) -> None:
-        """Wait until rank 0 has removed its mark, as long as its heart beats."""
-        beat, since = 0.0, time.monotonic()
-        while os.path.lexists(self._mark):
-            with contextlib.suppress(OSError):
-                seen = self._path.lstat().st_mtime
-                if seen != beat:  # another time, not a later one: the clocks of two hosts need not agree
-                    beat, since = seen, time.monotonic()
-            if time.monotonic() > since + STALE_AFTER_S:
-                raise PeerLost(
-                    f"E-RUN-15 rank {dist.rank()}: another rank is gone (no sign of life of rank 0 for "
-                    f"{STALE_AFTER_S:.0f} s in {self._path}). Fix: look at the first error above, then run the same "
-                    "command again"
-                )
+        if dist.world_size() == 1:
+            return action()
+        task = Task(action) if dist.is_main() else None
+        while not dist.all_reduce([float(task is None or task.is_done())], "min")[0]:
             time.sleep(LOOK_S)
+        dist.on_main(lambda: task and task.result())
 
     def _take(self) -> None:
         try:
@@ -156,10 +131,9 @@ class RunLock:
                 "token": self._token,
             }
             durable.replace(self._path, json.dumps(card).encode())
-            self._mark.unlink(missing_ok=True)
 
     def _holder(self) -> dict[str, Any]:
-        """What the lock says of who holds it; {} where it says nothing. Raises OSError: a disk that fails is no
+        """Return what the lock says of who holds it; {} where it says nothing. Raises OSError: a disk that fails is no
         process."""
         try:
             return outside.read_object(self._path, 4096, follow=False)
@@ -176,7 +150,7 @@ class RunLock:
         return self._file_age() < STALE_AFTER_S
 
     def _from_the_future(self, holder: dict[str, Any]) -> LockedError | None:
-        """Of a heartbeat that is dated in the future, and so never grows old; None: it is not.
+        """Return the error of a heartbeat that is dated in the future, and so never grows old; None: it is not.
 
         It is dated anew: a holder that lives goes on beating, and the lock of one that does not is stale two minutes
         from now, whatever the clock said that it was made by.
@@ -192,7 +166,7 @@ class RunLock:
         )
 
     def _file_age(self) -> float:
-        """Seconds since the heartbeat by the clock of the file system, which all hosts share."""
+        """Return the seconds since the heartbeat by the clock of the file system, which all hosts share."""
         probe = self._run_dir / f".{NAME}.probe"
         durable.replace(probe, b"")
         now = probe.stat().st_mtime
@@ -216,7 +190,7 @@ class RunLock:
 
 
 def _named(holder: dict[str, Any]) -> str:
-    """Who holds a lock, in words."""
+    """Return who holds a lock, in words."""
     if not holder:
         return "another process"
     job = f" (SLURM job {holder['job']})" if holder.get("job") else ""

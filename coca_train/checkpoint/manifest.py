@@ -1,6 +1,7 @@
 """The manifest that makes a folder a checkpoint: who it belongs to, what it holds, digests of all of it."""
 
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -10,34 +11,96 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from coca_train.checkpoint.format import ShardReader
-from coca_train.runtime import outside
+from coca_train.engine.base import Engine
+from coca_train.runtime import dist, outside
 
 NAME = "MANIFEST.json"
 FORMAT = 1
 LIMIT = 64 << 20  # [bytes]
 THREADS = 4  # that read files at the same time
 FOLDER = "checkpoints"
+LONGEST_NAME = 100  # of a run, as run.name is checked
 STEP_FOLDER = re.compile(r"step-(\d{8})")
 SHARD = re.compile(r"state-\d{5}-of-\d{5}\.safetensors")
-KEYS = {
-    "format", "run_id", "step", "world_size", "zero_stage", "dtype", "trainable",
-    "model_digest", "data_fingerprint", "counters", "progress", "files", "digest",
-}  # fmt: skip
-TYPES: dict[str, type] = {
-    "run_id": str, "step": int, "world_size": int, "zero_stage": int, "dtype": str, "trainable": list,
-    "model_digest": str, "data_fingerprint": dict, "counters": dict, "progress": dict, "files": list,
-}  # fmt: skip
 LORA = "lora"  # a further key of checkpoints with adapters: programs that know none refuse them
 # Another one, of checkpoints with tensors that lie in several files: {name: {shape, parts: [[file, start, stop], …]}},
 # elements [start, stop) by the number of the file that has them, under the tensor's own name and flat.
 CUT = "cut"
 
+Spec = Mapping[str, tuple[int, ...]]  # shapes of the tensors of a state, by name
+Range = tuple[str, int, int]  # elements [start, stop) of a tensor, by its name
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _File(BaseModel, strict=True):
+    name: str
+    bytes: int
+    sha256: str
+
+
+class _Adapters(BaseModel, strict=True):
+    rank: Positive
+    alpha: Positive
+
+
+class _Counters(BaseModel, strict=True):
+    adam_step: Number
+    skipped_steps: Number
+    loss_scaler: dict[str, Any] = {}
+
+
+class _CutTensor(BaseModel, strict=True, extra="forbid"):
+    """A tensor that lies in several files, of which each has elements [start, stop)."""
+
+    shape: list[Count]
+    parts: list[Annotated[list[Count], Field(min_length=3, max_length=3)]]
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "_CutTensor":
+        """Refuse a tensor that lacks an element, or has one twice."""
+        ends = [0, *(stop for _, _, stop in self.parts)]
+        if [start for _, start, _ in self.parts] != ends[:-1] or ends != sorted(ends):
+            raise ValueError("parts do not follow one another")
+        if ends[-1] != math.prod(self.shape):
+            raise ValueError("parts do not cover the shape")
+        return self
+
+
+class _Manifest(BaseModel, strict=True, extra="forbid"):
+    """What can have been written."""
+
+    format: int
+    run_id: str
+    step: Annotated[int, Field(ge=0, lt=10**8)]
+    world_size: int
+    zero_stage: int
+    dtype: str
+    trainable: list[str]
+    model_digest: str
+    data_fingerprint: dict[str, Any]
+    counters: _Counters | Annotated[dict[str, Any], Field(max_length=0)]  # none where no step was ever done: an import
+    progress: dict[str, Any]
+    files: list[_File]
+    digest: str
+    lora: _Adapters = _Adapters(rank=1.0, alpha=1.0)
+    cut: dict[str, _CutTensor] = {}
+
+    @model_validator(mode="after")
+    def _files_exist(self) -> "_Manifest":
+        if any(file >= len(self.files) for tensor in self.cut.values() for file, _, _ in tensor.parts):
+            raise ValueError("a tensor lies in a file that is not listed")
+        return self
+
 
 class Refused(ValueError):
-    """Why a folder is not a checkpoint that can be trusted."""
+    """A folder is not a checkpoint that can be trusted. Its text says why, with the error's code."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +133,7 @@ def folder_name(step: int) -> str:
 
 
 def step_of(folder: Path) -> int:
-    """The step in the name of a checkpoint's folder."""
+    """Return the step in the name of a checkpoint's folder."""
     return int(folder.name.rpartition("-")[2])
 
 
@@ -78,8 +141,15 @@ def shard_name(rank: int, world_size: int) -> str:
     return f"state-{rank:05d}-of-{world_size:05d}.safetensors"
 
 
+def unused_name(run_dir: Path) -> str:
+    """Return the override that begins another run next to this one: `run.name=quickstart-2`."""
+    base = re.sub(r"-\d+$", "", run_dir.name)[: LONGEST_NAME - 5]
+    names = (f"{base}-{number}" for number in itertools.count(2))
+    return f"run.name={next(name for name in names if not (run_dir.parent / name).exists())}"
+
+
 def digest_of(manifest: dict[str, Any]) -> str:
-    """SHA-256 over everything but the digest itself: a flipped bit in the manifest is found too."""
+    """Return the SHA-256 over everything but the digest itself: a flipped bit in the manifest is found too."""
     body = {key: value for key, value in manifest.items() if key != "digest"}
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -88,8 +158,46 @@ def encode(manifest: dict[str, Any]) -> bytes:
     return json.dumps({**manifest, "digest": digest_of(manifest)}, indent=1, sort_keys=True, allow_nan=False).encode()
 
 
+def describe_state(step: int, engine: Engine, meta: Meta) -> dict[str, Any]:
+    """Return the body of a manifest without the files: what is true of the state at this moment."""
+    return {
+        "format": FORMAT,
+        "run_id": meta.run_id,
+        "step": step,
+        "world_size": dist.world_size(),
+        "zero_stage": engine.zero_stage,
+        "dtype": engine.dtype,
+        "trainable": engine.trainable,
+        "model_digest": meta.model_digest,
+        "data_fingerprint": meta.data_fingerprint,
+        "counters": engine.counters(),
+        "progress": meta.progress,
+    } | ({} if meta.lora is None else {LORA: meta.lora})
+
+
+def add_files(body: dict[str, Any], spec: Spec, files: list[Any], ranges: list[list[Range]]) -> dict[str, Any]:
+    """Return the manifest's body with the files, and what each holds. files, ranges: of each rank."""
+    cut = _cut_tensors(ranges, spec)
+    return body | {"files": files} | ({CUT: cut} if cut else {})
+
+
+def _cut_tensors(ranges: list[list[Range]], spec: Spec) -> dict[str, Any]:
+    """Return the entries of tensors that lie in several shards, for the key `cut`."""
+    parts: dict[str, list[list[int]]] = {}
+    for file, of_one in enumerate(ranges):
+        for name, start, stop in of_one:
+            parts.setdefault(name, []).append([file, start, stop])
+    assert parts.keys() == spec.keys(), sorted(parts.keys() ^ spec.keys())
+    for name, pieces in parts.items():
+        pieces.sort(key=lambda part: part[1:])
+        ends = [0, *(stop for *_, stop in pieces)]
+        # Else a checkpoint would be published that nothing can be loaded from.
+        assert [start for _, start, _ in pieces] == ends[:-1] and ends[-1] == math.prod(spec[name]), (name, pieces)
+    return {name: {"shape": list(spec[name]), "parts": pieces} for name, pieces in parts.items() if len(pieces) > 1}
+
+
 def read(path: Path) -> dict[str, Any]:
-    """The manifest of a step folder and a check of everything that needs no reading of shards. Raises Refused."""
+    """Read the manifest of a step folder, and check everything that needs no reading of shards. Raises Refused."""
     # A link could lead to a folder that changes after it was verified, or out of the run.
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise Refused("E-CKP-20 is not a folder (a link or a file)")
@@ -101,10 +209,13 @@ def read(path: Path) -> dict[str, Any]:
         raise Refused(f"E-CKP-08 {NAME} cannot be read: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("digest") != digest_of(manifest):
         raise Refused(f"E-CKP-08 {NAME} is damaged: its digest differs")
-    if manifest.get("format") != FORMAT or set(manifest) - {LORA, CUT} != KEYS:
+    if manifest.get("format") != FORMAT or manifest.keys() - _Manifest.model_fields:
         raise Refused(f"E-CKP-09 format {manifest.get('format')!r}, this version reads {FORMAT}")
-    if (key := _mistyped(manifest)) is not None:
-        raise Refused(f"E-CKP-08 {NAME} is damaged: {key} is {str(manifest.get(key))[:80]!r}")
+    try:
+        _Manifest.model_validate(manifest)  # a digest that is right says only that someone made it
+    except ValidationError as error:
+        key = str((*error.errors()[0]["loc"], CUT)[0])
+        raise Refused(f"E-CKP-08 {NAME} is damaged: {key} is {str(manifest.get(key))[:80]!r}") from None
     if folder_name(manifest["step"]) != path.name:
         raise Refused(f"E-CKP-13 the manifest is of step {manifest['step']}")
     listed, present = {entry["name"] for entry in manifest["files"]}, {entry.name for entry in path.iterdir()} - {NAME}
@@ -119,68 +230,9 @@ def read(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _mistyped(manifest: dict[str, Any]) -> str | None:
-    """The first key whose value cannot have been written: a digest that is right says only that someone made it."""
-    for key, kind in TYPES.items():
-        if not isinstance(manifest[key], kind) or isinstance(manifest[key], bool):
-            return key
-    if not 0 <= manifest["step"] < 10**8:
-        return "step"
-    if not all(isinstance(name, str) for name in manifest["trainable"]):
-        return "trainable"
-    for entry in manifest["files"]:
-        if not isinstance(entry, dict) or [type(entry.get(key)) for key in ("name", "bytes", "sha256")] != [
-            str,
-            int,
-            str,
-        ]:
-            return "files"
-    lora = manifest.get(LORA, {"rank": 1, "alpha": 1.0})
-    if not isinstance(lora, dict) or not all(_is_above_0(lora.get(key)) for key in ("rank", "alpha")):
-        return LORA
-    if not _is_cut(manifest.get(CUT, {}), len(manifest["files"])):
-        return CUT
-    counters = manifest["counters"]
-    # None at all in a run that was imported: no step was ever done in it.
-    if counters and not all(_is_number(counters.get(key)) for key in ("adam_step", "skipped_steps")):
-        return "counters"
-    if not isinstance(counters.get("loss_scaler", {}), dict):
-        return "counters"
-    return None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-
-
-def _is_above_0(value: Any) -> bool:
-    return _is_number(value) and value > 0
-
-
-def _is_cut(cut: Any, n_files: int) -> bool:
-    """Whether each tensor that is cut has all of its elements, each once."""
-    if not isinstance(cut, dict):
-        return False
-    for entry in cut.values():
-        if not isinstance(entry, dict) or entry.keys() != {"shape", "parts"}:
-            return False
-        shape, parts = entry["shape"], entry["parts"]
-        if not isinstance(parts, list) or not all(_are_counts(one) for one in (shape, *parts)):
-            return False
-        if any(len(part) != 3 or part[0] >= n_files for part in parts):
-            return False
-        ends = [0, *(stop for _, _, stop in parts)]
-        if [start for _, start, _ in parts] != ends[:-1] or ends != sorted(ends) or ends[-1] != math.prod(shape):
-            return False
-    return True
-
-
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, list) and all(type(one) is int and 0 <= one < 2**63 for one in value)
-
-
 def miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> str:
-    """Why some shards, by their numbers, have not the parts of tensors that the manifest says; empty: they have."""
+    """Return why some shards, by their numbers, have not the parts of tensors that the manifest says; empty: they
+    have."""
     for name, entry in cut.items():
         for file, start, stop in entry["parts"]:
             if file in readers and readers[file].spec().get(name) != (stop - start,):
@@ -189,7 +241,7 @@ def miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> str:
 
 
 def open_shard(path: Path, entry: dict[str, Any]) -> ShardReader:
-    """A shard, whose bytes nobody has looked at. Raises Refused, saying whose file it is."""
+    """Open a shard, whose bytes nobody has looked at. Raises Refused, saying whose file it is."""
     try:
         return ShardReader(path / entry["name"])
     except (OSError, ValueError) as error:
@@ -197,7 +249,7 @@ def open_shard(path: Path, entry: dict[str, Any]) -> ShardReader:
 
 
 def damage(readers: Sequence[ShardReader], entries: Sequence[dict[str, Any]], again: bool = False) -> str:
-    """Why the bytes of some shards are not those of the manifest's entries; empty: they are. again: as
+    """Return why the bytes of some shards are not those of the manifest's entries; empty: they are. again: as
     `ShardReader.sha256`. The files are read at the same time."""
     with ThreadPoolExecutor(THREADS, "digest") as threads:
         return next(filter(None, threads.map(partial(_damage, again=again), readers, entries)), "")

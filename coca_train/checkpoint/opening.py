@@ -29,7 +29,7 @@ class TrainedRun:
 
 
 def load_run(run_dir: Path | str, device: str = "auto") -> TrainedRun:
-    """The model of a run in evaluation mode, in the run's precision (float32 instead of float16 on a CPU).
+    """Return the model of a run in evaluation mode, in the run's precision (float32 instead of float16 on a CPU).
 
     device: auto, cpu or cuda. Raises UserError when the directory is no run, CheckpointError when it
     holds no verified checkpoint, DataError when the tokenizer is not the run's.
@@ -82,7 +82,7 @@ def read_record(run_dir: Path) -> dict:
 
 
 def pick_device(device: str) -> str:
-    """cpu or cuda. Raises UserError when a GPU is asked for and there is none."""
+    """Return cpu or cuda. Raises UserError when a GPU is asked for and there is none."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train import __version__
-from coca_train.checkpoint.manifest import FOLDER
-from coca_train.checkpoint.naming import unused_name
+from coca_train.checkpoint.manifest import FOLDER, unused_name
 from coca_train.checkpoint.recovery import newest, step_folders
 from coca_train.config.load import Loaded
 from coca_train.config.older import UNKNOWN, complete_settings, renamed

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from coca_train.checkpoint import manifest
-from coca_train.checkpoint.manifest import CUT, FOLDER, STEP_FOLDER, Checkpoint, Meta, Refused
-from coca_train.checkpoint.naming import unused_name
-from coca_train.checkpoint.stored import Stored
-from coca_train.checkpoint.weights import MODEL, Spec, open_weights, plain, read_merged
+from coca_train.checkpoint.manifest import CUT, FOLDER, STEP_FOLDER, Checkpoint, Meta, Refused, Spec, unused_name
+from coca_train.checkpoint.weights import MODEL, Stored, open_weights, plain, read_merged
 from coca_train.engine.base import Engine, InitParameter, ReadRange
 from coca_train.models.lora import adapter_of, is_adapter
 from coca_train.runtime import dist, durable, outside
@@ -27,14 +25,15 @@ _verified: set[tuple[str, str]] = set()  # (folder, manifest digest), by this pr
 
 
 def step_folders(root: Path) -> list[Path]:
-    """Everything named like a checkpoint, newest step first."""
+    """Return everything named like a checkpoint, newest step first."""
     if not root.is_dir():
         return []
     return sorted((path for path in root.iterdir() if STEP_FOLDER.fullmatch(path.name)), reverse=True)
 
 
 def sweep(run_dir: Path) -> list[str]:
-    """Rank 0: remove unfinished saves and unfinished deletions; their names. Only while holding the run's lock."""
+    """Rank 0: remove unfinished saves and unfinished deletions; return their names. Only while holding the run's
+    lock."""
     root = run_dir / FOLDER
     names = sorted(os.listdir(root)) if root.is_dir() else []
     leftovers = [name for name in names if name.startswith((TEMPORARY, TRASH, ".latest."))]
@@ -44,7 +43,7 @@ def sweep(run_dir: Path) -> list[str]:
 
 
 def find(run_dir: Path, run_id: str | None = None, clean: bool = False) -> Checkpoint | None:
-    """COLLECTIVE. The newest verified checkpoint of a run, or None when there never was one.
+    """COLLECTIVE. Return the newest verified checkpoint of a run, or None when there never was one.
 
     run_id: refuse those of another run; None: any. clean: also sweep (needs the run's lock). Rank 0 lists
     the folder; the ranks share the hashing. One `RECOVERY:` line tells when anything was passed over or
@@ -74,8 +73,8 @@ def find(run_dir: Path, run_id: str | None = None, clean: bool = False) -> Check
 
 
 def newest(run_dir: Path, run_id: str | None) -> Checkpoint | None:
-    """The newest checkpoint by its manifest alone, no byte of its tensors looked at; None: there is none. For what it
-    says of itself, never for its weights."""
+    """Return the newest checkpoint by its manifest alone, no byte of its tensors looked at; None: there is none. For
+    what it says of itself, never for its weights."""
     for folder in step_folders(run_dir / FOLDER):
         body, _ = _inspect(folder, run_id)
         if body is not None:
@@ -84,7 +83,7 @@ def newest(run_dir: Path, run_id: str | None) -> Checkpoint | None:
 
 
 def _look(run_dir: Path, clean: bool) -> tuple[list[Path], list[str], str | None]:
-    """Rank 0: step folders, names swept, and what `latest` says when it is a plain step name."""
+    """Rank 0: return step folders, names swept, and what `latest` says when it is a plain step name."""
     folders = step_folders(run_dir / FOLDER)
     swept = sweep(run_dir) if clean else []
     try:
@@ -95,7 +94,7 @@ def _look(run_dir: Path, clean: bool) -> tuple[list[Path], list[str], str | None
 
 
 def first_verified(folders: Sequence[Path], run_id: str | None) -> tuple[Checkpoint | None, list[str]]:
-    """COLLECTIVE. The first folder that verifies, and why the ones before it were refused."""
+    """COLLECTIVE. Return the first folder that verifies, and why the ones before it were refused."""
     refused = []
     for folder in folders:
         checkpoint, reason = verified(folder, run_id)
@@ -125,9 +124,9 @@ def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Chec
     return Checkpoint(folder, body["step"], body), ""
 
 
-def trust(folder: Path, digest: str) -> None:
-    """COLLECTIVE. A checkpoint that this run has just written, its bytes digested on their way to the disk. digest: of
-    its manifest."""
+def mark_verified(folder: Path, digest: str) -> None:
+    """COLLECTIVE. Trust a checkpoint that this run has just written, its bytes digested on their way to the disk.
+    digest: of its manifest."""
     _verified.add((str(folder), digest))
 
 
@@ -144,7 +143,7 @@ def _inspect(folder: Path, run_id: str | None) -> tuple[dict[str, Any] | None, s
 
 
 def _damage(folder: Path, body: dict[str, Any]) -> str:
-    """What is wrong with this rank's share of the files; empty: nothing."""
+    """Return what is wrong with this rank's share of the files; empty: nothing."""
     share = range(len(body["files"]))[dist.rank() :: dist.world_size()]
     entries = [body["files"][number] for number in share]
     with ExitStack() as stack:
@@ -267,7 +266,7 @@ class _Source:
         self.read = self.guarded(lambda name, start, stop: stored.values(name, start, stop).float())
 
     def guarded(self, read: ReadRange) -> ReadRange:
-        """The same, and zeros where the disk refuses."""
+        """Return a reader that gives zeros where the disk refuses."""
 
         def values(name: str, start: int, stop: int) -> Tensor:
             try:
@@ -281,8 +280,8 @@ class _Source:
 
 @contextmanager
 def _opened(checkpoint: Checkpoint) -> Iterator[_Source]:
-    """COLLECTIVE. The files of a checkpoint, each verified by one rank and open on all. Raises CheckpointError, the
-    same on every rank, when one is not as it should be, and at the end when one could not be read."""
+    """COLLECTIVE. Open the files of a checkpoint on all ranks, each verified by one. Raises CheckpointError, the same
+    on every rank, when one is not as it should be, and at the end when one could not be read."""
     stored, problem = None, ""
     n_files = len(checkpoint.manifest["files"])
     try:

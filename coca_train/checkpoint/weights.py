@@ -1,31 +1,106 @@
-"""The weights of a checkpoint, as a model without adapters has them: the one place that adds LoRA's adapters in.
+"""The tensors of a checkpoint in its open files, and its weights as a model without adapters has them.
 
 In a checkpoint of a LoRA stage `model/<layer>.weight` is the weight that the stage left as it was, and A and B stand
 beside it. What reads it (the next stage, another run, generation, an export) reads W + (alpha / rank) B A here, in
-float32, tensor by tensor. Only the stage itself, when it goes on, reads them apart.
+float32, tensor by tensor: this is the one place that merges adapters. Only the stage itself, when it goes on, reads
+them apart.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from coca_train.checkpoint.manifest import LORA, Checkpoint, Refused
-from coca_train.checkpoint.stored import Stored
+from coca_train.checkpoint import manifest
+from coca_train.checkpoint.format import ShardReader
+from coca_train.checkpoint.manifest import CUT, LORA, Checkpoint, Refused, Spec
 from coca_train.models.lora import adapter_of, is_adapter, merge
 from coca_train.runtime.errors import CheckpointError
 
 MODEL = "model/"  # of the weights in a state
-Spec = Mapping[str, tuple[int, ...]]
+
+
+class _Part(NamedTuple):
+    """Elements [start, stop) of a tensor, which a file has under the tensor's name."""
+
+    file: ShardReader
+    start: int
+    stop: int
+
+
+class Stored:
+    """A context manager, which closes the files. Raises Refused where they do not hold what the manifest says.
+
+    verified: the manifest's entries whose bytes are looked at; None: all. spec: shapes by name.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, verified: Sequence[int] | None = None) -> None:
+        entries = checkpoint.manifest["files"]
+        self._files: list[ShardReader] = []
+        try:
+            for entry in entries:
+                self._files.append(manifest.open_shard(checkpoint.path, entry))
+            looked_at = range(len(entries)) if verified is None else verified
+            if reason := manifest.damage([self._files[i] for i in looked_at], [entries[i] for i in looked_at]):
+                raise Refused(reason)
+            self._parts = self._found(checkpoint)
+        except Refused:
+            self.close()
+            raise
+
+    def _found(self, checkpoint: Checkpoint) -> dict[str, list[_Part]]:
+        """Return where the parts of each tensor are."""
+        cut = checkpoint.manifest.get(CUT, {})
+        self.spec = {name: tuple(entry["shape"]) for name, entry in cut.items()}
+        parts = {name: [_Part(self._files[i], *ends) for i, *ends in entry["parts"]] for name, entry in cut.items()}
+        if reason := manifest.miscut(cut, dict(enumerate(self._files))):
+            raise Refused(reason)
+        for file in self._files:
+            for name, shape in file.spec().items():
+                if name not in cut:
+                    self.spec[name], parts[name] = shape, [_Part(file, 0, math.prod(shape))]
+        return parts
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Return the dtype of a tensor in the files."""
+        return self._parts[name][0].file.dtypes()[name]
+
+    def values(self, name: str, start: int, stop: int) -> Tensor:
+        """Return the elements [start, stop) of a tensor: flat, on the CPU, in the precision of the file. Raises
+        OSError."""
+        found = [
+            part.file.values(name, max(start, part.start) - part.start, min(stop, part.stop) - part.start)
+            for part in self._parts[name]
+            if max(start, part.start) < min(stop, part.stop)
+        ]
+        return found[0] if len(found) == 1 else torch.cat([torch.zeros(0, dtype=self.dtype(name)), *found])
+
+    def tensor(self, name: str) -> Tensor:
+        """Return one CPU tensor, in the precision of the file. Raises OSError."""
+        shape = self.spec[name]
+        return self.values(name, 0, math.prod(shape)).view(shape)
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def __enter__(self) -> "Stored":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def plain(spec: Spec) -> dict[str, tuple[int, ...]]:
-    """The weights of a state, without moments and adapters."""
+    """Return the weights of a state, without moments and adapters."""
     return {key: shape for key, shape in spec.items() if key.startswith(MODEL) and not is_adapter(key)}
 
 
 def read_merged(key: str, checkpoint: Checkpoint, spec: Spec, read: Callable[[str], Tensor]) -> Tensor:
-    """A weight of a checkpoint with its adapter added; as it is where it has none. spec: all that `read` can read."""
+    """Return a weight of a checkpoint with its adapter added; as it is where it has none. spec: all that `read` can
+    read."""
     weight, (a, b) = read(key), adapter_of(key)
     if a not in spec:
         return weight
@@ -46,24 +121,24 @@ class Weights:
         self.adapters = {name: shape for name, shape in of_model.items() if is_adapter(name)}
 
     def dtype(self, name: str) -> torch.dtype:
-        """Of the tensor in the file; float32 is what adapters are added in."""
+        """Return the dtype of the tensor in the file; float32 is what adapters are added in."""
         return self._stored.dtype(MODEL + name)
 
     def tensor(self, name: str) -> Tensor:
-        """One CPU tensor. Raises OSError."""
+        """Return one CPU tensor. Raises OSError."""
         key = MODEL + name
         if not self._merged:
             return self._stored.tensor(key)
         return read_merged(key, self._checkpoint, self._stored.spec, self._stored.tensor)
 
     def values(self, name: str, start: int, stop: int) -> Tensor:
-        """Elements [start, stop) of one, flat. Raises OSError."""
+        """Return the elements [start, stop) of one, flat. Raises OSError."""
         if self._merged and adapter_of(MODEL + name)[0] in self._stored.spec:
             return self.tensor(name).flatten()[start:stop]
         return self._stored.values(MODEL + name, start, stop)
 
     def adapter(self, name: str) -> Tensor:
-        """Half of an adapter, a CPU tensor. Raises OSError."""
+        """Return half of an adapter, a CPU tensor. Raises OSError."""
         return self._stored.tensor(MODEL + name)
 
     def close(self) -> None:
@@ -77,7 +152,7 @@ class Weights:
 
 
 def open_weights(checkpoint: Checkpoint, verified: bool = True) -> Weights:
-    """The weights of a checkpoint, its bytes verified again unless verified=False. Not collective. Raises
+    """Open the weights of a checkpoint, its bytes verified again unless verified=False. Not collective. Raises
     CheckpointError."""
     try:
         return Weights(checkpoint, Stored(checkpoint, None if verified else ()))
@@ -104,7 +179,7 @@ class Frozen:
         return key.startswith(MODEL) and key.removeprefix(MODEL) in self._names
 
     def values(self, key: str, start: int, stop: int) -> Tensor:
-        """Elements [start, stop) of one: flat, float32, on the CPU. From any thread."""
+        """Return the elements [start, stop) of one: flat, float32, on the CPU. From any thread."""
         return self._weights.values(key.removeprefix(MODEL), start, stop).float()
 
     def __enter__(self) -> "Frozen":

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from coca_train.checkpoint.format import ShardWriter
-from coca_train.checkpoint.weights import Frozen, Spec
+from coca_train.checkpoint.manifest import Spec
+from coca_train.checkpoint.weights import Frozen
 from coca_train.engine.base import Slice
 
 BLOCK = 1 << 24  # [elements] of memory that is taken at once: torch rounds pinned memory up to a power of two
@@ -30,14 +31,14 @@ class Part(NamedTuple):
     values: list[Tensor] | None
 
 
-def shapes(parts: Iterable[Part], spec: Spec) -> dict[str, tuple[int, ...]]:
-    """Of tensors as they stand in a shard: what is not whole is flat."""
+def shard_shapes(parts: Iterable[Part], spec: Spec) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of tensors as they stand in a shard: a part of a tensor is flat."""
     whole = {part.name: part.stop - part.start == math.prod(spec[part.name]) for part in parts}
     return {part.name: spec[part.name] if whole[part.name] else (part.stop - part.start,) for part in parts}
 
 
-def room(slices: Iterable[Slice], frozen: Frozen | None) -> int:
-    """Elements of those that are copied."""
+def elements_to_copy(slices: Iterable[Slice], frozen: Frozen | None) -> int:
+    """Count the elements of the slices that a save copies; frozen ones are read again from their checkpoint."""
     return sum(len(values) for name, _, values in slices if frozen is None or not frozen.holds(name))
 
 
@@ -59,11 +60,11 @@ class HostCopy:
     def take(self, slices: Iterable[Slice], frozen: Frozen | None) -> list[Part]:
         """Copy them; what was copied before is overwritten. Raises MemoryError, and RuntimeError as torch does."""
         slices, parts, used = list(slices), [], 0
-        self.reserve(room(slices, frozen))
+        self.reserve(elements_to_copy(slices, frozen))
         for name, start, values in slices:
             copied = None
             if frozen is None or not frozen.holds(name):
-                copied = list(self._room(used, len(values)))
+                copied = list(self._pieces(used, len(values)))
                 used += len(values)
                 done = 0
                 for block in copied:
@@ -74,8 +75,8 @@ class HostCopy:
             torch.cuda.synchronize(self._device)  # before the next step changes them
         return parts
 
-    def _room(self, first: int, n: int) -> Iterable[Tensor]:
-        """n elements from number `first` on, as pieces of blocks."""
+    def _pieces(self, first: int, n: int) -> Iterable[Tensor]:
+        """Yield n elements from number `first` on, as pieces of blocks."""
         while n:
             number, offset = divmod(first, BLOCK)
             piece = self._blocks[number][offset : offset + n]
@@ -108,7 +109,7 @@ class Task(Generic[T]):
         self._thread.join(timeout_s)
 
     def result(self) -> T:
-        """After a wait where it is not done. Raises what the thread did."""
+        """Wait until it is done and return its result. Raises what the thread raised."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -118,11 +119,12 @@ class Task(Generic[T]):
 def write_shard(
     path: Path, parts: list[Part], spec: Spec, identity: dict[str, str], frozen: Frozen | None, abandoned: Event
 ) -> dict[str, Any]:
-    """Tensors, digest, sync; {bytes, sha256}. `frozen` stays open meanwhile. Raises OSError and NonFinite.
+    """Write a shard and sync it; return its {bytes, sha256}. `frozen` stays open meanwhile. Raises OSError and
+    NonFinite.
 
     spec: the whole tensors that the parts are of. abandoned: set: nobody wants it any more.
     """
-    writer = ShardWriter(path, shapes(parts, spec), identity)
+    writer = ShardWriter(path, shard_shapes(parts, spec), identity)
     try:
         for part in parts:
             if abandoned.is_set():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from coca_train.config.command_line import without_launcher_flags
-from coca_train.runtime import leaving, threads
+from coca_train.runtime import machine, shutdown
 from coca_train.runtime.entry import run
 from coca_train.runtime.errors import UserError
 
@@ -52,8 +52,8 @@ def entry(argv: list[str] | None = None) -> NoReturn:
     argv = sys.argv[1:] if argv is None else argv
     # Before anything heavy is imported, which takes seconds, and many more from a network folder.
     if _verb(without_launcher_flags(argv)) in RESUMING:
-        leaving.begin()
-    threads.settle(os.environ)
+        shutdown.begin()
+    machine.limit_threads(os.environ)
     if os.environ.get("WORLD_SIZE", "1") != "1":
         # A lost peer makes torch print forty lines of addresses for each try, before its error is told in one.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")

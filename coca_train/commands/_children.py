@@ -5,9 +5,9 @@ import signal
 import subprocess
 from types import FrameType
 
-from coca_train.runtime import leaving
+from coca_train.runtime import shutdown
 from coca_train.runtime.errors import UserError
-from coca_train.runtime.leaving import INTERRUPTED
+from coca_train.runtime.shutdown import INTERRUPTED
 
 
 def refuse_torchrun(what: str, fix: str) -> None:
@@ -29,7 +29,7 @@ def run_child(command: list[str]) -> int:
             child.send_signal(number)
 
     # Before there is a child: one that came in between would end this process, and leave the child alone.
-    before = {number: signal.signal(number, pass_on) for number in leaving.heeded(leaving.SIGNALS)}
+    before = {number: signal.signal(number, pass_on) for number in shutdown.not_ignored(shutdown.SIGNALS)}
     child, interrupted = subprocess.Popen(command), 0
     for number in received:
         child.send_signal(number)

@@ -10,7 +10,7 @@ from coca_train.config.files import config_dir
 from coca_train.config.messages import show
 from coca_train.config.places import plain
 from coca_train.hub.from_start import begun_run
-from coca_train.runtime import bfloat16
+from coca_train.runtime import machine
 from coca_train.runtime.trees import leaves, section
 
 DATA = """\
@@ -35,7 +35,8 @@ def set_precision(a: Assembled, groups: Mapping[str, str], values: dict[str, Any
 def _here(device: Any) -> bool:
     import torch  # counts through NVML, without a CUDA context
 
-    return bfloat16.on_gpus() if device != "cpu" and torch.cuda.device_count() else bfloat16.on_cpu()
+    on_gpus = device != "cpu" and torch.cuda.device_count()
+    return machine.gpus_compute_bfloat16() if on_gpus else machine.cpu_computes_bfloat16()
 
 
 def said(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> str:

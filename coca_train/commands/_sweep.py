@@ -12,8 +12,8 @@ from coca_train.commands._children import refuse_torchrun, run_child
 from coca_train.commands._training import load, short
 from coca_train.config.hydra_internals import split_sweep
 from coca_train.runtime.errors import Preempted, UserError
-from coca_train.runtime.leaving import INTERRUPTED
 from coca_train.runtime.printing import markdown
+from coca_train.runtime.shutdown import INTERRUPTED
 from coca_train.settings import folder_flags
 from coca_train.tracking.writers import read_jsonl
 

@@ -21,8 +21,8 @@ from coca_train.engine.process import choose_device
 from coca_train.planning.hardware import GIB
 from coca_train.planning.memory import CUDA
 from coca_train.runtime import dist
-from coca_train.runtime.compilers import missing
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.machine import missing_compiler
 from coca_train.runtime.printing import n_bytes
 
 DISTRIBUTION = "coca-train"
@@ -113,7 +113,7 @@ def look_at_machine(engine: EngineConfig, packages: Sequence[str], in_full: bool
         memlock=resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         shm_free=shm.f_bavail * shm.f_frsize if shm else 0,
         infiniband=os.path.isdir(adapters) and bool(os.listdir(adapters)),
-        no_compiler=missing(device.type) or ("", ""),
+        no_compiler=missing_compiler(device.type) or ("", ""),
     )
 
 
@@ -258,7 +258,7 @@ def summarize(
     """Return one line on all machines, and a second one where something is out of line."""
     rows = [*check_versions(machines, required), *check_devices(machines), *check_limits(machines, n_files)]
     first = machines[0]
-    if not first.no_compiler[0]:  # which rank 0 says itself (runtime/compilers.py); the others are silent
+    if not first.no_compiler[0]:  # which rank 0 says itself (runtime/machine.py); the others are silent
         rows.append(check_compilers(machines, compiles_blocks))
     hosts = Counter(each.host for each in machines)
     shown = [f"{host} x {n}" for host, n in list(hosts.items())[:4]] + (["…"] if len(hosts) > 4 else [])

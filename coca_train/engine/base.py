@@ -20,7 +20,6 @@ from coca_train.models.memory import Memory
 from coca_train.positions import known
 from coca_train.runtime import IGNORE, dist
 from coca_train.runtime.staging import placed
-from coca_train.runtime.watchdog import waiting
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -85,25 +84,25 @@ class Engine(Protocol):
     skipped_steps: int
 
     def train_step(self, micro_batches: Sequence[MicroBatch], lr: float) -> StepResult:
-        """COLLECTIVE. One optimizer step over this rank's micro batches of the global batch."""
+        """COLLECTIVE. Do one optimizer step over this rank's micro batches of the global batch."""
         ...
 
     def eval_module(self) -> AbstractContextManager[nn.Module]:
-        """A plain module with the current weights in eval mode. COLLECTIVE: every rank calls it, and modules in it, as
-        often as all others and in the same order; weights that are sharded are gathered as they are needed."""
+        """Return a plain module with the current weights in eval mode. COLLECTIVE: every rank calls it, and modules in
+        it, as often as all others and in the same order; weights that are sharded are gathered as they are needed."""
         ...
 
     def state_spec(self) -> dict[str, tuple[int, ...]]:
-        """Shape of every tensor of the state."""
+        """Return the shape of every tensor of the state."""
         ...
 
     def slices(self) -> list[Slice]:
-        """What this rank has of the state. Every element of it is in one slice of one rank, and a rank has one slice
-        of a tensor at most."""
+        """Return this rank's part of the state. Every element of it is in one slice of one rank, and a rank has one
+        slice of a tensor at most."""
         ...
 
     def counters(self) -> dict[str, Any]:
-        """The rest of the state, as JSON: Adam's step, skipped steps, the loss scale."""
+        """Return the rest of the state, as JSON: Adam's step, skipped steps, the loss scale."""
         ...
 
     def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
@@ -121,7 +120,7 @@ class Engine(Protocol):
 
 @contextmanager
 def without_initial_values() -> Iterator[None]:
-    """Layers built inside leave their weights as memory happens to be: they are filled by name afterwards, or never.
+    """Leave the weights of layers built inside as memory happens to be: they are filled by name afterwards, or never.
 
     torch would fill them first; on the meta device it even imports its compiler to fill nothing.
     """
@@ -138,7 +137,7 @@ def without_initial_values() -> Iterator[None]:
 
 @contextmanager
 def parameters_on_meta() -> Iterator[None]:
-    """Modules built inside have parameters without memory; their buffers are real.
+    """Give modules built inside parameters without memory; their buffers are real.
 
     A model of any size can so be built before its parameters are made, filled and sharded one by one;
     buffers (tables of angles) are computed undisturbed in float32, unlike under deepspeed.zero.Init,
@@ -183,7 +182,7 @@ def materialise(
             if id(meta) not in real:
                 values = torch.zeros(meta.shape, dtype=dtype, device=device)
                 if init is not None:
-                    with waiting("the next weight"):  # one more of many is a sign of life
+                    with dist.waiting("the next weight"):  # one more of many is a sign of life
                         init(names[id(meta)], values)
                 real[id(meta)] = nn.Parameter(values, requires_grad=meta.requires_grad)
                 fresh.append(real[id(meta)])
@@ -194,8 +193,8 @@ def materialise(
             shard(fresh)
 
 
-class DrawnTogether:
-    """COLLECTIVE. Fills parameters as `init` does, each drawn by one rank and sent to the others.
+class DistributedInit:
+    """COLLECTIVE. Fill parameters as `init` does, each drawn by one rank and sent to the others.
 
     Every rank asks for all parameters of the model in their order. One of each rank's is drawn at a time, on all ranks
     at once.
@@ -218,7 +217,7 @@ class DrawnTogether:
         dist.broadcast_tensor(tensor, owner)
 
     def _draw(self, number: int) -> None:
-        """This rank's parameter of the next so many; there may be none left for it."""
+        """Draw this rank's parameter of the next world_size ones; there may be none left for it."""
         self._mine = None
         if number < len(self._order):
             name = list(self._shapes)[number]
@@ -235,13 +234,13 @@ def lend(model: nn.Module) -> None:
 
 
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """The buffers that belong to the state (derived tables are non-persistent)."""
+    """Return the buffers that belong to the state (derived tables are non-persistent)."""
     saved = model.state_dict(keep_vars=True).keys()
     return {name: buffer for name, buffer in model.named_buffers() if name in saved}
 
 
 def spec_of(model: nn.Module, moments: Moments) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a state: weights and buffers, then the moments of each trained parameter."""
+    """Return the names and shapes of a state: weights and buffers, then the moments of each trained parameter."""
     shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in named_parameters(model)}
     spec = {f"model/{name}": shape for name, shape in shapes.items()}
     spec |= {f"model/{name}": tuple(buffer.shape) for name, buffer in persistent_buffers(model).items()}
@@ -249,8 +248,8 @@ def spec_of(model: nn.Module, moments: Moments) -> dict[str, tuple[int, ...]]:
 
 
 def even_share(spec: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int, int]]:
-    """(name, start, stop): this rank's part of tensors that all ranks have, laid end to end and cut into equal parts.
-    A tensor without elements is rank 0's."""
+    """Yield (name, start, stop) of this rank's part of tensors that all ranks have, laid end to end and cut into equal
+    parts. A tensor without elements is rank 0's."""
     ends = list(accumulate((math.prod(shape) for shape in spec.values()), initial=0))
     first, last = (ends[-1] * rank // dist.world_size() for rank in (dist.rank(), dist.rank() + 1))
     for name, begin, end in zip(spec, ends, ends[1:], strict=False):
@@ -262,7 +261,7 @@ def even_share(spec: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int, 
 
 
 def read_together(read: ReadRange, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
-    """COLLECTIVE. A whole tensor on every rank, of which each has read an equal part."""
+    """COLLECTIVE. Return a whole tensor on every rank, of which each has read an equal part."""
     n, world = math.prod(shape), dist.world_size()
     size = -(-n // world)
     start, stop = (min(size * rank, n) for rank in (dist.rank(), dist.rank() + 1))
@@ -273,7 +272,7 @@ def read_together(read: ReadRange, name: str, shape: Sequence[int], device: torc
 
 
 def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.device) -> Tensor:
-    """The model on a micro batch, whose tensors go to the device."""
+    """Return the loss of a model on a micro batch, whose tensors go to the device."""
     tokens_BT, targets_BT = (placed(x, device) for x in (batch.tokens_BT, batch.targets_BT))
     positions = known.moved(batch.pos_BT, batch.doc_BT, device)
     memory = {} if batch.memory is None else {"memory": batch.memory}
@@ -281,5 +280,5 @@ def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.d
 
 
 def count_targets(micro_batches: Sequence[MicroBatch]) -> int:
-    """Targets that carry a loss, in this rank's micro batches."""
+    """Count the targets that carry a loss in this rank's micro batches."""
     return sum(int((batch.targets_BT != IGNORE).sum()) for batch in micro_batches)

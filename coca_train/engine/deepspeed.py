@@ -11,6 +11,18 @@ DeepSpeed's private names, which a new version may change (pyproject.toml pins i
 * of an optimizer: `fp32_partitioned_groups_flat` (the masters in ZeRO 3), `single_partition_of_fp32_groups` (in 1 and
   2), `fp32_groups_flat_partition` (in 1 with bf16); `_hp_optimizer_states_linked` and
   `_lazy_init_hp_params_optimizer_state` (the way from a parameter to its moments).
+
+What a step sends, counted in tests/engine/test_communication.py (docs/operations.md has the bytes):
+
+| stage         | gradients                                               | weights                         |
+|---------------|---------------------------------------------------------|---------------------------------|
+| ZeRO 1, bf16  | one all-reduce of float32 sums, after the last backward | all-gather                      |
+| ZeRO 1 others | all-reduce by buckets at the end, or to the owner       | all-gather                      |
+| ZeRO 2        | the same for every micro batch, while it runs backward  | all-gather                      |
+| ZeRO 3        | reduce-scatter of every micro batch, the same           | all-gathers, as they are needed |
+
+What DeepSpeed calls reduce-scatter in ZeRO 1 and 2 is an all-reduce of each bucket, of which a rank keeps its part:
+twice the bytes. With `use_multi_rank_bucket_allreduce` off it reduces each part to its owner.
 """
 
 import contextlib
@@ -31,7 +43,6 @@ from torch import Tensor, nn
 from coca_train.config.schema import EngineConfig, OptimConfig
 from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, MicroBatch, ReadRange, Slice, StepResult
-from coca_train.engine.deepspeed_settings import settings_of, width_of
 from coca_train.engine.muon import Matrix, MuonAndAdamW
 from coca_train.engine.optim import (
     ADAM,
@@ -46,6 +57,7 @@ from coca_train.engine.optim import (
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 
+NEVER = 10**12  # steps
 LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
@@ -83,7 +95,7 @@ class DeepSpeedEngine:
         # ZeRO 3 cuts the weights as they are made, in the dtype that computes; below that DeepSpeed casts the module.
         dtype = base.DTYPES[config.dtype]
         made = dtype if config.zero_stage == 3 else torch.float32
-        init = init and base.DrawnTogether(module, init, self.device, made)
+        init = init and base.DistributedInit(module, init, self.device, made)
         with contextlib.redirect_stdout(io.StringIO()):  # memory reports that no setting turns off
             if config.zero_stage == 3:
 
@@ -142,7 +154,7 @@ class DeepSpeedEngine:
         return self._engine.was_step_applied(), float(self._engine.get_global_grad_norm())
 
     def _guarded_step(self) -> tuple[bool, float]:
-        """ZeRO 0: the gradients are all-reduced; norm, clipping and the NaN guard are ours."""
+        """Step ZeRO 0, whose gradients are all-reduced; norm, clipping and the NaN guard are ours."""
         parameters = [self._parameters[name] for name in self.trainable]
         norm = global_norm([p.grad for p in parameters if p.grad is not None])
         if not math.isfinite(float(norm)):
@@ -154,8 +166,8 @@ class DeepSpeedEngine:
 
     @contextlib.contextmanager
     def eval_module(self) -> Iterator[nn.Module]:
-        """The module itself. With ZeRO 3 it stays sharded: each part's weights are gathered while it runs, which takes
-        all ranks, and no rank needs room for a second copy of them all."""
+        """Return the module itself. With ZeRO 3 it stays sharded: each part's weights are gathered while it runs, which
+        takes all ranks, and no rank needs room for a second copy of them all."""
         self.model.eval()
         try:
             yield self.model
@@ -180,8 +192,8 @@ class DeepSpeedEngine:
         return own + [Slice(key, start, shared[key].flatten()[start:stop]) for key, start, stop in cut]
 
     def _shared(self, name: str, part: str, buffers: Mapping[str, Tensor]) -> Tensor | None:
-        """A tensor of the state that every rank has in full, the engine's own; None: ZeRO has cut it. buffers: of the
-        state, listed once: to list them takes a walk over all modules."""
+        """Return a tensor of the state that every rank has in full, the engine's own; None: ZeRO has cut it. buffers:
+        of the state, listed once: to list them takes a walk over all modules."""
         if name in buffers:
             return buffers[name].detach()
         parameter = self._parameters[name]
@@ -191,8 +203,8 @@ class DeepSpeedEngine:
 
     @torch.no_grad()
     def _fragment(self, name: str, part: str) -> tuple[int, Tensor] | None:
-        """This rank's part of a master weight (part "model"), a moment, or a frozen weight of ZeRO 3: where it begins,
-        and the values, the engine's own; None: it has none."""
+        """Return this rank's part of a master weight (part "model"), a moment, or a frozen weight of ZeRO 3: where it
+        begins, and the values, the engine's own; None: it has none."""
         parameter, key = self._parameters[name], None if part == "model" else part
         if self.zero_stage == 3:
             size = parameter.ds_tensor.numel()
@@ -234,7 +246,7 @@ class DeepSpeedEngine:
                 setattr(self._engine.optimizer.loss_scaler, name, counters["loss_scaler"][name])
 
     def _set_computing(self, parameter: Any, read: ReadRange, key: str) -> None:
-        """The weight that computes, before which a master stands or which ZeRO 3 has cut."""
+        """Set the weight that computes, which has a float32 master or which ZeRO 3 has cut."""
         if self.zero_stage < 3 or parameter.ds_status.name == "AVAILABLE":  # small ones stay in full beside the parts
             shape = getattr(parameter, "ds_shape", parameter.shape)
             parameter.data.copy_(base.read_together(read, key, shape, self.device))
@@ -260,7 +272,7 @@ class DeepSpeedEngine:
             optimizer._lazy_init_hp_params_optimizer_state()
 
     def _flats(self) -> list[tuple[Tensor, dict[str, Any]]]:
-        """The flat masters of this rank, each with the parameter group it belongs to."""
+        """Return the flat masters of this rank, each with the parameter group it belongs to."""
         optimizer, groups = self._engine.optimizer, self._engine.basic_optimizer.param_groups
         if self.zero_stage == 3:
             of = optimizer.sub_group_to_group_id
@@ -298,3 +310,55 @@ class DeepSpeedEngine:
 
     def close(self) -> None:
         process.stop()
+
+
+def settings_of(
+    config: EngineConfig, max_grad_norm: float, micro_batch_size: int, accumulation: int, width: int
+) -> dict[str, Any]:
+    """Return DeepSpeed's settings. width: d_model, which the sizes that are left to us go by.
+
+    Its schedulers, optimizers and checkpoints are not used.
+    """
+    settings: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": micro_batch_size,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": max_grad_norm if config.zero_stage else 0.0,  # ZeRO 0: `_guarded_step` clips
+        "steps_per_print": NEVER,
+        "zero_allow_untested_optimizer": True,  # ours (engine/muon.py): it is told how ZeRO cuts what it steps
+        "zero_optimization": _zero(config, width),
+    }
+    if config.communication_dtype != "auto" or config.dtype != "fp16":
+        # DeepSpeed's own choice would round float32 sums to bf16 on their way.
+        auto = config.communication_dtype == "auto"
+        settings["communication_data_type"] = "fp32" if auto else config.communication_dtype
+    if config.dtype == "bf16":
+        settings |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    if config.dtype == "fp16":
+        settings |= {"fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 16}}
+    return settings
+
+
+def _zero(config: EngineConfig, width: int) -> dict[str, Any]:
+    overlap = config.overlap_communication
+    # transformers' rule for DeepSpeed's "auto" sizes: a square matrix ahead (less a tenth, so that one is enough), and
+    # what is as small as ten vectors is not cut.
+    prefetch = int(0.9 * width**2) if config.prefetch_size is None else config.prefetch_size
+    whole = 10 * width if config.persistence_threshold is None else config.persistence_threshold
+    return {
+        "stage": config.zero_stage,
+        "reduce_bucket_size": config.bucket_size,
+        "allgather_bucket_size": config.bucket_size,
+        # Not in ZeRO 1: with micro batches to add up it would send each of them.
+        "overlap_comm": config.zero_stage >= 2 if overlap is None else overlap,
+        "use_multi_rank_bucket_allreduce": config.gradient_reduction == "all_reduce",
+        "stage3_prefetch_bucket_size": prefetch,
+        "stage3_param_persistence_threshold": whole,
+        # Else ZeRO 3 puts a function of its own in place of torch.nn.functional.linear, for the whole process: the
+        # module that evaluation is lent would compute with it too.
+        "memory_efficient_linear": False,
+    }
+
+
+def width_of(module: nn.Module) -> int:
+    """Return d_model, from the input of the first linear layer of the blocks."""
+    return next(each.in_features for each in module.get_submodule("blocks").modules() if isinstance(each, nn.Linear))

@@ -106,7 +106,7 @@ class LocalEngine:
         return base.spec_of(self.model, self._moments)
 
     def _state(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor of the state, the engine's own."""
+        """Yield every tensor of the state, the engine's own."""
         held = dict(named_parameters(self.model)) | base.persistent_buffers(self.model) | self._masters
         for key in self.state_spec():
             part, name = key.split("/", 1)

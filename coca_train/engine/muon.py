@@ -26,7 +26,8 @@ from coca_train.positions.base import LayerPosition
 
 
 def block_matrices(model: nn.Module) -> list[str]:
-    """Names of the weights of linear layers inside the blocks, adapters' among them, but none of a position scheme.
+    """Return the names of the weights of linear layers inside the blocks, adapters' among them, but none of a position
+    scheme.
 
     By where they stand, whatever they are called: embedding, head and norms are no linear layers of a block.
     """
@@ -75,7 +76,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def orthogonalised(matrix: Tensor, settings: Mapping[str, Any]) -> Tensor:
-    """Newton-Schulz: of U S V^T about U V^T, in the matrix's dtype. settings: of torch.optim.Muon.
+    """Orthogonalise by Newton-Schulz: of U S V^T about U V^T, in the matrix's dtype. settings: of torch.optim.Muon.
 
     X <- a X + (b A + c A^2) X with A = X X^T, from X = matrix / |matrix|_F, of which the shorter side is the rows'.
     """
@@ -90,8 +91,8 @@ def orthogonalised(matrix: Tensor, settings: Mapping[str, Any]) -> Tensor:
 
 
 def computed_in(device: torch.device) -> torch.dtype:
-    """What Newton-Schulz computes in. Not bfloat16 on a CPU: one without instructions for it takes six to eight times
-    as long for a product as in float32, which is more than the rest of a small model's step."""
+    """Return the dtype that Newton-Schulz computes in. Not bfloat16 on a CPU: one without instructions for it takes six
+    to eight times as long for a product as in float32, which is more than the rest of a small model's step."""
     return torch.float32 if device.type == "cpu" else torch.bfloat16
 
 
@@ -141,7 +142,8 @@ class SlicedMuon(WholeMuon):
         self._group: torch_dist.ProcessGroup | None = None
 
     def cut(self, matrices: Mapping[str, Matrix], group: torch_dist.ProcessGroup | None) -> None:
-        """COLLECTIVE. matrices: by name, the same names in the same order on every rank of the group."""
+        """COLLECTIVE. Say how matrices are cut. matrices: by name, the same names in the same order on every rank of
+        the group."""
         self._matrices, self._group = matrices, group
         self._parts = [{} for _ in range(torch_dist.get_world_size(group))]
         own = {name: matrix.numel for name, matrix in matrices.items()}
@@ -162,7 +164,7 @@ class SlicedMuon(WholeMuon):
                 _add(weights[at], update[at], matrix.shape, group)
 
     def _orthogonalise(self, owned: Sequence[str | None], update: Tensor, group: Mapping[str, Any]) -> None:
-        """COLLECTIVE. A round: every rank has one whole matrix, or none, and gives it back as it must be."""
+        """COLLECTIVE. Do one round: every rank gathers one whole matrix, or none, and sends it back orthogonalised."""
         rank = torch_dist.get_rank(self._group)
         mine = owned[rank]
         here = [self._part(name, update) for name in owned]  # what this rank has of each
@@ -180,7 +182,7 @@ class SlicedMuon(WholeMuon):
     def _exchange(
         self, out: Tensor, given: Tensor, out_sizes: list[int], sizes: list[int], owned: Sequence[str | None]
     ) -> None:
-        """Parts to their owners, or back; not where every owner has all of its matrix."""
+        """Send parts to their owners, or back; nothing is sent where every owner has all of its matrix."""
         alone = all(name is None or self._parts[rank][name] == self._numel(name) for rank, name in enumerate(owned))
         if alone:
             out.copy_(given)
@@ -191,19 +193,19 @@ class SlicedMuon(WholeMuon):
         return self._matrices[name].shape.numel()
 
     def _part(self, name: str | None, of: Tensor) -> Tensor:
-        """This rank's elements of a matrix, in a tensor that lies as its flat one."""
+        """Return this rank's elements of a matrix, in a tensor that lies as its flat one."""
         if name is None:
             return of[:0]
         return of.narrow(0, self._matrices[name].offset, self._matrices[name].numel)
 
 
 def _add(weights: Tensor, update: Tensor, shape: torch.Size, group: Mapping[str, Any]) -> None:
-    """A step of the length that a matrix of this shape takes."""
+    """Step weights as far as a matrix of this shape goes."""
     weights.add_(update, alpha=-_adjust_lr(group["lr"], group["adjust_lr_fn"], shape))
 
 
 def shared_out(names: Sequence[str], parts: Sequence[Mapping[str, int]]) -> list[list[str | None]]:
-    """Rounds in which every rank owns one matrix at most: [round][rank], None where it has none.
+    """Return the rounds in which every rank owns one matrix at most: [round][rank], None where it has none.
 
     A matrix goes to a rank that has most of it, so that little is sent (ZeRO 1 and 2 cut few matrices); where several
     have as much (ZeRO 3 cuts all), to the one with the least to do. The largest first, so that rounds are even.

@@ -17,7 +17,7 @@ NORM_PIECE = 2**16  # elements that are made float64 at a time on a CPU: so many
 
 
 def lr_at(step: int, optim: OptimConfig, max_steps: int) -> float:
-    """Learning rate of optimizer step `step` (0 is the first).
+    """Return the learning rate of optimizer step `step` (0 is the first).
 
     Linear from warmup_init_lr over warmup_steps, then linear or cosine from lr to min_lr, which the last
     step has; `constant` stays at lr; `wsd` does until its cooldown begins (MiniCPM, arXiv 2404.06395, section 4.2),
@@ -35,7 +35,7 @@ def lr_at(step: int, optim: OptimConfig, max_steps: int) -> float:
 
 
 def _left(progress: float, optim: OptimConfig) -> float:
-    """Part of the way from lr to min_lr that is still to go, `progress` of the decay being done."""
+    """Return the part of the way from lr to min_lr that is still to go, `progress` of the decay being done."""
     if optim.schedule == "cosine":
         return 0.5 * (1.0 + math.cos(math.pi * progress))
     if optim.schedule == "wsd" and optim.cooldown_shape == "sqrt":
@@ -44,7 +44,7 @@ def _left(progress: float, optim: OptimConfig) -> float:
 
 
 def parameter_groups(parameters: Iterable[tuple[str, Tensor]], weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups: matrices decay; norms and biases do not. Frozen parameters are in neither."""
+    """Split parameters into two groups: matrices decay; norms and biases do not. Frozen parameters are in neither."""
     trained = [(name, p) for name, p in parameters if p.requires_grad]
     matrices = [p for name, p in trained if len(getattr(p, "ds_shape", p.shape)) >= 2]
     vectors = [p for name, p in trained if len(getattr(p, "ds_shape", p.shape)) < 2]
@@ -53,13 +53,13 @@ def parameter_groups(parameters: Iterable[tuple[str, Tensor]], weight_decay: flo
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """The learning rate of the next step; Muon's follows the same schedule at its own height."""
+    """Set the learning rate of the next step; Muon's follows the same schedule at its own height."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_factor", 1.0)
 
 
 def moments_of(model: nn.Module, trainable: Iterable[str], optim: OptimConfig) -> Moments:
-    """What the optimizer keeps of each trained parameter, by name."""
+    """Return what the optimizer keeps of each trained parameter, by name."""
     matrices = set(block_matrices(model)) if optim.name == "muon" else set()
     return {name: MUON if name in matrices else ADAM for name in trainable}
 
@@ -67,7 +67,7 @@ def moments_of(model: nn.Module, trainable: Iterable[str], optim: OptimConfig) -
 def build_optimizer(
     parameters: Iterable[tuple[str, Tensor]], optim: OptimConfig, moments: Moments, sliced: bool = False
 ) -> torch.optim.Optimizer:
-    """AdamW (arXiv 1711.05101): matrices decay, embeddings among them as in GPT-NeoX; norms and biases do not. Or
+    """Build AdamW (arXiv 1711.05101): matrices decay, embeddings among them as in GPT-NeoX; norms and biases do not. Or
     Muon beside it (engine/muon.py). sliced: an engine will put parts of matrices in their place."""
     named = dict(parameters)
     matrices = [named.pop(name) for name, kept in moments.items() if kept == MUON]
@@ -80,7 +80,8 @@ def build_optimizer(
 def start_moments(
     optimizer: torch.optim.Optimizer, tensors: Iterable[tuple[Tensor, Collection[str]]], step: float = 0.0
 ) -> None:
-    """Zero state for `tensors`, each with what is kept of it, as a first step would make it (memory is taken now)."""
+    """Make zero state for `tensors`, each with what is kept of it, as a first step would make it (memory is taken
+    now)."""
     # Not left to the first step: a run that does not fit should fail before it has trained, and a resumed state is read
     # into tensors that must be there.
     for tensor, kept in tensors:
@@ -106,5 +107,5 @@ def global_norm(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def adam_step(optimizer: torch.optim.Optimizer) -> float:
-    """Steps that AdamW has done; 0 where it trains nothing."""
+    """Return the steps that AdamW has done; 0 where it trains nothing."""
     return next((float(state["step"]) for state in optimizer.state.values() if "step" in state), 0.0)

@@ -1,4 +1,4 @@
-"""Device choice and the process group. Works alone, under torchrun and under the deepspeed launcher."""
+"""Device choice and the process groups. Works alone, under torchrun and under the deepspeed launcher."""
 
 import os
 import socket
@@ -11,10 +11,9 @@ from torch._C._distributed_c10d import HashStore
 from torch.nn.attention import SDPBackend
 
 from coca_train.config.schema import EngineConfig
-from coca_train.runtime import dist, lifeline
+from coca_train.models.ulysses import AllToAll, SequenceShare
+from coca_train.runtime import dist, shutdown, watchdog
 from coca_train.runtime.errors import LaunchError, PeerLost, UserError
-from coca_train.runtime.peers import reason
-from coca_train.runtime.watchdog import waiting
 
 # What torch and NCCL are told where the user has told them nothing; both read it when they start. Segments that grow:
 # or memory is left in pieces by tensors of many sizes (ZeRO 3's gathers, long windows). WARN: NCCL says why it fails.
@@ -28,7 +27,7 @@ LOOK_S = 0.1
 
 
 def choose_device(config: EngineConfig) -> torch.device:
-    """The device of this rank. Raises UserError when cuda is asked for and there is none."""
+    """Return the device of this rank. Raises UserError when cuda is asked for and there is none."""
     available = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if config.device == "cpu" or (config.device == "auto" and not available):
         return torch.device("cpu")
@@ -62,17 +61,18 @@ def start(config: EngineConfig) -> torch.device:
         return device
     _check_launch()
     try:
-        with waiting("the meeting of the ranks"):
+        with dist.waiting("the meeting of the ranks"):
             _await_store(config.timeout_s)
             torch_dist.init_process_group(backend, timeout=timeout)
     except (torch_dist.DistError, RuntimeError, OSError) as error:
         raise _not_met(error, config.timeout_s) from None
-    lifeline.connect()
+    watchdog.watch_connections(shutdown.connect_ranks())
     return device
 
 
 def prepare(device: torch.device, deterministic: bool) -> None:
-    """What must be said before anything runs on the device: the environment, and whether algorithms are to be exact."""
+    """Set what must be set before anything runs on the device: the environment, and whether algorithms are
+    deterministic."""
     if device.type == "cuda":
         told = CUDA_DEFAULTS | (DETERMINISTIC if deterministic else {})
         if "PYTORCH_ALLOC_CONF" in os.environ:  # the same, by its newer name
@@ -86,8 +86,8 @@ def prepare(device: torch.device, deterministic: bool) -> None:
 
 
 def order_attention(capability: tuple[int, int]) -> None:
-    """Which of its fused kernels torch tries first: on Hopper cuDNN's, as the FlashAttention 2 that torch has knows
-    nothing of that generation's units and reaches about half the rate there. Elsewhere torch's own order."""
+    """Order the fused kernels that torch tries: on Hopper cuDNN's, as the FlashAttention 2 that torch has knows nothing
+    of that generation's units and reaches about half the rate there. Elsewhere torch's own order."""
     if capability[0] == 9:
         order = [int(backend) for backend in torch._C._get_sdp_priority_order()]
         cudnn = int(SDPBackend.CUDNN_ATTENTION)  # pyright: ignore[reportArgumentType]
@@ -95,7 +95,7 @@ def order_attention(capability: tuple[int, int]) -> None:
 
 
 def _check_launch() -> None:
-    """LaunchError where the launcher's environment can lead to no meeting."""
+    """Raise LaunchError where the launcher's environment can lead to no meeting."""
     size, missing = dist.world_size(), [name for name in NEEDED if not os.environ.get(name)]
     if missing or dist.rank() >= size:
         what = f"{', '.join(missing)} not set" if missing else f"RANK={dist.rank()}"
@@ -136,7 +136,8 @@ def _await_store(timeout_s: float) -> None:
 
 
 def _unknown(host: str) -> OSError | None:
-    """Why a name leads to no address. A name server that does not answer is asked again for a while."""
+    """Return why a name leads to no address; None: it leads to one. A name server that does not answer is asked again
+    for a while."""
     end = time.monotonic() + RESOLVE_S
     while True:
         try:
@@ -150,7 +151,7 @@ def _unknown(host: str) -> OSError | None:
 
 
 def _not_met(error: Exception, timeout_s: float) -> UserError:
-    """The error to leave with, when the ranks did not meet."""
+    """Return the error to leave with, when the ranks did not meet."""
     who = f"rank {dist.rank()} of {dist.world_size()}"
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     if "EADDRINUSE" in str(error):
@@ -159,10 +160,25 @@ def _not_met(error: Exception, timeout_s: float) -> UserError:
             "does. Fix: another MASTER_PORT, the same on all ranks"
         )
     return PeerLost(
-        f"E-RUN-15 {who}: did not meet the others at {where} within {timeout_s} s ({reason(error)}). Fix: look at the "
-        "first error of the other ranks, then run the same command again; if all of them live, MASTER_ADDR must be the "
-        "machine of rank 0"
+        f"E-RUN-15 {who}: did not meet the others at {where} within {timeout_s} s ({shutdown.first_sentence(error)}). "
+        "Fix: look at the first error of the other ranks, then run the same command again; if all of them live, "
+        "MASTER_ADDR must be the machine of rank 0"
     )
+
+
+def join_sequence_group(size: int) -> SequenceShare | None:
+    """COLLECTIVE. Return this rank's share of its sequences (`engine.sequence_parallel`, models/ulysses.py); None: it
+    has them alone. size: ranks of a sequence.
+
+    The ranks of a sequence are neighbours, so that what they exchange in every layer stays within a machine where it
+    can. To ZeRO they are ranks like all others: weights and optimizer are sharded over all of them, and the gradient of
+    a step, the sum of what every rank has from its slice, is summed over the whole world.
+    """
+    if size == 1:
+        return None
+    # Every rank makes all groups, in the same order, and keeps its own.
+    group, _ = torch_dist.new_subgroups(group_size=size)
+    return SequenceShare(dist.rank() % size, size, AllToAll(group))
 
 
 def ran_out(error: BaseException) -> bool:
@@ -183,6 +199,6 @@ def stop() -> None:
     if torch_dist.is_initialized():
         # NCCL is told which device, or it says in a warning that it takes the one at hand.
         own = [torch.cuda.current_device()] if torch_dist.get_backend() == "nccl" else None
-        with waiting("leaving the process group"):
+        with dist.waiting("leaving the process group"):
             torch_dist.barrier(device_ids=own)
             torch_dist.destroy_process_group()

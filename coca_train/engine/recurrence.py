@@ -56,7 +56,7 @@ class SegmentMemory:
         self.length_R = torch.zeros(n_rows, dtype=torch.int64, device=device)
 
     def attach(self, micro_batches: Sequence[MicroBatch]) -> list[Remembering]:
-        """The micro batches of a step, which are this rank's rows in order, each with its rows' memory."""
+        """Return the micro batches of a step, which are this rank's rows in order, each with its rows' memory."""
         out = []
         for rows, batch in self._rows_of(micro_batches):
             assert batch.continues_B is not None, "a memory needs data.order=stream"
@@ -67,7 +67,7 @@ class SegmentMemory:
         return out
 
     def _rows_of(self, micro_batches: Sequence[AnyBatch]) -> Iterator[tuple[slice, AnyBatch]]:
-        """The micro batches of a step, each with which of this rank's rows it is."""
+        """Yield the micro batches of a step, each with its rows among this rank's."""
         sizes = [len(batch.tokens_BT) for batch in micro_batches]
         assert sum(sizes) == len(self.length_R), "a step has all rows of this rank"
         for end, size, batch in zip(accumulate(sizes), sizes, micro_batches, strict=True):
@@ -75,7 +75,7 @@ class SegmentMemory:
 
     @torch.no_grad()
     def take(self, micro_batches: Sequence[Remembering]) -> None:
-        """After the step: what the model has left in the memories of `attach`."""
+        """Take over, after the step, what the model has left in the memories of `attach`."""
         memory_len = self.hidden_RLMC.shape[2]
         for rows, batch in self._rows_of(micro_batches):
             self.length_R[rows] = (batch.memory.length_B + batch.tokens_BT.shape[1]).clamp(max=memory_len)
@@ -83,7 +83,7 @@ class SegmentMemory:
                 self.hidden_RLMC[rows, layer] = x_BMC
 
     def forget(self) -> None:
-        """No row has a past any more."""
+        """Forget the past of every row."""
         self.hidden_RLMC.zero_()
         self.length_R.zero_()
 
@@ -117,16 +117,16 @@ class RecurrentEngine:
         return self._engine.eval_module()
 
     def _rows(self) -> range:
-        """This rank's rows of the global batch."""
+        """Return this rank's rows of the global batch."""
         n_rows = len(self.memory.length_R)
         return range(dist.rank() * n_rows, (dist.rank() + 1) * n_rows)
 
     def _names(self) -> list[str]:
-        """One tensor for each row of the global batch, in their order."""
+        """Return the name of one tensor for each row of the global batch, in their order."""
         return [f"memory/row.{row}" for row in range(len(self._rows()) * dist.world_size())]
 
     def state_spec(self) -> dict[str, tuple[int, ...]]:
-        """The engine's, then the memory of every row of the global batch, (L, M, C) each, and their lengths."""
+        """Return the engine's, then the memory of each row of the global batch, (L, M, C), and the rows' lengths."""
         names, shape = self._names(), tuple(self.memory.hidden_RLMC.shape[1:])
         return self._engine.state_spec() | dict.fromkeys(names, shape) | {LENGTHS: (len(names),)}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.checkpoint.recovery import newest
-from coca_train.checkpoint.stored import Stored
+from coca_train.checkpoint.weights import Stored
 from coca_train.config.places import plain
 from coca_train.evaluation.results import RESULTS, Evaluation
 from coca_train.runtime import outside

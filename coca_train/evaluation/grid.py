@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from coca_train.engine.process import ran_out
-from coca_train.engine.sequence import share_of
+from coca_train.engine.process import join_sequence_group, ran_out
 from coca_train.evaluation.configuration import EvaluateConfig
 from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import Cell, Measured, Point
@@ -37,7 +36,7 @@ def run_grid(
     grid, subjects, cells = config.grid, [], []
     for part in suite_module(config.eval.suite).parts(config.eval):
         _check_sharing(part.suite, config.work.sequence_parallel)
-    share = share_of(config.work.sequence_parallel)
+    share = join_sequence_group(config.work.sequence_parallel)
     progress = Progress(config.work.progress_bar)
     try:
         for number, (path, name) in enumerate(zip(grid.checkpoints, names, strict=True)):

@@ -1,6 +1,6 @@
 """Pages about trainings: the report of a finished one, and of several compared. Both begin with their perplexities.
 
-How reach grew during training is read from the probes in metrics.jsonl (coca_train/training/probe.py). A window keeps
+How reach grew during training is read from the probes in metrics.jsonl (coca_train/training/reach.py). A window keeps
 up at a step when its perplexity there is at most 1.05 times that of the training window at the same step. It keeps up
 from a step on when it does at that probe and at every later one. A model that has learnt nothing keeps up at every
 window, equally badly: what counts is where a window came to keep up and went on doing so. It is a figure of few

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from coca_train import checkpoint
-from coca_train.checkpoint.manifest import FOLDER
-from coca_train.checkpoint.naming import unused_name
+from coca_train.checkpoint.manifest import FOLDER, unused_name
 from coca_train.checkpoint.opening import read_record
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.schema import Config
@@ -31,7 +30,7 @@ from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, UserError
 from coca_train.runtime.machine import cores
-from coca_train.runtime.signals import StopRequest
+from coca_train.runtime.shutdown import StopRequest
 from coca_train.runtime.trees import flatten
 from coca_train.schedule import resolve
 from coca_train.settings import load_saved

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coca_train.models.attention import AttentionContext
 from coca_train.runtime import dist
 from coca_train.runtime.compilation import compile_alone, is_of_compiler, reason
-from coca_train.runtime.compilers import compiles
+from coca_train.runtime.machine import can_compile
 
 Call = Callable[[nn.Module, Tensor, AttentionContext, Tensor | None], Tensor]
 
@@ -33,7 +33,7 @@ class CompiledBlocks:
         kind = context.kind
         if kind in self._compiled:
             return self._compiled[kind](block, x_BTC, context, past_BMC)
-        if self._backend == "inductor" and not compiles(x_BTC.device.type):
+        if self._backend == "inductor" and not can_compile(x_BTC.device.type):
             return self._call(block, x_BTC, context, past_BMC)
         if kind not in self.eager:
             # Alone: kinds do not share torch's limit of recompilations, nor do models of one process.

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from coca_train.models.loss import score_in_passes
 from coca_train.runtime import IGNORE
-from coca_train.runtime.compilers import compiles
 from coca_train.runtime.device import device_type
+from coca_train.runtime.machine import can_compile
 
 BLOCK = 4096  # logits that a program holds at once
 N_WARPS = 16
@@ -25,7 +25,7 @@ N_WARPS = 16
 def score(logits_nV: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
     """`models.loss.Score`: the kernel on CUDA, where Triton can compile it (and as if it could on the meta device)."""
     device = device_type(logits_nV)
-    if device != "cuda" or not (logits_nV.is_meta or compiles(device)) or logits_nV.dtype == torch.float64:
+    if device != "cuda" or not (logits_nV.is_meta or can_compile(device)) or logits_nV.dtype == torch.float64:
         return score_in_passes(logits_nV, targets_n)
     return score_in_place(logits_nV, targets_n), logits_nV
 

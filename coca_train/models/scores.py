@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from coca_train.positions.base import Hook, Hooked, Mapped, Pairs, Terms
 from coca_train.positions.visibility import Layout, all_seen, seen
 from coca_train.runtime.compilation import compile_with_fallback
-from coca_train.runtime.compilers import compiles
+from coca_train.runtime.machine import can_compile
 
 
 class Part(NamedTuple):
@@ -209,7 +209,7 @@ def scores(
 def fuses(device: str) -> bool:
     """Whether kernels are made on the way for tensors of this device: on CUDA, where something can compile them. What
     is being compiled already has a compiler."""
-    return device == "cuda" and (torch.compiler.is_compiling() or compiles(device))
+    return device == "cuda" and (torch.compiler.is_compiling() or can_compile(device))
 
 
 @cache

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
+from coca_train.checkpoint.commit import SPARE
 from coca_train.checkpoint.format import file_size
-from coca_train.checkpoint.publishing import SPARE
 from coca_train.config.schema import Config, LoraConfig
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES, parameters_on_meta, spec_of

@@ -71,8 +71,8 @@ def is_of_compiler(error: Exception) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """Why torch does not compile, in a line: its message goes on for pages, and neither the name of a backend nor the
-    kind of a graph's break, with which it begins, is the cause."""
+    """Return why torch does not compile, in a line: its message goes on for pages, and neither the name of a backend
+    nor the kind of a graph's break, with which it begins, is the cause."""
     from torch._dynamo.exc import BackendCompilerFailed  # here: as above
 
     named = isinstance(error, BackendCompilerFailed)

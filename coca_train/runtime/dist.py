@@ -1,31 +1,41 @@
-"""Who am I among the ranks, and the few collectives the code above needs.
+"""This process among the ranks: its number, what it says, and the few collectives that the packages above need.
 
-Every function works before `torch.distributed` is initialised and on a single process. What waits for other ranks does
-so under the watchdog, where one runs: no longer than engine.timeout_s.
+Every function works before `torch.distributed` is initialised and on a single process. A collective waits for the other
+ranks under the watchdog (`coca_train.runtime.watchdog`), where one runs: no longer than engine.timeout_s.
 """
 
 import contextlib
 import os
 import platform
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from coca_train.runtime.errors import DataError
-from coca_train.runtime.launcher import rank, world_size
 from coca_train.runtime.printing import escaped, off_bars
-from coca_train.runtime.watchdog import waiting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
+TimeLimit = Callable[[str], AbstractContextManager[None]]  # takes what is waited for
+
+SILENCE_S = 3.0  # after which `explained` says what takes so long
+
+_time_limit: TimeLimit | None = None
 
 
-def reader(sequence_parallel: int) -> tuple[int, int]:
-    """Of the groups of ranks that share sequences, each with batches of its own, which this rank is in; how many there
-    are."""
-    return rank() // sequence_parallel, world_size() // sequence_parallel
+# ---- who and where
+
+
+def rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def local_rank() -> int:
@@ -36,15 +46,60 @@ def is_main() -> bool:
     return rank() == 0
 
 
+def reader(sequence_parallel: int) -> tuple[int, int]:
+    """Return the number of this rank's data reader, and how many readers there are: ranks that share sequences read as
+    one."""
+    return rank() // sequence_parallel, world_size() // sequence_parallel
+
+
+# ---- what it says
+
+
 def log(message: str) -> None:
-    """Tell the user, once (rank 0, stderr). A sample, or a name, moves no terminal's cursor."""
+    """Print a line to stderr on rank 0. Control characters of a sample or a name do not reach the terminal."""
     if is_main():
         with contextlib.suppress(BrokenPipeError), off_bars():  # its reader is gone; that ends no training
             print(escaped(message) if sys.stderr.isatty() else message, file=sys.stderr, flush=True)
 
 
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Say on rank 0 that `what` is being done, if the block takes longer than SILENCE_S."""
+    if not is_main():
+        yield
+        return
+    # On a thread: an import or a first step says nothing itself.
+    timer = threading.Timer(SILENCE_S, log, (f"wait      {what}",))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+# ---- collectives
+
+
+def limit_waits(limit: TimeLimit | None) -> TimeLimit | None:
+    """Have `limit` surround everything that waits for other ranks; return what did so before. None: no limit."""
+    global _time_limit
+    before, _time_limit = _time_limit, limit
+    return before
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Limit the time of a block that waits for other ranks, where a watchdog runs and there are others."""
+    if _time_limit is None or world_size() == 1:
+        yield
+        return
+    with _time_limit(what):
+        yield
+
+
 def _group() -> Any:
-    """torch.distributed, where this process is one of several that are connected; else None."""
+    """Return torch.distributed, where this process is one of several that are connected; else None."""
     # What has not imported torch has no process group, and does not wait for its import only to learn that.
     if world_size() == 1 or "torch" not in sys.modules:
         return None
@@ -54,12 +109,12 @@ def _group() -> Any:
 
 
 def _device(group: Any) -> str:
-    """Where tensors of a collective must lie."""
+    """Return where tensors of a collective must lie."""
     return "cuda" if group.get_backend() == "nccl" else "cpu"
 
 
 def all_reduce(values: list[float], op: str = "sum") -> list[float]:
-    """Reduce a few float64 numbers over all ranks. op: sum, max or min."""
+    """COLLECTIVE. Reduce a few float64 numbers over all ranks. op: sum, max or min."""
     if (group := _group()) is None:
         return list(values)
     import torch
@@ -72,7 +127,7 @@ def all_reduce(values: list[float], op: str = "sum") -> list[float]:
 
 
 def all_gather_object(value: T) -> list[T]:
-    """Every rank's value, by rank. Plain data only, among the ranks of one run."""
+    """COLLECTIVE. Return every rank's value, by rank. Plain data only, among the ranks of one run."""
     if (group := _group()) is None:
         return [value]
     out: list[Any] = [None] * world_size()
@@ -82,13 +137,13 @@ def all_gather_object(value: T) -> list[T]:
 
 
 def ranks_here() -> int:
-    """COLLECTIVE. Ranks on the machine of this one: by its name, as not every launcher says how many there are."""
+    """COLLECTIVE. Count the ranks on this machine, by its name: not every launcher says how many there are."""
     host = platform.node()
     return all_gather_object(host).count(host)
 
 
 def on_main(action: Callable[[], T]) -> T:
-    """COLLECTIVE. Run on rank 0; its result, or its exception, on every rank (none is left waiting)."""
+    """COLLECTIVE. Run the action on rank 0; return its result, or raise its exception, on every rank."""
     if is_main() and _group() is None:  # nobody waits
         return action()
     result: Any = None
@@ -106,7 +161,7 @@ def on_main(action: Callable[[], T]) -> T:
 
 
 def on_each(action: Callable[[], T]) -> T:
-    """COLLECTIVE. Run on every rank; a DataError of one is raised on all, in the same words."""
+    """COLLECTIVE. Run the action on every rank; raise a DataError of any rank on all of them, in the same words."""
     # Only what the data says is told to the others. Any other exception is a bug of this rank, and ends it; they learn
     # of that as of a lost peer.
     result: Any = None
@@ -122,7 +177,7 @@ def on_each(action: Callable[[], T]) -> T:
 
 
 def broadcast_object(value: T) -> T:
-    """Rank 0's value, on every rank."""
+    """COLLECTIVE. Return rank 0's value on every rank."""
     if (group := _group()) is None:
         return value
     box: list[Any] = [value]
@@ -132,7 +187,8 @@ def broadcast_object(value: T) -> T:
 
 
 def broadcast_tensor(tensor: "Tensor", source: int) -> None:
-    """The source rank's contiguous tensor, in place on every rank. It lies where collectives are."""
+    """COLLECTIVE. Overwrite a contiguous tensor on every rank by that of the source rank. It lies where collectives
+    are."""
     if (group := _group()) is None or not tensor.numel():
         return
     import torch
@@ -142,7 +198,7 @@ def broadcast_tensor(tensor: "Tensor", source: int) -> None:
 
 
 def all_gather_equal(tensor: "Tensor") -> "Tensor":
-    """Flat tensors of one size from every rank, one after the other. They lie where collectives are."""
+    """COLLECTIVE. Concatenate flat tensors of one size, by rank. They lie where collectives are."""
     if (group := _group()) is None:
         return tensor
     out = tensor.new_empty(world_size() * len(tensor))

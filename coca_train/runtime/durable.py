@@ -18,14 +18,14 @@ CHUNK = 8 << 20  # [bytes]
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """os.write until everything is written; raises OSError."""
+    """Write everything, by os.write; raises OSError."""
     view = memoryview(data).cast("B")
     while view:
         view = view[os.write(descriptor, view[:CHUNK]) :]
 
 
 def create(path: Path) -> int:
-    """Descriptor of a new file; an existing one, or a symbolic link, is an OSError."""
+    """Open a new file to write and return its descriptor; an existing one, or a symbolic link, is an OSError."""
     # O_EXCL and O_NOFOLLOW: whoever may write beside a run must not be able to turn a save into a write elsewhere.
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
@@ -41,7 +41,7 @@ def sync_folder(path: Path | str) -> None:
 
 @contextlib.contextmanager
 def flocked(folder: Path) -> Iterator[None]:
-    """flock on a folder; without effect on file systems that have none."""
+    """Hold the flock of a folder; without effect on file systems that have none."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):
@@ -80,8 +80,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """`replace`, into a folder that need not exist, by one process after the other. Raises StorageError where the disk
-    refuses."""
+    """`replace` a file in a folder that need not exist; several processes take turns. Raises StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Two evaluations may measure the same cell: without it one would publish what the other has half written.
@@ -104,24 +103,25 @@ def write_json(path: Path, data: Mapping[str, Any]) -> Path:
 
 
 def as_json(data: Mapping[str, Any]) -> str:
-    """JSON, which has no infinity: a number that is not finite is {"number": "inf"}, which read_json turns back."""
+    """Write JSON, which has no infinity: a number that is not finite becomes {"number": "inf"}, which read_json turns
+    back."""
     return json.dumps(encode(data), indent=1) + "\n"
 
 
 def read_json(path: Path) -> Any:
-    """What `as_json` wrote. Raises OSError and ValueError."""
+    """Read what `as_json` wrote. Raises OSError and ValueError."""
     return decode(outside.read_json(path))
 
 
 def sealed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with a digest of it: what is read back and still agrees is what was written, type for type."""
+    """Add a digest: what is read back and still agrees with it is what was written, type for type."""
     return {**data, SEAL: _digest(data)}
 
 
 def unsealed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What was sealed. Raises ValueError where it was changed since; files from before there were seals have none."""
+    """Return what was sealed. Raises ValueError where it was changed since, or has no seal."""
     content = {key: value for key, value in data.items() if key != SEAL}
-    if SEAL in data and data[SEAL] != _digest(content):
+    if data.get(SEAL) != _digest(content):
         raise ValueError("it was changed since it was written")
     return content
 
@@ -147,7 +147,7 @@ def decode(value: Any) -> Any:
 
 
 def read_at(descriptor: int, offset: int, size: int) -> bytearray:
-    """Exactly `size` bytes from `offset`; OSError when the file ends before."""
+    """Read exactly `size` bytes from `offset`; OSError when the file ends before."""
     # Into one buffer, and preadv may read less than it is asked to: a second copy of a shard would not fit in memory.
     data = bytearray(size)
     done = 0

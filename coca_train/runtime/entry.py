@@ -10,9 +10,8 @@ import traceback
 from collections.abc import Callable
 
 from coca_train.runtime.errors import DeviceMemoryError, StorageError, UserError
-from coca_train.runtime.leaving import INTERRUPTED
-from coca_train.runtime.peers import peer_lost
 from coca_train.runtime.printing import bounded, escaped
+from coca_train.runtime.shutdown import INTERRUPTED, peer_lost
 
 
 def run(
@@ -49,7 +48,7 @@ def run(
 
 
 def _of_the_machine(error: Exception) -> UserError | None:
-    """What a disk, a path or the memory of this machine refused; None: it is a bug."""
+    """Return the error of a disk, a path or the memory of this machine; None: it is a bug."""
     if isinstance(error, OSError) and error.strerror:
         return StorageError(
             f"E-RUN-29 {error.filename or 'a file'}: {error.strerror}; it has to be read or written. Fix: look at the "
@@ -62,7 +61,7 @@ def _of_the_machine(error: Exception) -> UserError | None:
 
 
 def _tell(message: str, every_rank: bool = False) -> None:
-    """To stderr, once, or by every rank it happened on. Works while RANK itself is what is wrong."""
+    """Print a message to stderr, once, or on every rank it happened on. Works while RANK itself is wrong."""
     # Not dist.is_main(): a RANK that is no number is an error to tell, and would raise here; so is one beyond the last.
     rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     is_of_run = rank.isdecimal() and size.isdecimal() and int(rank) < int(size)

@@ -36,7 +36,7 @@ BUG = 1
 MISTAKES = range(2, 9)  # configuration, data, checkpoint, diverged, locked, storage, memory (runtime/errors.py)
 
 LEAD_BEFORE_A_SAVE_S = 600.0
-LEAD_BESIDE_SAVES_S = 60.0  # to end the step, its validation, and to leave
+LEAD_WITHOUT_SAVE_S = 60.0  # to end the step, its validation, and to leave
 
 
 class End(NamedTuple):
@@ -48,12 +48,13 @@ class End(NamedTuple):
 
     @property
     def lost(self) -> bool:
-        """Killed, or gone with its node; not asked to stop."""
+        """Whether it was killed, or gone with its node; not asked to stop."""
         return self.code is None or (self.code > SIGNAL and self.code != INTERRUPTED and self.code not in WARNINGS)
 
     @property
     def stopped(self) -> bool:
-        """Asked to stop: with everything saved, or, by the signal itself, before there was anything to save."""
+        """Whether it was asked to stop: with everything saved, or, by the signal itself, before there was anything to
+        save."""
         return self.code == Preempted.exit_code or self.code in WARNINGS
 
 
@@ -79,7 +80,7 @@ class Decision(NamedTuple):
 
 
 def note(name: str, text: str) -> None:
-    """Rank 0, for the launcher: a line into the job's folder, where there is one. It never fails a run."""
+    """Rank 0: write a line for the launcher into the job's folder, where there is one. It never fails a run."""
     folder = os.environ.get(FOLDER)
     if folder and os.environ.get("RANK", "0") == "0":
         with contextlib.suppress(OSError):
@@ -88,8 +89,9 @@ def note(name: str, text: str) -> None:
             new.replace(Path(folder, name))
 
 
-def cause(ends: Sequence[End], wait_s: float, again: bool) -> Decision:
-    """What happened to a step and whether it is worth another start, by all its ranks. again: it is not the first."""
+def classify_ends(ends: Sequence[End], wait_s: float, again: bool) -> Decision:
+    """Decide by how all ranks ended what happened to a start, and whether another is worth it. again: it is not the
+    first."""
     # Of the first to end and those near it: what is left wait_s later is ended by srun, and says nothing of the cause.
     first_s = min(end.at_s for end in ends)
     near = [end for end in ends if end.at_s < first_s + max(wait_s - SLACK_S, SLACK_S)]
@@ -100,42 +102,42 @@ def cause(ends: Sequence[End], wait_s: float, again: bool) -> Decision:
         return Decision(False, "done", "done", 0)
     if mistakes == [LockedError.exit_code] and again:
         # The lock of a start on a node that is gone stays for two minutes (checkpoint/lock.py).
-        return _again("locked", near, LockedError.exit_code, "the lock of an earlier start may still be there")
+        return _requeue("locked", near, LockedError.exit_code, "the lock of an earlier start may still be there")
     # Killed while the ranks looked for each other: the others may take the silence for a wrong address (2).
     if mistakes and not (lost and mistakes == [UserError.exit_code]):
-        return _never("input", near, mistakes[-1], "what has to be mended stands above, in one line")
+        return _give_up("input", near, mistakes[-1], "what has to be mended stands above, in one line")
     if INTERRUPTED in codes:
-        return _never("interrupted", near, INTERRUPTED, "interrupted by hand")
+        return _give_up("interrupted", near, INTERRUPTED, "interrupted by hand")
     if stopped := [end for end in near if end.stopped]:
         saved = any(end.code == Preempted.exit_code for end in stopped)
         words = "asked to stop" if saved else "asked to stop before there was anything to save"
-        return _again("preempted", stopped, Preempted.exit_code, words)
+        return _requeue("preempted", stopped, Preempted.exit_code, words)
     if lost:
         words = "killed" if lost[0].code is not None else "gone without a word"
-        return _again("lost", lost, PeerLost.exit_code, f"rank {lost[0].rank} was {words}")
+        return _requeue("lost", lost, PeerLost.exit_code, f"rank {lost[0].rank} was {words}")
     if codes == {BUG}:
-        return _never("bug", near, BUG, "a bug; the same would happen again")
+        return _give_up("bug", near, BUG, "a bug; the same would happen again")
     if BUG in codes and codes <= {0, BUG, PeerLost.exit_code}:
         # What fails on one rank of many is more often its device than the code; if it is the code, it fails again.
         bugs = [end for end in near if end.code == BUG]
-        return _again("lost", bugs, PeerLost.exit_code, f"rank {bugs[0].rank} failed, the others did not")
+        return _requeue("lost", bugs, PeerLost.exit_code, f"rank {bugs[0].rank} failed, the others did not")
     if PeerLost.exit_code in codes and codes <= {0, PeerLost.exit_code}:
         hung = [end for end in near if end.code == PeerLost.exit_code]
-        return _again("lost", hung, PeerLost.exit_code, "a rank died or hangs")
+        return _requeue("lost", hung, PeerLost.exit_code, "a rank died or hangs")
     strange = [end for end in near if end.code not in (0, PeerLost.exit_code)]
-    return _never("strange", strange, strange[0].code or BUG, "no exit code of coca_train: does python start there?")
+    return _give_up("strange", strange, strange[0].code or BUG, "no exit code of coca_train: does python start there?")
 
 
-def _again(what: str, ends: Sequence[End], code: int, words: str) -> Decision:
+def _requeue(what: str, ends: Sequence[End], code: int, words: str) -> Decision:
     return Decision(True, f"{words} ({_listed(ends)})", what, code)
 
 
-def _never(what: str, ends: Sequence[End], code: int, words: str) -> Decision:
+def _give_up(what: str, ends: Sequence[End], code: int, words: str) -> Decision:
     return Decision(False, f"{words} ({_listed(ends)})", what, code)
 
 
 def _listed(ends: Sequence[End]) -> str:
-    """`exit code 75 on ranks 0-7`: by code, ranks in spans."""
+    """Describe the ends by code, ranks in spans: `exit code 75 on ranks 0-7`."""
     by_code: dict[int | None, list[int]] = {}
     for end in ends:
         by_code.setdefault(end.code, []).append(end.rank)
@@ -155,15 +157,17 @@ def _spans(ranks: list[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
-def forbidden(shown: str, restarts: int) -> str:
-    """Why Slurm's own word on the job (`scontrol show job --oneliner`) leaves nothing to decide; empty: it does not.
+def refused_by_slurm(job_state: str, restarts: int) -> str:
+    """Return why Slurm's own state of the job leaves nothing to decide; empty: it does not.
+
+    job_state: what `scontrol show job --oneliner` prints.
 
     restarts: how often it had been queued again when the asking script started (SLURM_RESTART_COUNT).
     """
-    told = re.search(r" JobState=(\w+) Reason=(\S*) .*?\bRequeue=(\d+) Restarts=(\d+)", shown)
-    if told is None:
+    found = re.search(r" JobState=(\w+) Reason=(\S*) .*?\bRequeue=(\d+) Restarts=(\d+)", job_state)
+    if found is None:
         return "Slurm does not say how it stands with the job"
-    state, reason, may, now = told[1], told[2], told[3] != "0", int(told[4])
+    state, reason, may, now = found[1], found[2], found[3] != "0", int(found[4])
     if now > restarts or state in ("PENDING", "REQUEUED", "CONFIGURING"):
         return "Slurm itself has queued it again"
     # While a job completes, Slurm hides its state behind that word; the reason tells if time or its script ended it.
@@ -173,8 +177,9 @@ def forbidden(shown: str, restarts: int) -> str:
     return "" if may else "it was submitted with --no-requeue"
 
 
-def limited(before: Sequence[Start], what: str, code: int, step: int, most: int) -> str:
-    """Why one start more would be one too many: the same error at the same step, or no progress; empty: go on."""
+def refused_by_limits(before: Sequence[Start], what: str, code: int, step: int, most: int) -> str:
+    """Return why one start more would be one too many: the same error at the same step, or no progress; empty: it is
+    not."""
     at_step = 0  # starts in a row that did not come further, this one included
     for start in reversed(before):
         if start.step != step:
@@ -189,7 +194,7 @@ def limited(before: Sequence[Start], what: str, code: int, step: int, most: int)
 
 
 def newest_step(folder: Path) -> int:
-    """Step of the newest checkpoint of the run that rank 0 has named; 0: there is none."""
+    """Return the step of the newest checkpoint of the run that rank 0 has named; 0: there is none."""
     try:
         names = os.listdir(Path(_read(folder / "run_dir"), "checkpoints"))
     except (OSError, ValueError):  # ValueError: a path with a zero byte
@@ -198,7 +203,7 @@ def newest_step(folder: Path) -> int:
 
 
 def ends_of(start: Path, ranks: int, now_s: float) -> list[End]:
-    """What each rank of a start left with; one without a word is taken to have ended now."""
+    """Return how each rank of a start ended; one without a word is taken to have ended now."""
     ends = []
     for rank in range(ranks):
         # By name: a folder's listing may be a minute old on a network file system, a name never looked up is not.
@@ -211,20 +216,20 @@ def ends_of(start: Path, ranks: int, now_s: float) -> list[End]:
 
 
 def decide(
-    folder: Path, ranks: int, shown: str, restarts: int, most: int, wait_s: float, orphaned: bool = False
+    folder: Path, ranks: int, job_state: str, restarts: int, most: int, wait_s: float, orphaned: bool = False
 ) -> Decision:
-    """Whether the job is queued again; kept in starts.jsonl.
+    """Decide whether the job is queued again, and keep the decision in starts.jsonl.
 
-    shown: what `scontrol show job --oneliner` says. orphaned: the batch script was killed; ranks may still be saving.
+    job_state: what `scontrol show job --oneliner` prints. orphaned: the batch script was killed; ranks may be saving.
     """
     ends = ends_of(folder / f"start-{restarts}", ranks, time.time())
-    decision = cause(ends, wait_s, restarts > 0)
+    decision = classify_ends(ends, wait_s, restarts > 0)
     if orphaned and any(end.code is None for end in ends) and decision.requeue:
         decision = decision._replace(reason="the batch script was killed", what="lost", code=PeerLost.exit_code)
     before, step = history(folder), newest_step(folder)
-    if decision.what != "done" and (why_not := forbidden(shown, restarts)):
+    if decision.what != "done" and (why_not := refused_by_slurm(job_state, restarts)):
         decision = decision._replace(requeue=False, reason=f"{why_not}; {decision.reason}")
-    if decision.requeue and (limit := limited(before, decision.what, decision.code, step, most)):
+    if decision.requeue and (limit := refused_by_limits(before, decision.what, decision.code, step, most)):
         decision = decision._replace(requeue=False, reason=f"{limit}; {decision.reason}{last_words(folder, ranks)}")
     with contextlib.suppress(OSError), open(folder / "starts.jsonl", "a", encoding="utf-8") as file:
         start = Start(restarts, decision.what, decision.code, step)._asdict()
@@ -233,7 +238,7 @@ def decide(
 
 
 def history(folder: Path) -> list[Start]:
-    """What was decided at the end of the starts before."""
+    """Return what was decided at the end of the starts before."""
     starts = []
     for line in _read(folder / "starts.jsonl").splitlines():
         with contextlib.suppress(ValueError, TypeError, KeyError):
@@ -243,16 +248,16 @@ def history(folder: Path) -> list[Start]:
 
 
 def last_words(folder: Path, ranks: int) -> str:
-    """The last line with an error's code that a rank has written into its own log; empty: none has."""
+    """Return the last line with an error's code in the log of a rank other than 0; empty: there is none."""
     for rank in range(1, ranks):
         lines = _read(folder / f"rank-{rank}.log", tail=1 << 16).splitlines()
-        if told := [line for line in lines if re.match(r"E-[A-Z]+-\d+ ", line)]:
-            return f"; the last of rank {rank}: {told[-1][:300]}"
+        if errors := [line for line in lines if re.match(r"E-[A-Z]+-\d+ ", line)]:
+            return f"; the last of rank {rank}: {errors[-1][:300]}"
     return ""
 
 
 def seconds(text: str) -> float | None:
-    """Slurm's days-hours:minutes:seconds; None: UNLIMITED, or not to be read."""
+    """Parse Slurm's days-hours:minutes:seconds; None: UNLIMITED, or not to be read."""
     parts = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
     if parts is None:
         return None
@@ -261,7 +266,7 @@ def seconds(text: str) -> float | None:
 
 
 def lead_s(limit_s: float, asked: str, save_s: float | None) -> float:
-    """How long before its time limit a job is warned [seconds].
+    """Return how long before its time limit a job is warned [seconds].
 
     asked: a number, or "auto": a minute and three times the slowest save so far, at most half the limit; before the
     first save a quarter of it, at most ten minutes. Raises UserError where a number does not fit the limit.
@@ -269,7 +274,7 @@ def lead_s(limit_s: float, asked: str, save_s: float | None) -> float:
     if asked == "auto":
         if save_s is None:
             return min(LEAD_BEFORE_A_SAVE_S, limit_s / 4)
-        return min(LEAD_BESIDE_SAVES_S + 3 * save_s, limit_s / 2)
+        return min(LEAD_WITHOUT_SAVE_S + 3 * save_s, limit_s / 2)
     lead = float(asked) if re.fullmatch(r"\d{1,9}(\.\d*)?", asked) else None
     if lead is None or lead >= limit_s:
         what = "is no number of seconds" if lead is None else f"is not below the job's time limit of {limit_s:.0f} s"
@@ -280,8 +285,11 @@ def lead_s(limit_s: float, asked: str, save_s: float | None) -> float:
     return lead
 
 
-def left(folder: Path, asked: str, times: str) -> float | None:
-    """Seconds until the ranks are to be warned, by `squeue --format "%L %l"`; None: never. Raises UserError."""
+def seconds_until_warning(folder: Path, lead: str, times: str) -> float | None:
+    """Return the seconds until the ranks are warned; None: never. Raises UserError.
+
+    lead: see `lead_s`. times: what `squeue --format "%L %l"` prints.
+    """
     time_left, _, limit = times.strip().partition(" ")
     left_s, limit_s = seconds(time_left), seconds(limit.strip())
     if left_s is None or limit_s is None:
@@ -290,11 +298,11 @@ def left(folder: Path, asked: str, times: str) -> float | None:
         save_s = float(_read(folder / "save_s"))
     except ValueError:
         save_s = None
-    return max(0.0, left_s - lead_s(limit_s, asked, save_s))
+    return max(0.0, left_s - lead_s(limit_s, lead, save_s))
 
 
 def _read(path: Path, tail: int = 1 << 20) -> str:
-    """The end of a small file, at most `tail` bytes; empty where there is none."""
+    """Read the end of a small file, at most `tail` bytes; empty where there is none."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - tail))
@@ -314,7 +322,7 @@ def main(argv: Sequence[str]) -> int:
     restarts = int(_number("SLURM_RESTART_COUNT", 0))
     if what == "left":
         try:
-            seconds_left = left(folder, argument, sys.stdin.read())
+            seconds_left = seconds_until_warning(folder, argument, sys.stdin.read())
         except UserError as error:
             print(error, file=sys.stderr)
             return error.exit_code

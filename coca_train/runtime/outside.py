@@ -27,7 +27,8 @@ KINDS = {
 
 
 def open_file(path: Path | str, follow: bool = True) -> int:
-    """Descriptor to read a regular file; OSError for pipes, devices and folders, and for links unless `follow`."""
+    """Open a regular file to read and return its descriptor; OSError for pipes, devices and folders, and for links
+    unless `follow`."""
     # O_NONBLOCK, because opening a pipe that nobody writes to would wait for ever before it can be looked at.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     if (kind := stat.S_IFMT(os.fstat(descriptor).st_mode)) == stat.S_IFREG:
@@ -39,7 +40,7 @@ def open_file(path: Path | str, follow: bool = True) -> int:
 
 
 def read_bytes(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) -> bytes:
-    """All of a regular file of at most `limit` bytes. Raises OSError."""
+    """Read all of a regular file of at most `limit` bytes. Raises OSError."""
     descriptor = open_file(path, follow)
     try:
         parts, held = list[bytes](), 0
@@ -54,12 +55,12 @@ def read_bytes(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) ->
 
 
 def read_text(path: Path | str, limit: int = MAX_BYTES, errors: str = "strict") -> str:
-    """The same as UTF-8. Raises OSError and ValueError."""
+    """Read a regular file as UTF-8. Raises OSError and ValueError."""
     return read_bytes(path, limit).decode("utf-8", errors)
 
 
 def lines(path: Path | str, longest: int = CHUNK) -> Iterator[bytes]:
-    """The lines of a regular file, one at a time; what is longer than `longest` bytes is none.
+    """Yield the lines of a regular file; a line longer than `longest` bytes is left out.
 
     Raises OSError, of a file of more than MOST_LINES bytes too.
     """
@@ -75,12 +76,12 @@ def lines(path: Path | str, longest: int = CHUNK) -> Iterator[bytes]:
 
 
 def read_json(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) -> Any:
-    """JSON of a file. Raises OSError and ValueError."""
+    """Read JSON of a file. Raises OSError and ValueError."""
     return from_json(read_bytes(path, limit, follow))
 
 
 def read_object(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) -> dict[str, Any]:
-    """A JSON object of a file. Raises OSError and ValueError."""
+    """Read a JSON object of a file. Raises OSError and ValueError."""
     values = read_json(path, limit, follow)
     if not isinstance(values, dict):
         raise ValueError("it holds no JSON object")
@@ -88,7 +89,7 @@ def read_object(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) -
 
 
 def from_json(text: str | bytes | bytearray) -> Any:
-    """JSON that is nested no deeper than DEEPEST. Raises ValueError."""
+    """Parse JSON that is nested no deeper than DEEPEST. Raises ValueError."""
     try:
         value = json.loads(text)
     except RecursionError:

@@ -12,14 +12,15 @@ Rows = Sequence[Sequence[str]]
 
 
 def plain(header: Sequence[str], rows: Rows, n_left: int = 1) -> str:
-    """Columns two spaces apart, a rule below the header; the first n_left columns are aligned left, others right."""
+    """Lay out a table for a terminal: columns two spaces apart, a rule below the header; the first n_left columns are
+    aligned left, others right."""
     widths = _widths(header, rows)
     lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join("  ".join(_padded(line, widths, n_left)).rstrip() for line in lines) + "\n"
 
 
 def markdown(header: Sequence[str], rows: Rows, n_left: int = 1) -> str:
-    """A padded Markdown table; a `|` inside a cell is escaped."""
+    """Lay out a padded Markdown table; a `|` inside a cell is escaped."""
     header, *rows = [[cell.replace("|", "\\|") for cell in line] for line in [header, *rows]]
     widths = [max(3, width) for width in _widths(header, rows)]
     rule = ["-" * w if i < n_left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
@@ -36,7 +37,7 @@ def _padded(cells: Sequence[str], widths: Sequence[int], n_left: int) -> list[st
 
 
 def escaped(text: str) -> str:
-    """Text for a terminal: what could move its cursor, change its colours or is no UTF-8 stands there as \\x1b; lines
+    """Escape text for a terminal: what could move its cursor, change its colours or is no UTF-8 becomes \\x1b; lines
     stay lines."""
     return "".join(
         sign if sign.isprintable() or sign in "\n\t" else sign.encode("unicode_escape").decode() for sign in text
@@ -44,13 +45,13 @@ def escaped(text: str) -> str:
 
 
 def printed(text: str) -> str:
-    """Text for standard output: `escaped` where that is a terminal, as it is where it is a file."""
+    """Return text for standard output: `escaped` where that is a terminal, unchanged where it is a file."""
     return escaped(text) if sys.stdout.isatty() else text
 
 
 @contextmanager
 def off_bars() -> Iterator[None]:
-    """While something is printed to stderr: progress bars are taken away from there, and drawn again below it."""
+    """Clear progress bars from stderr while the block prints there, and draw them again below it."""
     bars = getattr(sys.modules.get("tqdm"), "tqdm", None)  # what has not imported it has no bars
     if bars is None or not sys.stderr.isatty():
         yield
@@ -60,14 +61,14 @@ def off_bars() -> Iterator[None]:
 
 
 def bounded(line: str) -> str:
-    """A line without its middle where it is longer than anybody reads: the end has what to do."""
+    """Return a line without its middle where it is longer than anybody reads: the fix stands at the end."""
     if len(line) <= LONGEST_LINE:
         return line
     return f"{line[: LONGEST_LINE // 2]} […] {line[-LONGEST_LINE // 2 :]}"
 
 
 def short(number: float) -> str:
-    """Below 10,000 as it is, else three digits and a unit: 9,999, 12.3k, 4.56M, 50.0B."""
+    """Return a number below 10,000 as it is, a larger one as three digits and a unit: 9,999, 12.3k, 4.56M, 50.0B."""
     if number < 9999.5:
         return f"{number:,.0f}"
     for size, unit in ((1e3, "k"), (1e6, "M"), (1e9, "B")):
@@ -77,7 +78,8 @@ def short(number: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of one in per cent; what is not nothing never looks like nothing, what is not all never like all."""
+    """Return a share of one in per cent; what is not nothing never looks like nothing, what is not all never like
+    all."""
     if 0 < share < 0.0001:
         return "<0.01 %"
     if 0.9999 < share < 1:
@@ -86,7 +88,7 @@ def percent(share: float) -> str:
 
 
 def n_bytes(number: int) -> str:
-    """Bytes in decimal units: 12 B, 3.4 kB, 5.6 GB."""
+    """Return the bytes in decimal units: 12 B, 3.4 kB, 5.6 GB."""
     value, unit = float(number), "B"
     for larger in ("kB", "MB", "GB", "TB", "PB", "EB"):
         if value < 999.5:

@@ -5,23 +5,23 @@ behind it wait. So what the next step reads is copied from pinned memory on a st
 and the step that needs it waits for an event, on the device. On a CPU nothing is copied and nothing changes.
 """
 
+from collections.abc import MutableMapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-
-COPY = "staged_copy"  # stays with the tensor object that was copied, and goes with it
+from torch.utils.weak import WeakTensorKeyDictionary
 
 
 class Lane(Protocol):
-    """A way to a device beside the one that computes."""
+    """A way to a device other than the stream that computes."""
 
     def copy(self, tensor: Tensor) -> tuple[Tensor, Any]:
-        """Begin; the tensor there, and what tells that it has arrived."""
+        """Begin to copy; return the tensor there, and what tells that it has arrived."""
         ...
 
     def arrive(self, copied: Tensor, ready: Any) -> None:
-        """What is computed from now on waits for the copy; the host does not."""
+        """Have what is computed from now on wait for the copy; the host does not wait."""
         ...
 
 
@@ -43,8 +43,12 @@ class CudaLane:
         copied.record_stream(stream)
 
 
+# (lane, copy, what tells that it has arrived) of each tensor that is copied ahead; an entry goes with its tensor.
+_copies: MutableMapping[Tensor, tuple[Lane, Tensor, Any]] = WeakTensorKeyDictionary()
+
+
 class Staging:
-    """Begins copies. lane: None, as on a CPU: nothing is copied ahead."""
+    """Begins copies to a device. lane: None, as on a CPU: nothing is copied ahead."""
 
     def __init__(self, lane: Lane | None) -> None:
         self._lane = lane
@@ -55,14 +59,13 @@ class Staging:
 
     def ahead(self, tensor: Tensor | None) -> None:
         if tensor is not None and self._lane is not None:
-            setattr(tensor, COPY, (self._lane, *self._lane.copy(tensor)))
+            _copies[tensor] = (self._lane, *self._lane.copy(tensor))
 
 
 def placed(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device: the copy that was begun ahead, handed out once, or one made now."""
-    if not hasattr(tensor, COPY):
+    """Return a tensor on a device: the copy that was begun ahead, handed out once, or one made now."""
+    if (copy := _copies.pop(tensor, None)) is None:
         return tensor.to(device, non_blocking=True)
-    lane, copied, ready = getattr(tensor, COPY)
-    delattr(tensor, COPY)
+    lane, copied, ready = copy
     lane.arrive(copied, ready)
     return copied

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of everything that is no section; list elements are numbered."""
+    """Yield (dotted key, value) of everything that is no section; list elements are numbered."""
     pairs = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else None
     if pairs is None or not tree:
         yield prefix, tree
@@ -15,7 +15,8 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": (1,)}} as {"a.b": [1]}: a list is one value, a tuple is a list, an empty section is nothing."""
+    """Flatten {"a": {"b": (1,)}} to {"a.b": [1]}: a list is one value, a tuple is a list, an empty section is
+    nothing."""
     if not isinstance(tree, dict):
         return {prefix: list(tree) if isinstance(tree, tuple) else tree}
     flat: dict[str, Any] = {}
@@ -25,14 +26,14 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def copied(tree: Any) -> Any:
-    """The same tree, to be changed; `copy.deepcopy` takes ten times as long."""
+    """Return a copy of a tree, to be changed; `copy.deepcopy` takes ten times as long."""
     if isinstance(tree, dict):
         return {name: copied(value) for name, value in tree.items()}
     return [copied(value) for value in tree] if isinstance(tree, list) else tree
 
 
 def lookup(tree: Any, key: str) -> Any:
-    """The value at a dotted key. KeyError when there is none."""
+    """Return the value at a dotted key. KeyError when there is none."""
     for part in key.split("."):
         if isinstance(tree, list) and part.isdigit() and int(part) < len(tree):
             tree = tree[int(part)]
@@ -44,7 +45,7 @@ def lookup(tree: Any, key: str) -> Any:
 
 
 def section(tree: Any, key: str) -> dict[str, Any]:
-    """The section at a dotted key; empty where there is none, or something else stands there."""
+    """Return the section at a dotted key; empty where there is none, or something else stands there."""
     try:
         value = lookup(tree, key)
     except KeyError:

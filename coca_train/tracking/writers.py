@@ -2,7 +2,7 @@
 
 Records of a training step: loss [nats per token], lr, grad_norm, tokens_per_s, mfu (a fraction; on GPUs),
 peak_memory_mib (so far), skipped_steps, batch_digest. Of a validation: valid/<source> [nats per token].
-Of a probe of reach: probe/<variant>/<window> [nats per token] and what it costs (training/probe.py). When a report is
+Of a probe of reach: probe/<variant>/<window> [nats per token] and what it costs (training/reach.py). When a report is
 made, the trackers among the sinks are shown what it found (trackers.py).
 
 No sink may stop or slow a training: one that fails says so once and falls silent.

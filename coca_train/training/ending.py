@@ -1,4 +1,4 @@
-"""What a finished run leaves behind: its report, with its reach, its training and a sample; and two pictures."""
+"""The end of a run: its report with its reach, its training, a sample and two pictures; and what to try next."""
 
 import re
 import shlex
@@ -30,9 +30,15 @@ from coca_train.report.render.pictures import picture
 from coca_train.runtime import dist
 from coca_train.runtime.durable import read_json, write_bytes, write_json, write_text
 from coca_train.runtime.errors import UserError
+from coca_train.settings import folder_flags, load
 from coca_train.tracking.trackers import Findings
 from coca_train.tracking.writers import read_jsonl
 from coca_train.training.reach import SEED, SETTINGS, Reach
+
+OTHER_SCHEMES = ("rope", "coca")  # a scheme to compare with: the first that is another one
+COMPARED_SCHEMES = "rope,alibi,coca,coca_strict"
+# What a comparison chooses itself; the rest of the words (data, experiment, steps) makes it the same training.
+CHOSEN = ("position=", "position.", "position/", "run.name=", "run.resume=")
 
 DONE = "done.json"
 FORMAT = 6  # of a report; those of other formats are made anew
@@ -53,7 +59,7 @@ class Finished(NamedTuple):
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:
-        """What computed the report."""
+        """Return what computed the report."""
         return facts(SETTINGS.suite, SEED, self.config.engine.device != "cpu")
 
 
@@ -100,15 +106,15 @@ def is_finished(directory: Path, mark: Mapping[str, Any]) -> bool:
 
 
 def _depends_on(config: Config) -> dict[str, Any]:
-    """Settings that make another report: those of probes during the training do not."""
+    """Return the settings that make another report: those of probes during the training do not."""
     settings = asdict(config.eval)
     del settings["extrapolation"]["every_steps"], settings["extrapolation"]["probe_documents"]
     return settings
 
 
 def findings(report: RunReport, stage: str, files: Mapping[str, Path]) -> Findings:
-    """For trackers: the verdicts and the sample in words, how far it reads as numbers [tokens]. files: of the report,
-    by their place in its folder."""
+    """Return for trackers the verdicts and the sample in words, how far it reads as numbers [tokens]. files: of the
+    report, by their place in its folder."""
     figures = {Path(place).stem: path for place, path in files.items() if re.fullmatch(r"figures/.*\.png", place)}
     if report.evaluation is None:
         said, numbers = [], {}
@@ -122,7 +128,7 @@ def findings(report: RunReport, stage: str, files: Mapping[str, Path]) -> Findin
 
 
 def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, Path]]:
-    """Everything but the mark that it is done; and its files by their place in the folder."""
+    """Make everything but the mark that it is done; return the report and its files by their place in the folder."""
     options, evaluation, sample = finished.config.eval, None, ""
     with_sample = bool(options.sample_prompt and options.sample_tokens)
     if options.extrapolation.enabled or with_sample:
@@ -146,7 +152,7 @@ def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, P
 
 
 def evaluate(finished: Finished, module: Any) -> Evaluation | None:
-    """Perplexity far beyond the training window; None where nothing can be measured, which is said."""
+    """Return perplexity far beyond the training window; None where nothing can be measured, which is said."""
     config, options = finished.config, finished.config.eval.extrapolation
     checkpoint = finished.run_dir / FOLDER / folder_name(finished.step)
     dist.log("report    how far the context reaches")
@@ -182,7 +188,8 @@ def evaluate(finished: Finished, module: Any) -> Evaluation | None:
 
 
 def write_sample(finished: Finished, module: Any) -> str:
-    """The prompt and what the model goes on with; "" where learned positions or memory end before, which is said."""
+    """Return the prompt and what the model goes on with; "" where learned positions or memory end before, which is
+    said."""
     tokenizer, options = finished.tokenizer, finished.config.eval
     prompt, n_tokens = tokenizer.encode(options.sample_prompt), options.sample_tokens
     try:
@@ -199,7 +206,7 @@ def write_sample(finished: Finished, module: Any) -> str:
 
 
 def _write(report: RunReport, finished: Finished) -> dict[str, Path]:
-    """The page in all its forms, whose paths it returns, and the two pictures that stand beside the run's files."""
+    """Write the page in all its forms, whose paths it returns, and two pictures into the run directory."""
     draw(loss_curves(report.records), finished, "loss_curve")
     if probes := read_probes(report.records):
         draw(reach_curves(probes)[0], finished, "reach")
@@ -214,14 +221,81 @@ def _write(report: RunReport, finished: Finished) -> dict[str, Path]:
 
 
 def draw(block: Lines, finished: Finished, name: str) -> None:
-    """A picture that stands by itself."""
+    """Draw a picture that stands by itself."""
     titled = replace(block, title=f"{finished.config.run.name}: {block.title}")
     write_bytes(finished.run_dir / f"{name}.png", picture(titled)["png"])
 
 
 def _show(report: RunReport) -> None:
-    """The report for the terminal: the table, what is missing, the reach while it trained, the sample."""
+    """Log the report: the table, what is missing, the reach while it trained, the sample."""
     if report.evaluation is not None:
         dist.log("\n" + perplexity_text(report.evaluation))
     if report.sample:
         dist.log(f"\nSample (greedy):\n{report.sample}\n")
+
+
+# ---- what to try next
+
+
+def print_summary(config: Config, run_dir: Path, words: Sequence[str], folders: Sequence[Path]) -> None:
+    """Log where everything lies and what to try next. words, folders: of the command line, see `next_commands`."""
+    files, commands = written_files(config, run_dir), next_commands(config, run_dir, words, folders)
+    dist.log(f"Done. Everything lies in {run_dir}:\n{files}Try next:\n" + "\n".join(f"  {each}" for each in commands))
+
+
+def written_files(config: Config, run_dir: Path) -> str:
+    """Return a line for each file of a finished run."""
+    *before, _ = config.stages
+    goes_on = "with a larger train.max_steps" if not before else "with one more stage in the schedule"
+    project = config.tracking.wandb_project
+    offline = f"wandb sync {shlex.quote(str(run_dir))}/wandb/offline-run-*"
+    trackers = {
+        "tensorboard": f"curves, figures and settings: tensorboard --logdir {shlex.quote(config.run.root)}",
+        "wandb": offline if config.tracking.wandb == "offline" else f"the run is in the project {project} of wandb",
+    }
+    files = {
+        "loss_curve.png": "training and validation loss",
+        "reach.png": "perplexity beyond the training window, by training step",
+        "report/report.html": "how far the context reaches, in a browser (report.md, tables and figures beside it)",
+        **{f"report/{stage}": f"the report on stage {stage}" for stage in before},
+        "metrics.jsonl": "every logged step and validation",
+        **trackers,
+        "config.yaml": "every setting",
+        "checkpoints": f"the model; the same command {goes_on} goes on",
+    }
+    return "".join(f"  {name:26s} {what}\n" for name, what in files.items() if (run_dir / name).exists())
+
+
+def next_commands(config: Config, run_dir: Path, words: Sequence[str], folders: Sequence[Path] = ()) -> list[str]:
+    """Return commands to try on a finished run: one that began from other weights is no comparison of schemes.
+
+    words: overrides that the run was started with, folders: its --config-dir. Both go along where something is trained.
+    """
+    flags = folder_flags(folders)
+    same = [word for word in words if not word.lstrip("+~").startswith(CHOSEN)]
+    if config.start.path is not None or len(config.stages) > 1:
+        others = [["export", f"run={run_dir}", f"to={run_dir}-hf"]]
+    else:
+        other = next(scheme for scheme in OTHER_SCHEMES if scheme != config.position.scheme)
+        chosen = [f"position={other}", f"run.name={other}"]
+        others = [[*flags, *same, *chosen], ["compare", f"schemes={COMPARED_SCHEMES}", *flags, *same]]
+        # An experiment may set what another scheme does not have.
+        # Of a folder of texts the data is made by the command line, above this floor: that it composes was seen.
+        others = others if config.data.path is not None or _composes([*same, *chosen], folders) else []
+    held_out = any(source.valid_path for source in config.data.sources.values())
+    before = "" if config.start.path is None else f"{config.start.path},"  # what the training was for is a comparison
+    commands = [
+        ["generate", f"run={run_dir}", f"prompt={config.eval.sample_prompt or 'The'}"],
+        *([["evaluate", f"checkpoint={before}{run_dir}"]] if held_out else []),
+        *others,
+        ["--help"],
+    ]
+    return [shlex.join(["python", "-m", "coca_train", *command]) for command in commands]
+
+
+def _composes(words: list[str], folders: Sequence[Path]) -> bool:
+    try:
+        load(words, tuple(folders), launch=False)
+    except UserError:
+        return False
+    return True

@@ -14,9 +14,9 @@ from coca_train.engine.base import Engine
 from coca_train.engine.optim import lr_at
 from coca_train.models.init import seed_of
 from coca_train.runtime import dist
+from coca_train.runtime.dist import explained
 from coca_train.runtime.errors import DivergedError, Preempted
-from coca_train.runtime.signals import StopRequest
-from coca_train.runtime.silence import explained
+from coca_train.runtime.shutdown import StopRequest
 from coca_train.runtime.watchdog import Watchdog
 from coca_train.tracking.throughput import Throughput
 from coca_train.tracking.writers import MetricsWriter
@@ -106,7 +106,7 @@ def _first_step(config: Config, engine: Engine) -> str:
 
 
 def batch_digest(micro_batches: Sequence[Batch], sequence_parallel: int = 1) -> str:
-    """Fingerprint of the global batch: the same for every world size, micro batch, accumulation and number of ranks
-    that share a sequence. Collective."""
+    """Return the fingerprint of the global batch: the same for every world size, micro batch, accumulation and number
+    of ranks that share a sequence. Collective."""
     digests = dist.all_gather_object(sum(digest_of(batch) for batch in micro_batches))
     return joined(digests[::sequence_parallel])

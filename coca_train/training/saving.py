@@ -1,4 +1,4 @@
-"""When a training saves, waits for a save, and deletes older ones; and what it says of that."""
+"""When a training saves, waits for a save and deletes older checkpoints."""
 
 import time
 from collections.abc import Container
@@ -14,8 +14,9 @@ from coca_train.runtime.errors import DivergedError, UserError
 
 
 class Saver:
-    """Saves checkpoints beside the training; a failed save costs nothing that is already safe, three in a row end the
-    run. A context manager, around the training.
+    """Save checkpoints in the background of a training: a context manager around it, called after every step.
+
+    A failed save costs nothing that is already safe; MAX_FAILURES in a row end the run.
 
     borders: steps whose checkpoints are never deleted. frozen: the weights that are not trained, exactly.
     """
@@ -33,27 +34,30 @@ class Saver:
         self.run_dir, self.meta, self.keep, self.borders = run_dir, meta, keep, borders
         self.saves = checkpoint.Saves(run_dir, runner, lock, frozen)
         self.failures, self.slowest_s = 0, 0.0
-        # Of the save in flight: for how long the training stood still for it, and how much of that was a wait for it.
-        self._step, self._stall_s, self._waited_s = 0, 0.0, 0.0
+        # Of the save in flight: for how long it blocked the training, and how much of that was a wait for it.
+        self._step, self._blocked_s, self._waited_s = 0, 0.0, 0.0
         self._deleting: list[Task[None]] = []
 
     def __call__(self, step: int, due: bool, wait: bool) -> bool:
-        """COLLECTIVE, after every step. due: a save is; one at a time is in flight, so that before it is waited for.
-        wait: for this one as well. False: a save has failed, and the last good checkpoint is untouched."""
+        """COLLECTIVE, after every step. Advance the save in flight, and begin another where one is due; False: a save
+        has failed, and the last good checkpoint is untouched.
+
+        due: a save is; one at a time is in flight, so the one before is waited for. wait: for this one as well.
+        """
         good = self._proceed(wait=due)
         if due:
             began = time.monotonic()
-            self._clear()  # the room that it gives back is counted on
+            self._await_deletions()  # the room that it gives back is counted on
             error = self.saves.begin(step, self.meta)
-            self._step, self._stall_s, self._waited_s = step, time.monotonic() - began, 0.0
-            good = self._judged(error) and (not wait or self._proceed(wait))
+            self._step, self._blocked_s, self._waited_s = step, time.monotonic() - began, 0.0
+            good = self._count_failure(error) and (not wait or self._proceed(wait))
             if wait:  # the last one: what comes now may need the memory, and look at the folder
                 self.saves.free()
-                self._clear()
+                self._await_deletions()
         return good
 
     def _proceed(self, wait: bool) -> bool:
-        """Take the save in flight on; False: it has failed."""
+        """Advance the save in flight; False: it has failed."""
         if not self.saves.in_flight:
             return True
         began = time.monotonic()
@@ -62,35 +66,34 @@ class Saver:
             self._waited_s = time.monotonic() - began
         if ended and self.saves.error is None:
             checkpoint.prune(self.run_dir, self.keep, self.meta.run_id, self.borders, self._delete)
-        self._stall_s += time.monotonic() - began
+        self._blocked_s += time.monotonic() - began
         if not ended:
             return True
-        if good := self._judged(self.saves.error):
-            self._tell()
+        if good := self._count_failure(self.saves.error):
+            self.failures = 0
+            self._log_duration()
         return good
 
-    def _tell(self) -> None:
-        self.failures = 0
-        beside_s = max(0.0, self.saves.beside_s - self._waited_s)
-        dist.log(
-            f"save      step {self._step}: blocked training for {self._stall_s:.2f} s ({beside_s:.2f} s in background)"
-        )
+    def _log_duration(self) -> None:
+        background_s = max(0.0, self.saves.background_s - self._waited_s)
+        blocked = f"blocked training for {self._blocked_s:.2f} s ({background_s:.2f} s in background)"
+        dist.log(f"save      step {self._step}: {blocked}")
         # A preempted run must have time for all of it, whatever a training has hidden.
-        if (took_s := self._stall_s + beside_s) > self.slowest_s:
+        if (took_s := self._blocked_s + background_s) > self.slowest_s:
             self.slowest_s = took_s
             job.note("save_s", f"{took_s:.3f}")
 
     def _delete(self, trash: Path) -> None:
         self._deleting.append(Task(lambda: durable.remove_tree(trash)))
 
-    def _clear(self, timeout_s: float | None = None) -> None:
-        """Wait for what is being deleted; what a disk does not let go of the next start sweeps."""
+    def _await_deletions(self, timeout_s: float | None = None) -> None:
+        """Wait for the deletions; what a disk does not let go of is swept by the next start."""
         for task in self._deleting:
             task.join(timeout_s)
         self._deleting.clear()
 
-    def _judged(self, error: UserError | None) -> bool:
-        """Whether there is none; the last of too many is raised."""
+    def _count_failure(self, error: UserError | None) -> bool:
+        """Whether there is no error; raise the last of too many in a row."""
         if error is None:
             return True
         self.failures += 1
@@ -104,11 +107,11 @@ class Saver:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """What is in flight is still published, where that asks for no rank that may be gone."""
+        """Publish the save in flight, where that needs no rank that may be gone."""
         together = kind is not None and issubclass(kind, DivergedError)
         alone = kind is not None and issubclass(kind, Exception) and dist.world_size() == 1
         if self.saves.in_flight and (together or alone):
             with suppress(UserError):  # there is an error already
                 self._proceed(wait=True)
         self.saves.abandon()
-        self._clear(ABANDON_S)
+        self._await_deletions(ABANDON_S)

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import torch
 
 from coca_train import checkpoint, engine
-from coca_train.checkpoint.naming import unused_name
-from coca_train.config.schema import OWN, Config, EngineConfig, LoraConfig
+from coca_train.checkpoint.manifest import unused_name
+from coca_train.config.schema import OWN, Config, EngineConfig
 from coca_train.data.held_out import Validation
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.engine.base import DTYPES, Engine
+from coca_train.engine.base import DTYPES, Engine, InitParameter
 from coca_train.evaluation.measures.perplexity import validation_loss
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
@@ -27,28 +27,37 @@ from coca_train.planning import outline as planning
 from coca_train.planning.meta_step import count_flops
 from coca_train.positions.layers import in_words
 from coca_train.runtime import dist
-from coca_train.runtime.compilers import compiles
+from coca_train.runtime.dist import explained, waiting
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted
-from coca_train.runtime.machine import bounded_by_memory
+from coca_train.runtime.machine import bounded_by_memory, can_compile
 from coca_train.runtime.printing import percent
-from coca_train.runtime.signals import StopRequest
-from coca_train.runtime.silence import explained
+from coca_train.runtime.shutdown import StopRequest
 from coca_train.runtime.staging import Staging
-from coca_train.runtime.watchdog import Watchdog, waiting
+from coca_train.runtime.watchdog import Watchdog
 from coca_train.schedule import Stage
 from coca_train.tracking.throughput import PeakMemory, Throughput, peak
 from coca_train.tracking.writers import MetricsWriter
 from coca_train.training.ending import final_report
 from coca_train.training.loop import Tools, run_stage
-from coca_train.training.probe import Probe
+from coca_train.training.reach import Probe
 from coca_train.training.saving import Saver
 
 NOTHING = "nope"  # the scheme that is meant to have no effect
 ID_BYTES = 8  # of a token in each tensor of a batch: inputs, targets, positions and, with a mask, documents
 
 
+class StagePlan(NamedTuple):
+    """A stage with its data and its model's outline, which has no memory for its weights and is frozen as the stage
+    says."""
+
+    stage: Stage
+    mixture: Mixture
+    validation: Validation
+    outline: Transformer
+
+
 class RunContext(NamedTuple):
-    """What all stages of a run share. n_tokens: rows of the embedding. record: run.json. command: that goes on with it,
+    """What all stages of a run share. n_tokens: rows of the embedding. record: run.json. command: goes on with the run,
     without its launcher."""
 
     run_dir: Path
@@ -62,23 +71,20 @@ class RunContext(NamedTuple):
     command: str
 
 
-def run_one(
-    stage: Stage,
-    mixture: Mixture,
-    validation: Validation,
-    outline: Transformer,
+def train_stage(
+    plan: StagePlan,
     context: RunContext,
     origin: checkpoint.Checkpoint | None,
     *,
     borders: Container[int],
     is_last: bool,
 ) -> checkpoint.Checkpoint | None:
-    """Train a stage and report on it; its last checkpoint. COLLECTIVE.
+    """COLLECTIVE. Train a stage and report on it; return its last checkpoint, None where no stage follows.
 
-    outline: the model without memory for its weights, frozen as the stage says.
     origin: the checkpoint where it goes on, or whose weights it begins with; None: initial ones. borders: steps whose
     checkpoints stay.
     """
+    stage, mixture, validation, outline = plan
     config, run_dir, run_id = stage.config, context.run_dir, context.record["run_id"]
     fingerprint = next(one["fingerprint"] for one in context.record["stages"] if one["name"] == stage.name)
     lora = None if stage.lora is None else asdict(stage.lora)
@@ -93,18 +99,7 @@ def run_one(
             seed=config.run.seed,
         )
         reader, n_readers = dist.reader(config.engine.sequence_parallel)
-        memory = engine.SegmentMemorySize(config.model.n_layers, outline.position.memory_len, config.model.d_model)
-        with waiting("the start of the engine"), explained("building the engine, the model and the optimizer"):
-            runner = engine.build(
-                config.engine,
-                config.optim,
-                partial(build_model, config, context.n_tokens, stage.trainable, stage.lora),
-                init if origin is None else None,
-                trainable=stage.trainable,
-                micro_batch_size=config.train.micro_batch_size,
-                accumulation=config.train.global_batch_size // (config.train.micro_batch_size * n_readers),
-                memory=memory if memory.memory_len else None,
-            )
+        runner = build_engine(plan, context.n_tokens, init if origin is None else None)
         start_step = 0
         with waiting("reading the checkpoint"), explained("reading the checkpoint"):
             if origin is not None and resumed:
@@ -135,28 +130,21 @@ def run_one(
         if resumed:  # a kill between a save and its deletions left one too many, and there may be no further save
             checkpoint.prune(run_dir, config.checkpoint.keep, run_id, borders)
         # Announced only now: every error of data, weights and memory has come before.
-        place = f"steps {stage.first_step + 1} to {stage.last_step}"
-        announce_stage(stage.name if context.n_stages > 1 else "", place, outline, stage.lora)
-        dist.log(f"run       {run_dir} ({beginning(stage.first_step, origin, resumed)}, {steps} steps)")
+        announce_stage(stage, outline, several=context.n_stages > 1)
+        dist.log(f"run       {run_dir} ({describe_origin(stage.first_step, origin, resumed)}, {steps} steps)")
         announce_model(outline)
         announce_data(config, mixture, stage.first_sample, steps, n_readers)
         if steps < stage.max_steps:
             dist.log(f"data      a source with on_exhausted=stop ends the run at step {steps} of {stage.max_steps}")
         announce_engine(config.engine, runner.device)
-        with runner.eval_module() as module:
-            # On the weights that will be trained, in the engine that trains them: a proof on other tensors would not be
-            # one.
-            assert isinstance(module, Transformer)
-            with explained("proving that the position scheme is applied"):
-                certificates = certify(module, runner.device, DTYPES[config.engine.dtype])
-            for kind, certificate in certificates.items():
-                scheme = module.position_of(kind).settings.scheme
-                dist.log(f"certified {scheme if kind == OWN else f'{kind} ({scheme})'}: {certificate}")
-                if not module.position_of(kind).has_effect and scheme != NOTHING:
-                    dist.log(f"WARNING: {scheme} does nothing yet (has_effect = False): this trains without positions")
+        certify_positions(runner)
         try:
             # Until the last save signals are kept; before and after nothing is to be saved, and one ends the process.
             with StopRequest() as stop:
+                probe = None
+                if config.eval.extrapolation.every_steps:
+                    began = stage.first_step + start_step
+                    probe = Probe(config, runner, context.tokenizer, validation.held_out.files, began)
                 tools = Tools(
                     context.metrics,
                     meter(stage, context.n_tokens, runner),
@@ -164,11 +152,7 @@ def run_one(
                     context.watchdog,
                     validate=partial(validate, runner, validation),
                     save=saver,
-                    probe=Probe(
-                        config, runner, context.tokenizer, validation.held_out.files, stage.first_step + start_step
-                    )
-                    if config.eval.extrapolation.every_steps
-                    else None,
+                    probe=probe,
                 )
                 run_stage(
                     config, runner, loader, tools, first_step=stage.first_step, start_step=start_step, max_steps=steps
@@ -207,8 +191,27 @@ def run_one(
     return last
 
 
-def beginning(first_step: int, origin: checkpoint.Checkpoint | None, resumed: bool) -> str:
-    """From where, in words."""
+def build_engine(plan: StagePlan, n_tokens: int, init: InitParameter | None) -> Engine:
+    """COLLECTIVE. Build the engine of a stage. n_tokens: rows of the embedding. init: None: a checkpoint is loaded
+    next."""
+    stage, config = plan.stage, plan.stage.config
+    _, n_readers = dist.reader(config.engine.sequence_parallel)
+    memory = engine.SegmentMemorySize(config.model.n_layers, plan.outline.position.memory_len, config.model.d_model)
+    with waiting("the start of the engine"), explained("building the engine, the model and the optimizer"):
+        return engine.build(
+            config.engine,
+            config.optim,
+            partial(build_model, config, n_tokens, stage.trainable, stage.lora),
+            init,
+            trainable=stage.trainable,
+            micro_batch_size=config.train.micro_batch_size,
+            accumulation=config.train.global_batch_size // (config.train.micro_batch_size * n_readers),
+            memory=memory if memory.memory_len else None,
+        )
+
+
+def describe_origin(first_step: int, origin: checkpoint.Checkpoint | None, resumed: bool) -> str:
+    """Say in words from where a stage goes on."""
     if origin is None:
         return "new"
     if resumed or first_step:
@@ -217,14 +220,14 @@ def beginning(first_step: int, origin: checkpoint.Checkpoint | None, resumed: bo
 
 
 def steps_ahead(config: Config, n_readers: int) -> int:
-    """Steps whose batches are read ahead: data.prefetch_steps, as far as the memory goes. COLLECTIVE."""
+    """COLLECTIVE. Return how many steps' batches are read ahead: data.prefetch_steps, as far as the memory goes."""
     n_tokens = config.train.global_batch_size // n_readers * config.train.seq_len
     bytes_each = n_tokens * ID_BYTES * (4 if config.data.document_mask else 3)
     return bounded_by_memory("data.prefetch_steps", config.data.prefetch_steps, bytes_each, dist.ranks_here())
 
 
 def effective_steps(configured: int, available: int | None, start_step: int, run_dir: Path) -> int:
-    """Length of a stage [optimizer steps]: as configured, or what the data of a source with on_exhausted=stop gives."""
+    """Return the length of a stage [optimizer steps]: as configured, or as far as its data goes (on_exhausted=stop)."""
     steps = configured if available is None else min(configured, available)
     if steps == 0:
         raise DataError(
@@ -239,14 +242,15 @@ def effective_steps(configured: int, available: int | None, start_step: int, run
     return steps
 
 
-def announce_stage(name: str, place: str, outline: Transformer, lora: LoraConfig | None) -> None:
-    """Say what is trained, before it is. name: of one stage among several; "": there is one."""
-    if name:
+def announce_stage(stage: Stage, outline: Transformer, several: bool) -> None:
+    """Log what is trained. several: the run has other stages too."""
+    if several:
         trained = sum(p.numel() for p in outline.parameters() if p.requires_grad)
         share = 100 * trained / count_parameters(outline)[0]
-        dist.log(f"stage     {name}: {place}, trains {share:.1f} % of the parameters")
-    if lora is not None:
-        dist.log(f"LoRA      rank {lora.rank}, alpha {lora.alpha:g}")
+        place = f"steps {stage.first_step + 1} to {stage.last_step}"
+        dist.log(f"stage     {stage.name}: {place}, trains {share:.1f} % of the parameters")
+    if stage.lora is not None:
+        dist.log(f"LoRA      rank {stage.lora.rank}, alpha {stage.lora.alpha:g}")
 
 
 def announce_model(outline: Transformer) -> None:
@@ -260,8 +264,10 @@ def announce_model(outline: Transformer) -> None:
 
 
 def announce_data(config: Config, mixture: Mixture, first_sample: int, steps: int, n_readers: int) -> None:
-    """first_sample: where the stage begins in its data [sequences]. n_readers: devices, or groups that share each
-    sequence."""
+    """Log how much of the data a stage reads.
+
+    first_sample: where it begins in its data [sequences]. n_readers: devices, or groups that share each sequence.
+    """
     train = config.train
     n_samples = steps * train.global_batch_size
     micro = train.micro_batch_size
@@ -281,7 +287,7 @@ def announce_data(config: Config, mixture: Mixture, first_sample: int, steps: in
 
 
 def announce_engine(config: EngineConfig, device: torch.device) -> None:
-    """One line, and another where the dtype has no instructions on this CPU, or kernels no compiler."""
+    """Log the engine; warn where the CPU has no instructions for the dtype, or kernels have no compiler."""
     shared = f", {config.sequence_parallel} to a sequence" if config.sequence_parallel > 1 else ""
     dist.log(
         f"engine    {config.kind}, {dist.world_size()} process(es){shared}, {config.dtype}, "
@@ -293,12 +299,28 @@ def announce_engine(config: EngineConfig, device: torch.device) -> None:
             "and more; a new run with engine=deepspeed_fp32 does not"
         )
     if device.type == "cuda" or config.compile == "blocks":
-        compiles(device.type)
+        can_compile(device.type)
+
+
+def certify_positions(runner: Engine) -> None:
+    """COLLECTIVE. Prove that the position schemes are applied, and log the proof.
+
+    On the weights that will be trained, in the engine that trains them: a proof on other tensors would not be one.
+    """
+    with runner.eval_module() as module:
+        assert isinstance(module, Transformer)
+        with explained("proving that the position scheme is applied"):
+            certificates = certify(module, runner.device, DTYPES[runner.dtype])
+        for kind, certificate in certificates.items():
+            scheme = module.position_of(kind).settings.scheme
+            dist.log(f"certified {scheme if kind == OWN else f'{kind} ({scheme})'}: {certificate}")
+            if not module.position_of(kind).has_effect and scheme != NOTHING:
+                dist.log(f"WARNING: {scheme} does nothing yet (has_effect = False): this trains without positions")
 
 
 def meter(stage: Stage, n_tokens: int, runner: Engine) -> Throughput:
-    """The throughput meter of a stage: FLOPs are those that are computed, fewer where it trains a part; says the peak
-    that MFU is measured against. n_tokens: embedding rows.
+    """Return the throughput meter of a stage, and log the peak that MFU is measured against. FLOPs are those that are
+    computed, fewer where it trains a part. n_tokens: rows of the embedding.
 
     A CPU has none: what one product reaches there is what other work leaves of the machine at that moment, and the same
     speed was 41 % of it in one run and 88 % in the next.
@@ -311,6 +333,6 @@ def meter(stage: Stage, n_tokens: int, runner: Engine) -> Throughput:
 
 
 def validate(runner: Engine, validation: Validation) -> dict[str, float]:
-    """Loss on held-out windows by source [nats per token]. COLLECTIVE."""
+    """COLLECTIVE. Return the loss on held-out windows by source [nats per token]."""
     with runner.eval_module() as module:
         return {f"valid/{name}": loss for name, loss in validation_loss(module, validation.batches()).items()}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from coca_train.data.storage import storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, Preempted
-from coca_train.runtime.signals import StopRequest
+from coca_train.runtime.shutdown import StopRequest
 from data_prep.merging.manifest import describe, existing
 from data_prep.progress import say
 from data_prep.readers import chunks, inputs

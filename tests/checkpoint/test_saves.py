@@ -61,7 +61,7 @@ class Training:
 
     def settled(self) -> None:
         """All that is to be written is, but for the manifest."""
-        one = self.saver.saves._in_flight
+        one = self.saver.saves._save
         assert one is not None and one.writing is not None
         one.writing.join()
 

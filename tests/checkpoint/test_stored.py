@@ -4,7 +4,7 @@ import json
 import math
 import random
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +13,11 @@ from coca_train import checkpoint
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import ShardWriter
 from coca_train.checkpoint.manifest import CUT, Checkpoint
-from coca_train.checkpoint.stored import Stored
+from coca_train.checkpoint.weights import Stored
 from coca_train.engine.base import even_share
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError
-from tests.checkpoint import old_layout
-from tests.faults.fake import FakeEngine, holds, meta, save
+from tests.faults.fake import holds, save
 
 TENSORS = {"a": torch.randn(7, 5), "b": torch.randn(6), "c": torch.tensor(3.0), "d": torch.zeros(0, 3)}
 
@@ -68,19 +67,6 @@ def test_any_part_of_any_tensor(tmp_path: Path, seed: int) -> None:
                     assert torch.equal(stored.values(name, start, stop), tensor.flatten()[start:stop])
 
 
-def test_a_checkpoint_of_before_is_the_same(tmp_path: Path) -> None:
-    engine = FakeEngine(20)
-    save(tmp_path, 10)
-    old_layout.write(tmp_path, 20, cast(Any, engine), engine.state, meta(20), ranks=3)
-    assert holds(checkpoint.find(tmp_path, "run-1"), 20)
-
-
-def test_one_rank_writes_what_programs_of_before_read(tmp_path: Path) -> None:
-    save(tmp_path, 10)
-    body = json.loads((tmp_path / "checkpoints/step-00000010" / manifest.NAME).read_text())
-    assert set(body) == manifest.KEYS and body["format"] == 1
-
-
 LIES: dict[str, Any] = {
     "no table": 5,
     "no entry": {"a": [1]},
@@ -109,7 +95,7 @@ def test_a_manifest_that_lies_is_passed_over(tmp_path: Path, lie: str) -> None:
     (newest.path / manifest.NAME).write_bytes(manifest.encode(body | {CUT: LIES[lie]}))
     assert holds(checkpoint.find(tmp_path, "run-1"), 10)
     if lie in ("not what the files have", "a tensor that is nowhere"):
-        with pytest.raises(CheckpointError, match=r"E-CKP-01 .*E-CKP-08 .* is not cut as it says"):
+        with pytest.raises(CheckpointError, match=r"E-CKP-01 .*E-CKP-08"):
             checkpoint.open_weights(Checkpoint(newest.path, 30, body | {CUT: LIES[lie]}))
 
 

@@ -18,7 +18,6 @@ from coca_train.engine.base import Engine
 from coca_train.models.memory import Memory
 from coca_train.runtime import dist
 from tests import states
-from tests.checkpoint import old_layout as layout
 from tests.states import full_state
 
 VOCAB, LENGTH, GLOBAL_BATCH = 61, 12, 8
@@ -165,13 +164,11 @@ def train(
     export: str | None = None,
     poison: dict[str, Any] | None = None,
     micro: int = 2,
-    old_layout: bool = False,
     **changes: Any,
 ) -> dict[str, Any]:
     """Train up to step `steps`, from 0 or from the checkpoint in run directory `load`; save into `save` after
     `save_at` steps (default: at the end).
 
-    old_layout: save as it was done before.
     poison: {step, rank, what: loss | grad} makes a NaN there. export: write the final state as one safetensors file.
     """
     built = build(micro=micro, **changes)
@@ -189,13 +186,8 @@ def train(
         norms.append(result.grad_norm if math.isfinite(result.grad_norm) else None)
         skips.append(result.skipped)
         if save is not None and step + 1 == (save_at or steps):
-            full = full_state(built)
-            if old_layout:
-                if dist.is_main():
-                    layout.write(Path(save), step + 1, built, full, meta(step + 1), dist.world_size())
-            else:
-                error = states.save(Path(save), step + 1, built, meta(step + 1))
-                assert error is None, error
+            error = states.save(Path(save), step + 1, built, meta(step + 1))
+            assert error is None, error
             saved_digest = digest(built)
     with built.eval_module() as module, torch.no_grad():
         batch = batches(999, micro)[0]

@@ -17,8 +17,8 @@ PHASES = {
     "weights": ("coca_train.checkpoint", "load", 1),
     "loop": ("coca_train.training.loop", "lr_at", 2),
     "validation": ("coca_train.training.stage", "validation_loss", 1),
-    "save": ("coca_train.checkpoint.commit", "body_of", 1),
-    "between copy and commit": ("coca_train.checkpoint.commit", "_result", 1),
+    "save": ("coca_train.checkpoint.manifest", "describe_state", 1),
+    "between copy and commit": ("coca_train.checkpoint.commit", "_await_shard", 1),
     "report": ("coca_train.training.ending", "_make", 1),
     "grid": ("coca_train.evaluation.grid", "_measured", 1),
 }

@@ -13,7 +13,7 @@ import torch
 
 from coca_train import checkpoint
 from coca_train import commands as cli
-from coca_train.checkpoint.stored import Stored
+from coca_train.checkpoint.weights import Stored
 from coca_train.data.dataset import IndexedWriter
 
 TINY = [

@@ -73,14 +73,14 @@ def train(overrides: list[str], kill: Kill | None, pictures: bool = False) -> Ti
     from tests.stages.support import leave_out
 
     timer, borders = Timer(kill), list[int]()
-    run_one, run_stage = run.run_one, stage.run_stage
+    train_stage, run_stage = run.train_stage, stage.run_stage
     save, begin, prune, final_report = Saver.__call__, Saves.begin, checkpoint.prune, stage.final_report
     write = ShardWriter.write
     at_border = False
 
-    def run_one_(of: Any, *arguments: Any, is_last: bool, **more: Any) -> Any:
-        borders[:] = [] if is_last else [of.last_step]
-        return run_one(of, *arguments, is_last=is_last, **more)
+    def train_stage_(plan: Any, *arguments: Any, is_last: bool, **more: Any) -> Any:
+        borders[:] = [] if is_last else [plan.stage.last_step]
+        return train_stage(plan, *arguments, is_last=is_last, **more)
 
     def run_stage_(*arguments: Any, **more: Any) -> None:
         timer.now("training")
@@ -118,7 +118,7 @@ def train(overrides: list[str], kill: Kill | None, pictures: bool = False) -> Ti
             timer.now("report")
         final_report(*arguments)
 
-    run.run_one, stage.run_stage = run_one_, run_stage_
+    run.train_stage, stage.run_stage = train_stage_, run_stage_
     Saver.__call__, Saves.begin, checkpoint.prune, stage.final_report = save_, begin_, prune_, final_report_
     ShardWriter.write = write_
     if not pictures:

@@ -45,7 +45,7 @@ def test_stop_and_kill_once(runs: KilledRuns) -> None:
     root = str(runs.run_dir)
     ended = runs.launch(inject={"root": root, "at": operations_of_save(runs, 1, 3)[2], "ranks": [1], "mode": "term"})
     assert [rank.code for rank in ended] == [75, 75], ended[0].text
-    assert "stopped at step 4, checkpoint saved" in ended[0].text
+    assert "step 4, checkpoint saved" in ended[0].text
     ended = runs.launch(inject={"root": root, "at": 2, "ranks": [1]})
     assert ended[1].code == -signal.SIGKILL and ended[0].code in (76, -signal.SIGKILL), ended[0].text
     log = runs.finish()

@@ -1,6 +1,7 @@
 """Real launchers, and what becomes of their ranks when a signal reaches them: forwarded, or their end."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -114,8 +115,8 @@ def test_ranks_save_and_end_when_their_launcher_is_killed(
         os.kill(parent, signal.SIGKILL)
         running.await_end()
         for rank in (0, 1):
-            assert f"E-RUN-28 rank {rank}: its launcher, process {parent}, is gone" in running.log
-        assert ", checkpoint saved; the same command goes on from there" in running.log
+            assert re.search(rf"E-RUN-28 rank {rank}: .*process {parent},", running.log)
+        assert "checkpoint saved" in running.log
         assert checkpoint.find(running.run_dir) is not None
 
 
@@ -134,7 +135,7 @@ def test_torchrun_forwards_what_it_is_told_to(tmp_path: Path, words: list[str], 
         running.await_steps()
         os.kill(running.process.pid, signal.Signals[event])
         running.await_end()
-        assert ", checkpoint saved; the same command goes on from there" in running.log
+        assert "checkpoint saved" in running.log
         assert checkpoint.find(running.run_dir) is not None
 
 

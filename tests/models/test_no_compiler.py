@@ -15,7 +15,7 @@ from coca_train.models import fused_loss, kernels, scores
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.loss import score_in_passes
 from coca_train.models.recompute import WAYS
-from coca_train.runtime import compilers
+from coca_train.runtime import machine
 from coca_train.runtime.device import pretend_device
 from tests.faults import real
 from tests.models.test_compiled import SCHEDULE, SCHEMES, batch_of, model_of, steps
@@ -34,14 +34,14 @@ def program(folder: Path, name: str, text: str = "#!/bin/sh\n") -> str:
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
     """A machine with Triton, and an empty folder for a PATH."""
-    compilers.compiles.cache_clear()
+    machine.can_compile.cache_clear()
     (path := tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(path))
-    monkeypatch.setattr(compilers, "find_spec", lambda name: name)
+    monkeypatch.setattr(machine, "find_spec", lambda name: name)
     for variable in ("CC", "CXX"):
         monkeypatch.delenv(variable, raising=False)
     yield path
-    compilers.compiles.cache_clear()
+    machine.can_compile.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -49,32 +49,32 @@ def bare(monkeypatch, tmp_path):
     [("cuda", "CC", ["gcc", "clang"], "apt install gcc"), ("cpu", "CXX", ["g++"], "apt install g++")],
 )
 def test_what_triton_and_inductor_look_for(bare, monkeypatch, device, variable, serving, fix):
-    assert compilers.missing(device).fix == fix
+    assert machine.missing_compiler(device).fix == fix
     for name in serving:
         program(bare, name)
-        assert compilers.missing(device) is None
+        assert machine.missing_compiler(device) is None
         monkeypatch.setenv(variable, "/nowhere/cc")  # then nothing else is tried
-        assert f"{variable}=/nowhere/cc" in compilers.missing(device).what
+        assert f"{variable}=/nowhere/cc" in machine.missing_compiler(device).what
         monkeypatch.setenv(variable, program(bare, "another"))
-        assert compilers.missing(device) is None
+        assert machine.missing_compiler(device) is None
         monkeypatch.delenv(variable)
         (bare / name).unlink()
     program(bare, "cc")
-    assert compilers.missing(device) is not None
+    assert machine.missing_compiler(device) is not None
 
 
 def test_the_fix_of_a_wrong_variable(bare, monkeypatch):
     program(bare, "gcc")
     monkeypatch.setenv("CC", "gcc-99")
-    assert compilers.missing("cuda").fix.startswith("unset CC")
+    assert machine.missing_compiler("cuda").fix.startswith("unset CC")
     monkeypatch.delenv("CC")
-    assert compilers.missing("cuda") is None
+    assert machine.missing_compiler("cuda") is None
 
 
 def test_triton_is_looked_for_too(bare, monkeypatch):
     program(bare, "gcc")
-    monkeypatch.setattr(compilers, "find_spec", lambda name: None)
-    assert compilers.missing("cuda").fix == "pip install triton"
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
+    assert machine.missing_compiler("cuda").fix == "pip install triton"
 
 
 def test_a_compiler_without_headers_is_none(bare):
@@ -82,7 +82,7 @@ def test_a_compiler_without_headers_is_none(bare):
     for name in ("gcc", "g++"):
         program(bare, name, "#!/bin/sh\necho '<stdin>:1:10: fatal error: Python.h: No such file' >&2\nexit 1\n")
     for device in ("cpu", "cuda"):
-        lacking = compilers.missing(device)
+        lacking = machine.missing_compiler(device)
         assert "Python.h: No such file" in lacking.what
         assert "libc6-dev" in lacking.fix and f"python3.{sys.version_info.minor}-dev" in lacking.fix
 
@@ -90,7 +90,7 @@ def test_a_compiler_without_headers_is_none(bare):
 @pytest.mark.parametrize("text", ["", "#!/nowhere/sh\n"])
 def test_a_compiler_that_does_not_run_is_none(bare, text):
     program(bare, "gcc", text)
-    assert "gcc does not run" in compilers.missing("cuda").what and "CC" in compilers.missing("cuda").fix
+    assert "gcc does not run" in machine.missing_compiler("cuda").what and "CC" in machine.missing_compiler("cuda").fix
 
 
 @pytest.mark.skipif(REAL is None, reason="needs a C++ compiler")
@@ -98,10 +98,10 @@ def test_headers_are_where_triton_and_inductor_look(monkeypatch, tmp_path):
     """Debian's own Python has another default scheme, whose folder they do not take."""
     monkeypatch.delenv("CXX", raising=False)
     elsewhere = {"posix_prefix": sysconfig.get_path("include", "posix_prefix")}
-    monkeypatch.setattr(compilers.sysconfig, "get_path", lambda name, scheme=None: elsewhere.get(scheme, str(tmp_path)))
-    assert compilers.missing("cpu") is None
+    monkeypatch.setattr(machine.sysconfig, "get_path", lambda name, scheme=None: elsewhere.get(scheme, str(tmp_path)))
+    assert machine.missing_compiler("cpu") is None
     elsewhere.clear()
-    assert "Python.h" in compilers.missing("cpu").what
+    assert "Python.h" in machine.missing_compiler("cpu").what
 
 
 def test_the_loss_takes_its_passes(bare, monkeypatch, capsys):

@@ -1,4 +1,7 @@
-"""Draw mutations by seed, once: `python -m tests.mutations.draw` writes drawn.json.
+"""Draw mutations by seed: `python -m tests.mutations.draw` brings drawn.json up to today's code.
+
+A mutation whose statement is still there stays, with what was seen of it; one whose statement is gone goes; and every
+room is filled up again.
 
 Drawn are statements, at random in each room, at most two of a function; then a kind of change among those the
 statement allows, then one of that kind. Left out is what no test should pin: messages (raise, assert, f-strings,
@@ -8,23 +11,18 @@ of its name is drawn, so that it can be found again wherever it moves.
 
 import ast
 import random
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from tests.mutations.mutation import DRAWN, Mutation, Place, mutated_source, places, save, text_of
+from tests.mutations.mutation import DRAWN, Lost, Mutation, Place, find, load, mutated_source, places, save, text_of
 
 SEED = 20250817
 PER_ROOM = 13
-LARGER = {"data_prep": 19, "evals": 17, "loose": 16}
-ROOMS = {
-    **{name: (f"coca_train/{name}/",) for name in ("config", "positions", "models", "engine", "checkpoint", "data")},
-    **{name: (f"coca_train/{name}/",) for name in ("report", "planning", "interop", "catalog")},
-    "evals": ("coca_train/evals/", "coca_train/evaluation/"),
-    "data_prep": ("data_prep/",),
-    "loose": ("coca_train/",),  # the modules beside the rooms
-}
+LARGER = {"data_prep": 19, "evaluation": 17}
+MODULES = "modules"  # the room of the modules that lie in coca_train itself
 
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -39,8 +37,9 @@ TALK = {"print", "dist.log", "warnings.warn", "Field"}
 
 
 def room_of(path: str) -> str:
-    """The room of a file, named from the checkout's root."""
-    return next(room for room, folders in ROOMS.items() if path.startswith(folders))
+    """Return the room of a source file, named from the checkout's root: its package of coca_train, or data_prep."""
+    package, *folders = Path(path).parts[:-1]
+    return package if package != "coca_train" else folders[0] if folders else MODULES
 
 
 def changes(statement: ast.stmt) -> Iterator[tuple[str, str]]:
@@ -113,44 +112,57 @@ def _of_text(node: ast.BinOp) -> bool:
     ) or (isinstance(node.left, ast.BinOp) and _of_text(node.left))
 
 
-def draw(folder: Path, seed: int = SEED) -> list[Mutation]:
-    """The mutations of the checkout in this folder."""
-    known = [place for twins in places(folder).values() for place in twins]
+def draw(folder: Path, before: Sequence[Mutation] = (), seed: int = SEED) -> list[Mutation]:
+    """Return mutations of the checkout in this folder: those of `before` that are still there, and new ones."""
+    by_text = places(folder)
+    known = [place for twins in by_text.values() for place in twins]
     times = Counter((place.function, text_of(place.statement)) for place in known)
     rooms: dict[str, list[Place]] = defaultdict(list)
     for place in known:
         if times[place.function, text_of(place.statement)] == 1:
             rooms[room_of(place.path.relative_to(folder).as_posix())].append(place)
+    kept: dict[str, list[tuple[Mutation, Place]]] = defaultdict(list)
+    for mutation in before:
+        with suppress(Lost):
+            place = find(mutation, by_text)
+            room = room_of(place.path.relative_to(folder).as_posix())
+            kept[room].append((replace(mutation, room=room, function=place.function), place))
     drawn = []
     for room in sorted(rooms):
-        chance = random.Random(f"{seed} {room}")
-        chosen = _of_room(room, rooms[room], chance)
-        drawn += [Mutation(f"{room}-{n:02d}", room, *what) for n, what in enumerate(chosen, 1)]
+        own, chance = kept[room], random.Random(f"{seed} {room}")
+        chosen = _of_room(rooms[room], [place for _, place in own], LARGER.get(room, PER_ROOM) - len(own), chance)
+        new = [(Mutation("", room, *what), None) for what in chosen]
+        drawn += [replace(mutation, id=f"{room}-{n:02d}") for n, (mutation, _) in enumerate([*own, *new], 1)]
     return drawn
 
 
-def _of_room(room: str, candidates: list[Place], chance: random.Random) -> list[tuple[str, str, str, str]]:
-    """(function, original, mutated, kind), as many as the room gets."""
+def _of_room(
+    candidates: list[Place], taken: list[Place], n: int, chance: random.Random
+) -> list[tuple[str, str, str, str]]:
+    """Return (function, original, mutated, kind) of n more mutations. taken: statements that have one."""
     chosen: list[tuple[str, str, str, str]] = []
-    of_function: Counter[tuple[Path, str]] = Counter()
+    of_function = Counter((place.path, place.function) for place in taken)
+    statements = {(place.path, text_of(place.statement)) for place in taken}
     for place in chance.sample(candidates, len(candidates)):
+        if len(chosen) >= n:
+            break
         by_kind: dict[str, list[str]] = defaultdict(list)
         original = text_of(place.statement)
         for kind, mutated in changes(place.statement):
             by_kind[kind].append(mutated)
-        if not by_kind or of_function[place.path, place.function] == 2:
+        if not by_kind or of_function[place.path, place.function] >= 2 or (place.path, original) in statements:
             continue
         kind = chance.choice(sorted(by_kind))
         mutated = chance.choice(by_kind[kind])
         compile(mutated_source(place, mutated), place.path, "exec")
         of_function[place.path, place.function] += 1
         chosen.append((place.function, original, mutated, kind))
-        if len(chosen) == LARGER.get(room, PER_ROOM):
-            break
     return chosen
 
 
 if __name__ == "__main__":
-    if DRAWN.exists():
-        sys.exit(f"{DRAWN} is there already, with what was seen; drawing again would choose other mutations")
-    save(draw(Path.cwd()))
+    recorded = load() if DRAWN.exists() else []
+    now = draw(Path.cwd(), recorded)
+    save(now)
+    stay = sum(bool(mutation.outcome) for mutation in now)
+    print(f"{len(now)} mutations, {stay} of them tried before; {len(recorded)} were recorded")

@@ -27,21 +27,13 @@ from tests.mutations.mutation import SOURCES, Lost, Mutation, Place, find, load,
 
 CACHE = Path(".pytest_cache/mutations")
 LINES = CACHE / "lines"  # which tests execute which, as coverage keeps it
-ROOMS = {  # the tests that belong to each, besides those that execute its lines in their own process
-    "catalog": ("catalog",),
-    "checkpoint": ("checkpoint", "faults", "smoke"),
-    "config": ("config", "smoke"),
-    "data": ("data", "smoke"),
-    "data_prep": ("data_prep",),
-    "engine": ("engine", "stages", "smoke"),
-    "evals": ("measures", "evaluation", "smoke"),
-    "interop": ("hub", "stages"),
-    "loose": ("training", "stages", "faults", "generation", "report", "recurrence", "tracking", "smoke"),
-    "models": ("models", "engine", "smoke"),
-    "planning": ("planning",),
-    "positions": ("positions", "engine", "smoke"),
-    "report": ("report", "smoke"),
-}
+# Folders of tests that belong to a room besides the one of its own name and `smoke`; what counts are tests that work in
+# processes of their own, as those that execute its lines in theirs are known.
+ALSO = {
+    "checkpoint": ("faults", "stages"), "engine": ("stages",), "evaluation": ("measures", "generation"),
+    "hub": ("stages",), "models": ("engine", "recurrence"), "positions": ("engine",), "runtime": ("faults", "slurm"),
+    "training": ("stages", "faults"), "modules": ("api", "config", "stages"),
+}  # fmt: skip
 QUICK_S = 20.0  # a first session of the quickest tests catches most
 
 
@@ -122,7 +114,8 @@ class Tests:
         return {test for line in place.lines() for test in by_line.get(line, ())} & known.keys()
 
     def of_room(self, room: str) -> set[str]:
-        return {test for test in self.known if test.startswith(tuple(f"tests/{folder}/" for folder in ROOMS[room]))}
+        folders = tuple(f"tests/{folder}/" for folder in (room, "smoke", *ALSO.get(room, ())))
+        return {test for test in self.known if test.startswith(folders)}
 
     def elsewhere(self, room: str) -> set[str]:
         """Tests of the room that work in processes of their own."""

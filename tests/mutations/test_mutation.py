@@ -1,11 +1,15 @@
 """Mutations are found by name and text, wherever they lie, and change one statement only."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.mutations.draw import changes
+from tests.mutations.draw import changes, draw, room_of
 from tests.mutations.mutation import Lost, Mutation, find, mutated_source, places
+from tests.mutations.run import ALSO
+
+ROOT = Path(__file__).parents[2]
 
 SOURCE = '''
 class Queue:
@@ -64,6 +68,29 @@ def test_what_is_there_twice_is_lost(folder):
 def test_one_statement_changes(folder, original, mutated, before, after):
     place = find(mutation("?", original), places(folder))
     assert mutated_source(place, mutated) == SOURCE.replace(before, after)
+
+
+def test_drawing_again_keeps_what_is_there_and_fills_up(folder):
+    """What was seen stays with a statement, wherever it moves; what is gone goes."""
+    seen = replace(mutation("Queue.add", "self.total += n"), outcome="caught", by="tests/x.py::test_x")
+    (folder / "coca_train" / "data").mkdir()
+    (folder / "coca_train" / "queue.py").rename(folder / "coca_train" / "data" / "queue.py")
+    drawn = draw(folder, [seen, mutation("Queue.gone", "n = 2")])
+    assert drawn[0] == replace(seen, id="data-01", room="data")
+    assert [each.id for each in drawn] == [f"data-{n:02d}" for n in range(1, len(drawn) + 1)]
+    originals = {each.original for each in drawn}  # two of a function at most
+    assert len(drawn) == 3 and {"self.total += n", "return n"} < originals
+    assert draw(folder, drawn) == drawn
+
+
+def test_rooms_are_packages_with_tests():
+    assert [room_of(path) for path in ("coca_train/a.py", "coca_train/b/c/d.py", "data_prep/e/f.py")] == [
+        "modules",
+        "b",
+        "data_prep",
+    ]
+    assert all((ROOT / "tests" / folder).is_dir() for folders in ALSO.values() for folder in folders)
+    assert all((ROOT / "coca_train" / room).is_dir() for room in ALSO if room != "modules")
 
 
 def test_what_is_said_to_people_is_left_alone(folder):

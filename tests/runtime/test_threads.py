@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.runtime import machine, threads
+from coca_train.runtime import machine
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ def test_no_control_groups_are_no_limit(groups):
 def test_threads_sleep_soon_and_are_no_more_than_their_time_allows(groups):
     groups("0::/\n", {"cpu.max": "200000 100000\n"})
     told: dict[str, str] = {}
-    threads.settle(told)
+    machine.limit_threads(told)
     assert told == {"GOMP_SPINCOUNT": "3000", "OMP_NUM_THREADS": "2"}
 
 
 def test_without_a_limit_torch_counts_its_threads(groups):
     told: dict[str, str] = {}
-    threads.settle(told)
+    machine.limit_threads(told)
     assert told == {"GOMP_SPINCOUNT": "3000"}
 
 
@@ -79,7 +79,7 @@ def test_without_a_limit_torch_counts_its_threads(groups):
 def test_what_users_have_set_stays(groups, set_by_user):
     groups("0::/\n", {"cpu.max": "200000 100000\n"})
     told = dict(set_by_user)
-    threads.settle(told)
+    machine.limit_threads(told)
     assert told == {"OMP_NUM_THREADS": "2"} | set_by_user
 
 
@@ -90,7 +90,7 @@ def test_a_verb_says_it_before_torch_is_there():
         commands.main = lambda argv: print(os.environ["GOMP_SPINCOUNT"], "torch" in sys.modules)
         commands.entry([])
     """
-    environment = {name: value for name, value in os.environ.items() if name not in threads.SET_BY_USERS}
+    environment = {name: value for name, value in os.environ.items() if name not in machine.SET_BY_USERS}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["3000", "False"]
 
@@ -118,7 +118,7 @@ def test_a_limit_of_this_kernel_is_seen():
 
 def _inside(group: Path) -> str:
     program = (
-        f"open('{group}/cgroup.procs', 'w').write('0'); import os; from coca_train.runtime import machine, threads; "
-        "told = {}; threads.settle(told); print(machine.cores(), told['OMP_NUM_THREADS'])"
+        f"open('{group}/cgroup.procs', 'w').write('0'); import os; from coca_train.runtime import machine; "
+        "told = {}; machine.limit_threads(told); print(machine.cores(), told['OMP_NUM_THREADS'])"
     )
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

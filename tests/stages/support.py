@@ -11,7 +11,7 @@ import pytest
 from coca_train import checkpoint
 from coca_train.checkpoint import record as run_record
 from coca_train.checkpoint.manifest import Checkpoint
-from coca_train.checkpoint.stored import Stored
+from coca_train.checkpoint.weights import Stored
 from coca_train.hub import importing
 from coca_train.hub.options import IMPORT, given
 from coca_train.settings import load

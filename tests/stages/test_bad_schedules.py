@@ -79,7 +79,7 @@ def test_without_peft_a_stage_with_adapters_is_refused(runs: Runs, monkeypatch: 
     run = runs.train("made", *schedule(stage("a", f"max_steps: 1, {LORA}")))
     monkeypatch.setattr(check, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(UserError, match=r"E-STG-18 .*stages.b.lora.rank=2: peft is not installed.*pip install peft"):
+    with pytest.raises(UserError, match=r"E-STG-18 .*stages\.b\.lora\.rank=2: .*pip install peft"):
         runs.train("r", *schedule(A, stage("b", f"max_steps: 1, {LORA}")))
     assert nothing_done(runs.folder / "r")
     load_run(run, "cpu")
@@ -91,7 +91,7 @@ def test_start_from_another_model_or_an_unfinished_run_is_refused(runs: Runs) ->
         runs.train("r", *schedule(A, B), f"start.path={source}")
     assert nothing_done(runs.folder / "r")
     (runs.folder / "empty" / "checkpoints").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"E-CKP-26 .*holds no finished checkpoint"):
+    with pytest.raises(UserError, match=r"E-CKP-26 .*/empty"):
         runs.train("r", *schedule(A, B), f"start.path={runs.folder}/empty")
 
 

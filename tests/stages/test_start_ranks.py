@@ -40,7 +40,7 @@ def test_two_ranks_killed_while_importing(server: ForkServer, llama: Path, corpu
     run = tmp_path / "r"
     inject = {"root": str(run), "named": "write state-00000", "at": 0, "ranks": [0], "mode": "torn"}
     ended = server.run("tests.stages.support:run", {"overrides": words}, ranks=2, fail_fast_s=1.0, inject=inject)
-    assert ended[0].code == -signal.SIGKILL and ended[1].code == -signal.SIGKILL, ended[1].text
+    assert ended[0].code == -signal.SIGKILL and ended[1].code in (76, -signal.SIGKILL), ended[1].text
     assert list(run.glob(".tmp-start-*")) and not (run / "start").exists()
     ended = server.run("tests.stages.test_start_ranks:slowly", {"overrides": words}, ranks=2)
     assert [rank.code for rank in ended] == [0, 0], ended[0].text + ended[1].text

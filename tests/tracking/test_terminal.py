@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from coca_train.runtime import dist, silence
+from coca_train.runtime import dist
 from coca_train.tracking import terminal
 from coca_train.tracking.terminal import ProgressSink, clock, validation
 
@@ -118,17 +118,17 @@ def test_clock(seconds, shown):
 
 def test_silence_is_explained_once_it_lasts(monkeypatch, capsys):
     said = threading.Event()
-    monkeypatch.setattr(silence.dist, "log", lambda message: print(message) or said.set())
-    monkeypatch.setattr(silence, "AFTER_S", 0.01)
-    with silence.explained("importing torch"):
+    monkeypatch.setattr(dist, "log", lambda message: print(message) or said.set())
+    monkeypatch.setattr(dist, "SILENCE_S", 0.01)
+    with dist.explained("importing torch"):
         assert said.wait(10)
     assert capsys.readouterr().out == "wait      importing torch\n"
-    monkeypatch.setattr(silence, "AFTER_S", 60.0)
-    with silence.explained("the first step"):
+    monkeypatch.setattr(dist, "SILENCE_S", 60.0)
+    with dist.explained("the first step"):
         pass
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(silence, "AFTER_S", 0.0)
-    with silence.explained("the first step"):
+    monkeypatch.setattr(dist, "SILENCE_S", 0.0)
+    with dist.explained("the first step"):
         threading.Event().wait(0.05)
     assert capsys.readouterr().out == ""

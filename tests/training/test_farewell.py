@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from coca_train.settings import load
-from coca_train.training.farewell import next_commands, written_files
+from coca_train.training.ending import next_commands, written_files
 
 
 def commands(words: list[str], folders: tuple[Path, ...] = ()) -> list[list[str]]:

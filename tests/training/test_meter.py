@@ -46,7 +46,7 @@ def test_every_scheme_has_a_meter(scheme: str) -> None:
 @pytest.mark.parametrize(("device", "words"), [("cpu", ["engine", "slow"]), ("cuda", ["engine"])])
 def test_a_dtype_without_instructions_is_said(device: str, words: list[str], monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr("coca_train.training.stage.WIDENED", {torch.bfloat16: True})
-    monkeypatch.setattr("coca_train.training.stage.compiles", lambda device: True)
+    monkeypatch.setattr("coca_train.training.stage.can_compile", lambda device: True)
     announce_engine(configure(*TINY, "engine=deepspeed").engine, torch.device(device))
     printed = "".join(capsys.readouterr())
     assert [line.split()[0] for line in printed.splitlines()] == words

@@ -8,8 +8,7 @@ from coca_train.config.schema import Config
 from coca_train.models.transformer import vocab_size
 from coca_train.runtime.errors import DataError
 from coca_train.settings import load
-from coca_train.training.run import prepare_data
-from coca_train.training.tokens import commands_for_missing, commands_for_own_tokens
+from coca_train.training.data import commands_for_missing, commands_for_own_tokens, prepare_data
 
 
 def config(*words: str) -> Config:

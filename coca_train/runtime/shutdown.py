@@ -1,0 +1,277 @@
+"""How a process ends before its work is done: a signal, a launcher that is gone, another rank that is gone.
+
+While a training has something to save, `StopRequest` turns signals into a flag that all ranks ask for after the same
+step. Everywhere else (imports, the meeting of the ranks, the final report) there is nothing to save, and after `begin`
+a signal ends the process at once. A signal that was ignored when the process began stays ignored: `nohup` says so of
+SIGHUP. `coca_train.runtime.watchdog` is the thread that acts where the main thread waits in C and cannot.
+"""
+
+import _thread
+import contextlib
+import hmac
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import TypeVar
+
+from coca_train.runtime import dist
+from coca_train.runtime.errors import PeerLost, Preempted
+
+# Sent by schedulers and launchers. Ctrl-C is the user's: where nothing is to be saved it stays Python's own.
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+INTERRUPTED = 130  # a shell's exit code of Ctrl-C
+LET_GO_S = 3.0
+STDERR = 2  # the descriptor: sys.stderr may have been replaced by something without one
+
+# What torchrun, deepspeed's launcher and a step of Slurm leave in the environment of their ranks. RANK alone is no
+# sign: a rank that was started by hand, in the background of a shell, goes on when the shell ends.
+LAUNCHER_MARKS = ("TORCHELASTIC_RUN_ID", "CROSS_RANK", "SLURM_STEP_ID")
+
+TOKEN_BYTES = 16
+ACCEPTED = b"+"
+CONNECT_S = 5.0
+ANSWER_S = 60.0  # rank 0 accepts one connection after the other
+
+# What gloo's errors say when another rank is gone; torch gives them no class of their own.
+PEER_LOST_SIGNS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "Broken pipe",
+    "Timed out waiting",
+    "timed out",
+    "Socket Timeout",
+    "NCCL communicator was aborted",
+    "remote process exited",
+    "failed to recv",
+    "failed to send",
+)
+
+Stop = TypeVar("Stop", bound="StopRequest")
+
+_process = os.getpid()
+_launcher: int | None = None
+_last_acts: list[Callable[[], None]] = []
+
+
+# ---- a signal while there is nothing to save
+
+
+def begin() -> None:
+    """Let a signal end this process with one line and exit code 75, except where `StopRequest` keeps it.
+
+    For a program that goes on when its command is run again, and at its very beginning: importing torch takes seconds.
+    """
+    global _process
+    _process = os.getpid()
+    remember_launcher()
+    for number in not_ignored(SIGNALS):
+        signal.signal(number, _leave_main_process)
+
+
+def not_ignored(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+    """Return the signals that this process does not ignore."""
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def ends_process(number: int) -> bool:
+    """Whether the signal would end this process now."""
+    return signal.getsignal(number) is _leave_main_process
+
+
+def _leave_main_process(number: int, frame: FrameType | None) -> None:
+    if os.getpid() == _process:  # a worker that was forked lets the main process decide
+        leave(number)
+
+
+def leave(number: int) -> None:
+    """End this process because of a signal, from any thread.
+
+    Not by an exception: libraries that are being imported catch more than they should, and a main thread that waits
+    for other ranks in C would never see it.
+    """
+    run_last_acts()
+    if launcher_is_gone():  # the watchdog has said so
+        os._exit(PeerLost.exit_code)
+    rank = f"rank {os.environ.get('RANK')}: " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+    tell(f"{rank}stopped by {signal.Signals(number).name} with nothing to save; the same command goes on from there")
+    os._exit(INTERRUPTED if number == signal.SIGINT else Preempted.exit_code)
+
+
+@contextlib.contextmanager
+def last_act(action: Callable[[], None]) -> Iterator[None]:
+    """Have a process that leaves at once during the block call `action` first, to let go of what outlives it."""
+    _last_acts.append(action)
+    try:
+        yield
+    finally:
+        _last_acts.remove(action)
+
+
+def run_last_acts() -> None:
+    """Call the last acts, for LET_GO_S at most: a disk that does not answer holds nothing up."""
+    if not _last_acts:
+        return
+    done = _thread.allocate_lock()
+    done.acquire()
+
+    def act() -> None:
+        for action in _last_acts:
+            with contextlib.suppress(Exception):
+                action()
+        done.release()
+
+    # Not threading.Thread: the main thread may have been interrupted while it held the lock that starting one needs.
+    _thread.start_new_thread(act, ())
+    done.acquire(timeout=LET_GO_S)
+
+
+def tell(message: str) -> None:
+    """Write a line to stderr, past buffers whose locks a stuck thread may hold."""
+    with contextlib.suppress(OSError):  # nobody may read it any more
+        os.write(STDERR, f"{message}\n".encode())
+
+
+# ---- a signal while a training has something to save
+
+
+class StopRequest:
+    """Keep SIGTERM, SIGUSR1, SIGUSR2, SIGHUP and the first Ctrl-C as a flag: `with StopRequest() as stop`, and ask
+    `stop.requested()` once a step.
+
+    A second Ctrl-C interrupts at once. Data workers that fork keep the handlers and a copy of the flag; the main
+    process decides. A signal that came too late to be asked for is raised again after the block, for the handlers
+    before.
+    """
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        self._process = os.getpid()
+        self._answered = False
+
+    def __enter__(self: Stop) -> Stop:
+        self._before = {each: signal.signal(each, self._note) for each in not_ignored((*SIGNALS, signal.SIGINT))}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self.received is not None and not self._answered and kind is None:
+            signal.raise_signal(signal.Signals[self.received])
+
+    # An exception raised here could strike amid a collective or a save, on one rank only; a flag that all ranks compare
+    # after the same step cannot.
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.received == "SIGINT" and os.getpid() == self._process:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number).name
+
+    def requested(self) -> bool:
+        """COLLECTIVE. Whether any rank was asked to stop: the same answer on all ranks."""
+        self._answered = dist.all_reduce([float(self.received is not None)], "max")[0] > 0
+        return self._answered
+
+
+# ---- a launcher that is gone
+
+
+def remember_launcher() -> None:
+    """Note the process that started this one, if it is a launcher. Call it early: one that is gone by then is not
+    missed."""
+    global _launcher
+    of_launcher = "RANK" in os.environ and any(mark in os.environ for mark in LAUNCHER_MARKS)
+    _launcher = os.getppid() if of_launcher else None
+
+
+def launcher_process() -> int | None:
+    """Return the launcher's process id; None: there is no launcher."""
+    return _launcher
+
+
+def launcher_is_gone() -> bool:
+    """Whether there was a launcher, and its process has ended.
+
+    Asked again and again, instead of having the kernel send a signal (PR_SET_PDEATHSIG): that comes when the *thread*
+    ends which forked, though its process may be well, and never when the process was gone before it was asked for.
+    """
+    return _launcher is not None and os.getppid() != _launcher
+
+
+# ---- another rank that is gone
+
+
+def peer_lost(error: BaseException) -> PeerLost | None:
+    """Return the error to exit with (code 76) when `error` means that another rank is gone; else None."""
+    torch_dist = sys.modules.get("torch.distributed")
+    of_group = torch_dist is not None and isinstance(error, torch_dist.DistError)
+    of_gloo = isinstance(error, RuntimeError) and any(sign in str(error) for sign in PEER_LOST_SIGNS)
+    if dist.world_size() == 1 or not (of_group or of_gloo):
+        return None
+    return PeerLost(
+        f"E-RUN-15 rank {dist.rank()}: another rank is gone ({first_sentence(error)}). "
+        "Fix: look at the first error above, then run the same command again"
+    )
+
+
+def first_sentence(error: BaseException) -> str:
+    """Return the first sentence of an error, without the C++ source file that raised it."""
+    line = (str(error) or type(error).__name__).splitlines()[0]
+    return re.sub(r"^\[\S*:\d+\] ", "", line).partition(". ")[0][:200]
+
+
+def connect_ranks() -> dict[socket.socket, int]:
+    """COLLECTIVE. Open a connection from every rank to rank 0, on which nothing is sent; return this rank's
+    connections, each with the rank at its other end. For `watchdog.watch_connections`.
+
+    A rank that is killed while others wait at a store (DeepSpeed makes its groups there) or in NCCL would be missed by
+    nobody until engine.timeout_s is over; the kernel closes the connections of a process however it ends. A rank that
+    cannot reach rank 0 has none, and waits as long as it would without.
+    """
+    host = os.environ["MASTER_ADDR"]
+    with contextlib.ExitStack() as stack:
+        server, offer = None, (0, b"")
+        if dist.is_main():
+            with contextlib.suppress(OSError):
+                # At the address of the cluster's network only.
+                family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                server = stack.enter_context(socket.create_server((host, 0), family=family, backlog=dist.world_size()))
+                server.settimeout(CONNECT_S)
+                offer = (server.getsockname()[1], os.urandom(TOKEN_BYTES))
+        port, token = dist.broadcast_object(offer)
+        connections: dict[socket.socket, int] = {}
+        if not dist.is_main() and port:
+            with contextlib.suppress(OSError):
+                connection = socket.create_connection((host, port), timeout=CONNECT_S)
+                connection.sendall(token + dist.rank().to_bytes(4, "big"))
+                connections[connection] = 0
+        (n_connections,) = dist.all_reduce([float(len(connections))])
+        if server is not None:
+            return _accept(server, token, int(n_connections))
+        return {connection: rank for connection, rank in connections.items() if _is_accepted(connection)}
+
+
+def _accept(server: socket.socket, token: bytes, n_connections: int) -> dict[socket.socket, int]:
+    """Rank 0: accept the connections in the server's queue that know the token; strangers are dropped."""
+    connections: dict[socket.socket, int] = {}
+    with contextlib.suppress(TimeoutError):
+        while len(connections) < n_connections:
+            connection = server.accept()[0]
+            with contextlib.suppress(OSError):
+                connection.settimeout(CONNECT_S)
+                greeting = connection.recv(TOKEN_BYTES + 4, socket.MSG_WAITALL)
+                if hmac.compare_digest(greeting[:TOKEN_BYTES], token):
+                    connection.sendall(ACCEPTED)
+                    connections[connection] = int.from_bytes(greeting[TOKEN_BYTES:], "big")
+    return connections
+
+
+def _is_accepted(connection: socket.socket) -> bool:
+    """Another rank: whether rank 0 has accepted the connection. One that it has not says nothing when it breaks."""
+    with contextlib.suppress(OSError):
+        connection.settimeout(ANSWER_S)
+        return connection.recv(len(ACCEPTED)) == ACCEPTED
+    return False

@@ -1,0 +1,210 @@
+"""The data of a run: made where that is asked for, looked for, checked against its stages, and kept with the run."""
+
+import filecmp
+import os
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from coca_train.checkpoint.opening import read_record
+from coca_train.checkpoint.record import begins_anew
+from coca_train.config.files import choices, config_dir
+from coca_train.config.load import Loaded
+from coca_train.config.schema import Config, DataConfig
+from coca_train.data.held_out import HeldOut, Validation
+from coca_train.data.manifest_beside import NAME as MANIFEST
+from coca_train.data.mixture import require_files
+from coca_train.data.storage import storage
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.data.tokenizer_choice import main_name
+from coca_train.hub.tokenizer_files import FOLDER, keep
+from coca_train.runtime import dist, durable, outside
+from coca_train.runtime.errors import DataError, UserError
+from coca_train.runtime.printing import n_bytes
+from coca_train.settings import HELD_OUT, TOKENIZERS, load_saved, own_tokenizer
+from data_prep.schema import PrepareConfig
+from data_prep.settings import load as load_prepare
+
+MAX_HELD_OUT = 64 << 20  # of held-out text that a run directory keeps [bytes]
+HELD_OUT_ENDS = (".bin", ".idx", ".sums")
+
+
+# ---- made and found
+
+
+def prepare_data(config: Config) -> None:
+    """COLLECTIVE. Make the data on rank 0, when that is asked for and they are missing; then look for the files.
+
+    Raises DataError, with the commands that make the data.
+    """
+    data = config.data
+    if data.prepare == "embedded":
+        from data_prep.verbs import embedded
+
+        own = Path(data.dir) / embedded.TOKENIZER
+        tokenizer = None if Path(data.tokenizer) == own else Path(data.tokenizer)
+        dist.on_main(lambda: embedded.make(data.dir, tokenizer=tokenizer))
+    elif data.path is not None:
+        from data_prep import own_text
+
+        dirs = dict.fromkeys(dist.all_gather_object(data.dir))
+        if len(dirs) > 1:
+            raise DataError(
+                f"E-RAW-34 data.path={data.path}: holds other files, or files of another time, for some ranks, which "
+                f"would read {' and '.join(dirs)}. Fix: wait until it is copied to all machines, or give a folder that "
+                "they share"
+            )
+        dist.on_main(lambda: own_text.prepare(data))
+    require_files(data, partial(commands_for_missing, config))
+
+
+def open_validation(config: Config, n_tokens: int) -> Validation:
+    """Open this rank's part of a stage's held-out text. n_tokens: rows of the embedding."""
+    return Validation(
+        HeldOut(config.data),
+        config.train.seq_len,
+        config.eval.max_tokens,
+        config.train.micro_batch_size,
+        n_tokens,
+        *dist.reader(config.engine.sequence_parallel),
+    )
+
+
+def check_length(stage: str, needed: int, available: int | None) -> None:
+    """Refuse a stage that others follow, or that follows others, with less data than it asks for [windows]: where the
+    next one begins is known beforehand. available: None: no end. Raises DataError E-MIX-01."""
+    if available is not None and available < needed:
+        raise DataError(
+            f"E-MIX-01 stage {stage}: needs {needed:,} windows, a source with on_exhausted=stop ends after "
+            f"{available:,}. Fix: data.sources.<name>.on_exhausted=repeat, or a shorter stage: stages.{stage}.max_steps"
+        )
+
+
+# ---- the commands that make it, for error messages
+
+
+def commands_for_missing(config: Config) -> str:
+    """Return the commands that make the data of a corpus that comes along, else where to read how; for a run that has
+    begun, first the data that it began with."""
+    begun = _describe_begun(Path(config.run.root, config.run.name))
+    if (found := _find_corpus(config.data)) is None:
+        return f"{begun}python -m data_prep --help (docs/corpora.md)"
+    name, prepared = found
+    imported = prepared.tokenizer.import_from
+    origin = "" if imported is None else f" tokenizer.import_from={_tokenizer_of_start(config) or imported}"
+    return (
+        f"{begun}python -m data_prep tokenizer corpus={name}{origin}, then python -m data_prep tokenize corpus={name} "
+        "(docs/corpora.md)"
+    )
+
+
+def commands_for_own_tokens(config: Config) -> str | None:
+    """Return the commands that tokenize the same text with the tokenizer of `start.path`; None: there is no
+    `start.path`."""
+    if config.start.path is None:
+        return None
+    corpus = _find_corpus(config.data)
+    name, source = ("own_tokens", "<yours>") if corpus is None else (f"{corpus[0]}_own_tokens", corpus[0])
+    words = f"corpus={source} corpus.name={name} corpus.dir=data/{name}"
+    origin = _tokenizer_of_start(config) or "<the tokenizer of the start model>"
+    return (
+        f"train on text in the start model's own tokens: python -m data_prep tokenizer {words} "
+        f"tokenizer.import_from={origin}; python -m data_prep tokenize {words}; python -m data_prep mix {words}; then "
+        f"train with --config-dir data/{name}/config data={name} (docs/corpora.md, tokens of the start model)"
+    )
+
+
+def _describe_begun(run_dir: Path) -> str:
+    """Return which data a run goes on with, and how to say where they are; "": it has not begun."""
+    if begins_anew(run_dir):
+        return ""
+    try:
+        sources = read_record(run_dir)["fingerprint"]["sources"]
+        listed = ", ".join(f"{name} of {one['tokens']:,} tokens" for name, one in sources.items())
+    except (UserError, KeyError, TypeError, AttributeError):
+        return ""  # what is wrong with the record is told where it is read
+    return (
+        f"{run_dir} goes on with the data that it began with ({listed}), wherever they lie now: data.dir=<folder>, or "
+        "data.sources.<name>.path=<prefix> and valid_path=; if they are gone, "
+    )
+
+
+def _find_corpus(data: DataConfig) -> tuple[str, PrepareConfig] | None:
+    """Return the name and configuration of the shipped corpus that is made in the folder of this data."""
+    for name in choices("corpus", (config_dir(),)):
+        try:
+            prepared = load_prepare([f"corpus={name}"])
+        except UserError:
+            continue  # one that wants to be told its files
+        if Path(prepared.corpus.dir).absolute() == Path(data.dir).absolute():
+            return name, prepared
+    return None
+
+
+def _tokenizer_of_start(config: Config) -> Path | None:
+    """Return what `tokenizer.import_from` takes; None where `start.path` has no tokenizer, or nothing is there yet."""
+    if config.start.path is None:
+        return None
+    path = Path(config.start.path)
+    if any((path / name).is_file() for name in TOKENIZERS):
+        return path
+    try:
+        file = Path(load_saved(path).config.data.tokenizer)
+    except UserError:
+        return None
+    return file if file.is_file() else None
+
+
+# ---- kept in the run directory, so that a copy of it is whole; the training text, only needed to train, stays outside
+
+
+def use_kept_tokenizer(loaded: Loaded, run_dir: Path) -> Loaded:
+    """Return the configuration with the tokenizer that the run directory keeps, where the one it began with is gone."""
+    data = loaded.config.data
+    if data.prepare != "none" or Path(data.tokenizer).is_file() or begins_anew(run_dir):
+        return loaded
+    if (own := own_tokenizer(run_dir)) is None or (data.path is not None and not (Path(data.dir) / MANIFEST).is_file()):
+        return loaded  # the data are to be made yet, and their tokenizer with them
+    return replace(loaded, config=replace(loaded.config, data=replace(data, tokenizer=str(own))))
+
+
+def keep_data(run_dir: Path, tokenizer: Tokenizer, held_out: HeldOut) -> None:
+    """Rank 0: copy the tokenizer and the held-out text into a run directory that does not keep them yet. Raises
+    StorageError E-IO-01."""
+    with storage(str(run_dir)):
+        _keep_tokenizer(run_dir, tokenizer)
+        _keep_held_out(run_dir / HELD_OUT, held_out)
+
+
+def _keep_tokenizer(run_dir: Path, tokenizer: Tokenizer) -> None:
+    kept = own_tokenizer(run_dir)
+    if kept is not None and Tokenizer(kept).identity == tokenizer.identity:
+        return
+    if kept is not None:  # of a start that came to no checkpoint
+        kept.unlink()
+    shutil.rmtree(run_dir / FOLDER, ignore_errors=True)
+    path = Path(tokenizer.path)
+    keep(path, tokenizer, run_dir / FOLDER)
+    # Last: what is found by its name is whole.
+    durable.replace(run_dir / main_name(path), outside.read_bytes(path))
+
+
+def _keep_held_out(folder: Path, held_out: HeldOut) -> None:
+    files = {
+        f"{name}{end}": Path(f"{Path(file.bin_path).with_suffix('')}{end}")
+        for name, file in held_out.files.items()
+        for end in HELD_OUT_ENDS
+    }
+    files = {name: path for name, path in files.items() if path.is_file()}
+    if (size := sum(path.stat().st_size for path in files.values())) > MAX_HELD_OUT:
+        dist.log(f"held-out  {n_bytes(size)} stay where they are: a copy of the run is evaluated with text.files=")
+        return
+    for name, path in files.items():
+        copy = folder / name
+        if path.resolve() == copy.resolve() or (copy.is_file() and filecmp.cmp(path, copy, shallow=False)):
+            continue
+        folder.mkdir(exist_ok=True)
+        building = copy.with_name(f".{name}.building")
+        shutil.copyfile(path, building)
+        os.replace(building, copy)
