@@ -6,7 +6,7 @@ Figures that are not our own (a paper's) carry theirs=True and are shown as such
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -166,6 +166,12 @@ class Line:
     def place(self, index: int) -> int:
         """By which it gets its colour, marker and dashes; index: in its picture."""
         return index if self.look is None else self.look
+
+    def points(self) -> Iterator[tuple[float, float, float | None, float | None, float | None, float | None]]:
+        """Yield (x, y, low, high, least, most); a bound that is not known is None."""
+        nothing = (None,) * len(self.x)
+        bounds = (each or nothing for each in (self.low, self.high, self.least, self.most))
+        return zip(self.x, self.y, *bounds, strict=True)
 
     @classmethod
     def through(cls, label: str, points: Iterable[Sequence[float | None]], theirs: bool = False) -> "Line":

@@ -18,7 +18,7 @@ from matplotlib.font_manager import FontProperties
 
 from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines, Panels, Picture
 from coca_train.report.render import scales
-from coca_train.report.render.contents import PAPER, axes_in_words
+from coca_train.report.render.contents import PAPER, describe_axes
 from coca_train.report.render.scales import COLOURS, RAMP, ground, hex_of, ink_on, tick_text, ticks, x_ticks
 from coca_train.runtime.durable import write_bytes
 
@@ -113,7 +113,7 @@ def look(index: int, theirs: bool) -> dict[str, Any]:
 
 
 def _lines(block: Lines) -> Figure:
-    return _panels(block) if scales.apart(block) else _together(block)
+    return _panels(block) if scales.needs_panels(block) else _together(block)
 
 
 def _together(block: Lines) -> Figure:
@@ -145,7 +145,7 @@ def _side_by_side(block: Panels) -> Figure:
         labels = list(known)
         looks = [known[each] for each in labels]
         legend = sheet.legend(looks, labels, loc="outside lower center", ncols=3, fontsize=9.5, frameon=False)
-        legend.set_title(textwrap.fill(axes_in_words(block), WORDS * columns), FontProperties(size=9.5))
+        legend.set_title(textwrap.fill(describe_axes(block), WORDS * columns), FontProperties(size=9.5))
     return sheet
 
 
@@ -182,7 +182,7 @@ def _around(axes: Any, block: Lines, curves: Sequence[int], n_x: int, n_y: int, 
         axes.annotate(said, **place, xytext=(0, 2 + ABOVE * row), color=MARK, fontsize=8, ha=aside, va="bottom")
     for value, _ in block.levels:
         axes.axhline(value, color="0.25", linewidth=1.1, linestyle=(0, (6, 4)))
-    for each in scales.beyond(block, curves):
+    for each in scales.find_beyond(block, curves):
         place = {"xy": (each.x, float(each.above)), "xycoords": ("data", "axes fraction")}
         look = {
             "color": COLOURS[scales.look(block.lines[each.curve].place(each.curve))[0]],
@@ -205,7 +205,7 @@ def _above(block: Lines) -> float:
 
 def _scaled(axes: Any, block: Lines, n_x: int, n_y: int) -> None:
     """Limits and ticks, as on the page. n_x, n_y: ticks at most."""
-    x_limits, y_limits = scales.ends(block)
+    x_limits, y_limits = scales.axis_limits(block)
     kinds = {"xscale": "log" if block.x_log else "linear", "yscale": "log" if block.y_log else "linear"}
     axes.set(**kinds, xlim=x_limits, ylim=y_limits)
     places = x_ticks(block, *x_limits, n_x)

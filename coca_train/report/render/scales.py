@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coca_train.report.blocks import Line, Lines
-from coca_train.report.render.contents import shown
+from coca_train.report.blocks import Lines
+from coca_train.report.render.contents import format_number
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"  # matplotlib's letters
@@ -75,33 +75,33 @@ def _inside(fixed: tuple[float | None, float | None]) -> tuple[float, float]:
 
 
 def least_span(block: Lines) -> float:
-    """How much of y an axis shows at least, of logarithms where it is logarithmic: no slope is made of nothing.
+    """Return how much of y an axis shows at least, of logarithms where it is logarithmic: noise makes no slope.
 
     TIMES_INTERVAL times the widest interval that lies inside it, so that a change within an interval never takes more
     than half of the height; where no interval is known, LEAST_RATIO of the middle figure; and never less than y_span.
     """
     bottom, top = _inside(block.y_limits)
-    points = [(y, *ends) for line in block.lines for y, ends in zip(line.y, intervals(line), strict=True)]
-    inside = [point for point in points if math.isfinite(point[0]) and bottom <= point[0] <= top]
+    points = [point for line in block.lines for point in line.points()]
+    inside = [point for point in points if math.isfinite(point[1]) and bottom <= point[1] <= top]
     widths = [
         math.log(high / low) if block.y_log else high - low
-        for _, low, high in inside
+        for _, _, low, high, *_ in inside
         if low is not None and high is not None and math.isfinite(high - low) and (low > 0 or not block.y_log)
     ]
     if widths:
         return max(TIMES_INTERVAL * max(widths), block.y_span)
-    ys = sorted(y for y, *_ in inside)
+    ys = sorted(point[1] for point in inside)
     least = math.log(1 + LEAST_RATIO) if block.y_log else LEAST_RATIO * abs(ys[len(ys) // 2]) if ys else 0.0
     return max(least, block.y_span)
 
 
-def apart(block: Lines) -> bool:
+def needs_panels(block: Lines) -> bool:
     """Whether each curve needs a panel of its own for its interval to be seen: they would hide one another."""
     return sum(line.low is not None for line in block.lines) > TOGETHER
 
 
-def few(points: Sequence[Any]) -> Sequence[Any]:
-    """Those of a curve that have a marker: of many, not every one."""
+def thin_out(points: Sequence[Any]) -> Sequence[Any]:
+    """Return those points of a curve that get a marker: of many, not every one."""
     return points[:: math.ceil(len(points) / MARKERS_A_LINE) or 1]
 
 
@@ -117,28 +117,16 @@ class Beyond:
     beside: int
 
 
-def beyond(block: Lines, curves: Sequence[int] | None = None) -> list[Beyond]:
-    """Of these curves, what lies above or below the picture, infinity too. curves: their indices; None: all."""
-    found, (low, high) = list[Beyond](), ends(block)[1]
-    for index in range(len(block.lines)) if curves is None else curves:
-        line = block.lines[index]
-        points = zip(line.x, line.y, strict=True)
+def find_beyond(block: Lines, curves: Sequence[int]) -> list[Beyond]:
+    """Return the points of these curves that lie above or below the picture, infinity too. curves: their indices."""
+    found, (low, high) = list[Beyond](), axis_limits(block)[1]
+    for index in curves:
+        points = zip(block.lines[index].x, block.lines[index].y, strict=True)
         outside = [(x, y) for x, y in points if (y > high or y < low) and (x > 0 or not block.x_log)]
-        for x, y in few(outside):
+        for x, y in thin_out(outside):
             beside = sum((each.x, each.above) == (x, y > high) for each in found)
             found.append(Beyond(curve=index, x=x, y=y, above=y > high, beside=beside))
     return found
-
-
-def bounds(line: Line) -> list[tuple[float | None, ...]]:
-    """Ends of its interval, and its lowest and highest seed, those that are known."""
-    return [ends for ends in (line.low, line.high, line.least, line.most) if ends is not None]
-
-
-def intervals(line: Line) -> list[tuple[float | None, float | None]]:
-    """(low, high) of each point."""
-    nothing = (None,) * len(line.x)
-    return list(zip(line.low or nothing, line.high or nothing, strict=True))
 
 
 def ticks(low: float, high: float, log: bool, wanted: int) -> list[float]:
@@ -183,14 +171,14 @@ def tick_text(value: float) -> str:
         return f"{value / KIBI:,.0f}k"
     if abs(value) >= 1e6:
         return f"{value:.3g}".replace("e+0", "e").replace("e+", "e")
-    return shown(value)
+    return format_number(value)
 
 
-def ends(block: Lines) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Limits of both axes: all curves, their intervals and seeds, the marks and the levels."""
+def axis_limits(block: Lines) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the limits of x and y: all curves, their intervals and seeds, the marks and the levels."""
     xs = [*_xs(block), *(x for x, _ in block.marks)]
-    ys = [v for line in block.lines for bound in (line.y, *bounds(line)) for v in bound] + [y for y, _ in block.levels]
-    y_limits = limits([v for v in ys if v is not None], block.y_log, block.y_limits, least_span(block))
+    ys = [y for line in block.lines for _, *bounds in line.points() for y in bounds if y is not None]
+    y_limits = limits([*ys, *(y for y, _ in block.levels)], block.y_log, block.y_limits, least_span(block))
     return limits(xs, block.x_log), y_limits
 
 
@@ -225,6 +213,18 @@ def ramp(share: float, stops: Sequence[Rgb] = RAMP) -> Rgb:
     pairs = zip(stops[index], stops[index + 1], strict=True)
     red, green, blue = (round(low + (high - low) * (place - index)) for low, high in pairs)
     return red, green, blue
+
+
+def square_style(value: float, low: float, high: float) -> str:
+    """Return the CSS of a figure's square, in light and in dark; "" where the figure is not finite."""
+    grounds = [ground(value, low, high, stops) for stops in (RAMP, DARK_RAMP)]
+    known = [colour for colour in grounds if colour is not None]
+    return f"background:{light_dark(*known)};color:{light_dark(*map(ink_on, known))}" if known else ""
+
+
+def light_dark(light: Rgb, dark: Rgb) -> str:
+    """Return a colour of CSS: one on light pages, one on dark ones."""
+    return f"light-dark({hex_of(light)}, {hex_of(dark)})"
 
 
 def ground(value: float | None, low: float, high: float, stops: Sequence[Rgb] = RAMP) -> Rgb | None:
