@@ -108,7 +108,7 @@ def _hidden(each: Compared) -> str:
 
 def _size(found: Difference) -> str:
     """How much the better one is better by, with the interval."""
-    bounds = (found.turned() if found.bounds.estimate < 0 else found).bounds
+    bounds = (found.negated() if found.bounds.estimate < 0 else found).bounds
     return f"{size(bounds.estimate, NATS)} ({size(bounds.low, '')} to {size(bounds.high, '')})"
 
 

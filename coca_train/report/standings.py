@@ -39,7 +39,7 @@ class Standing(NamedTuple):
         if (i, j) in self.differences:
             return self.differences[i, j]
         found = self.differences.get((j, i))
-        return None if found is None else found.turned()
+        return None if found is None else found.negated()
 
     def better(self, i: int, j: int, direction: Direction) -> bool:
         """Whether i is surely better than j."""

@@ -11,6 +11,7 @@ Of n pairs that are left each is judged at 5 % / n; while any is significant, th
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,7 +71,7 @@ class Figure(Protocol):
 
 
 class Difference(NamedTuple):
-    """Of one figure less another, in the unit of their samples (nats per token, a share) or, unpaired, of the figures.
+    """One figure minus another, in the unit of their samples (nats per token, a share) or, unpaired, of the figures.
 
     bounds: at the confidence it was judged by. n_below, n_above: units of which the first is the lower or the higher
     one; 0 of unpaired ones. seeds: the difference of each.
@@ -85,86 +86,85 @@ class Difference(NamedTuple):
     documents: bool
     paired: bool
 
-    def turned(self) -> "Difference":
-        """The second less the first."""
+    def negated(self) -> "Difference":
+        """Return the second minus the first."""
         estimate, low, high, n = self.bounds
         seeds = tuple(-each for each in self.seeds)
         bounds = Bounds(-estimate, -high, -low, n)
         return self._replace(bounds=bounds, n_below=self.n_above, n_above=self.n_below, seeds=seeds)
 
 
-class _Pair(Protocol):
-    n: int
-    rounding: float
+class _Pair(ABC):
+    """Two figures that can be compared at any confidence. rounding: a difference up to it says nothing."""
 
+    rounding = 0.0
+
+    @abstractmethod
     def interval(self, confidence: float) -> Bounds: ...
+
+    @abstractmethod
     def difference(self, confidence: float) -> Difference: ...
 
 
-class _Paired:
-    """Of the same units."""
+class _Paired(_Pair):
+    """Two figures of the same units."""
 
     def __init__(self, one: Sample, other: Sample) -> None:
         seeds = [(i, other.seeds.index(seed)) for i, seed in enumerate(one.seeds) if seed in other.seeds] or [(0, 0)]
         ours, theirs = (sample.sums_SU2[[pair[k] for pair in seeds]] for k, sample in enumerate((one, other)))
         self.sums_SU2 = np.stack((ours[..., 0] - theirs[..., 0], ours[..., 1]), -1)
         self.n, self.rounding = one.n, max(one.rounding, other.rounding)
-        self.answers = (ours[0, :, 0], theirs[0, :, 0]) if _yes_or_no(ours) and _yes_or_no(theirs) else None
+        self.is_yes_or_no = _is_yes_or_no(ours) and _is_yes_or_no(theirs)
 
     @cached_property
     def crossed(self) -> Crossed:
         return Crossed(self.sums_SU2)
 
     def interval(self, confidence: float) -> Bounds:
-        if self.answers is None:
+        if not self.is_yes_or_no:
             return self.crossed.interval(confidence)
-        ours_U, theirs_U = self.answers
-        gained, lost = int((ours_U > theirs_U).sum()), int((ours_U < theirs_U).sum())
+        gained, lost = int((self.sums_SU2[0, :, 0] > 0).sum()), int((self.sums_SU2[0, :, 0] < 0).sum())
         return paired_shares(gained, lost, self.n, confidence)
 
     def difference(self, confidence: float) -> Difference:
         bounds, means_U = self.interval(confidence), self.sums_SU2[..., 0].mean(0)
-        alone = bounds if self.answers is not None else self.crossed.documents.interval(confidence)
+        alone = bounds if self.is_yes_or_no else self.crossed.documents.interval(confidence)
         return Difference(
             bounds,
-            significant=_apart(bounds, self.rounding),
+            significant=bounds.excludes(0, self.rounding),
             n_below=int((means_U < 0).sum()),
             n_above=int((means_U > 0).sum()),
             seeds=tuple(map(float, self.sums_SU2[..., 0].sum(1) / self.sums_SU2[..., 1].sum(1))),
-            documents=_apart(alone, self.rounding),
+            documents=alone.excludes(0, self.rounding),
             paired=True,
         )
 
 
-class _Apart:
-    """Of figures with an interval each, of other units: half widths add up as those of independent means do."""
-
-    n, rounding = LEAST, 0.0
+class _Unpaired(_Pair):
+    """Two figures of different units with an interval each: half widths add up as those of independent means do."""
 
     def __init__(self, one: Figure, other: Figure) -> None:
         self.figures = one, other
 
     def interval(self, confidence: float) -> Bounds:
-        numbers, wider = [], student(confidence, MANY) / student(CONFIDENCE, MANY)
-        below, above = [], []
-        for figure in self.figures:
-            number = figure.number or 0.0
-            low, high = figure.interval or (number, number)
-            numbers.append(number)
-            below.append((number - low) * wider)
-            above.append((high - number) * wider)
-        estimate = numbers[0] - numbers[1]
-        low, high = estimate - math.hypot(below[0], above[1]), estimate + math.hypot(above[0], below[1])
-        return Bounds(estimate, low, high, self.n)
+        wider = student(confidence, MANY) / student(CONFIDENCE, MANY)
+        (one, *ends), (other, *other_ends) = (
+            (f.number or 0.0, *(f.interval or (f.number or 0.0,) * 2)) for f in self.figures
+        )
+        below, above = (
+            math.hypot(one - ends[0], other_ends[1] - other),
+            math.hypot(ends[1] - one, other - other_ends[0]),
+        )
+        return Bounds(one - other, one - other - wider * below, one - other + wider * above, LEAST)
 
     def difference(self, confidence: float) -> Difference:
         bounds = self.interval(confidence)
-        significant = bounds.leaves_out(0)
+        significant = bounds.excludes(0)
         return Difference(bounds, significant, 0, 0, (bounds.estimate,), significant, paired=False)
 
 
 def differences(columns: Sequence[Sequence[Figure]]) -> list[dict[tuple[int, int], Difference]]:
-    """By column, of each pair (i, j), i < j, the i-th figure less the j-th; pairs that cannot be compared are left out.
+    """Return by column, for each pair (i, j), i < j, the i-th figure minus the j-th.
 
     A figure without a number, or an infinite one, is in no pair. Figures of one column without intervals and samples
     are compared as they stand.
@@ -177,7 +177,7 @@ def differences(columns: Sequence[Sequence[Figure]]) -> list[dict[tuple[int, int
     found: list[dict[tuple[int, int], Difference]] = [{} for _ in columns]
     while left:
         confidence = 1 - WRONG / len(left)
-        judged = {place: pair for place, pair in left.items() if _apart(pair.interval(confidence), pair.rounding)}
+        judged = {place: pair for place, pair in left.items() if pair.interval(confidence).excludes(0, pair.rounding)}
         for (column, i, j), pair in (judged or left).items():
             found[column][i, j] = pair.difference(confidence)
         left = {place: pair for place, pair in left.items() if place not in judged} if judged else {}
@@ -189,13 +189,9 @@ def _pair(one: Figure, other: Figure) -> _Pair | None:
         return None
     if one.sample is not None and other.sample is not None and one.sample.pairs_with(other.sample):
         return _Paired(one.sample, other.sample)
-    return _Apart(one, other)
+    return _Unpaired(one, other)
 
 
-def _apart(bounds: Bounds, rounding: float) -> bool:
-    return bounds.low > rounding or bounds.high < -rounding
-
-
-def _yes_or_no(sums_SU2: np.ndarray) -> bool:
+def _is_yes_or_no(sums_SU2: np.ndarray) -> bool:
     """Whether a unit is a prompt that was answered or not."""
     return len(sums_SU2) == 1 and bool(np.isin(sums_SU2[..., 0], (0, 1)).all() and (sums_SU2[..., 1] == 1).all())
