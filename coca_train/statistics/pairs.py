@@ -1,4 +1,5 @@
-"""Which figures of a table differ: each pair by its own differences, all pairs of all columns judged together.
+"""Which figures of a table differ, and which are the best: each pair of a column by its own differences, all pairs of
+all columns judged together.
 
 Two levels may have wide intervals that overlap and still differ surely: what documents differ by, they share. So models
 and variants are compared by the difference on each document, on each prompt of a share, on each seed where there are
@@ -8,15 +9,19 @@ place.
 
 Of n pairs that are left each is judged at 5 % / n; while any is significant, the others are judged again without it
 (Holm 1979): in at most 5 % of draws any pair of the table is called different falsely.
+
+A figure is among the best when no other one is significantly better: one function for bold, for sentences and for the
+table of differences. Of fewer than LEAST documents or prompts nothing is the best. Figures of which no interval is
+known are compared as they read, and no sentence names a winner among them.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -195,3 +200,66 @@ def _pair(one: Figure, other: Figure) -> _Pair | None:
 def _is_yes_or_no(sums_SU2: np.ndarray) -> bool:
     """Whether a unit is a prompt that was answered or not."""
     return len(sums_SU2) == 1 and bool(np.isin(sums_SU2[..., 0], (0, 1)).all() and (sums_SU2[..., 1] == 1).all())
+
+
+Direction = Literal["low", "high"]
+
+
+class WrittenFigure(Figure, Protocol):
+    """A figure as a table shows it; report.blocks.Value is one. n: how many documents or prompts it is of."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def n(self) -> int | None: ...
+
+
+class Standing(NamedTuple):
+    """Which figures of one column are the best. best: the indices of the best one and of all that are not significantly
+    worse. differences: by pair of indices, the first minus the second. few: the number of documents or prompts where it
+    is below LEAST. unsure: whether some figure has no interval."""
+
+    best: tuple[int, ...]
+    differences: Mapping[tuple[int, int], Difference]
+    few: int | None = None
+    unsure: bool = False
+
+    def difference(self, i: int, j: int) -> Difference | None:
+        """Return figure i minus figure j; None where the two cannot be compared."""
+        if (i, j) in self.differences:
+            return self.differences[i, j]
+        found = self.differences.get((j, i))
+        return None if found is None else found.negated()
+
+    def better(self, i: int, j: int, direction: Direction) -> bool:
+        """Whether i is significantly better than j."""
+        found = self.difference(i, j)
+        return found is not None and found.significant and (found.bounds.estimate < 0) == (direction == "low")
+
+
+def standings(columns: Sequence[Sequence[WrittenFigure]], direction: Direction) -> list[Standing]:
+    """Return which figures of each column are the best, all columns judged together."""
+    return [_standing(figures, found, direction) for figures, found in zip(columns, differences(columns), strict=True)]
+
+
+def _standing(
+    figures: Sequence[WrittenFigure], found: Mapping[tuple[int, int], Difference], direction: Direction
+) -> Standing:
+    known = {i: v for i, v in enumerate(figures) if v.number is not None and math.isfinite(v.number)}
+    fewest = min((v.n for v in figures if v.number is not None and v.n is not None), default=LEAST)
+    unsure = any(v.interval is None and v.sample is None for v in known.values())
+    standing = Standing((), found, fewest if fewest < LEAST else None, unsure)
+    if not known or standing.few is not None:
+        return standing
+    extreme = (min if direction == "low" else max)(known, key=lambda i: known[i].number or 0.0)
+    # What reads the same is as good: 5.001 next to 5.00 is no difference that a reader could see.
+    best = [
+        i
+        for i, value in known.items()
+        if value.text == known[extreme].text or not any(standing.better(j, i, direction) for j in known)
+    ]
+    # Shares of which the highest reads as 0 in its own form (0.00, 0%), or may be no better than one that does, have no
+    # best: nobody found anything.
+    if direction == "high" and any(not set(known[i].text) & set("123456789") for i in best):
+        return standing
+    return standing._replace(best=tuple(best))

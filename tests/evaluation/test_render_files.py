@@ -92,7 +92,7 @@ def test_a_picture_of_many_intervals_has_a_panel_for_each_curve(monkeypatch):
     assert len({one.get_ylim() for one in axes}) == 1
     for one, line in zip(axes, block.lines, strict=True):
         marked = [drawn for drawn in one.lines if drawn.get_marker() not in ("None", None)]
-        assert len(one.lines) == 1 + 8 + 1 and len(marked) == 1  # the training window, all curves, its own
+        assert len(one.lines) == 1 + 7 + 1 and len(marked) == 1  # the training window, all others, its own
         np.testing.assert_array_equal(marked[0].get_ydata(), [y for y in line.y if math.isfinite(y)])
 
 

@@ -133,7 +133,7 @@ def test_every_panel_says_what_its_dotted_line_is():
     plots = [Plot(banded(), PART, ""), Plot(banded(), NARROW_PART, ""), *small_multiples(banded())]
     assert [[mark.words for mark in plot.marks] for plot in plots] == [["training window"]] * 6
     for figure in (
-        pictures._panels(banded()),
+        pictures._small_multiples(banded()),
         pictures._side_by_side(Panels(name="p", title="", alt="", panels=(banded(),) * 2)),
     ):
         assert all("training window" in [words.get_text() for words in axes.texts] for axes in figure.axes)

@@ -10,8 +10,7 @@ from coca_train.report.headlines import POINTS, headline
 from coca_train.report.render.contents import best_places, explain_marks
 from coca_train.report.render.page import render_block
 from coca_train.report.render.plain import latex_text, markdown_text, terminal_text
-from coca_train.report.standings import standings
-from coca_train.statistics.pairs import Sample
+from coca_train.statistics.pairs import Sample, standings
 from tests.evaluation.demo import document
 
 HARD_D = np.random.default_rng(0).normal(4, 1, 24)

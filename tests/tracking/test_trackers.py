@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from coca_train.tracking import writers
-from coca_train.tracking.trackers import Findings, HyperParameters, WandbSink, _run_id, flat, scalars, verbatim
+from coca_train.tracking.trackers import Findings, HyperParameters, WandbSink, _run_id, as_code, flatten, scalars
 from coca_train.tracking.writers import MetricsWriter
 from tests.tracking import offline
 
@@ -198,13 +198,13 @@ def test_tags_stand_in_groups():
 
 
 def test_settings_by_their_full_names():
-    assert dict(flat(SETTINGS)) == {
+    assert dict(flatten(SETTINGS)) == {
         "model.d_model": 64,
         "model.name": "small",
         "train.seq_len": 128,
         "layers": None,
     }
-    assert verbatim("a\n\nb") == "    a\n    \n    b\n"
+    assert as_code("a\n\nb") == "    a\n    \n    b\n"
 
 
 def test_a_copy_of_a_run_is_a_wandb_run_of_its_own(tmp_path, capsys):

@@ -34,8 +34,8 @@ SYMBOLS = {  # matplotlib's letters, drawn around (0, 0)
 }
 OURS, THEIRS = ("", "9 3 2 3"), ("6 4", "2 3.5")  # dashes of the first seven curves, of the next
 UP, DOWN = "M-5 3.5L0 -5L5 3.5Z", "M-5 -3.5L0 5L5 -3.5Z"  # at an edge: a figure beyond it
-BESIDE = 9  # [px] between two of them at one place
-RIGHT = 16  # [px] beside the plot
+ARROW_STEP = 9  # [px] between two of them at one place
+RIGHT = 16  # [px] to the right of the plot
 LINE_HEIGHT = 16
 
 
@@ -175,7 +175,7 @@ class Plot:
         return [self._arrow(point) for point in self._beyond if point.curve == index]
 
     def _arrow(self, point: Beyond) -> Sign:
-        place = self.x(point.x) - BESIDE * point.beside, self.y.end if point.above else self.y.start
+        place = self.x(point.x) - ARROW_STEP * point.n_before, self.y.end if point.above else self.y.start
         words = _point_words(self.block.lines[point.curve], point.x, point.y)
         return Sign(*place, UP if point.above else DOWN, f"{words}, beyond the picture")
 

@@ -60,7 +60,7 @@ GREEK = {"LAMDA": "lambda", "FINAL SIGMA": "varsigma"}  # Unicode's name: TeX's
 
 
 def markdown_text(document: Document) -> str:
-    """Verdicts first, tables in full, figures as links to the pictures beside it."""
+    """Return a report as Markdown: verdicts first, tables in full, figures as links to the files next to it."""
     lines = [
         f"# {plain(document.finding[0] if document.finding else document.title)}",
         plain(document.title) if document.finding else "",
@@ -82,13 +82,13 @@ def _verdict(verdict: Verdict) -> str:
 
 
 def verdict_text(verdicts: Sequence[Verdict]) -> str:
-    """For a terminal: a line each, aligned; "" without any."""
+    """Return a line for each verdict, aligned, for a terminal; "" without any."""
     width = max((len(each.label) for each in verdicts), default=0)
     return "".join(f"{SIGNS[each.state][0]} {each.label.ljust(width)}  {each.short}\n" for each in verdicts)
 
 
 def plain(text: str) -> str:
-    """Plain words as Markdown that shows them."""
+    """Escape plain words for Markdown."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]~$])", r"\\\1", " ".join(text.split()))
 
@@ -98,7 +98,7 @@ def _inline(text: str) -> str:
 
 
 def _kept(words: str) -> str:
-    """Escaped, with the spaces at both ends that `plain` drops: code may stand beside them."""
+    """Escape words, with the spaces at both ends that `plain` drops: code may stand next to them."""
     return words[: len(words) - len(words.lstrip())] + plain(words) + words[len(words.rstrip()) :]
 
 
@@ -119,7 +119,7 @@ def _markdown_table(table: Table) -> str:
     """The papers' rows are folded where ours stand above them."""
     rows: dict[bool, list[list[str]]] = {}
     for row, cells in table_cells(table):
-        first, *more = map(plain, row.shown)
+        first, *more = map(plain, row.display_label)
         label = f"{first} *({PAPER})*" if row.theirs else first
         rows.setdefault(row.theirs, []).append([label, *more, *map(_markdown_figure, cells)])
     header = [plain(name) for name in (*table.label_columns, *table.columns)]
@@ -136,25 +136,25 @@ def _markdown_table(table: Table) -> str:
 
 def _markdown_figure(cell: Cell) -> str:
     text = f"**{plain(cell.value.text)}**" if cell.is_best else plain(cell.value.text)
-    text += f" ({plain(cell.value.beside)})" if cell.value.beside else ""
+    text += f" ({plain(cell.value.uncertainty)})" if cell.value.uncertainty else ""
     return text + (f"<sup>{cell.footnote}</sup>" if cell.footnote else "")
 
 
 def terminal_text(table: Table) -> str:
-    """Its title and our rows, aligned; with intervals and spreads where lines of WIDTH have room for them, else with
-    spreads, else they are in the report."""
+    """Return the title and our rows, aligned; with intervals and spreads where they fit into WIDTH, else with spreads,
+    else without both: the report has them."""
     ours = [row for row in table.rows if not row.theirs]
     header = (*table.label_columns, *table.columns)
 
-    def grid(beside: Callable[[Value], str]) -> str:
-        words = [[f"{v.text} ({beside(v)})" if beside(v) else v.text for v in row.values] for row in ours]
-        rows = [[*row.shown, *figures] for row, figures in zip(ours, words, strict=True)]
+    def grid(add: Callable[[Value], str]) -> str:
+        words = [[f"{v.text} ({add(v)})" if add(v) else v.text for v in row.values] for row in ours]
+        rows = [[*row.display_label, *figures] for row, figures in zip(ours, words, strict=True)]
         return markdown(header, rows, n_left=len(table.label_columns))
 
     def fits(text: str) -> bool:
         return len(text.partition("\n")[0]) <= WIDTH
 
-    whole, seeds = grid(lambda value: value.beside), grid(lambda value: value.spread.words if value.spread else "")
+    whole, seeds = grid(lambda value: value.uncertainty), grid(lambda value: value.spread.words if value.spread else "")
     if fits(whole):
         kind = f" (with its {table.interval})" if has_intervals(table) else ""
         return f"{table.title}{kind}\n\n{whole}"
@@ -203,12 +203,12 @@ def _csv_figure(value: Value) -> str:
 
 
 def latex_text(table: Table) -> str:
-    """A table environment with the label tab:<name>: best in bold, the paper's rows marked with a dagger."""
+    """Return a table environment labelled tab:<name>: best in bold, the paper's rows marked with a dagger."""
     lines, above = [], None
     for row, cells in table_cells(table):
         if above not in (None, row.theirs):  # a rule between our rows and the paper's
             lines.append(r"\midrule")
-        first, *more = map(tex, row.shown)
+        first, *more = map(tex, row.display_label)
         lines.append(" & ".join([first + (DAGGER if row.theirs else ""), *more, *map(_latex_figure, cells)]) + r" \\")
         above = row.theirs
     header = " & ".join(tex(name) for name in (*table.label_columns, *table.columns)) + r" \\"
@@ -235,12 +235,12 @@ def latex_text(table: Table) -> str:
 
 def _latex_figure(cell: Cell) -> str:
     text = rf"\textbf{{{tex(cell.value.text)}}}" if cell.is_best else tex(cell.value.text)
-    text += rf"~{{\scriptsize({tex(cell.value.beside)})}}" if cell.value.beside else ""
+    text += rf"~{{\scriptsize({tex(cell.value.uncertainty)})}}" if cell.value.uncertainty else ""
     return text + (f"\\rlap{{$^{{\\mathrm{{{cell.footnote}}}}}$}}" if cell.footnote else "")
 
 
 def tex(text: str) -> str:
-    """Plain words as LaTeX that prints them; Greek letters as mathematics."""
+    """Escape plain words for LaTeX; Greek letters become mathematics."""
     return "".join(SPECIAL.get(sign) or _greek(sign) for sign in text)
 
 

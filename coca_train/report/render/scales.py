@@ -107,14 +107,14 @@ def thin_out(points: Sequence[Any]) -> Sequence[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Beyond:
-    """A point that leaves the picture. curve: its index. above: at which edge it is shown. beside: how many others are
-    shown at that place before it."""
+    """A point that leaves the picture. curve: its index. above: at which edge it is shown. n_before: how many others
+    are shown at that place before it."""
 
     curve: int
     x: float
     y: float
     above: bool
-    beside: int
+    n_before: int
 
 
 def find_beyond(block: Lines, curves: Sequence[int]) -> list[Beyond]:
@@ -124,8 +124,8 @@ def find_beyond(block: Lines, curves: Sequence[int]) -> list[Beyond]:
         points = zip(block.lines[index].x, block.lines[index].y, strict=True)
         outside = [(x, y) for x, y in points if (y > high or y < low) and (x > 0 or not block.x_log)]
         for x, y in thin_out(outside):
-            beside = sum((each.x, each.above) == (x, y > high) for each in found)
-            found.append(Beyond(curve=index, x=x, y=y, above=y > high, beside=beside))
+            n_before = sum((each.x, each.above) == (x, y > high) for each in found)
+            found.append(Beyond(curve=index, x=x, y=y, above=y > high, n_before=n_before))
     return found
 
 
