@@ -3,12 +3,12 @@
 CoCA (Zhu et al., ACL 2024, arXiv 2309.08646): tables 1 to 5 as printed. Tables 1 to 4 have one figure for each length
 of `context()` [tokens]: perplexity on 100 documents of PG-19 (stride 512), or the share of 100 passkeys retrieved.
 YaRN (Peng et al., arXiv 2309.00071): the numbers of its running text (`table("yarn_text")`), no tables.
-A figure is None where the paper ran out of memory, and math.inf where it printed "inf". Theirs stand next to our own at
-the same multiple of the training window, which was `training_window` for them.
+A figure is None where the paper ran out of memory, and math.inf where it printed "inf". CoCA's figures are shown at the
+same multiple of the training window as ours; theirs was `training_window`.
 
 YaRN's authors published more figures with their code (yarn_authors.json names the source): perplexity of their models
 and of those that they compared, by context window, on two texts; and shares of tasks of lm-evaluation-harness. These
-stand at the same length as ours, since all of these models are 7B and larger and read up to 128k tokens.
+are shown at the same length as ours, since all of these models are 7B and larger and read up to 128k tokens.
 """
 
 import json
@@ -80,7 +80,7 @@ def rows(
     """Return a row of a table for each method, theirs, with a figure for each of our lengths [tokens].
 
     label: the row's words from the method's name, one for each label column. window: our training window [tokens]; a
-    figure then stands at the same multiple of the method's own, and not at the same length.
+    figure is then shown at the same multiple of the method's own, and not at the same length.
     """
     columns: dict[float, int] = {length: index for index, length in enumerate(context())}
 

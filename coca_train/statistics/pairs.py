@@ -1,8 +1,8 @@
 """Which figures of a table differ, and which are the best: each pair of a column by its own differences, all pairs of
 all columns judged together.
 
-Two levels may have wide intervals that overlap and still differ surely: what documents differ by, they share. So models
-and variants are compared by the difference on each document, on each prompt of a share, on each seed where there are
+Two levels whose wide intervals overlap may still differ: documents are hard or easy for both. So models and variants
+are compared by the difference on each document, on each prompt of a share, on each seed where there are
 several, and never by whether two intervals meet. Where figures are not of the same documents (two tokenizers, a
 benchmark whose figure is no mean over documents) the interval of the difference of two independent means takes its
 place.
@@ -172,7 +172,7 @@ def differences(columns: Sequence[Sequence[Figure]]) -> list[dict[tuple[int, int
     """Return by column, for each pair (i, j), i < j, the i-th figure minus the j-th.
 
     A figure without a number, or an infinite one, is in no pair. Figures of one column without intervals and samples
-    are compared as they stand.
+    are compared as they are.
     """
     left: dict[tuple[int, int, int], _Pair] = {}
     for column, figures in enumerate(columns):

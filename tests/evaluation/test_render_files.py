@@ -12,10 +12,9 @@ from PIL import Image
 
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Lines, Section, Table, Text
 from coca_train.report.render import pictures, write_report
-from coca_train.report.render.page import render_block
 from coca_train.report.render.scales import COLOURS, limits, tick_text, ticks, x_ticks
 from tests.evaluation.demo import GROWTH, curves, heat_maps, perplexity_table
-from tests.evaluation.page_parser import Page
+from tests.evaluation.page_parser import Page, render
 
 PLACES = {
     "report.html",
@@ -121,7 +120,7 @@ def test_squares_without_a_finite_figure():
     panel = HeatMap(title="p", x_names=("1", "2", "3"), y_names=("y",), values=((math.inf, math.nan, 0.0),))
     maps = HeatMaps(name="h", title="", alt="", x_label="", y_label="", panels=(panel,), low=0, high=0)
     assert pictures.picture(maps)["png"]
-    squares = re.findall(r"<td( style[^>]*)?>(\w[^<]*)</td>", render_block(maps))
+    squares = re.findall(r"<td( style[^>]*)?>(\w[^<]*)</td>", render("block", maps))
     assert [(bool(look), text) for look, text in squares] == [(False, "inf"), (False, "nan"), (True, "0.00")]
 
 

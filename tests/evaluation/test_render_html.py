@@ -16,10 +16,10 @@ from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, R
 from coca_train.report.render import scales
 from coca_train.report.render.chart import SYMBOLS, looks, plots
 from coca_train.report.render.contents import SIGNS
-from coca_train.report.render.page import render_block, render_chart, render_page
+from coca_train.report.render.page import render_page
 from coca_train.report.render.scales import MARKERS
 from tests.evaluation.demo import document, heat_maps, perplexity_table
-from tests.evaluation.page_parser import Page
+from tests.evaluation.page_parser import Page, render
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_best_in_bold_missing_explained_theirs_marked(source):
 
 
 def test_numbers_to_sort_by_are_whole():
-    texts = re.findall(r'data-number="([^"]*)"', render_block(perplexity_table()))
+    texts = re.findall(r'data-number="([^"]*)"', render("block", perplexity_table()))
     numbers = [v.number for row in perplexity_table().rows for v in row.values if v.number is not None]
     assert [float(text) for text in texts] == numbers
 
@@ -135,7 +135,7 @@ def test_chart_puts_points_where_they_belong():
     block = Lines(
         name="l", title="", alt="words", x_label="", y_label="", lines=(line,), x_log=True, marks=((10.0, "here"),)
     )
-    drawn = render_chart(plots(block)[0])
+    drawn = render("chart", plots(block)[0])
     places = [
         tuple(map(float, p)) for p in re.findall(r'class="dot" transform="translate\(([\d.]+) ([\d.]+)\)"', drawn)
     ]
@@ -154,11 +154,11 @@ def test_every_interval_is_drawn_however_many_curves(n_lines):
     """Of many, each has a panel of its own as well, in front of all the others, and the picture shows it on a hover."""
     line = Line(label="one", x=(1.0, 2.0), y=(1.0, 2.0), low=(0.5, 1.5), high=(1.5, 2.5))
     block = Lines(name="b", title="b", alt="b", x_label="x", y_label="y", lines=(line,) * n_lines)
-    drawn = render_chart(plots(block)[0])
+    drawn = render("chart", plots(block)[0])
     assert drawn.count('class="band"') == n_lines
     many = n_lines > 3
     assert ('class="chart wide hushed"' in drawn) == many
-    source = render_block(block)
+    source = render("block", block)
     assert source.count('class="chart panel"') == (n_lines if many else 0)
     assert source.count('class="band"') == n_lines * (3 if many else 2)  # wide, narrow, and its panel
     assert source.count('class="other"') == (n_lines if many else 0)  # drawn once, used in every other panel
@@ -168,7 +168,7 @@ def test_every_interval_is_drawn_however_many_curves(n_lines):
 
 def test_the_interval_of_a_point_alone():
     line = Line(label="one", x=(1.0,), y=(1.0,), low=(0.5,), high=(1.5,))
-    drawn = render_block(Lines(name="b", title="b", alt="b", x_label="x", y_label="y", lines=(line,)))
+    drawn = render("block", Lines(name="b", title="b", alt="b", x_label="x", y_label="y", lines=(line,)))
     assert drawn.count('class="whisker"') == 2 and "one at 1: 1 (0.5 to 1.5)" in drawn
 
 
@@ -209,7 +209,7 @@ def test_the_papers_rows_are_folded(source):
     outside = re.sub(r"(?s)<details>.*?</details>", "", source)
     assert '<tr class="theirs">' not in outside
     whole = replace(perplexity_table(), rows=[row for row in perplexity_table().rows if row.theirs])
-    assert render_block(whole).count("<table") == 1 and "The paper's figures (4 rows)" in render_block(whole)
+    assert render("block", whole).count("<table") == 1 and "The paper's figures (4 rows)" in render("block", whole)
 
 
 def test_chart_of_nothing_and_of_one_point():
@@ -230,7 +230,7 @@ def test_chart_of_nothing_and_of_one_point():
                 y_log=log,
                 marks=((0.0, "zero"),),
             )
-            assert ("zero" in Page(render_block(block)).text) == (not log)
+            assert ("zero" in Page(render("block", block)).text) == (not log)
 
 
 def test_heat_map_squares(source):

@@ -18,9 +18,9 @@ from coca_train.report.render.contents import (
     picture_note,
     split_opening,
 )
-from coca_train.report.render.page import render_block, render_views
 from coca_train.report.render.plain import csv_text, latex_text, markdown_text
 from tests.evaluation.demo import curves, document, perplexity_table
+from tests.evaluation.page_parser import render
 
 OOM = Value("–", note="out of memory")
 
@@ -140,7 +140,7 @@ def test_curves_without_any_interval_say_so():
     assert picture_note(replace(bare, note="Of three texts.")) == f"Of three texts. {UNKNOWN}"
     assert picture_note(curves()) == curves().note
     assert picture_note(replace(bare, lines=())) == picture_note(replace(bare, lines=bare.lines[5:])) == ""
-    assert UNKNOWN in render_block(bare) and UNKNOWN in markdown_text(replace(document(), sections=[only(bare)]))
+    assert UNKNOWN in render("block", bare) and UNKNOWN in markdown_text(replace(document(), sections=[only(bare)]))
 
 
 def only(*blocks):
@@ -178,7 +178,7 @@ def test_two_views_of_one_picture_stand_in_one_place():
     both = (replace(curves(), name="differences", view="Differences", other=levels.name), levels)
     _, pictures, _, _ = split_opening(replace(document(), sections=[only(perplexity_table()), *map(only, both)]))
     assert pictures == list(both)
-    html = render_views(pictures)
+    html = render("views", pictures)
     assert html.count('type="radio"') == 2 and html.count(" checked") == 1
     assert html.index("Differences</label>") < html.index("Levels</label>")
 

@@ -8,10 +8,10 @@ import pytest
 from coca_train.report.blocks import Row, Table, Value
 from coca_train.report.headlines import POINTS, headline
 from coca_train.report.render.contents import best_places, explain_marks
-from coca_train.report.render.page import render_block
 from coca_train.report.render.plain import latex_text, markdown_text, terminal_text
 from coca_train.statistics.pairs import Sample, standings
 from tests.evaluation.demo import document
+from tests.evaluation.page_parser import render
 
 HARD_D = np.random.default_rng(0).normal(4, 1, 24)
 
@@ -151,7 +151,7 @@ def test_a_table_marks_ties_alike_and_says_how():
 
 def test_every_form_carries_the_interval():
     shown = table(APART)
-    assert "<strong>20.00</strong><small>19.50 to 20.50</small>" in render_block(shown)
+    assert "<strong>20.00</strong><small>19.50 to 20.50</small>" in render("block", shown)
     assert r"\textbf{20.00}~{\scriptsize(19.50 to 20.50)}" in latex_text(shown)
     assert "20.00 (19.50 to 20.50) |" in terminal_text(shown) and "(with its 95 % interval)" in terminal_text(shown)
     assert "**21.50** (20.64 to 22.57" in markdown_text(document())

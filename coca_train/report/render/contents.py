@@ -1,4 +1,4 @@
-"""What every renderer reads out of a block: which figures are best, what is missing and why, a picture's numbers."""
+"""What every renderer reads from a block: which figures are best, what is missing and why, a picture's numbers."""
 
 import math
 import re
@@ -159,7 +159,7 @@ def explain_marks(table: Table) -> str:
 
 
 def picture_note(block: Picture) -> str:
-    """Return what stands below a picture: its note, whether no curve of ours has an interval, what strokes are."""
+    """Return the words below a picture: its note, whether no curve of ours has an interval, what strokes are."""
     words = [block.note]
     if isinstance(block, Lines):
         ours = [line for line in block.lines if not line.theirs]

@@ -8,20 +8,20 @@ sweeps, and evaluations next to it.
 
 import base64
 import hashlib
+import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from os.path import relpath
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import TypeAdapter
 
-from coca_train.report.blocks import ANSWERED, ANSWERS, Block, Document, Picture, Table, Verdict
+from coca_train.report.blocks import ANSWERED, ANSWERS, Document, Table, Verdict
 from coca_train.report.render import chart, contents, plain, scales
 from coca_train.runtime import outside
 from coca_train.runtime.durable import as_json, write_text
@@ -39,33 +39,14 @@ def render_page(document: Document) -> str:
     # Where nothing can be said of any model the finding has said why.
     verdicts = document.verdicts if not document.finding or any(each.parts for each in document.verdicts) else ()
     opening = contents.split_opening(document)
-    return _templates().get_template("report.html").render(document=document, opening=opening, verdicts=verdicts)
-
-
-def render_block(block: Block, level: int = 3) -> str:
-    """Return the HTML of one block. level: of its heading; 2 on the first screen."""
-    return _macro("block")(block, level)
-
-
-def render_views(pictures: Sequence[Picture]) -> str:
-    """Return the HTML of a picture, or of two views of one to choose from."""
-    return _macro("views")(pictures)
-
-
-def render_chart(plot: chart.Plot) -> str:
-    """Return the SVG of a plot."""
-    return _macro("chart")(plot)
-
-
-def _macro(name: str) -> Any:
-    return getattr(_templates().get_template("blocks.html").module, name)
+    return templates().get_template("report.html").render(document=document, opening=opening, verdicts=verdicts)
 
 
 @cache
-def _templates() -> Environment:
-    """The templates, with the functions that they call."""
+def templates() -> Environment:
+    """Return the templates with the functions that they call."""
     loader = PackageLoader("coca_train.report.render")
-    templates = Environment(
+    environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     folder = files("coca_train.report.render")
@@ -76,8 +57,8 @@ def _templates() -> Environment:
         *(chart.looks, chart.panel_plots, chart.plots, chart.small_multiples),
         *(plain.csv_text, plain.latex_text, scales.square_style, has_notes),
     )
-    templates.globals |= {function.__name__: function for function in called}
-    templates.globals |= {
+    environment.globals |= {function.__name__: function for function in called}
+    environment.globals |= {
         "style": style,
         "script": script,
         "script_digest": base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii"),
@@ -87,9 +68,9 @@ def _templates() -> Environment:
         "heat_colours": list(map(scales.light_dark, scales.RAMP, scales.DARK_RAMP)),
         "kind_of": lambda block: type(block).__name__,
     }
-    templates.filters |= {"px": "{:.1f}".format, "repr": repr}
-    templates.tests["hushed"] = scales.needs_panels
-    return templates
+    environment.filters |= {"px": "{:.1f}".format, "repr": repr}
+    environment.tests["hushed"] = scales.needs_panels
+    return environment
 
 
 def has_notes(table: Table) -> bool:
@@ -147,7 +128,7 @@ def write_index(root: Path) -> Path | None:
     if not reports:
         return None
     folder = root.resolve().name
-    return write_text(root / INDEX, _templates().get_template("index.html").render(folder=folder, reports=reports))
+    return write_text(root / INDEX, templates().get_template("index.html").render(folder=folder, reports=reports))
 
 
 def _find_reports(root: Path) -> Iterator[Listed]:
@@ -156,10 +137,12 @@ def _find_reports(root: Path) -> Iterator[Listed]:
     reader = TypeAdapter(Summary)
     for path in paths:
         try:
-            summary, since = reader.validate_python(outside.read_object(path)), path.stat().st_mtime
+            # Encoded, because JSON can have strings that no page can: those that UTF-8 cannot write.
+            known = json.dumps(outside.read_object(path), ensure_ascii=False).encode("utf-8")
+            summary, since = reader.validate_json(known), path.stat().st_mtime
             place = relpath(path.parent, root).replace(os.sep, "/").encode("utf-8").decode("utf-8")
             written = time.strftime("%Y-%m-%d %H:%M", time.localtime(since))
-        except (OSError, ValueError, OverflowError):  # among them a name or a text that UTF-8 cannot write
+        except (OSError, ValueError, OverflowError):
             continue
         if (path.parent / "report.html").is_file():
             yield Listed(

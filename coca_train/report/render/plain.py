@@ -116,7 +116,7 @@ def _block(block: Block) -> str:
 
 
 def _markdown_table(table: Table) -> str:
-    """The papers' rows are folded where ours stand above them."""
+    """Return the grid with its notes; the papers' rows are folded below ours."""
     rows: dict[bool, list[list[str]]] = {}
     for row, cells in table_cells(table):
         first, *more = map(plain, row.display_label)

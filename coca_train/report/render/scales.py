@@ -49,14 +49,15 @@ def limits(
     fixed: tuple[float | None, float | None] = (None, None),
     span: float = 0.0,
 ) -> tuple[float, float]:
-    """Of an axis that shows all finite values between its fixed ends and at least `span`, of logarithms where `log`.
-    A fixed end stays where it is, and the other makes up for it. Never empty."""
+    """Return the limits of an axis that shows all finite values between its fixed ends, and is never empty.
+
+    span: it shows at least as much, of logarithms where `log`; a fixed end does not move, the other makes up for it.
+    """
     bottom, top = (None if end is None or (log and end <= 0) else end for end in fixed)
     lowest, highest = _inside((bottom, top))
     ends = [end for end in (bottom, top) if end is not None]
-    usable = [v for v in (*values, *ends) if math.isfinite(v) and lowest <= v <= highest and (v > 0 or not log)] or [
-        1.0
-    ]
+    inside = [v for v in (*values, *ends) if math.isfinite(v) and lowest <= v <= highest and (v > 0 or not log)]
+    usable = inside or [1.0]
     low, high = (math.log(v) if log else v for v in (min(usable), max(usable)))
     margin = (high - low) * PADDING or max(abs(low), 1.0) * PADDING
     down, up = (margin if end is None else 0.0 for end in (bottom, top))
@@ -69,7 +70,7 @@ def limits(
 
 
 def _inside(fixed: tuple[float | None, float | None]) -> tuple[float, float]:
-    """Between which a figure lies inside the picture."""
+    """Return the bounds between which a figure lies inside the picture."""
     bottom, top = fixed
     return -math.inf if bottom is None else bottom, math.inf if top is None else top
 
@@ -130,7 +131,7 @@ def find_beyond(block: Lines, curves: Sequence[int]) -> list[Beyond]:
 
 
 def ticks(low: float, high: float, log: bool, wanted: int) -> list[float]:
-    """At most about `wanted` round numbers between low and high."""
+    """Return at most about `wanted` round numbers between low and high."""
     if not log:
         return _linear_ticks(low, high, wanted)
     for digits in (range(1, 10), (1, 2, 5), (1, 3), (1,)):
@@ -154,7 +155,7 @@ def _linear_ticks(low: float, high: float, wanted: int) -> list[float]:
 
 
 def x_ticks(block: Lines, low: float, high: float, wanted: int) -> list[float]:
-    """Where the curves have their points when those are few, of too many those that double; else round numbers."""
+    """Return the curves' own points where those are few, of too many those that double; else round numbers."""
     points = sorted({x for x in _xs(block) if low <= x <= high})
     if not block.x_log or len(points) > max(2 * wanted, FEW_POINTS):
         return ticks(low, high, block.x_log, wanted)
@@ -166,7 +167,7 @@ def x_ticks(block: Lines, low: float, high: float, wanted: int) -> list[float]:
 
 
 def tick_text(value: float) -> str:
-    """512, 4,096, 16k (of 1,024), 0.25, 2e6"""
+    """Write 512, 4,096, 16k (of 1,024), 0.25, 2e6."""
     if 10_000 <= abs(value) < 1e9 and value % KIBI == 0:
         return f"{value / KIBI:,.0f}k"
     if abs(value) >= 1e6:
@@ -187,8 +188,7 @@ def _xs(block: Lines) -> list[float]:
 
 
 def look(index: int) -> tuple[int, str, int]:
-    """Of the index-th curve: which of COLOURS, its marker, which of two kinds of line. No two of the first 14 are
-    alike."""
+    """Return for the index-th curve which of COLOURS it has, its marker, and which of two kinds of line."""
     turn, colour = divmod(index, len(COLOURS))
     return colour, MARKERS[(colour + turn) % len(MARKERS)], turn % 2
 
@@ -207,7 +207,7 @@ INKS: tuple[Rgb, ...] = ((255, 255, 255), (0, 0, 0))  # one of the two has at le
 
 
 def ramp(share: float, stops: Sequence[Rgb] = RAMP) -> Rgb:
-    """The colour at `share` (0 to 1, clamped) of the way from low to high."""
+    """Return the colour at `share` (0 to 1, clamped) of the way from low to high."""
     place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
     index = min(int(place), len(stops) - 2)
     pairs = zip(stops[index], stops[index + 1], strict=True)
@@ -228,7 +228,7 @@ def light_dark(light: Rgb, dark: Rgb) -> str:
 
 
 def ground(value: float | None, low: float, high: float, stops: Sequence[Rgb] = RAMP) -> Rgb | None:
-    """The colour of a figure's square, on a ramp from low to high; None where there is no finite figure."""
+    """Return the colour of a figure's square on a ramp from low to high; None where the figure is not finite."""
     if value is None or not math.isfinite(value):
         return None
     return ramp((value - low) / (high - low) if high > low else 0.0, stops)
@@ -243,7 +243,7 @@ def hex_of(colour: Rgb) -> str:
 
 
 def contrast(one: Rgb, other: Rgb) -> float:
-    """1 (the same) to 21 (black on white)."""
+    """Return the contrast of two colours, 1 (the same) to 21 (black on white)."""
     darker, lighter = sorted((_luminance(one), _luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
