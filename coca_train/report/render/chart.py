@@ -60,8 +60,8 @@ NARROW = Sheet(
     kind="narrow", width=340, height=216, x_ticks=5, y_ticks=6, left=48, bottom=40, letter=5.8, labelled=True
 )
 PART, NARROW_PART = (  # of a picture of several panels
-    Sheet(kind="wide", width=300, height=200, x_ticks=6, y_ticks=5, left=46, bottom=24),
-    Sheet(kind="narrow", width=176, height=120, x_ticks=3, y_ticks=4, left=38, bottom=22, letter=5.3),
+    Sheet(kind="wide", width=300, height=200, x_ticks=6, y_ticks=5, left=50, bottom=24),
+    Sheet(kind="narrow", width=176, height=120, x_ticks=3, y_ticks=4, left=44, bottom=22, letter=5.3),
 )
 PANEL = Sheet(kind="panel", width=220, height=152, x_ticks=4, y_ticks=3, left=44, bottom=22, letter=5.3)
 
