@@ -1,7 +1,7 @@
 """Which differences between models outlast documents and, where there are several, seeds.
 
 Models are compared as they were trained, by the loss of the same predictions: what the table of perplexities is judged
-by (report/standings.py), so that bold, sentences and this table say the same. Seed s of one model is paired with seed s
+by (statistics/pairs.py), so that bold, sentences and this table say the same. Seed s of one model is paired with seed s
 of the other, which saw the same batches; seeds that only one of them has are left out. Up to FEW models every pair is
 shown, of more each against the first.
 """
@@ -108,7 +108,7 @@ def _hidden(each: Compared) -> str:
 
 def _size(found: Difference) -> str:
     """How much the better one is better by, with the interval."""
-    bounds = (found.turned() if found.bounds.estimate < 0 else found).bounds
+    bounds = (found.negated() if found.bounds.estimate < 0 else found).bounds
     return f"{size(bounds.estimate, NATS)} ({size(bounds.low, '')} to {size(bounds.high, '')})"
 
 

@@ -8,8 +8,8 @@ from coca_train.evaluation.results import GridRow, same_tokens
 from coca_train.evaluation.verdict import Judged, clauses, is_untrained, multiple
 from coca_train.report.blocks import Table, Value
 from coca_train.report.headlines import headline
-from coca_train.report.standings import standings
 from coca_train.statistics.answers import LEAST
+from coca_train.statistics.pairs import standings
 
 
 def finding(rows: Sequence[GridRow], perplexities: Table, judged: Sequence[Judged]) -> list[str]:

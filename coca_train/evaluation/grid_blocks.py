@@ -91,7 +91,7 @@ def papers(evaluation: Evaluation, tables: Mapping[str, paper.Series]) -> tuple[
     """The methods of CoCA's tables ("table 1": ...) below ours: at the same multiple of the training window where our
     models have one and the same, else at the same length."""
     windows = {subject.training_window for subject in evaluation.subjects}
-    return paper.beside(tables, evaluation.points, next(iter(windows)) if len(windows) == 1 else None)
+    return paper.rows_of_tables(tables, evaluation.points, next(iter(windows)) if len(windows) == 1 else None)
 
 
 def square_doubt(n: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from coca_train.evaluation.grid_blocks import by_point, document, table
 from coca_train.evaluation.measures.harness_documents import evenly, main_of, sample
 from coca_train.evaluation.results import Evaluation, GridRow, Point
-from coca_train.report import paper, yarn_authors
+from coca_train.report import paper
 from coca_train.report.blocks import MISSING, Document, Row, Table, Value
 from coca_train.statistics.pairs import Sample
 from coca_train.statistics.shares import Z_95, wilson
@@ -86,7 +86,7 @@ def _overview(
     if _whole(points):
         columns[f"total of these {len(HERE)}"] = partial(_total, HERE)
         columns[f"total of all {len(ALL)}"] = partial(_total, ALL)
-    theirs = printed + yarn_authors.task_rows([str(point) for point in points], n_columns=len(columns))
+    theirs = printed + paper.yarn_task_rows([str(point) for point in points], n_columns=len(columns))
     shown = table(
         evaluation.rows(), columns, name=name, title=title, theirs=theirs, best=best, interval=ERRORS, note=note
     )

@@ -28,7 +28,7 @@ from coca_train.evaluation.position_curves import loss_by_position
 from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point
 from coca_train.evaluation.seeds import apart, pooled, several
 from coca_train.evaluation.verdict import Asked, answers_table, judged, unknown, verdicts
-from coca_train.report import paper, yarn_authors
+from coca_train.report import paper
 from coca_train.report.blocks import Block, Document, Form, Lines, Spread, Table, Value
 from coca_train.report.render.plain import terminal_text
 from coca_train.statistics.pairs import Sample
@@ -136,7 +136,7 @@ class OneText:
     def perplexities(self) -> Table:
         """Beside the papers' figures, where the text is the one a comparison is about: those of the same text where
         they are published, else those of CoCA's tables."""
-        of_text = yarn_authors.perplexity_rows(self.source, self.evaluation.points)
+        of_text = paper.yarn_perplexity_rows(self.source, self.evaluation.points)
         theirs = {
             "table 1": paper.table("table1_perplexity"),
             "table 3": paper.by_alpha("ppl"),

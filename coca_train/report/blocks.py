@@ -6,25 +6,24 @@ Figures that are not our own (a paper's) carry theirs=True and are shown as such
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from coca_train.report.standings import Standing, standings
-from coca_train.statistics.pairs import Sample
+from coca_train.statistics.pairs import Sample, Standing, standings
 
-Form = str | Callable[[float], str]  # "{:.2f}", or what makes words of a number
+Form = str | Callable[[float], str]  # "{:.2f}", or a function that writes a number
 
 
-def in_form(number: float, form: Form) -> str:
+def format_value(number: float, form: Form) -> str:
     return form.format(number) if isinstance(form, str) else form(number)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Between seeds, of a figure that is a mean over them: their lowest and highest figure, in words
-    "seeds 49.90 to 50.41", and their standard deviation."""
+    """How far the seeds of a mean lie apart: the lowest and the highest figure, in words "seeds 49.90 to 50.41", and
+    their standard deviation."""
 
     low: float
     high: float
@@ -33,24 +32,24 @@ class Spread:
 
     @classmethod
     def over(cls, numbers: Sequence[float], form: Form) -> "Spread":
-        """numbers: of each seed, two or more. Their deviation is known where all of them are told."""
+        """Return the spread of two or more seeds; without a deviation where a number is not finite."""
         low, high = min(numbers), max(numbers)
-        words = f"seeds {in_form(low, form)} to {in_form(high, form)}"
+        words = f"seeds {format_value(low, form)} to {format_value(high, form)}"
         return cls(low, high, words, statistics.stdev(numbers) if math.isfinite(high - low) else None)
 
 
 @dataclass(frozen=True)
 class Value:
-    """One figure. number: what is compared and exported, in full; None: there is none. text: as shown.
+    """One figure. number: what is compared and exported, in full; None where there is none. text: as shown.
 
-    low, high: its interval, where known, written out in `range` as the figure is. spread: of a mean over seeds. n: how
-    many documents or prompts it is of, where those are what was drawn. sample: what it is the mean of, where another
-    figure may be compared with it one by one.
+    low, high: its interval, where known, written out in `range` as the figure is. spread: of a mean over seeds. n: the
+    number of documents or prompts, where those were drawn. sample: what it is the mean of, so that it can be compared
+    with another figure document by document.
     """
 
     text: str
     number: float | None = None
-    note: str = ""  # of a tooltip and a footnote: why it is missing, what it was counted from
+    note: str = ""  # tooltip and footnote: why it is missing, what it was counted from
     low: float | None = None
     high: float | None = None
     range: str = ""
@@ -71,24 +70,24 @@ class Value:
         n: int | None = None,
         sample: Sample | None = None,
     ) -> "Value":
-        """A number in this form, with its note, interval, spread, n and sample; None: that there is none, and why
-        (missing)."""
+        """Write a number in this form; for None, a dash with the reason why it is missing."""
         if number is None:
             return cls(MISSING.text, note=missing)
         if low is None or high is None:
-            return cls(in_form(number, form), number, note, spread=spread, n=n, sample=sample)
-        ends = f"{in_form(low, form)} to {in_form(high, form)}"
-        return cls(in_form(number, form), number, note, low, high, ends, spread, n, sample)
+            low, high, ends = None, None, ""
+        else:
+            ends = f"{format_value(low, form)} to {format_value(high, form)}"
+        return cls(format_value(number, form), number, note, low, high, ends, spread, n, sample)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """None where it is not known, as of a figure that is missing."""
+        """Its interval; None where it is not known or the figure is missing."""
         return None if self.number is None or self.low is None or self.high is None else (self.low, self.high)
 
     @property
-    def beside(self) -> str:
-        """What stands beside it in a line: its interval and its spread."""
-        return "; ".join(words for words in (self.range, self.spread.words if self.spread else "") if words)
+    def uncertainty(self) -> str:
+        """Its interval and its spread in words."""
+        return "; ".join(filter(None, (self.range, self.spread.words if self.spread else "")))
 
 
 MISSING = Value("–")
@@ -99,8 +98,8 @@ INTERVAL = "95 % interval"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """label: one text a label column. values: one a column of figures. called: the label as people say it, on pages and
-    in a terminal; CSV files have the label."""
+    """One row of a table. label: a text for each label column. values: one for each column of figures. called: the
+    label as people say it, on pages and in a terminal; CSV files have the label."""
 
     label: tuple[str, ...]
     values: tuple[Value, ...]
@@ -108,16 +107,16 @@ class Row:
     called: tuple[str, ...] = ()
 
     @property
-    def shown(self) -> tuple[str, ...]:
+    def display_label(self) -> tuple[str, ...]:
         return self.called or self.label
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """name: of its files; letters, digits and dashes, unique in a report.
+    """Rows of figures. name: of its files; letters, digits and dashes, unique in a report.
 
-    best: which figure of a column is set in bold, with all that cannot be told apart from it (standings.py), among ours
-    and among theirs separately; "" = none.
+    best: which figure of a column is set in bold, with all that are not significantly worse (statistics/pairs.py),
+    among ours and among theirs separately; "" = none.
     """
 
     name: str
@@ -130,22 +129,17 @@ class Table:
     note: str = ""  # one or two sentences below it: definition, unit, what is missing
 
     def standings(self, theirs: bool) -> list[Standing]:
-        """Of each column of these rows, which has a best."""
-        return self._theirs if theirs else self._ours
+        """Return which figures of each column are the best, among theirs or among ours."""
+        if theirs not in self._standings:
+            rows = [row.values for row in self.rows if row.theirs == theirs]
+            columns = [[values[column] for values in rows] for column in range(len(self.columns))]
+            self._standings[theirs] = standings(columns, "high" if self.best == "high" else "low")
+        return self._standings[theirs]
 
-    # Kept: every form of a report asks, and a bootstrap is behind the answer.
     @cached_property
-    def _ours(self) -> list[Standing]:
-        return self._standings(theirs=False)
-
-    @cached_property
-    def _theirs(self) -> list[Standing]:
-        return self._standings(theirs=True)
-
-    def _standings(self, theirs: bool) -> list[Standing]:
-        rows = [row.values for row in self.rows if row.theirs == theirs]
-        columns = [[values[column] for values in rows] for column in range(len(self.columns))]
-        return standings(columns, "high" if self.best == "high" else "low")
+    def _standings(self) -> dict[bool, list[Standing]]:
+        """What `standings` has computed: every form of a report asks, and the answer takes a bootstrap."""
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,16 +155,22 @@ class Line:
     least: tuple[float | None, ...] | None = None
     most: tuple[float | None, ...] | None = None
     theirs: bool = False
-    look: int | None = None  # where it stands in another picture of the page, whose colours it has; None: in this one
+    look: int | None = None  # its index in another picture of the page, whose colours it has; None: that in its own
 
-    def place(self, index: int) -> int:
-        """By which it gets its colour, marker and dashes; index: in its picture."""
+    def look_index(self, index: int) -> int:
+        """Return the index that decides on colour, marker and dashes. index: in its picture."""
         return index if self.look is None else self.look
+
+    def points(self) -> Iterator[tuple[float, float, float | None, float | None, float | None, float | None]]:
+        """Yield (x, y, low, high, least, most); a bound that is not known is None."""
+        nothing = (None,) * len(self.x)
+        bounds = (each or nothing for each in (self.low, self.high, self.least, self.most))
+        return zip(self.x, self.y, *bounds, strict=True)
 
     @classmethod
     def through(cls, label: str, points: Iterable[Sequence[float | None]], theirs: bool = False) -> "Line":
-        """The curve through points (x, y), (x, y, low, high) or (x, y, low, high, least, most); those without y are
-        left out."""
+        """Return the curve through points (x, y), (x, y, low, high) or (x, y, low, high, least, most), without those
+        that have no y."""
         known = [point for point in points if point[1] is not None]
         columns: list[Any] = list(zip(*known, strict=True)) or [(), ()]
         bounds = {
@@ -185,14 +185,14 @@ class Line:
 class Lines:
     """Curves over one axis. marks: (x, words) of vertical lines, such as the training window.
 
-    x_shown: what the axis shows besides the curves' own x, where pictures side by side have one axis.
+    x_shown: what the axis shows in addition to the curves' own x, where pictures side by side have one axis.
     y_span: how much of y the axis shows at least, where smaller differences mean nothing (scales.py has the rule).
     view, other: what a page calls it in a choice between two views of the same curves, and the name of the other one.
     """
 
     name: str
     title: str
-    alt: str  # the picture in words, for who cannot see it
+    alt: str  # the picture in words, for a screen reader
     x_label: str
     y_label: str
     lines: tuple[Line, ...]
@@ -266,14 +266,13 @@ Block = Text | Table | Picture
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """folded: what a page shows on a click only, such as definitions."""
+    """Blocks under a title. folded: a page shows it on a click only, such as definitions."""
 
     title: str
     blocks: Sequence[Block]
     folded: bool = False
 
 
-PARTED = " · "  # between the parts of a verdict
 State = Literal["reads", "partly", "none", "unknown"]
 
 
@@ -281,9 +280,10 @@ State = Literal["reads", "partly", "none", "unknown"]
 class Verdict:
     """How far the context of one model reaches, in a line.
 
-    label: the model, with what was exchanged. line: "demonstrably uses its last 64 tokens; ...". parts: each in few
-    words, ("uses", "64, not 128"), which lists show in its place. state: whether every part is sure of the training
-    window or beyond, of less, one fails at its shortest length, or nobody can say from so few documents.
+    label: the model and its variant. line: "demonstrably uses its last 64 tokens; ...". parts: each in few words,
+    ("uses", "64, not 128"), which lists show instead of the line. state: "reads" where every part reaches the training
+    window, "partly" where one reaches less, "none" where one fails at its shortest length, "unknown" where too few
+    documents were read.
     """
 
     label: str
@@ -294,14 +294,14 @@ class Verdict:
     @property
     def short(self) -> str:
         """Its parts in a line, or the line where there are none."""
-        return PARTED.join(f"{name} {words}" for name, words in self.parts) or self.line
+        return " · ".join(f"{name} {words}" for name, words in self.parts) or self.line
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A report. finding: what came out, in a few sentences, the first of which is the page's headline. title: what it
-    is about. verdicts: one a row of what was measured. summary: what else a newcomer should take away. facts: what was
-    run, label and value. command: how to run it again. cells: of its parts, name and command."""
+    """A report. finding: the result in a few sentences, the first of which is the page's headline. title: its subject.
+    verdicts: one for each model and variant. summary: what else a newcomer should take away. facts: label and value of
+    what was run. command: how to run it again. cells: name and command of its parts."""
 
     title: str
     summary: Sequence[str]

@@ -20,11 +20,13 @@ def headline(
     unit: str = NATS,
     of: str = "documents",
 ) -> str:
-    """Who is best in this column of our rows: a winner, or who cannot be told apart.
+    """Say who is best in this column of our rows: a winner, or who cannot be told apart; "" without any figure.
 
     "At 2,048 tokens CoCA predicts best: perplexity 50.00, 0.129 nats a token better than RoPE (0.102 to 0.156; in 24 of
-    24 documents)." names: of our rows. where: the first words. does: what a winner does. quantity: of the figures.
-    unit: of their differences. of: what they are of. "" without any figure.
+    24 documents)."
+
+    names: of our rows. where: the first words. does: what a winner does. quantity: of the figures. unit: of their
+    differences. of: what was drawn.
     """
     values = [row.values[column] for row in table.rows if not row.theirs]
     known = {i: value for i, value in enumerate(values) if value.number is not None}
@@ -33,7 +35,8 @@ def headline(
     everybody, spread = _named([names[i] for i in known]), _spread(known.values())
     if len(known) == 1:
         ((i, value),) = known.items()
-        return f"{where} {names[i]}: {quantity} {f'{value.text} ({value.beside})' if value.beside else value.text}."
+        within = f" ({value.uncertainty})" if value.uncertainty else ""
+        return f"{where} {names[i]}: {quantity} {value.text}{within}."
     standing = table.standings(theirs=False)[column]
     if standing.few is not None:
         return f"{where} {everybody}: inconclusive, {standing.few} of the {LEAST} {of} needed; {quantity} {spread}."
@@ -54,8 +57,8 @@ def headline(
 
 
 def margin(found: Difference, other: str, unit: str = NATS, of: str = "documents") -> str:
-    """By how much the first of two is better than the other: "0.129 nats a token better than RoPE (0.102 to 0.156; in
-    24 of 24 documents)". found: the better one less the other."""
+    """Say by how much the first of two is better: "0.129 nats a token better than RoPE (0.102 to 0.156; in 24 of 24
+    documents)". found: the better one minus the other."""
     estimate, low, high, n = found.bounds
     low, high = sorted((abs(low), abs(high))) if low * high > 0 else (low, high)
     n_better = found.n_below if estimate < 0 else found.n_above
@@ -64,21 +67,20 @@ def margin(found: Difference, other: str, unit: str = NATS, of: str = "documents
 
 
 def size(number: float, unit: str, words: str | None = None) -> str:
-    """Of a difference. words: in place of the unit's own."""
-    number, form = (100 * number, "{:.0f}") if unit == POINTS else (number, "{:.3f}")
-    said = unit if words is None else words
-    return f"{form.format(number)} {said}".rstrip()
+    """Write a difference. words: in place of the unit's own."""
+    text = f"{100 * number:.0f}" if unit == POINTS else f"{number:.3f}"
+    return f"{text} {unit if words is None else words}".rstrip()
 
 
 def _spread(values: Iterable[Value]) -> str:
-    """From the lowest to the highest as they are written."""
+    """Write the lowest and the highest value."""
     ordered = sorted(values, key=lambda value: value.number or 0.0)
     first, last = ordered[0].text, ordered[-1].text
     return first if first == last else f"{first} to {last}"
 
 
 def _named(labels: Sequence[str]) -> str:
-    """A, B and C; of more than MANY the first two, and how many others."""
+    """Write A, B and C; of more than MANY the first two, and how many others."""
     if len(labels) > MANY:
         labels = [*labels[:2], f"{len(labels) - 2} others"]
     return f"{', '.join(labels[:-1])} and {labels[-1]}" if len(labels) > 1 else labels[0]

@@ -1,11 +1,14 @@
-"""What the papers printed, to be shown beside our own figures, always as theirs.
+"""What the papers printed, to be shown next to our own figures, always as theirs.
 
 CoCA (Zhu et al., ACL 2024, arXiv 2309.08646): tables 1 to 5 as printed. Tables 1 to 4 have one figure for each length
 of `context()` [tokens]: perplexity on 100 documents of PG-19 (stride 512), or the share of 100 passkeys retrieved.
 YaRN (Peng et al., arXiv 2309.00071): the numbers of its running text (`table("yarn_text")`), no tables.
-A figure is None where the paper ran out of memory, and math.inf where it printed "inf".
+A figure is None where the paper ran out of memory, and math.inf where it printed "inf". CoCA's figures are shown at the
+same multiple of the training window as ours; theirs was `training_window`.
 
-Beside our own figures theirs stand at the same multiple of the training window, which was `training_window` for them.
+YaRN's authors published more figures with their code (yarn_authors.json names the source): perplexity of their models
+and of those that they compared, by context window, on two texts; and shares of tasks of lm-evaluation-harness. These
+are shown at the same length as ours, since all of these models are 7B and larger and read up to 128k tokens.
 """
 
 import json
@@ -27,23 +30,27 @@ NAMES = {
     "dynamic_ntk": "dynamic NTK (alpha 4)",  # in tables 1 and 2
     "pi": "PI",
 }
+YARN_AUTHORS = "YaRN's authors"
 WINDOW, LLAMA_WINDOW = 512, 2048  # of CoCA's models, and of LLaMA-7B [tokens]
 
 
 @cache
-def _carried() -> Mapping[str, Any]:
-    return json.loads(files("coca_train.report").joinpath("paper_tables.json").read_text(encoding="utf-8"))
+def _read(name: str) -> Mapping[str, Any]:
+    return json.loads(files("coca_train.report").joinpath(f"{name}.json").read_text(encoding="utf-8"))
 
 
 def context() -> tuple[int, ...]:
-    """The lengths of CoCA's tables 1 to 4 [tokens]."""
-    return tuple(_carried()["context"])
+    """Return the lengths of CoCA's tables 1 to 4 [tokens]."""
+    return tuple(_read("paper_tables")["context"])
 
 
 def table(name: str) -> Mapping[str, Any]:
-    """A table as printed, nested as in paper_tables.json: table1_perplexity, table2_passkey, table3_slack_vs_strict,
-    table4_pi, table5_opencompass; coca_text and yarn_text for numbers of the running text. Raises KeyError."""
-    return _numbers(_carried()[name])
+    """Return a table as printed, nested as in paper_tables.json.
+
+    name: table1_perplexity, table2_passkey, table3_slack_vs_strict, table4_pi, table5_opencompass; coca_text and
+    yarn_text for numbers of the running text. Raises KeyError.
+    """
+    return _numbers(_read("paper_tables")[name])
 
 
 def _numbers(value: Any) -> Any:
@@ -55,12 +62,12 @@ def _numbers(value: Any) -> Any:
 
 
 def method(name: str) -> str:
-    """A method as readers know it: coca+dynamic_ntk is CoCA + dynamic NTK (alpha 4)."""
+    """Return a method as readers know it: coca+dynamic_ntk is CoCA + dynamic NTK (alpha 4)."""
     return " + ".join(NAMES.get(part, part) for part in name.split("+"))
 
 
 def training_window(name: str) -> int:
-    """What a method of CoCA's tables was trained with [tokens]."""
+    """Return the training window of a method of CoCA's tables [tokens]."""
     return LLAMA_WINDOW if name.startswith("llama7b") else WINDOW
 
 
@@ -70,10 +77,10 @@ def rows(
     label: Callable[[str], tuple[str, ...]] = lambda name: (method(name),),
     window: int | None = None,
 ) -> tuple[Row, ...]:
-    """A row of a table for each method, theirs, with a figure for each of our lengths [tokens].
+    """Return a row of a table for each method, theirs, with a figure for each of our lengths [tokens].
 
     label: the row's words from the method's name, one for each label column. window: our training window [tokens]; a
-    figure then stands at the same multiple of the method's own, and not at the same length.
+    figure is then shown at the same multiple of the method's own, and not at the same length.
     """
     columns: dict[float, int] = {length: index for index, length in enumerate(context())}
 
@@ -87,7 +94,7 @@ def rows(
 
 
 def by_alpha(quantity: str) -> Series:
-    """Table 3: slack and strict CoCA with dynamic NTK of alpha 2, 4 and 8; strict is printed as a difference.
+    """Return table 3: slack and strict CoCA with dynamic NTK of alpha 2, 4 and 8; strict is printed as a difference.
 
     quantity: ppl or passkey.
     """
@@ -100,14 +107,45 @@ def by_alpha(quantity: str) -> Series:
     return series
 
 
-def beside(tables: Mapping[str, Series], lengths: Sequence[int | str], window: int | None = None) -> tuple[Row, ...]:
-    """The methods of CoCA's tables ("table 1": ...) below our models and variants, those with a figure at our lengths.
-
-    window: see rows.
-    """
+def rows_of_tables(
+    tables: Mapping[str, Series], lengths: Sequence[int | str], window: int | None = None
+) -> tuple[Row, ...]:
+    """Return the rows of CoCA's tables ("table 1": ...) that have a figure at our lengths. window: see `rows`."""
     return tuple(
         row
         for name, series in tables.items()
         for row in rows(series, lengths, lambda method_, name=name: (method(method_), f"CoCA, {name}"), window)
         if any(value.number is not None for value in row.values)
     )
+
+
+def yarn_perplexity_rows(text: str, lengths: Sequence[int | str]) -> tuple[Row, ...]:
+    """Return a row for each model that has a figure at one of our lengths [tokens]; none for another text.
+
+    text: name of the source, proof_pile or gov_report.
+    """
+    rows = []
+    for group in _read("yarn_authors").get(text, ()):
+        for model, figures in group["models"].items():
+            by_length = dict(zip(group["lengths"], figures, strict=False))  # some were not read to the end
+            if any(by_length.get(length) is not None for length in lengths):
+                values = (Value.of(by_length.get(length), "{:,.2f}", missing="not published") for length in lengths)
+                rows.append(Row(label=(model, YARN_AUTHORS), values=tuple(values), theirs=True))
+    return tuple(rows)
+
+
+def yarn_task_rows(tasks: Sequence[str], n_columns: int) -> tuple[Row, ...]:
+    """Return a row for each model, with its shares of these tasks of lm-evaluation-harness [per cent]; none where fewer
+    than two tasks are among theirs. n_columns: of the table, whose first are the tasks."""
+    rows = []
+    for model, shares in _read("yarn_authors")["harness"].items():
+        if len(shares.keys() & set(tasks)) > 1:
+            found = [shares.get(task) for task in tasks] + [None] * (n_columns - len(tasks))
+            rows.append(Row(label=(model, YARN_AUTHORS), values=tuple(map(_task_share, found)), theirs=True))
+    return tuple(rows)
+
+
+def _task_share(published: Mapping[str, Any] | None) -> Value:
+    if published is None:
+        return Value.of(None, missing="not published")
+    return Value.of(100 * published["share"], "{:.1f}", published["metric"])

@@ -34,32 +34,27 @@ class Answer(NamedTuple):
     bounds: Bounds
     more: int | None = 0
 
-    @property
-    def is_open(self) -> bool:
-        return self.outcome == "open"
-
 
 def below(bounds: Bounds, bound: float) -> Answer:
-    """Whether the value is at most this; bounds at the confidence SURE."""
+    """Answer whether the value is at most bound. bounds: at the confidence SURE."""
     return _answer(bounds, bound, bounds.high <= bound, bounds.low > bound)
 
 
 def above(bounds: Bounds, bound: float) -> Answer:
-    """Whether the value is more than this; bounds at the confidence SURE."""
+    """Answer whether the value is more than bound. bounds: at the confidence SURE."""
     return _answer(bounds, bound, bounds.low > bound, bounds.high <= bound)
 
 
 def share_above(n_found: int, n_prompts: int, bound: float, bounds_of: Callable[[int, int, float], Bounds]) -> Answer:
-    """Whether a share is more than this. bounds_of: (found, prompts, confidence) -> its interval."""
+    """Answer whether a share is more than bound. bounds_of: (found, prompts, confidence) -> its interval."""
     answer = above(bounds_of(n_found, n_prompts, SURE), bound)
-    if not answer.is_open or not n_prompts or n_prompts < LEAST:
+    if answer.outcome != "open" or n_prompts < LEAST:
         return answer
 
     def settled(n: int) -> bool:
-        low, high = bounds_of(round(n_found * n / n_prompts), n, SURE)[1:3]
-        return low > bound or high <= bound
+        return above(bounds_of(round(n_found * n / n_prompts), n, SURE), bound).outcome != "open"
 
-    # The share as it was seen, of more prompts: doubled until it is settled, then halved to where it begins to be.
+    # The same share of more prompts: doubled until it is settled, then halved to where it begins to be.
     enough = 2 * n_prompts
     while enough <= FAR and not settled(enough):
         enough *= 2
@@ -75,7 +70,7 @@ def share_above(n_found: int, n_prompts: int, bound: float, bounds_of: Callable[
 def _answer(bounds: Bounds, bound: float, good: bool, bad: bool) -> Answer:
     if bounds.n < LEAST:
         return Answer("open", bounds, LEAST - bounds.n)
-    if good or bad or not math.isfinite(bounds.estimate):  # a loss that flew off was seen, and is worse than any bound
+    if good or bad or not math.isfinite(bounds.estimate):  # an infinite loss was measured, and is worse than any bound
         return Answer("yes" if good else "no", bounds)
     # An interval shrinks with the root of the number: its end must come from where it is to the bound.
     end = bounds.low if bounds.estimate > bound else bounds.high
@@ -85,6 +80,6 @@ def _answer(bounds: Bounds, bound: float, good: bool, bad: bool) -> Answer:
 
 
 def _rounded(n: int) -> int:
-    """Up, to two digits: it is a guess."""
+    """Round up to two digits: it is a guess."""
     step = 10 ** max(0, len(str(n)) - 2)
     return max(1, -(-n // step) * step)

@@ -31,6 +31,7 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 DRAWS = 10_000  # of the bootstrap: a tail of 0.0005 has five of them
@@ -46,15 +47,16 @@ class Bounds(NamedTuple):
     high: float
     n: int
 
-    def leaves_out(self, value: float) -> bool:
-        return self.low > value or self.high < value
+    def excludes(self, value: float, margin: float = 0.0) -> bool:
+        """Whether the interval lies on one side of value, more than margin away."""
+        return self.low > value + margin or self.high < value - margin
 
 
 class OverDocuments:
-    """A ratio of sums over documents, whose interval can be asked at any confidence.
+    """A ratio of sums over documents, with its interval at any confidence.
 
-    sums_D2: of each document, the sum of what is averaged and how many it is of. Raises nothing: of no document the
-    estimate is NaN, and of fewer than three the interval has no ends.
+    sums_D2: for each document the sum of what is averaged, and how many were summed. Without documents the estimate is
+    NaN; with fewer than three the interval is infinite.
     """
 
     def __init__(self, sums_D2: Any) -> None:
@@ -62,7 +64,7 @@ class OverDocuments:
         self.n = len(self.sums_D2)
         whole_2 = self.sums_D2.sum(0)
         self.estimate = float(whole_2[0] / whole_2[1]) if whole_2[1] else math.nan
-        with np.errstate(invalid="ignore"):  # of a loss that flew off
+        with np.errstate(invalid="ignore"):  # a loss may be infinite
             self.residual_D = self.sums_D2[:, 0] - self.estimate * self.sums_D2[:, 1]
         square = (self.residual_D**2).sum() * self.n / max(1, self.n - 1)
         self.error = math.sqrt(square) / float(whole_2[1]) if self.n > 1 else math.inf
@@ -70,7 +72,7 @@ class OverDocuments:
     def interval(self, confidence: float = CONFIDENCE) -> Bounds:
         if self.n < 3:
             return Bounds(self.estimate, -math.inf, math.inf, self.n)
-        if self.error == 0:  # every document says the same
+        if self.error == 0:  # all documents agree
             return Bounds(self.estimate, self.estimate, self.estimate, self.n)
         tails = [(1 - confidence) / 2, (1 + confidence) / 2]
         low, high = np.quantile(self._studentized, tails, method="inverted_cdf")
@@ -81,7 +83,7 @@ class OverDocuments:
 
     @cached_property
     def _studentized(self) -> np.ndarray:
-        """Of each draw, by how many of its own standard errors its ratio is off."""
+        """For each draw, the distance of its ratio from the estimate in its own standard errors."""
         # (ratio - estimate) and the residuals about the draw's own ratio are sums over the drawn documents: one product
         # of counts and columns for all draws.
         e_D, b_D = self.residual_D, self.sums_D2[:, 1]
@@ -96,16 +98,16 @@ class OverDocuments:
 
 @lru_cache(maxsize=4)
 def _counts(n: int) -> np.ndarray:
-    """How often each of n documents is in each draw, (R, n): always the same draws."""
+    """Return how often each of n documents is in each draw, (R, n): always the same draws."""
     n_draws = max(FEWEST_DRAWS, min(DRAWS, DRAWN // n))
     return np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), n_draws).astype(float)
 
 
 class Crossed:
-    """A mean over seeds and documents, whose interval can be asked at any confidence.
+    """A mean over seeds and documents, with its interval at any confidence.
 
-    sums_SD2: of each seed and document as in `OverDocuments`; how many they are of is the same for every seed.
-    documents: over documents alone. seeds_S: the mean of each seed.
+    sums_SD2: for each seed and document as in `OverDocuments`; how many were summed is the same for every seed.
+    documents: the mean and its interval over documents alone. seeds_S: the mean of each seed.
     """
 
     def __init__(self, sums_SD2: Any) -> None:
@@ -122,7 +124,7 @@ class Crossed:
         return self.documents.estimate
 
     def interval(self, confidence: float = CONFIDENCE) -> Bounds:
-        """Over both, or over documents alone where there is one seed."""
+        """Return the interval over both; over documents alone where there is one seed."""
         bounds = self.documents.interval(confidence)
         if self.n_seeds < 2:
             return bounds
@@ -131,24 +133,6 @@ class Crossed:
         return bounds._replace(low=bounds.estimate - low, high=bounds.estimate + high)
 
 
-@lru_cache(maxsize=1024)
 def student(confidence: float, n_free: int) -> float:
-    """The t that Student's distribution with n_free degrees of freedom stays within, on both sides, with this chance.
-
-    Halving of the closed form of the distribution (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4).
-    """
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, n_free) < confidence else (low, middle)
-    return math.sqrt(n_free) * math.tan(low)
-
-
-def _within(theta: float, n_free: int) -> float:
-    """Chance that |t| <= sqrt(n_free) tan(theta)."""
-    sine, cosine, odd = math.sin(theta), math.cos(theta), n_free % 2
-    term, whole = cosine if odd else 1.0, 0.0
-    for k in range(1 + odd, n_free, 2):  # 1, 3, 5 ... or 2, 4, 6 ...
-        whole += term
-        term *= cosine**2 * k / (k + 1)
-    return 2 / math.pi * (theta + sine * whole) if odd else sine * whole
+    """Return the t within ±t of which Student's distribution with n_free degrees of freedom lies with this chance."""
+    return float(stdtrit(n_free, (1 + confidence) / 2))

@@ -1,4 +1,4 @@
-"""What a training shows on the terminal: a bar, or plain lines where stderr is none, and a line for each validation."""
+"""What a training shows on the terminal: a bar (plain lines where there is no terminal), and a line a validation."""
 
 import shutil
 import sys
@@ -8,17 +8,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from coca_train.runtime import dist
+from coca_train.tracking.trackers import Sink
 
-RECENT_S = 60.0  # what the time left goes by
-TOLD_FROM = 0.05  # of what is to be done: before, the time left would be a guess
+RECENT_S = 60.0  # of which the rate gives the time left
+SHOWN_FROM = 0.05  # share of the steps: before, the time left would be a guess
 VALIDATION = "valid/"
 
 
-class ProgressSink:
-    """A bar on stderr; plain lines, at most one in `every_s` seconds, when it is no terminal.
+class ProgressSink(Sink):
+    """A bar on stderr; where that is not a terminal, plain lines, at most one in `every_s` seconds.
 
-    The time left goes by the last minute, so that a machine that has become slower is seen at once, and by steps after
-    the first, which pays for set-up.
+    The time left follows from the last minute, so that it reacts when a machine becomes slower, and from the steps
+    after the first, which includes set-up.
     """
 
     SHOWN = (
@@ -59,17 +60,17 @@ class ProgressSink:
         while len(self._recent) > 2 and now - self._recent[1][1] >= RECENT_S:
             self._recent.popleft()
         begin, since = self._recent[0]
-        if step == begin or step - self._first < TOLD_FROM * (self._max_steps - self._first):
+        if step == begin or step - self._first < SHOWN_FROM * (self._max_steps - self._first):
             return []
         return [f"left {clock((now - since) / (step - begin) * (self._max_steps - step))}"]
 
     def _draw(self, step: int, count: str, shown: list[str], left: list[str]) -> None:
         from tqdm import tqdm
 
-        # Made with the first record, so that it stands below what the run says of itself before its first step.
+        # Made with the first record, so that it appears below what the run prints before its first step.
         if self._bar is None:
             self._bar = tqdm(total=self._max_steps, bar_format="{desc} |{bar}|", dynamic_ncols=True)
-        # What is not so important is left out where the terminal is narrow: tqdm would cut the end of the line.
+        # A narrow terminal drops the less important figures: tqdm would cut the end of the line.
         columns = shutil.get_terminal_size().columns
         while shown and len("  ".join([count, *shown, *left])) + self.NARROWEST_BAR + 3 > columns:
             shown = shown[:-1]
@@ -82,18 +83,19 @@ class ProgressSink:
 
 
 def validation(record: Mapping[str, Any]) -> str:
-    """valid loss 4.02 (mean of text 3.90, code 4.14); "" where the record is of none."""
+    """Write "valid loss 4.02 (mean of text 3.90, code 4.14)"; "" for a record without a validation."""
     losses = {key.removeprefix(VALIDATION): loss for key, loss in record.items() if key.startswith(VALIDATION)}
     if not losses:
         return ""
-    each = ", ".join(f"{source} {loss:.4f}" for source, loss in losses.items())
     if len(losses) == 1:
-        return f"valid loss {next(iter(losses.values())):.4f} ({next(iter(losses))})"
+        ((source, loss),) = losses.items()
+        return f"valid loss {loss:.4f} ({source})"
+    each = ", ".join(f"{source} {loss:.4f}" for source, loss in losses.items())
     return f"valid loss {sum(losses.values()) / len(losses):.4f} (mean of {each})"
 
 
 def clock(seconds: float) -> str:
-    """h:mm:ss, or m:ss under an hour."""
+    """Write h:mm:ss, or m:ss under an hour."""
     minutes, secs = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"

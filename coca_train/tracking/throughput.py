@@ -43,16 +43,16 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class Peak(NamedTuple):
-    """What 100 % means: `flops` [FLOP/s] of one device, and where the number comes from."""
+    """What an MFU of 100 % means: `flops` [FLOP/s] of one device, and where the number comes from."""
 
     flops: float
     source: str
 
 
 def gpu_peak(name: str, dtype: str, tf32: bool) -> Peak | None:
-    """Data-sheet peak of a GPU by its device name; None when it is not in the table.
+    """Return the data-sheet peak of a GPU by its device name; None when it is not in the table.
 
-    A MIG slice or a laptop's version has only a part of that rate, so it is never looked up.
+    A MIG slice or a laptop's version has only a part of that rate, so it is not looked up.
     """
     if re.search(r"\b(MIG|Laptop)\b", name):
         return None
@@ -64,7 +64,7 @@ def gpu_peak(name: str, dtype: str, tf32: bool) -> Peak | None:
 
 
 def measured_peak(device: torch.device, dtype: str, seconds: float = 0.2, size: int = 1024) -> Peak:
-    """The best rate one square matrix product reaches here, with torch's present thread count."""
+    """Measure the best rate of a square matrix product, with torch's present number of threads."""
     a = torch.ones(size, size, device=device, dtype=DTYPES[dtype])
     out = a @ a  # the first call pays for set-up
     best, calls = float("inf"), 0
@@ -85,7 +85,7 @@ def measured_peak(device: torch.device, dtype: str, seconds: float = 0.2, size: 
 
 
 def peak(device: torch.device, dtype: str) -> Peak:
-    """The peak of one device: from the table, else measured (about 0.2 s)."""
+    """Return the peak of one device: from the table, else measured (about 0.2 s)."""
     if device.type == "cuda":
         tf32 = torch.get_float32_matmul_precision() != "highest"
         known = gpu_peak(torch.cuda.get_device_name(device), dtype, tf32)
@@ -95,11 +95,11 @@ def peak(device: torch.device, dtype: str) -> Peak:
 
 
 def matmul_parameters(model: nn.Module) -> int:
-    """N: the weights every token is multiplied with, output head included.
+    """Count the weights that every token is multiplied with, output head included.
 
-    Left out: the embedding table, which is a look-up (counted once when it is also the head),
-    position parameters, norms and biases. Count before an engine takes the model: some cut
-    the parameters into pieces. A model on the meta device will do.
+    Not counted: the embedding table, which is a look-up (once when it is also the head), position parameters, norms and
+    biases. Call it before an engine takes the model: some cut the parameters into pieces. A model on the meta device
+    will do.
     """
     tensors = dict(model.named_parameters())
     counted = {name: p.numel() for name, p in tensors.items() if p.ndim >= 2 and not name.startswith("position")}
@@ -109,7 +109,7 @@ def matmul_parameters(model: nn.Module) -> int:
 
 
 def flops_per_token(n_matmul: int, n_layers: float, attention_width: int, seq_len: int) -> float:
-    """FLOPs of forward and backward for one token: 6 N + 12 L (H D) T / 2.
+    """Return the FLOPs of forward and backward for one token: 6 N + 12 L (H D) T / 2.
 
     PaLM's formula (arXiv 2204.02311, appendix B) counts 12 L H D T for attention over all T keys.
     Here attention is causal and half of that work is never needed, so half of it is counted.
@@ -121,10 +121,10 @@ def flops_per_token(n_matmul: int, n_layers: float, attention_width: int, seq_le
 
 
 class PeakMemory:
-    """The most memory this process has held since this object was made.
+    """The most memory that this process has held since this object was made.
 
-    On CUDA what tensors held, on CPU what the process held in all (weights, optimizer and Python included),
-    as Linux counts it; where neither can be told, nothing is recorded.
+    On CUDA the memory of tensors, on CPU that of the process (weights, optimizer and Python included) as Linux counts
+    it; where neither is known, nothing is recorded.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -136,7 +136,7 @@ class PeakMemory:
                 Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets VmHWM, see proc(5)
 
     def record(self) -> dict[str, float]:
-        """peak_memory_mib, if known."""
+        """Return peak_memory_mib, if known."""
         if self._device.type == "cuda":
             return {"peak_memory_mib": torch.cuda.max_memory_allocated(self._device) / MIB}
         with suppress(OSError):
@@ -146,18 +146,14 @@ class PeakMemory:
 
 
 class Throughput:
-    """Tokens per second and MFU since it was asked last; the first step is left out (it pays for set-up).
+    """Tokens per second and MFU since the last question; the first step does not count (it includes set-up).
 
-    add() takes the tokens of the GLOBAL batch and the seconds of the step alone, so validation
-    and saving do not count. flops: per token; peak: of one device, None where there is none to go by. memory: of this
-    rank.
+    add() takes the tokens of the GLOBAL batch and the seconds of the step alone, so validation and saving do not count.
+    flops: per token. peak: of one device, None where it is not known. memory: of this rank.
     """
 
     def __init__(self, flops: float, peak: Peak | None, world_size: int, memory: PeakMemory) -> None:
-        self.flops = flops
-        self.peak = peak
-        self.world_size = world_size
-        self.memory = memory
+        self.flops, self.peak, self.world_size, self.memory = flops, peak, world_size, memory
         self._warm = False
         self._tokens, self._seconds = 0, 0.0
 
@@ -167,7 +163,7 @@ class Throughput:
         self._warm = True
 
     def recent(self) -> dict[str, float]:
-        """tokens_per_s and mfu since the last call (not before the second step), peak_memory_mib so far."""
+        """Return tokens_per_s and mfu since the last call (not before the second step), peak_memory_mib so far."""
         rates = {}
         if self._seconds > 0:
             rate = self._tokens / self._seconds

@@ -1,17 +1,18 @@
 """Trackers: sinks for people who watch many runs at once, TensorBoard and Weights & Biases.
 
-Beside the records of the steps they get the run's hyper-parameters when it begins, and when a report is made its
-figures as images, its page, its sample and verdicts as text, and how far the model reads as numbers. What they show
-stands in groups, alike in both: train/, valid/, reach/ (probes and verdicts) and report/.
+In addition to the records of the steps they get the run's hyper-parameters when it begins, and when a report is made
+its figures as images, its page, its sample and verdicts as text, and how far the model reads as numbers. Tags are in
+the same groups in both: train/, valid/, reach/ (probes and verdicts) and report/.
 """
 
 import queue
 import secrets
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -19,13 +20,13 @@ from coca_train.runtime import dist, outside
 
 Record = Mapping[str, Any]
 Warn = Callable[[str], None]
+# Settings by which runs are compared even where nobody chose them.
+COMPARED = ("position.scheme", "position.frequencies.name", "visibility.name", "train.seq_len", "optim.lr", "run.seed")
 
 
 class Findings(NamedTuple):
-    """What a report has to show. stage: that it is about, "" of the run's last. figures: PNG files by name.
-
-    texts, numbers: by name; of a name's parts "/" stands between. page: of the report, a whole HTML file.
-    """
+    """What a report has to show. stage: its subject, "" for the run's last. figures: PNG files by name. texts, numbers:
+    by name, whose parts are separated by "/". page: the report, a whole HTML file."""
 
     stage: str
     figures: Mapping[str, Path]
@@ -34,69 +35,78 @@ class Findings(NamedTuple):
     page: Path | None = None
 
     def tag(self, group: str, name: str) -> str:
-        """reach/reads/plain, of a stage reach/<stage>/reads/plain."""
+        """Return reach/reads/plain, of a stage reach/<stage>/reads/plain."""
         return "/".join(part for part in (group, self.stage, name) if part)
 
-    @property
-    def reach(self) -> dict[str, float]:
-        """The numbers, by tag."""
+    def numbers_by_tag(self) -> dict[str, float]:
         return {self.tag("reach", name): number for name, number in self.numbers.items()}
 
-    @property
-    def words(self) -> dict[str, str]:
-        """The texts, by tag."""
+    def texts_by_tag(self) -> dict[str, str]:
         return {self.tag("report", name): text for name, text in self.texts.items()}
 
-    @property
-    def images(self) -> dict[str, Path]:
-        """The figures, by tag."""
+    def figures_by_tag(self) -> dict[str, Path]:
         return {self.tag("report", name): path for name, path in self.figures.items()}
 
 
 class HyperParameters(NamedTuple):
-    """What trackers are told of a run's settings: all of them, nested, and the same of a run without any words."""
+    """A run's settings, nested, and those of a run without any options."""
 
     settings: Record
     defaults: Record
 
     @property
     def changed(self) -> dict[str, Any]:
-        """Those that differ from the defaults, by their full names."""
-        defaults = dict(flat(self.defaults))
-        return {key: value for key, value in flat(self.settings) if key not in defaults or defaults[key] != value}
+        """The settings that differ from the defaults, by their full names."""
+        defaults = dict(flatten(self.defaults))
+        return {key: value for key, value in flatten(self.settings) if key not in defaults or defaults[key] != value}
 
 
 def scalars(record: Record) -> dict[str, float]:
-    """Numbers of a record by tag: what neither a validation nor a probe recorded is of the training."""
-    tags = {key: value for key, value in record.items() if isinstance(value, int | float)}
-    return {_tag(key): value for key, value in tags.items()}
+    """Return the numbers of a record by tag; those of neither a validation nor a probe belong to the training."""
+    tags: dict[str, float] = {}
+    for key, value in record.items():
+        if isinstance(value, int | float):
+            group, _, name = key.partition("/")
+            tags[{"valid": key, "probe": f"reach/{name}"}.get(group, f"train/{key}")] = value
+    return tags
 
 
-def _tag(key: str) -> str:
-    group, _, name = key.partition("/")
-    return {"valid": key, "probe": f"reach/{name}"}.get(group, f"train/{key}")
+def flatten(values: Record, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (model.d_model, 64) for each value of nested settings."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
-# Settings by which runs are compared even where nobody chose them.
-COMPARED = ("position.scheme", "position.frequencies.name", "visibility.name", "train.seq_len", "optim.lr", "run.seed")
+def as_code(text: str) -> str:
+    """Return a text as Markdown that shows its lines unchanged."""
+    return "".join(f"    {line}\n" for line in text.splitlines())
 
 
-class Sink(Protocol):
+class Sink(ABC):
+    """Takes the records of a run."""
+
+    @abstractmethod
     def write(self, step: int, record: Record) -> None: ...
 
+    @abstractmethod
     def close(self) -> None: ...
 
 
-@runtime_checkable
-class Tracker(Sink, Protocol):
+class Tracker(Sink):
+    """Takes what a report found as well."""
+
+    @abstractmethod
     def show(self, step: int, findings: Findings) -> None: ...
 
 
-class TensorBoardSink:
+class TensorBoardSink(Tracker):
     """TensorBoard events in <run>/tensorboard, one run there; events beyond start_step are purged on resume.
 
     Settings and findings have event files of their own, whose names end in `.config`, `.report` and `.report-<stage>`
-    and which are written anew: a run that goes on says nothing twice.
+    and which are replaced: a resumed run says nothing twice.
     """
 
     def __init__(self, directory: Path, start_step: int, hyper_parameters: HyperParameters) -> None:
@@ -104,15 +114,15 @@ class TensorBoardSink:
 
         self._directory, self._hyper_parameters = directory, hyper_parameters
         begun = any(directory.glob("events.*"))
-        with self._anew("config") as writer:
+        with self._replace_events("config") as writer:
             for tag, shown in (("config", hyper_parameters.settings), ("changed", hyper_parameters.changed)):
-                writer.add_text(f"config/{tag}", verbatim(yaml.safe_dump(dict(shown), sort_keys=False)), 0)
-        # From the first step on as well: a run that was killed before its first save begins anew in the same folder.
+                writer.add_text(f"config/{tag}", as_code(yaml.safe_dump(dict(shown), sort_keys=False)), 0)
+        # Purges from the first step too: a run that was killed before its first save starts over in the same folder.
         self._writer = SummaryWriter(str(directory), purge_step=start_step + 1 if begun else None)
 
     @contextmanager
-    def _anew(self, name: str) -> Iterator[Any]:
-        """The writer of an event file that takes the place of an earlier one."""
+    def _replace_events(self, name: str) -> Iterator[Any]:
+        """Give the writer of an event file that takes the place of an earlier one."""
         from torch.utils.tensorboard import SummaryWriter
 
         for earlier in self._directory.glob(f"events.*.{name}"):
@@ -129,23 +139,23 @@ class TensorBoardSink:
         from PIL import Image  # matplotlib's, which drew them
 
         self._writer.close()  # the next record opens another file: TensorBoard watches the newest one of a run
-        with self._anew(f"report-{findings.stage}" if findings.stage else "report") as writer:
-            for tag, path in findings.images.items():
+        with self._replace_events(f"report-{findings.stage}" if findings.stage else "report") as writer:
+            for tag, path in findings.figures_by_tag().items():
                 with Image.open(path) as image:
                     writer.add_image(tag, np.asarray(image.convert("RGB")), step, dataformats="HWC")
-            for tag, text in findings.words.items():
-                writer.add_text(tag, verbatim(text), step)
-            for tag, number in findings.reach.items():
+            for tag, text in findings.texts_by_tag().items():
+                writer.add_text(tag, as_code(text), step)
+            for tag, number in findings.numbers_by_tag().items():
                 writer.add_scalar(tag, number, step)
             if not findings.stage:
-                self._compared(writer, findings.reach)
+                self._add_to_run_table(writer, findings.numbers_by_tag())
 
-    def _compared(self, writer: Any, reach: Mapping[str, float]) -> None:
-        """A line of the table in which runs are compared: settings that somebody chose, and those that anyone asks for.
-        TensorBoard orders them by name, so that among all of them the few that matter would be lost."""
+    def _add_to_run_table(self, writer: Any, reach: Mapping[str, float]) -> None:
+        """Add a line to the table in which runs are compared: the settings that somebody chose, and COMPARED.
+        TensorBoard orders them by name, so that among all settings the few that matter would be lost."""
         from torch.utils.tensorboard.summary import hparams
 
-        every = dict(flat(self._hyper_parameters.settings))
+        every = dict(flatten(self._hyper_parameters.settings))
         settings = self._hyper_parameters.changed | {key: every[key] for key in COMPARED if key in every}
         plain = {key: value for key, value in settings.items() if isinstance(value, bool | int | float | str)}
         # Not add_hparams, which makes a run of its own for them.
@@ -156,33 +166,18 @@ class TensorBoardSink:
         self._writer.close()
 
 
-def flat(values: Record, above: str = "") -> Iterator[tuple[str, Any]]:
-    """model.d_model, 64"""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
-
-
-def verbatim(text: str) -> str:
-    """As Markdown that shows these very lines."""
-    return "".join(f"    {line}\n" for line in text.splitlines())
-
-
-class WandbSink:
+class WandbSink(Tracker):
     """Weights & Biases, on a thread of its own with a bounded queue: training never waits for it.
 
     config: what is uploaded, chosen by the caller (no paths, no secrets). Findings are images and a page of the last
-    step, and the run's summary: what is said twice is there once. When the queue is full records are dropped; after a
-    failure wandb stays silent. close() waits at most close_s seconds.
+    step, and the run's summary, where each appears once. When the queue is full records are dropped; after a failure
+    wandb stays silent. close() waits at most close_s seconds.
     """
 
     def __init__(
         self, run_dir: Path, mode: str, project: str, name: str, config: Record, warn: Warn, close_s: float = 30.0
     ) -> None:
-        self._warn = warn
-        self._close_s = close_s
+        self._warn, self._close_s = warn, close_s
         self._queue: queue.Queue[tuple[int, Record | Findings] | None] = queue.Queue(maxsize=1000)
         options = {"dir": str(run_dir), "mode": mode, "project": project, "name": name, "config": dict(config)}
         options |= {"id": _run_id(run_dir), "resume": "allow"}
@@ -197,30 +192,30 @@ class WandbSink:
             settings = wandb.Settings(init_timeout=60, silent=True, console="off", disable_git=True, disable_code=True)
             run = wandb.init(settings=settings, **options)
             while (item := self._queue.get()) is not None:
-                step, told = item
-                if isinstance(told, Findings):
-                    media: dict[str, Any] = {tag: wandb.Image(str(path)) for tag, path in told.images.items()}
-                    if told.page is not None:
-                        media[told.tag("report", "page")] = wandb.Html(str(told.page))
-                    # A run that goes on is beyond its last record already, and what is logged behind it is dropped.
-                    run.log(media, step=max(step, run.step))
-                    run.summary.update({**told.words, **told.reach})
+                step, content = item
+                if not isinstance(content, Findings):
+                    run.log(scalars(content), step=step)
                     continue
-                run.log(scalars(told), step=step)
+                media: dict[str, Any] = {tag: wandb.Image(str(path)) for tag, path in content.figures_by_tag().items()}
+                if content.page is not None:
+                    media[content.tag("report", "page")] = wandb.Html(str(content.page))
+                # A resumed run may be beyond its last record already, and wandb drops what is logged for earlier steps.
+                run.log(media, step=max(step, run.step))
+                run.summary.update(content.texts_by_tag() | content.numbers_by_tag())
             run.finish()
         except BaseException as error:  # wandb raises SystemExit too
             self._warn(f"wandb stopped: {type(error).__name__}: {error}; training goes on")
 
     def write(self, step: int, record: Record) -> None:
-        self._tell(step, dict(record))
+        self._enqueue(step, dict(record))
 
     def show(self, step: int, findings: Findings) -> None:
-        self._tell(step, findings)
+        self._enqueue(step, findings)
 
-    def _tell(self, step: int, told: Record | Findings) -> None:
+    def _enqueue(self, step: int, content: Record | Findings) -> None:
         try:
             # Never waits: a tracker behind a slow network would become the speed of the training.
-            self._queue.put_nowait((step, told))
+            self._queue.put_nowait((step, content))
         except queue.Full:
             if self._thread.is_alive():
                 self._warn("wandb is too slow: records are dropped; training goes on")
@@ -236,25 +231,23 @@ class WandbSink:
 
 
 def _run_id(run_dir: Path) -> str:
-    """The wandb id of this run directory, so that a resumed run goes on in the same wandb run; a copy of the directory
-    gets one of its own.
+    """Return the wandb id of this run directory, so that a resumed run continues the same wandb run; a copy of the
+    directory gets one of its own.
 
-    Beside the id stands where the directory was, and its inode: whoever moves it, or sees it through another mount,
-    keeps the id. An id alone, written by hand, is taken.
+    The file has the id, where the directory was, and its inode: whoever moves the directory, or sees it through another
+    mount, keeps the id. An id alone, written by hand, is taken.
     """
     path = run_dir / "wandb_id.txt"
     try:
-        here = str(run_dir.resolve()), str(run_dir.stat().st_ino)
-        known, *place = outside.read_text(path, 10_000).split("\n") if path.exists() else [""]
-        place = [line for line in place if line]
-        is_ours = not place or place[0] == here[0] or place[1:] == [here[1]]
-        own = known.strip() if known.strip() and is_ours else secrets.token_hex(4)
-        if not is_ours:
-            dist.log(
-                f"wandb     {run_dir} is a copy of {place[0]}: not its run {known.strip()}, but {own} from here on"
-            )
-        if [known, *place] != [own, *here]:
-            path.write_text("\n".join([own, *here]) + "\n", encoding="utf-8")
+        place = [str(run_dir.resolve()), str(run_dir.stat().st_ino)]
+        lines = outside.read_text(path, 10_000).splitlines() if path.exists() else []
+        known, *earlier = [line.strip() for line in lines if line.strip()] or [""]
+        is_copy = bool(earlier) and not any(a == b for a, b in zip(earlier, place, strict=False))
+        own = secrets.token_hex(4) if is_copy or not known else known
+        if is_copy:
+            dist.log(f"wandb     {run_dir} is a copy of {earlier[0]}: it continues as {own}, not as its run {known}")
+        if [known, *earlier] != [own, *place]:
+            path.write_text("\n".join([own, *place]) + "\n", encoding="utf-8")
         return own
     except (OSError, ValueError):
         return secrets.token_hex(4)

@@ -5,7 +5,7 @@ peak_memory_mib (so far), skipped_steps, batch_digest. Of a validation: valid/<s
 Of a probe of reach: probe/<variant>/<window> [nats per token] and what it costs (training/reach.py). When a report is
 made, the trackers among the sinks are shown what it found (trackers.py).
 
-No sink may stop or slow a training: one that fails says so once and falls silent.
+No sink may stop or slow a training: one that fails warns once and is dropped.
 """
 
 import json
@@ -33,16 +33,18 @@ from coca_train.tracking.trackers import (
     Warn,
 )
 
-LARGEST = 1e300  # of what is measured: beyond, a chart of it has no axis
-# What trackers are told of a run, of a stage beside its own of that, and of its data.
+LARGEST = 1e300  # a chart of larger numbers has no axis
+# What trackers get of a run, of a stage in addition to that, and of its data.
 SHARED = ("model", "position", "visibility", "layers", "train", "optim", "engine", "eval")
 OF_STAGE = ("trainable", "max_steps", "tokens", "optimizer", "lora")
 OF_DATA = ("seed", "document_mask", "packing")
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Every complete record of a metrics.jsonl; a line cut by a crash is left out. Raises DataError
-    E-RUN-31 where there is no file that can be read."""
+    """Return every complete record of a metrics.jsonl, without a line that a crash has cut; none without a file.
+
+    Raises DataError E-RUN-31 for a file that cannot be read.
+    """
     records = []
     try:
         for line in outside.lines(path) if os.path.lexists(path) else ():
@@ -61,14 +63,14 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_measured(key: str, value: Any) -> bool:
-    """A number as a training records it, or null where it was none; of a batch its digest."""
+    """Whether a training records such a value: a number, null where it was not finite, or a batch's digest."""
     if value is None or key == "batch_digest":
         return isinstance(value, str) or value is None
     return type(value) in (int, float) and abs(value) < LARGEST
 
 
 def json_safe(value: Any) -> Any:
-    """JSON has no NaN: a number that is not finite becomes null."""
+    """Replace numbers that are not finite by null: JSON has no NaN."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
@@ -76,30 +78,29 @@ def json_safe(value: Any) -> Any:
     return [json_safe(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-class JsonlSink:
+class JsonlSink(Sink):
     """metrics.jsonl: one JSON object a line, flushed, each step once.
 
-    start_step: the step the run goes on from; records beyond it belong to steps that will be
-    run again and are dropped, by an atomic rewrite.
+    start_step: the step that the run continues from; records beyond it belong to steps that will be run again, and are
+    dropped by an atomic rewrite.
     """
 
     def __init__(self, path: Path, start_step: int, warn: Warn) -> None:
         self._warn = warn
         self._file: int | None = None
         try:
-            self._keep(path, start_step)
+            self._drop_records(path, start_step)
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except (OSError, DataError) as error:
             warn(f"metrics are not written to {path}: {error}")
 
     @staticmethod
-    def _keep(path: Path, start_step: int) -> None:
-        if not path.exists():
-            return
-        kept = [r for r in read_jsonl(path) if r["step"] <= start_step]
-        temporary = path.with_suffix(".jsonl.tmp")
-        temporary.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
-        os.replace(temporary, path)
+    def _drop_records(path: Path, start_step: int) -> None:
+        if path.exists():
+            kept = [r for r in read_jsonl(path) if r["step"] <= start_step]
+            temporary = path.with_suffix(".jsonl.tmp")
+            temporary.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
+            os.replace(temporary, path)
 
     def write(self, step: int, record: Record) -> None:
         if self._file is None:
@@ -122,23 +123,20 @@ class JsonlSink:
 
 
 def shared_config(config: Config) -> dict[str, Any]:
-    """What a tracker is told about the run: hyper-parameters only, no paths, nothing from the environment. Of a stage's
-    own sections as much as of the run's."""
+    """Return what a tracker gets of the run and of its stages: hyper-parameters only, no paths, nothing from the
+    environment."""
     whole = asdict(config)
-    shared: dict[str, Any] = {part: values for part, values in whole.items() if part in SHARED}
-    shared["stages"] = {name: _shared_of_stage(stage) for name, stage in whole["stages"].items()}
-    shared["data"] = _shared_data(whole["data"])
-    shared["seed"] = config.run.seed
-    return shared
-
-
-def _shared_of_stage(stage: Mapping[str, Any]) -> dict[str, Any]:
-    shared = {part: values for part, values in stage.items() if part in (*SHARED, *OF_STAGE)}
-    return shared | {"data": _shared_data(stage["data"])}
+    shared = {key: value for key, value in whole.items() if key in SHARED}
+    shared["stages"] = {
+        name: {key: value for key, value in stage.items() if key in (*SHARED, *OF_STAGE)}
+        | {"data": _shared_data(stage["data"])}
+        for name, stage in whole["stages"].items()
+    }
+    return shared | {"data": _shared_data(whole["data"]), "seed": config.run.seed}
 
 
 def _shared_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage may have some of it only; a source that it leaves out is null."""
+    """A stage may set only some of it; a source that it omits is null."""
     shared = {key: value for key, value in data.items() if key in OF_DATA}
     if sources := data.get("sources"):
         shared["weights"] = {name: source and source.get("weight") for name, source in sources.items()}
@@ -148,8 +146,8 @@ def _shared_data(data: Mapping[str, Any]) -> dict[str, Any]:
 class MetricsWriter:
     """Hands each record to every sink that is configured. Rank 0 writes, the other ranks do nothing.
 
-    run_dir: the run's directory. start_step: the step a resumed run goes on from (0 = new). last_step: of the
-    whole run. name: of the run, and hyper_parameters, for a tracker that shows them.
+    start_step: the step that a resumed run continues from (0 = new). last_step: of the whole run. name: of the run;
+    trackers show it and the hyper-parameters.
     """
 
     def __init__(
@@ -177,14 +175,14 @@ class MetricsWriter:
             self._sinks["progress"] = ProgressSink(last_step)
 
     def _warn(self, sink: str, message: str) -> None:
-        """Once for each sink."""
+        """Warn once for each sink."""
         if sink not in self._warned:
             self._warned.add(sink)
             dist.log(f"WARNING: {message}")
 
     @contextmanager
     def _failing(self, name: str) -> Iterator[None]:
-        """A sink that fails inside is dropped."""
+        """Drop the sink that fails inside."""
         try:
             yield
         except Exception as error:
@@ -192,20 +190,20 @@ class MetricsWriter:
             self._warn(name, f"{name} stopped: {error}; training goes on")
 
     def log(self, step: int, record: dict[str, Any]) -> None:
-        """One record of `step` (counted from 1 for the first optimizer step done)."""
+        """Write one record of `step`, which counts the optimizer steps done."""
         for name, sink in list(self._sinks.items()):
             with self._failing(name):
                 sink.write(step, record)
 
     def show(self, step: int, findings: Findings) -> None:
-        """What the report on the model at `step` found, to every tracker."""
+        """Show every tracker what the report on the model at `step` found."""
         for name, sink in list(self._sinks.items()):
             with self._failing(name):
                 if isinstance(sink, Tracker):
                     sink.show(step, findings)
 
     def end_records(self) -> None:
-        """No step comes any more: the bar ends where it stands. Trackers go on, there may be a report to show."""
+        """Close the bar and the file: no more steps come. Trackers stay open, there may be a report to show."""
         self._close([name for name, sink in self._sinks.items() if not isinstance(sink, Tracker)])
 
     def close(self) -> None:

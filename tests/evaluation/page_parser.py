@@ -1,6 +1,9 @@
 """Reads a page as strictly as a reader of its source would: every tag closed in order, ids unique, references alive."""
 
 from html.parser import HTMLParser
+from typing import Any
+
+from coca_train.report.render.page import templates
 
 VOID = {"meta", "link", "br", "img", "input", "hr", "wbr"}
 REFERENCES = ("aria-labelledby", "aria-describedby", "aria-controls", "for")
@@ -41,3 +44,8 @@ class Page(HTMLParser):
     def references(self) -> set[str]:
         targets = {name for _, a in self.elements for key in REFERENCES for name in (a.get(key) or "").split()}
         return targets | {a["href"][1:] for _, a in self.elements if (a.get("href") or "").startswith("#")}
+
+
+def render(macro: str, *arguments: Any) -> str:
+    """Return what a macro of the report's templates writes: block, views, chart."""
+    return getattr(templates().get_template("blocks.html").module, macro)(*arguments)

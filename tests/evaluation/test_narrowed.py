@@ -1,7 +1,7 @@
 """The command of one cell, typed: it finds that cell again and measures nothing."""
 
 import shlex
-from html import escape
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from coca_train.evaluation.configuration import load
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import suite_module
 from coca_train.report.blocks import Document
-from coca_train.report.render.html import html_text
+from coca_train.report.render.page import render_page
 from coca_train.runtime.durable import read_json
 
 BEYOND = 4096  # [tokens], which no document has
@@ -54,7 +54,7 @@ def test_each_cells_command_finds_it_and_measures_nothing(
     whole, page = evaluate.first(suite, *words, f"grid.lengths=[{','.join(map(str, lengths))}]", "grid.names=[a,b]")
     done = [cell for cell in whole.cells if cell.status == "done"]
     assert len(page.cells) == len(done) > 2
-    assert all(escape(command) in html_text(page) for _, command in page.cells)
+    assert all(command in unescape(render_page(page)) for _, command in page.cells)
 
     def measured(*_: Any) -> None:
         raise AssertionError("a cell was measured anew")

@@ -14,7 +14,7 @@ from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import perplexity
 from coca_train.evaluation.verdict import verdicts
 from coca_train.report.render import write_report
-from coca_train.report.render.contents import best_places, legend
+from coca_train.report.render.contents import best_places, explain_marks
 from tests.evaluation.grids import ROPE, blocks, cell, evaluation, measured, settings, setup, subject
 
 WINDOWS = (512, 1024, 2048)
@@ -75,9 +75,9 @@ def test_of_few_documents_nothing_is_best():
     assert "inconclusive" in said and "3 of the 20" in said and "50.00 to 90.00" in said
     for table in (blocks(few)[name] for name in ("perplexity-books", "bits-per-byte-books")):
         assert not any(not table.rows[row].theirs for row, _ in best_places(table))
-        assert "Nothing is bold in a column of fewer than 20 documents or prompts" in legend(table)
+        assert "Nothing is bold in a column of fewer than 20 documents or prompts" in explain_marks(table)
     enough = blocks(page(None, some("books", n_documents=20)))["perplexity-books"]
-    assert (1, 2) in best_places(enough) and "Nothing is bold" not in legend(enough)
+    assert (1, 2) in best_places(enough) and "Nothing is bold" not in explain_marks(enough)
 
 
 def test_models_of_two_tokenizers_have_no_best():

@@ -16,7 +16,7 @@ from coca_train.evaluation.verdict import answers_table, verdicts
 from coca_train.report.blocks import ANSWERED, Document, Panels, Section, Table
 from coca_train.report.render import write_report
 from coca_train.report.render.contents import data_table
-from coca_train.report.render.scales import ends
+from coca_train.report.render.scales import axis_limits
 from coca_train.statistics.answers import Answer
 from coca_train.statistics.intervals import Bounds
 from tests.evaluation.grids import cell, evaluation, measured
@@ -121,7 +121,7 @@ def test_the_first_picture_is_of_all_parts_with_the_bound_of_each() -> None:
     assert picture.labels == ("one", "two")
     assert [level for panel in picture.panels for level, _ in panel.levels] == [0.01, USES_GAIN, FOUND_SHARE]
     assert holds.y_limits == pytest.approx((-0.01, 0.11))  # a loss that flies off leaves the bound where it can be seen
-    assert len({ends(panel)[0] for panel in picture.panels}) == 1  # a length stands at the same place in all
+    assert len({axis_limits(panel)[0] for panel in picture.panels}) == 1  # a length stands at the same place in all
     assert finds.y_limits == (0.0, 1.0) and uses.y_limits == (None, None)
     assert (holds.lines[0].x, holds.lines[0].high) == ((128.0, 256.0, 512.0), (None, 0.004, 3.1))
     assert holds.lines[0].y[0] == 0.0  # in its training window nothing is added

@@ -12,10 +12,9 @@ from PIL import Image
 
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Lines, Section, Table, Text
 from coca_train.report.render import pictures, write_report
-from coca_train.report.render.html_blocks import block_html
 from coca_train.report.render.scales import COLOURS, limits, tick_text, ticks, x_ticks
 from tests.evaluation.demo import GROWTH, curves, heat_maps, perplexity_table
-from tests.evaluation.page_parser import Page
+from tests.evaluation.page_parser import Page, render
 
 PLACES = {
     "report.html",
@@ -92,7 +91,7 @@ def test_a_picture_of_many_intervals_has_a_panel_for_each_curve(monkeypatch):
     assert len({one.get_ylim() for one in axes}) == 1
     for one, line in zip(axes, block.lines, strict=True):
         marked = [drawn for drawn in one.lines if drawn.get_marker() not in ("None", None)]
-        assert len(one.lines) == 1 + 8 + 1 and len(marked) == 1  # the training window, all curves, its own
+        assert len(one.lines) == 1 + 7 + 1 and len(marked) == 1  # the training window, all others, its own
         np.testing.assert_array_equal(marked[0].get_ydata(), [y for y in line.y if math.isfinite(y)])
 
 
@@ -121,7 +120,7 @@ def test_squares_without_a_finite_figure():
     panel = HeatMap(title="p", x_names=("1", "2", "3"), y_names=("y",), values=((math.inf, math.nan, 0.0),))
     maps = HeatMaps(name="h", title="", alt="", x_label="", y_label="", panels=(panel,), low=0, high=0)
     assert pictures.picture(maps)["png"]
-    squares = re.findall(r"<td( style[^>]*)?>(\w[^<]*)</td>", block_html(maps))
+    squares = re.findall(r"<td( style[^>]*)?>(\w[^<]*)</td>", render("block", maps))
     assert [(bool(look), text) for look, text in squares] == [(False, "inf"), (False, "nan"), (True, "0.00")]
 
 

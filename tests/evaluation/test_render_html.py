@@ -14,18 +14,17 @@ import pytest
 
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Value
 from coca_train.report.render import scales
-from coca_train.report.render.chart import SYMBOLS, WIDE, chart, looks
+from coca_train.report.render.chart import SYMBOLS, looks, plots
 from coca_train.report.render.contents import SIGNS
-from coca_train.report.render.html import html_text
-from coca_train.report.render.html_blocks import block_html
+from coca_train.report.render.page import render_page
 from coca_train.report.render.scales import MARKERS
 from tests.evaluation.demo import document, heat_maps, perplexity_table
-from tests.evaluation.page_parser import Page
+from tests.evaluation.page_parser import Page, render
 
 
 @pytest.fixture(scope="module")
 def source():
-    return html_text(document())
+    return render_page(document())
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def test_words_are_escaped_in_every_field():
     table = Table(name="t", title=bad, label_columns=(bad,), columns=(bad, bad), rows=(row, row), note=bad, best="low")
     section = Section(title=bad, blocks=(lines, maps, table))
     document = Document(title=bad, summary=(bad,), sections=(section,), facts=((bad, bad),), command=bad)
-    page = Page(html_text(document))
+    page = Page(render_page(document))
     assert not [tag for tag, _ in page.elements if tag == "i"]
     assert page.text.count(bad) > 20
     assert [a["aria-label"] for tag, a in page.elements if tag == "svg" and "aria-label" in a] == [bad, bad]
@@ -93,13 +92,13 @@ def test_best_in_bold_missing_explained_theirs_marked(source):
     assert cells_of(source, "RoPE<")[1].startswith("90.30<small")
     theirs = cells_of(source, 'ALiBi <span class="tag">paper</span>')
     assert theirs[0] == "<strong>18.69</strong>" and theirs[1] == "21.27" and theirs[6] == "–<sup>c</sup>"
-    assert source.count("<tr class=theirs>") == 4 + 3
+    assert source.count('<tr class="theirs">') == 4 + 3
     assert "<li><sup>c</sup> out of memory in the paper</li>" in source
     assert '<td title="out of memory">' in source
 
 
 def test_numbers_to_sort_by_are_whole():
-    texts = re.findall(r'data-number="([^"]*)"', block_html(perplexity_table()))
+    texts = re.findall(r'data-number="([^"]*)"', render("block", perplexity_table()))
     numbers = [v.number for row in perplexity_table().rows for v in row.values if v.number is not None]
     assert [float(text) for text in texts] == numbers
 
@@ -136,7 +135,7 @@ def test_chart_puts_points_where_they_belong():
     block = Lines(
         name="l", title="", alt="words", x_label="", y_label="", lines=(line,), x_log=True, marks=((10.0, "here"),)
     )
-    drawn = chart(block, WIDE)
+    drawn = render("chart", plots(block)[0])
     places = [
         tuple(map(float, p)) for p in re.findall(r'class="dot" transform="translate\(([\d.]+) ([\d.]+)\)"', drawn)
     ]
@@ -155,10 +154,11 @@ def test_every_interval_is_drawn_however_many_curves(n_lines):
     """Of many, each has a panel of its own as well, in front of all the others, and the picture shows it on a hover."""
     line = Line(label="one", x=(1.0, 2.0), y=(1.0, 2.0), low=(0.5, 1.5), high=(1.5, 2.5))
     block = Lines(name="b", title="b", alt="b", x_label="x", y_label="y", lines=(line,) * n_lines)
-    assert chart(block, WIDE).count('class="band"') == n_lines
+    drawn = render("chart", plots(block)[0])
+    assert drawn.count('class="band"') == n_lines
     many = n_lines > 3
-    assert ('class="chart wide hushed"' in chart(block, WIDE)) == many
-    source = block_html(block)
+    assert ('class="chart wide hushed"' in drawn) == many
+    source = render("block", block)
     assert source.count('class="chart panel"') == (n_lines if many else 0)
     assert source.count('class="band"') == n_lines * (3 if many else 2)  # wide, narrow, and its panel
     assert source.count('class="other"') == (n_lines if many else 0)  # drawn once, used in every other panel
@@ -168,8 +168,8 @@ def test_every_interval_is_drawn_however_many_curves(n_lines):
 
 def test_the_interval_of_a_point_alone():
     line = Line(label="one", x=(1.0,), y=(1.0,), low=(0.5,), high=(1.5,))
-    drawn = chart(Lines(name="b", title="b", alt="b", x_label="x", y_label="y", lines=(line,)), WIDE)
-    assert drawn.count('class="whisker"') == 1 and "one at 1: 1 (0.5 to 1.5)" in drawn
+    drawn = render("block", Lines(name="b", title="b", alt="b", x_label="x", y_label="y", lines=(line,)))
+    assert drawn.count('class="whisker"') == 2 and "one at 1: 1 (0.5 to 1.5)" in drawn
 
 
 def test_the_page_opens_with_verdicts_a_picture_and_a_table(source, page):
@@ -195,7 +195,7 @@ def test_the_page_opens_with_verdicts_a_picture_and_a_table(source, page):
 
 def test_without_a_verdict_the_sentences_stand_in_its_place():
     known = replace(document(), verdicts=(), summary=[f"Sentence {i}." for i in range(5)])
-    source = html_text(known)
+    source = render_page(known)
     assert 'class="verdicts' not in source
     assert source.index("Sentence 0") < source.index('class="lead"')
     assert "<details><summary>2 more</summary><ul><li>Sentence 3.</li>" in source
@@ -203,13 +203,13 @@ def test_without_a_verdict_the_sentences_stand_in_its_place():
 
 def test_the_papers_rows_are_folded(source):
     """In a table of the same columns; a table that is all theirs is folded whole."""
-    folded = re.findall(r"<details><summary>(The paper's figures[^<]*)</summary>(.*?)</details>", source)
+    folded = re.findall(r"(?s)<details><summary>(The paper's figures[^<]*)</summary>(.*?)</details>", source)
     assert [title for title, _ in folded] == ["The paper's figures (3 rows)", "The paper's figures (4 rows)"]
-    assert [inner.count("<tr class=theirs>") for _, inner in folded] == [3, 4]
-    outside = re.sub(r"<details>.*?</details>", "", source)
-    assert "<tr class=theirs>" not in outside
+    assert [inner.count('<tr class="theirs">') for _, inner in folded] == [3, 4]
+    outside = re.sub(r"(?s)<details>.*?</details>", "", source)
+    assert '<tr class="theirs">' not in outside
     whole = replace(perplexity_table(), rows=[row for row in perplexity_table().rows if row.theirs])
-    assert block_html(whole).count("<table") == 1 and "The paper's figures (4 rows)" in block_html(whole)
+    assert render("block", whole).count("<table") == 1 and "The paper's figures (4 rows)" in render("block", whole)
 
 
 def test_chart_of_nothing_and_of_one_point():
@@ -230,7 +230,7 @@ def test_chart_of_nothing_and_of_one_point():
                 y_log=log,
                 marks=((0.0, "zero"),),
             )
-            assert ("zero" in Page(block_html(block)).text) == (not log)
+            assert ("zero" in Page(render("block", block)).text) == (not log)
 
 
 def test_heat_map_squares(source):

@@ -12,16 +12,15 @@ from coca_train.report.render.contents import (
     UNKNOWN,
     best_places,
     data_table,
-    lead,
-    letter,
+    footnotes,
+    format_number,
     named_blocks,
     picture_note,
-    reasons,
-    shown,
+    split_opening,
 )
-from coca_train.report.render.html_blocks import block_html, views
 from coca_train.report.render.plain import csv_text, latex_text, markdown_text
 from tests.evaluation.demo import curves, document, perplexity_table
+from tests.evaluation.page_parser import render
 
 OOM = Value("–", note="out of memory")
 
@@ -103,12 +102,18 @@ def test_markdown_of_words_that_look_like_it():
 
 
 def test_reasons_once_in_order():
-    assert reasons(perplexity_table()) == [
-        "out of memory",
-        "max_positions < window & more",
-        "out of memory in the paper",
-    ]
-    assert [letter(i) for i in (0, 25, 26, 51, 52, 701, 702)] == ["a", "z", "aa", "az", "ba", "zz", "aaa"]
+    reasons = ("out of memory", "max_positions < window & more", "out of memory in the paper")
+    assert footnotes(perplexity_table()) == list(zip("abc", reasons, strict=True))
+    many = footnotes(
+        Table(
+            name="t",
+            title="",
+            label_columns=("",),
+            columns=("",),
+            rows=(Row(label=("",), values=tuple(Value("–", note=str(i)) for i in range(703))),),
+        )
+    )
+    assert [many[i][0] for i in (0, 25, 26, 51, 52, 701, 702)] == ["a", "z", "aa", "az", "ba", "zz", "aaa"]
 
 
 def test_data_of_pictures():
@@ -135,7 +140,7 @@ def test_curves_without_any_interval_say_so():
     assert picture_note(replace(bare, note="Of three texts.")) == f"Of three texts. {UNKNOWN}"
     assert picture_note(curves()) == curves().note
     assert picture_note(replace(bare, lines=())) == picture_note(replace(bare, lines=bare.lines[5:])) == ""
-    assert UNKNOWN in block_html(bare) and UNKNOWN in markdown_text(replace(document(), sections=[only(bare)]))
+    assert UNKNOWN in render("block", bare) and UNKNOWN in markdown_text(replace(document(), sections=[only(bare)]))
 
 
 def only(*blocks):
@@ -150,18 +155,20 @@ def test_csv_has_both_ends_of_every_interval():
 
 
 def test_the_first_picture_and_the_first_table_of_ours_lead():
-    answers, pictures, table, sections = lead(document())
+    answers, pictures, table, sections = split_opening(document())
     assert answers is None and table is not None
     assert [block.name for block in (*pictures, table)] == ["perplexity-curves", "perplexity"]
     assert [section.title for section in sections] == ["Passkey retrieval", "Definitions"]
     theirs = replace(perplexity_table(), name="theirs", rows=perplexity_table().rows[-4:])
     folded = replace(only(curves()), folded=True)
-    _, pictures, table, sections = lead(replace(document(), sections=[only(theirs), folded, only(perplexity_table())]))
+    _, pictures, table, sections = split_opening(
+        replace(document(), sections=[only(theirs), folded, only(perplexity_table())])
+    )
     assert pictures == [] and table is not None and table.name == "perplexity"
     assert [len(section.blocks) for section in sections] == [1, 1]
     # What is answered stands before all of them, wherever its section is.
     said = replace(perplexity_table(), name=ANSWERED)
-    answers, _, table, sections = lead(replace(document(), sections=[*document().sections, only(said)]))
+    answers, _, table, sections = split_opening(replace(document(), sections=[*document().sections, only(said)]))
     assert answers == said and table is not None and table.name == "perplexity"
     assert [section.title for section in sections] == ["Passkey retrieval", "Definitions"]
 
@@ -169,16 +176,25 @@ def test_the_first_picture_and_the_first_table_of_ours_lead():
 def test_two_views_of_one_picture_stand_in_one_place():
     levels = replace(curves(), view="Levels", other="differences")
     both = (replace(curves(), name="differences", view="Differences", other=levels.name), levels)
-    _, pictures, _, _ = lead(replace(document(), sections=[only(perplexity_table()), *map(only, both)]))
+    _, pictures, _, _ = split_opening(replace(document(), sections=[only(perplexity_table()), *map(only, both)]))
     assert pictures == list(both)
-    html = views(pictures)
+    html = render("views", pictures)
     assert html.count('type="radio"') == 2 and html.count(" checked") == 1
     assert html.index("Differences</label>") < html.index("Levels</label>")
 
 
 def test_numbers_people_can_read():
     numbers = (512, 21.5, 0.0123446, 3899.69387, 98765.4, 2.5e7, math.inf, 1.0)
-    assert [shown(n) for n in numbers] == ["512", "21.5", "0.01234", "3,900", "98,765", "25,000,000", "inf", "1"]
+    assert [format_number(n) for n in numbers] == [
+        "512",
+        "21.5",
+        "0.01234",
+        "3,900",
+        "98,765",
+        "25,000,000",
+        "inf",
+        "1",
+    ]
 
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a b",), ("../a",), ("",)])

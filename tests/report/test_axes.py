@@ -9,21 +9,29 @@ import pytest
 
 from coca_train.report.blocks import Line, Lines, Panels
 from coca_train.report.render import pictures
-from coca_train.report.render.chart import NARROW_PART, PART, WIDE, chart, multiples, part
-from coca_train.report.render.scales import LEAST_RATIO, TIMES_INTERVAL, ends
+from coca_train.report.render.chart import NARROW_PART, PART, WIDE, Plot, small_multiples
+from coca_train.report.render.scales import LEAST_RATIO, TIMES_INTERVAL, axis_limits
+from tests.evaluation.page_parser import render
 
 NOISE = (602.72, 602.55, 602.95)  # perplexities of three documents
 
 
+def lines_of(*lines, **fields):
+    return Lines(name="l", title="", alt="", x_label="", y_label="", lines=lines, **fields)
+
+
 def picture(y, half=None, **fields):
     low, high = (None if half is None else tuple(v + sign * half for v in y) for sign in (-1, 1))
-    line = Line(label="one", x=tuple(map(float, range(1, len(y) + 1))), y=y, low=low, high=high)
-    return Lines(name="l", title="", alt="", x_label="", y_label="", lines=(line,), **fields)
+    return lines_of(Line(label="one", x=tuple(map(float, range(1, len(y) + 1))), y=y, low=low, high=high), **fields)
+
+
+def panels(*blocks):
+    return pictures._side_by_side(Panels(name="p", title="", alt="", panels=blocks))
 
 
 def height(block):
     """Of the y axis, in logarithms where it is logarithmic."""
-    low, high = (math.log(v) if block.y_log else v for v in ends(block)[1])
+    low, high = (math.log(v) if block.y_log else v for v in axis_limits(block)[1])
     return high - low
 
 
@@ -33,7 +41,7 @@ def test_what_lies_within_noise_looks_flat(half, y_log):
     block = picture(NOISE, half, y_log=y_log)
     change = math.log(602.95 / 602.55) if y_log else 0.4
     assert change < 0.01 * height(block)
-    path = chart(block, WIDE).split('class="stroke" d="M')[1].split('"')[0]
+    path = render("chart", Plot(block, WIDE, "")).split('class="stroke" d="M')[1].split('"')[0]
     ys = [float(point.split()[1]) for point in path.split("L")]
     assert max(ys) - min(ys) < 0.01 * WIDE.height
 
@@ -52,53 +60,39 @@ def test_a_change_beyond_its_interval_keeps_the_axis_it_had():
 
 
 def test_limits_that_a_picture_sets_stay():
-    assert ends(picture((0.5, 0.5), 0.3, y_limits=(0.0, 1.0)))[1] == (0.0, 1.0)
-    low, high = ends(picture(NOISE, 20.0, y_limits=(None, 610.0)))[1]
+    assert axis_limits(picture((0.5, 0.5), 0.3, y_limits=(0.0, 1.0)))[1] == (0.0, 1.0)
+    low, high = axis_limits(picture(NOISE, 20.0, y_limits=(None, 610.0)))[1]
     assert high == 610.0 and low == pytest.approx(610 - 80)  # what is missing above is shown below
     wild = Line(label="wild", x=(1.0, 2.0), y=(600.0, 1e6), low=(590.0, 1e5), high=(610.0, 1e7))
-    block = Lines(name="l", title="", alt="", x_label="", y_label="", lines=(wild,), y_limits=(500.0, 1000.0))
-    assert ends(block)[1] == (500.0, 1000.0)
-    low, high = ends(replace(block, y_limits=(None, 1000.0), y_log=True))[1]
+    block = lines_of(wild, y_limits=(500.0, 1000.0))
+    assert axis_limits(block)[1] == (500.0, 1000.0)
+    low, high = axis_limits(replace(block, y_limits=(None, 1000.0), y_log=True))[1]
     assert high == 1000.0 and low > 300  # what leaves the picture makes no room in it
 
 
 @pytest.mark.parametrize("level", [1e-4, 0.2])
 def test_what_must_be_passed_lies_in_the_picture(level):
     block = picture((0.063, 0.034), 0.005, levels=((level, "what passes is more than this"),))
-    low, high = ends(block)[1]
+    low, high = axis_limits(block)[1]
     assert low < level < high and low < 0.029 and high > 0.068
-    drawn = part("all", block, PART)
+    drawn = render("chart", Plot(block, PART, ""))
     (place,) = re.findall(r'class="level" d="M[0-9.]+ ([0-9.-]+)H', drawn)
     assert 10 < float(place) < PART.height - PART.bottom
-    (axes,) = pictures._side_by_side(Panels(name="p", title="", alt="", panels=(block,))).axes
+    (axes,) = panels(block).axes
     assert axes.get_ylim() == pytest.approx((low, high))
     assert level in [float(np.ravel(line.get_ydata())[0]) for line in axes.lines]
 
 
 def clipped():
     """Two curves of which the last points lie above the picture, and one below it."""
-    lines = [
-        Line(label=name, x=(128.0, 256.0, 512.0), y=y) for name, y in (("a", (1.0, 2.0, 9.0)), ("b", (1.0, 0.1, 8.0)))
-    ]
-    marks = ((128.0, "training window"),)
-    return Lines(
-        name="l",
-        title="",
-        alt="",
-        x_label="",
-        y_label="",
-        lines=tuple(lines),
-        x_log=True,
-        y_limits=(0.5, 4.0),
-        marks=marks,
-    )
+    points = {"a": (1.0, 2.0, 9.0), "b": (1.0, 0.1, 8.0)}
+    lines = (Line(label=name, x=(128.0, 256.0, 512.0), y=y) for name, y in points.items())
+    return lines_of(*lines, x_log=True, y_limits=(0.5, 4.0), marks=((128.0, "training window"),))
 
 
-@pytest.mark.parametrize(
-    "draw", [lambda b: chart(b, WIDE), lambda b: part("all", b, PART), lambda b: part("all", b, NARROW_PART)]
-)
-def test_what_leaves_the_picture_is_shown_at_its_edge(draw):
-    drawn = draw(clipped())
+@pytest.mark.parametrize("sheet", [WIDE, PART, NARROW_PART])
+def test_what_leaves_the_picture_is_shown_at_its_edge(sheet):
+    drawn = render("chart", Plot(clipped(), sheet, ""))
     found = re.findall(
         r'class="beyond" transform="translate\(([0-9.]+) ([0-9.]+)\)" d="[^"]+"><title>(. at [0-9]+: [0-9.]+)', drawn
     )
@@ -108,37 +102,32 @@ def test_what_leaves_the_picture_is_shown_at_its_edge(draw):
     assert drawn.count("beyond the picture") == 3
 
 
+def banded():
+    """Four of them with intervals, so that each has a panel."""
+    return replace(clipped(), lines=tuple(replace(line, low=line.y, high=line.y) for line in clipped().lines * 2))
+
+
 def test_what_leaves_the_picture_is_shown_in_files_too():
-    figures = (
-        pictures._together(clipped()),
-        pictures._side_by_side(Panels(name="p", title="", alt="", panels=(clipped(),))),
-    )
-    for figure in figures:
+    for figure in (pictures._together(clipped()), panels(clipped())):
         signs = [(each.get_text(), each.xy) for each in figure.axes[0].texts if each.get_text() in "▲▼"]
         assert signs == [("▲", (512.0, 1.0)), ("▼", (256.0, 0.0)), ("▲", (512.0, 1.0))]
 
 
 def test_alone_in_a_panel_it_stands_at_its_place():
-    block = replace(clipped(), lines=clipped().lines * 2)
-    places = [
-        re.findall(r'class="beyond" transform="translate\(([0-9.]+) [0-9.]+\)"', panel) for _, panel in multiples(block)
-    ]
+    plots = small_multiples(banded())
+    places = [[arrow.x for arrow in plot.beyond(index)] for index, plot in enumerate(plots)]
     (of_a,), (below, of_b) = places[:2]
     assert of_a == of_b and places[2:] == places[:2] and below != of_b
 
 
 def test_every_panel_says_what_its_dotted_line_is():
-    banded = replace(clipped(), lines=tuple(replace(line, low=line.y, high=line.y) for line in clipped().lines * 2))
-    drawn = [part("all", banded, PART), part("all", banded, NARROW_PART), *(panel for _, panel in multiples(banded))]
-    assert [each.count(">training window</text>") for each in drawn] == [1] * 6
-    for figure in (
-        pictures._panels(banded),
-        pictures._side_by_side(Panels(name="p", title="", alt="", panels=(banded,) * 2)),
-    ):
+    plots = [Plot(banded(), PART, ""), Plot(banded(), NARROW_PART, ""), *small_multiples(banded())]
+    assert [[mark.words for mark in plot.marks] for plot in plots] == [["training window"]] * 6
+    for figure in (pictures._small_multiples(banded()), panels(banded(), banded())):
         assert all("training window" in [words.get_text() for words in axes.texts] for axes in figure.axes)
 
 
 def test_words_that_have_no_room_give_way_to_the_value():
     marks = ((128.0, "training window of a long name"), (256.0, "training window of another"))
-    drawn = part("all", replace(clipped(), marks=marks), NARROW_PART)
-    assert re.findall(r'class="words"[^>]*>([^<]+)<', drawn) == ["128", "256"]
+    plot = Plot(replace(clipped(), marks=marks), NARROW_PART, "")
+    assert [mark.words for mark in plot.marks] == ["128", "256"]

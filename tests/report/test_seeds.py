@@ -123,25 +123,28 @@ def test_no_model_is_called_like_a_run_of_another():
     }
 
 
+def saved(directory, scheme, seed, step=20):
+    """A run on the disk, as an evaluation sees it."""
+    directory.mkdir()
+    (directory / "config.yaml").write_text(json.dumps(tree(scheme, seed)))
+    return replace(measured(directory.name), path=str(directory), step=step)
+
+
+def imported(name):
+    return replace(measured(name, kind="huggingface"), path="nowhere")
+
+
 def test_an_evaluation_knows_the_seeds_of_a_training_after_as_many_steps(tmp_path):
-    subjects = []
-    for name, number, step in (("rope", 1, 20), ("rope-seed2", 2, 20), ("early", 3, 10), ("alibi", 1, 20)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").write_text(json.dumps(tree(name[:4], number)).replace("earl", "rope"))
-        subjects.append(replace(measured(name), path=str(tmp_path / name), step=step))
-    subjects.append(replace(measured("llama", kind="huggingface"), path="nowhere"))
-    assert seeds_of(subjects) == {
+    runs = saved(tmp_path / "rope", "rope", 1), saved(tmp_path / "rope-seed2", "rope", 2)
+    others = saved(tmp_path / "early", "rope", 3, step=10), saved(tmp_path / "alibi", "alibi", 1)
+    assert seeds_of([*runs, *others, imported("llama")]) == {
         "rope": {"rope": "1", "rope-seed2": "2"}, "early": {"early": "3"}, "alibi": {"alibi": "1"}
     }  # fmt: skip
 
 
 def test_a_model_of_several_runs_is_not_called_what_an_import_is_called(tmp_path):
-    subjects = [replace(measured("rope", kind="huggingface"), path="nowhere")]
-    for name, number in (("rope-1", 1), ("rope-2", 2)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").write_text(json.dumps(tree("rope", number)))
-        subjects.append(replace(measured(name), path=str(tmp_path / name), step=20))
-    assert seeds_of(subjects) == {"rope-1": {"rope-1": "1", "rope-2": "2"}}
+    runs = [saved(tmp_path / f"rope-{number}", "rope", number) for number in (1, 2)]
+    assert seeds_of([imported("rope"), *runs]) == {"rope-1": {"rope-1": "1", "rope-2": "2"}}
 
 
 def test_models_with_a_seed_in_common_are_compared_by_it_and_it_is_said():

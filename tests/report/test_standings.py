@@ -7,12 +7,11 @@ import pytest
 
 from coca_train.report.blocks import Row, Table, Value
 from coca_train.report.headlines import POINTS, headline
-from coca_train.report.render.contents import best_places, legend
-from coca_train.report.render.html_blocks import block_html
+from coca_train.report.render.contents import best_places, explain_marks
 from coca_train.report.render.plain import latex_text, markdown_text, terminal_text
-from coca_train.report.standings import standings
-from coca_train.statistics.pairs import Sample
+from coca_train.statistics.pairs import Sample, standings
 from tests.evaluation.demo import document
+from tests.evaluation.page_parser import render
 
 HARD_D = np.random.default_rng(0).normal(4, 1, 24)
 
@@ -108,7 +107,7 @@ def test_of_few_documents_or_prompts_nothing_is_best(n):
     assert best(few, "low") == []
     assert f"inconclusive, {n} of the 20 documents needed" in sentence(few)
     assert best([replace(each, n=20) for each in few], "low")  # n is what is looked at
-    assert "fewer than 20" in legend(table(few)) and "fewer than 20" not in legend(table(PAIRED))
+    assert "fewer than 20" in explain_marks(table(few)) and "fewer than 20" not in explain_marks(table(PAIRED))
 
 
 def test_a_headline_without_intervals_names_nobody():
@@ -142,15 +141,17 @@ def test_bold_and_sentence_never_disagree():
 
 def test_a_table_marks_ties_alike_and_says_how():
     assert best_places(table(PAIRED)) == {(0, 0), (2, 0)}
-    assert legend(table(PAIRED)).count("not distinguishable from it") == 1
-    assert "the same documents" in legend(table(PAIRED)) and "same documents" not in legend(table(APART))
-    assert "0.00" not in legend(table(APART)) and "0.00 is among them" in legend(replace(table(APART), best="high"))
-    assert "distinguishable" not in legend(table([figure(1.0), figure(2.0), figure(3.0)]))
+    assert explain_marks(table(PAIRED)).count("not distinguishable from it") == 1
+    assert "the same documents" in explain_marks(table(PAIRED)) and "same documents" not in explain_marks(table(APART))
+    assert "0.00" not in explain_marks(table(APART)) and "0.00 is among them" in explain_marks(
+        replace(table(APART), best="high")
+    )
+    assert "distinguishable" not in explain_marks(table([figure(1.0), figure(2.0), figure(3.0)]))
 
 
 def test_every_form_carries_the_interval():
     shown = table(APART)
-    assert "<strong>20.00</strong><small>19.50 to 20.50</small>" in block_html(shown)
+    assert "<strong>20.00</strong><small>19.50 to 20.50</small>" in render("block", shown)
     assert r"\textbf{20.00}~{\scriptsize(19.50 to 20.50)}" in latex_text(shown)
     assert "20.00 (19.50 to 20.50) |" in terminal_text(shown) and "(with its 95 % interval)" in terminal_text(shown)
     assert "**21.50** (20.64 to 22.57" in markdown_text(document())

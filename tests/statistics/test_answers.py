@@ -43,20 +43,20 @@ def test_that_many_more_do_settle_it():
     for _ in range(40):
         sums = np.stack((rng.normal(0.02, 0.05, 30), np.ones(30)), 1)
         answer = above(OverDocuments(sums).interval(SURE), 0.0)
-        if not answer.is_open or answer.more is None:
+        if answer.outcome != "open" or answer.more is None:
             settled += 1
             continue
         # As many more like those seen: the very same documents again.
         n = 30 + answer.more
         again = np.tile(sums, (-(-n // 30), 1))[: 30 * (-(-n // 30))]
-        settled += not above(OverDocuments(again).interval(SURE), 0.0).is_open
+        settled += above(OverDocuments(again).interval(SURE), 0.0).outcome != "open"
     assert settled >= 38
 
 
 @pytest.mark.parametrize(("found", "n"), [(20, 20), (90, 100), (50, 70), (0, 20)])
 def test_of_shares_too(found, n):
     answer = share_above(found, n, 0.8, share_bounds)
-    if answer.is_open:
+    if answer.outcome == "open":
         assert answer.more is not None and 0 < answer.more < FAR
         whole = n + answer.more
         low, high = share_bounds(round(found * whole / n), whole, SURE)[1:3]

@@ -38,7 +38,7 @@ def test_what_every_document_says_is_told_though_the_levels_overlap():
     found = one(figure(HARD_D), figure(better))[0, 1]
     assert found.significant and found.paired and found.n_above == 24 and found.n_below == 0
     assert 0 < found.bounds.low < 0.1 < found.bounds.high < 0.15
-    turned = found.turned()
+    turned = found.negated()
     assert turned.bounds.estimate == -found.bounds.estimate and (turned.n_below, turned.n_above) == (24, 0)
 
 

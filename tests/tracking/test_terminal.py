@@ -34,7 +34,7 @@ def lines():
 
 
 def test_plain_lines_when_stderr_is_no_terminal(monkeypatch, now):
-    """Time left goes by the steps after the first, which took 90 s of set-up here and says nothing of the others."""
+    """The time left follows from the steps after the first, which includes 90 s of set-up here."""
     monkeypatch.setattr(sys, "stderr", Terminal(False))
     sink = ProgressSink(100)
     for step, seconds in ((1, 90), (2, 3), (3, 1), (6, 6), (100, 200)):
@@ -48,27 +48,22 @@ def test_plain_lines_when_stderr_is_no_terminal(monkeypatch, now):
     ]
 
 
-def test_the_time_left_goes_by_the_last_minute_and_is_not_told_before_a_twentieth_is_done(monkeypatch, now):
+@pytest.mark.parametrize(
+    ("max_steps", "steps", "lefts"),
+    [  # seconds since the record before, by step
+        # Not before a twentieth is done; then 940 steps of 5 s; in the end 790 of 20 s, by the last minute.
+        (1000, {1: 100, 40: 100, 60: 100, **dict.fromkeys(range(201, 211), 20)}, ["", "", "1:18:20", "4:23:20"]),
+        (200, {101: 10, 104: 10, 106: 10}, ["", "", "6:16"]),  # a resumed run: 94 steps of 4 s
+    ],
+)
+def test_the_time_left_follows_from_the_last_minute(monkeypatch, now, max_steps, steps, lefts):
     monkeypatch.setattr(sys, "stderr", Terminal(False))
-    sink = ProgressSink(1000)
-    for step in (1, 40, 60, 100, 200):  # 1 s a step
-        now[0] += 100
+    sink = ProgressSink(max_steps)
+    for step, seconds in steps.items():
+        now[0] += seconds
         sink.write(step, {"loss": 1.0})
-    for step in range(201, 211):  # and now 20 s each
-        now[0] += 20
-        sink.write(step, {"loss": 1.0})
-    lefts = [line.partition("left ")[2] for line in lines()]
-    assert lefts[:3] == ["", "", "1:18:20"]  # 940 steps of 5 s
-    assert lefts[-1] == clock(790 * 20)
-
-
-def test_a_run_that_goes_on_counts_from_where_it_began(monkeypatch, now):
-    monkeypatch.setattr(sys, "stderr", Terminal(False))
-    sink = ProgressSink(200)
-    for step in (101, 104, 106):
-        now[0] += 10
-        sink.write(step, {"loss": 1.0})
-    assert [line.partition("left ")[2] for line in lines()] == ["", "", clock(94 * 4)]
+    found = [line.partition("left ")[2] for line in lines()]
+    assert [*found[:3], *found[3:][-1:]] == lefts
 
 
 def test_a_validation_is_a_line(monkeypatch):
@@ -98,7 +93,7 @@ def test_a_bar_on_a_terminal(monkeypatch, now, columns):
     ]
 
 
-def test_a_line_stands_above_the_bar_and_not_behind_it(monkeypatch, now):
+def test_a_line_is_printed_above_the_bar(monkeypatch, now):
     monkeypatch.setattr(sys, "stderr", Terminal(True))
     sink = ProgressSink(1000)
     sink.write(10, RECORD)

@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,11 @@ import pytest
 from PIL import Image
 
 from coca_train.tracking import writers
-from coca_train.tracking.trackers import Findings, HyperParameters, WandbSink, _run_id, flat, scalars, verbatim
-from coca_train.tracking.writers import MetricsWriter
+from coca_train.tracking.trackers import Findings, WandbSink, _run_id, as_code, flatten, scalars
 from tests.tracking import offline
+from tests.tracking.support import DEFAULTS, SETTINGS, metrics_writer
 
-SETTINGS = {"model": {"d_model": 64, "name": "small"}, "train": {"seq_len": 128}, "layers": None}
-DEFAULTS = {"model": {"d_model": 64, "name": "small"}, "train": {"seq_len": 64}, "layers": None}
 NTK = "dynamic_ntk (alpha 4)"
-
-
-def writer(run_dir: Path, start_step: int = 0, **chosen: Any) -> MetricsWriter:
-    values = {"tensorboard": False, "wandb": "disabled", "progress_bar": False, "wandb_project": "p"} | chosen
-    tracking: Any = SimpleNamespace(**values)
-    return MetricsWriter(run_dir, tracking, start_step, 4, "demo", lambda: HyperParameters(SETTINGS, DEFAULTS))
 
 
 def found(tmp_path: Path, stage: str = "", shade: int = 200) -> Findings:
@@ -49,7 +40,7 @@ def text(events: Any, tag: str) -> list[str]:
 
 def test_tensorboard_has_one_run_with_the_settings_the_figures_the_texts_and_the_reach(tmp_path):
     for shade in (200, 90):  # a report that is made again takes the place of the first
-        tracked = writer(tmp_path, 3, tensorboard=True)
+        tracked = metrics_writer(tmp_path, 3, tensorboard=True)
         tracked.log(4, {"loss": 1.5, "valid/text": 2.0, "probe/plain/256": 3.0, "batch_digest": "x"})
         tracked.show(4, found(tmp_path, shade=shade))
         tracked.close()
@@ -81,21 +72,27 @@ def test_tensorboard_has_one_run_with_the_settings_the_figures_the_texts_and_the
     }
 
 
-def test_records_behind_a_stages_report_are_of_the_same_run(tmp_path):
-    tracked = writer(tmp_path, tensorboard=True)
+def test_stages_have_reports_of_their_own_and_later_records_are_of_the_same_run(tmp_path):
+    tracked = metrics_writer(tmp_path, tensorboard=True)
     tracked.log(1, {"loss": 1.0})
     tracked.show(1, found(tmp_path, "warm_up"))
     tracked.log(2, {"loss": 2.0})
+    tracked.end_records()
+    assert list(tracked._sinks) == ["TensorBoard"]
+    tracked.show(4, found(tmp_path))
     tracked.close()
     run = accumulated(tmp_path / "tensorboard")
     # Two files of one second: TensorBoard reads them by name.
     assert sorted((e.step, e.value) for e in run.Scalars("train/loss")) == [(1, 1.0), (2, 2.0)]
+    assert [(e.step, e.value) for e in run.Scalars("reach/warm_up/reads/own")] == [(1, 256.0)]
+    assert [(e.step, e.value) for e in run.Scalars("reach/reads/own")] == [(4, 256.0)]
+    assert len(run.Images("report/perplexity")) == len(run.Images("report/warm_up/perplexity")) == 1
 
 
 def test_the_table_of_runs_has_reach_and_the_settings_that_somebody_chose(tmp_path, monkeypatch):
     monkeypatch.setitem(SETTINGS, "optim", {"lr": 0.5, "eps": 0.1})
     monkeypatch.setitem(DEFAULTS, "optim", {"lr": 0.5, "eps": 0.1})
-    tracked = writer(tmp_path, tensorboard=True)
+    tracked = metrics_writer(tmp_path, tensorboard=True)
     tracked.show(3, found(tmp_path))
     tracked.close()
     data = accumulated(tmp_path / "tensorboard").summary_metadata
@@ -112,21 +109,10 @@ def test_the_table_of_runs_has_reach_and_the_settings_that_somebody_chose(tmp_pa
     assert [metric.name.tag for metric in named.metric_infos] == ["reach/reads/own", f"reach/holds/{NTK}"]
 
 
-def test_stages_have_reports_of_their_own(tmp_path):
-    tracked = writer(tmp_path, tensorboard=True)
-    tracked.show(2, found(tmp_path, "warm_up"))
-    tracked.show(4, found(tmp_path))
-    tracked.close()
-    run = accumulated(tmp_path / "tensorboard")
-    assert [(e.step, e.value) for e in run.Scalars("reach/warm_up/reads/own")] == [(2, 256.0)]
-    assert [(e.step, e.value) for e in run.Scalars("reach/reads/own")] == [(4, 256.0)]
-    assert len(run.Images("report/perplexity")) == len(run.Images("report/warm_up/perplexity")) == 1
-
-
 def test_a_run_that_begins_again_leaves_no_step_twice(tmp_path):
     """Killed at step 3: before the first save, and after that of step 2."""
     for start_step in (0, 0, 2):
-        tracked = writer(tmp_path, start_step, tensorboard=True)
+        tracked = metrics_writer(tmp_path, start_step, tensorboard=True)
         for step in range(start_step + 1, 4):
             tracked.log(step, {"loss": 10.0 * start_step + step})
         tracked.close()
@@ -134,20 +120,9 @@ def test_a_run_that_begins_again_leaves_no_step_twice(tmp_path):
     assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 1.0), (2, 2.0), (3, 23.0)]
 
 
-def test_the_end_of_records_closes_what_only_takes_records(tmp_path, capsys):
-    tracked = writer(tmp_path, tensorboard=True)
-    tracked.log(4, {"loss": 1.0})
-    tracked.end_records()
-    assert list(tracked._sinks) == ["TensorBoard"]
-    tracked.show(4, found(tmp_path))
-    tracked.close()
-    assert accumulated(tmp_path / "tensorboard").Images("report/perplexity")
-    assert capsys.readouterr().err == ""
-
-
 def test_findings_that_cannot_be_shown_cost_a_warning(tmp_path, capsys):
     pytest.importorskip("tensorboard")
-    tracked = writer(tmp_path, tensorboard=True)
+    tracked = metrics_writer(tmp_path, tensorboard=True)
     tracked.show(1, found(tmp_path)._replace(figures={"lost": tmp_path / "nowhere.png"}))
     tracked.log(2, {"loss": 1.0})
     tracked.close()
@@ -158,7 +133,7 @@ def test_findings_that_cannot_be_shown_cost_a_warning(tmp_path, capsys):
 def test_wandb_has_the_settings_the_figures_the_texts_and_the_reach(tmp_path):
     pytest.importorskip("wandb")
     for start_step in (0, 2):  # and again, when the run goes on
-        tracked = writer(tmp_path, start_step, wandb="offline")
+        tracked = metrics_writer(tmp_path, start_step, wandb="offline")
         for step in range(start_step + 1, 4):
             tracked.log(step, {"loss": 1.0 / step})
         tracked.show(3, found(tmp_path))
@@ -188,23 +163,15 @@ def test_wandb_that_cannot_show_a_figure_warns_and_never_raises(tmp_path):
     sink.show(1, found(tmp_path)._replace(figures={"lost": tmp_path / "nowhere.png"}))
     sink.write(2, {"loss": 1.0})
     sink.close()
-    assert len(warnings) == 1
-    assert "wandb stopped" in warnings[0] and "training goes on" in warnings[0]
+    assert len(warnings) == 1 and "wandb stopped" in warnings[0]
 
 
-def test_tags_stand_in_groups():
+def test_tags_are_in_groups_and_settings_have_full_names():
     record = {"loss": 1.0, "mfu": None, "batch_digest": "x", "valid/text": 2.0, "probe/seconds": 3.0}
     assert scalars(record) == {"train/loss": 1.0, "valid/text": 2.0, "reach/seconds": 3.0}
-
-
-def test_settings_by_their_full_names():
-    assert dict(flat(SETTINGS)) == {
-        "model.d_model": 64,
-        "model.name": "small",
-        "train.seq_len": 128,
-        "layers": None,
-    }
-    assert verbatim("a\n\nb") == "    a\n    \n    b\n"
+    full = {"model.d_model": 64, "model.name": "small", "train.seq_len": 128, "layers": None}
+    assert dict(flatten(SETTINGS)) == full
+    assert as_code("a\n\nb") == "    a\n    \n    b\n"
 
 
 def test_a_copy_of_a_run_is_a_wandb_run_of_its_own(tmp_path, capsys):

@@ -32,9 +32,8 @@ from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._one_window import Prefixes, in_order, read_longest
 from coca_train.report.blocks import MISSING, Block, Document, Line, Row, Table, Value
-from coca_train.report.standings import standings
 from coca_train.statistics.answers import LEAST
-from coca_train.statistics.pairs import Sample
+from coca_train.statistics.pairs import Sample, standings
 
 VERSION = 1
 AXIS = ("scales",)

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from coca_train.report.blocks import Document, Table
-from coca_train.report.render.contents import data_table, lead, named_blocks
-from coca_train.report.render.html import html_text
-from coca_train.report.render.index import SUMMARY, THUMBNAIL, summary_json
-from coca_train.report.render.index import write_index as write_index
+from coca_train.report.render.contents import data_table, named_blocks, split_opening
+from coca_train.report.render.page import SUMMARY, THUMBNAIL, render_page, summary_json
+from coca_train.report.render.page import write_index as write_index
 from coca_train.report.render.pictures import picture, thumbnail
 from coca_train.report.render.plain import csv_text, latex_text, markdown_text
 from coca_train.runtime.durable import write_bytes, write_text
@@ -34,9 +33,9 @@ def write_report(document: Document, directory: Path) -> dict[str, Path]:
         write(f"tables/{block.name}.csv", csv_text(data_table(block)))
         for suffix, data in picture(block).items():
             write(f"figures/{block.name}.{suffix}", data)
-    if pictures := lead(document)[1]:
+    if pictures := split_opening(document).pictures:
         write(THUMBNAIL, thumbnail(pictures[0]))
     write("report.md", markdown_text(document))
     write(SUMMARY, summary_json(document))
-    write("report.html", html_text(document))
+    write("report.html", render_page(document))
     return paths

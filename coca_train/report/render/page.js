@@ -20,13 +20,13 @@ nameTheme();
 
 document.getElementById("copy")?.addEventListener("click", async () => {
   const code = document.getElementById("command");
-  const told = document.getElementById("copied");
+  const status = document.getElementById("copied");
   try {
     await navigator.clipboard.writeText(code.textContent);
-    told.textContent = "Copied.";
+    status.textContent = "Copied.";
   } catch {
     getSelection().selectAllChildren(code);
-    told.textContent = "Selected: copy it with the keyboard.";
+    status.textContent = "Selected: copy it with the keyboard.";
   }
 });
 

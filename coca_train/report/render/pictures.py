@@ -18,7 +18,7 @@ from matplotlib.font_manager import FontProperties
 
 from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines, Panels, Picture
 from coca_train.report.render import scales
-from coca_train.report.render.contents import PAPER, axes_in_words
+from coca_train.report.render.contents import PAPER, describe_axes
 from coca_train.report.render.scales import COLOURS, RAMP, ground, hex_of, ink_on, tick_text, ticks, x_ticks
 from coca_train.runtime.durable import write_bytes
 
@@ -28,10 +28,10 @@ SMALL, SMALL_DPI = (3.2, 1.8), 110  # of a thumbnail [inches]
 X_TICKS, Y_TICKS = 10, 9
 OURS, THEIRS = ("-", "-."), ("--", ":")  # lines of the first seven curves, of the next
 SQUARE = 0.62  # [inch]
-PANELS_A_ROW = 3
+PANELS_A_ROW = 3  # heat maps
 CURVES_A_ROW = 4  # of panels with a curve each
-WORDS = 65  # characters of what stands below a column of panels
-HALF_A_PANEL = 18  # characters of what stands at a mark of one with a curve
+WORDS = 65  # characters of a line below a column of panels
+HALF_A_PANEL = 18  # characters of a mark's words in a panel of one curve
 ABOVE = 11  # [points] a line of words above a panel
 DOTTED = (0, (2, 2))
 TITLE = 36  # characters of a line of their titles
@@ -39,32 +39,32 @@ MARK = "#c2185b"  # what is drawn at the training window
 
 
 def picture(block: Picture) -> dict[str, bytes]:
-    """PNG and SVG by suffix."""
+    """Return PNG and SVG by suffix."""
     # parse_math off: a `$` in a model's name is no formula.
     with matplotlib.rc_context({"svg.hashsalt": SALT, "svg.fonttype": "path", "text.parse_math": False}):
-        if isinstance(block, Panels):
+        if isinstance(block, HeatMaps):
+            sheet = _heat_maps(block)
+        elif isinstance(block, Panels):
             sheet = _side_by_side(block)
         else:
-            sheet = _lines(block) if isinstance(block, Lines) else _heat_maps(block)
+            sheet = _small_multiples(block) if scales.needs_panels(block) else _together(block)
         return {"png": _saved(sheet, "png"), "svg": _saved(sheet, "svg")}
 
 
 def thumbnail(block: Picture) -> bytes:
-    """A small PNG of its curves, without words: to be known again by."""
+    """Return a small PNG of the curves without words, to recognise a report by."""
     sheet = Figure(figsize=SMALL, dpi=SMALL_DPI, layout="constrained")
     FigureCanvasAgg(sheet)
     axes = sheet.subplots()
     if isinstance(block, HeatMaps):
-        colours = LinearSegmentedColormap.from_list("ramp", [hex_of(colour) for colour in RAMP])
-        numbers = [[math.nan if value is None else value for value in row] for row in block.panels[0].values]
-        axes.imshow(numbers, cmap=colours, vmin=block.low, vmax=block.high, aspect="auto")
+        _image(axes, block, block.panels[0])
     else:
         lines = block.panels[0] if isinstance(block, Panels) else block
         for value, _ in lines.marks:
             axes.axvline(value, color=MARK, linewidth=1.0, linestyle=DOTTED)
         for index, line in enumerate(lines.lines):
-            _curve(axes, line, look(line.place(index), line.theirs) | {"marker": "", "linewidth": 1.6})
-        _scaled(axes, lines, X_TICKS, Y_TICKS)
+            _curve(axes, line, index, marker="", linewidth=1.6)
+        _scale(axes, lines, X_TICKS, Y_TICKS)
     axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
     for patch in (sheet.patch, axes.patch):
         patch.set_alpha(0.0)  # it lies on light pages and on dark ones
@@ -78,21 +78,24 @@ def _saved(sheet: Figure, kind: str, dpi: int = DPI) -> bytes:
 
 
 def _sheet(
-    title: str, size: tuple[float, float], rows: int = 1, columns: int = 1, fontsize: int = 14
+    title: str, size: tuple[float, float], n: int = 1, columns: int = 1, fontsize: int = 14
 ) -> tuple[Figure, list[Any]]:
-    """A figure and its axes, row by row. size: [inches]"""
+    """Return a figure and n axes on it, row by row. size: [inches]"""
     sheet = Figure(figsize=size, dpi=DPI, layout="constrained")
     FigureCanvasAgg(sheet)
     sheet.suptitle(title, fontsize=fontsize, fontweight="bold")
-    return sheet, sheet.subplots(rows, columns, squeeze=False).ravel().tolist()
+    axes = sheet.subplots(math.ceil(n / columns) or 1, columns, squeeze=False).ravel().tolist()
+    for one in axes[n:]:
+        one.set_visible(False)
+    return sheet, axes[:n]
 
 
 @contextmanager
 def page(
-    path: Path, title: str, subtitle: str, size: tuple[float, float] = (9, 6), rows: int = 1, columns: int = 1
+    path: Path, title: str, subtitle: str, size: tuple[float, float] = (9, 6), columns: int = 1
 ) -> Iterator[list[Any]]:
-    """Axes to draw on, row by row; the PNG is written, atomically, when the block ends."""
-    sheet, axes = _sheet(f"{title}\n", size, rows, columns, fontsize=15)
+    """Give axes to draw on, in a row; the PNG is written, atomically, when the block ends."""
+    sheet, axes = _sheet(f"{title}\n", size, columns, columns, fontsize=15)
     sheet.set_layout_engine("constrained", h_pad=0.07, w_pad=0.1)
     sheet.text(0.5, 1 - 0.42 / size[1], subtitle, fontsize=10, color="0.35", ha="center", va="center")
     for one in axes:
@@ -104,23 +107,9 @@ def page(
     write_bytes(path, _saved(sheet, "png"))
 
 
-def look(index: int, theirs: bool) -> dict[str, Any]:
-    """Of the index-th curve, for axes.plot; as in the page, broken lines have open markers."""
-    number, marker, kind = scales.look(index)
-    colour, dash = COLOURS[number], (THEIRS if theirs else OURS)[kind]
-    fill = colour if dash == "-" else "white"
-    return {"color": colour, "marker": marker, "linestyle": dash, "markerfacecolor": fill}
-
-
-def _lines(block: Lines) -> Figure:
-    return _panels(block) if scales.apart(block) else _together(block)
-
-
 def _together(block: Lines) -> Figure:
     sheet, (axes,) = _sheet(block.title, (10, 5.6 + 0.22 * math.ceil(len(block.lines) / 3)))
-    for index, line in enumerate(block.lines):
-        _curve(axes, line, look(line.place(index), line.theirs))
-    _around(axes, block, range(len(block.lines)), X_TICKS, Y_TICKS, room=80)
+    _curves(axes, block, range(len(block.lines)), X_TICKS, Y_TICKS, room=80)
     axes.set(xlabel=block.x_label, ylabel=block.y_label)
     if axes.lines:
         sheet.legend(loc="outside lower center", ncols=3, fontsize=9.5, frameon=False, handlelength=3.6)
@@ -128,51 +117,56 @@ def _together(block: Lines) -> Figure:
 
 
 def _side_by_side(block: Panels) -> Figure:
-    """Panels of the same curves in different quantities, one legend."""
+    """Draw the panels with one legend."""
     columns = min(2, len(block.panels))
-    rows = math.ceil(len(block.panels) / columns)
-    sheet, axes = _sheet(block.title, (5.5 * columns, 1.2 + 3.0 * rows), rows, columns)
-    for one, panel in zip(axes, block.panels, strict=False):
-        for index, line in enumerate(panel.lines):
-            _curve(one, line, look(line.place(index), line.theirs) | {"markersize": 5})
-        _around(one, panel, range(len(panel.lines)), X_TICKS // 2 + 1, Y_TICKS // 2, room=35)
-        one.set_title(panel.title, fontsize=11, pad=_above(panel))
+    size = 5.5 * columns, 1.2 + 3.0 * math.ceil(len(block.panels) / columns)
+    sheet, axes = _sheet(block.title, size, len(block.panels), columns)
+    for one, panel in zip(axes, block.panels, strict=True):
+        _curves(one, panel, range(len(panel.lines)), X_TICKS // 2 + 1, Y_TICKS // 2, room=35, markersize=5)
+        one.set_title(panel.title, fontsize=11, pad=_title_pad(panel))
         one.set(ylabel=panel.y_label)
-    for one in axes[len(block.panels) :]:
-        one.set_visible(False)
     known = {text: handle for one in axes for handle, text in zip(*one.get_legend_handles_labels(), strict=True)}
     if known:
-        labels = list(known)
-        looks = [known[each] for each in labels]
-        legend = sheet.legend(looks, labels, loc="outside lower center", ncols=3, fontsize=9.5, frameon=False)
-        legend.set_title(textwrap.fill(axes_in_words(block), WORDS * columns), FontProperties(size=9.5))
+        options = {"loc": "outside lower center", "ncols": 3, "fontsize": 9.5, "frameon": False}
+        legend = sheet.legend(list(known.values()), list(known), **options)
+        legend.set_title(textwrap.fill(describe_axes(block), WORDS * columns), FontProperties(size=9.5))
     return sheet
 
 
-def _panels(block: Lines) -> Figure:
-    """Small multiples: each curve with its interval, all others grey behind it, one axis."""
+def _small_multiples(block: Lines) -> Figure:
+    """Draw each curve with its interval in a panel of its own, all others grey behind it, one axis for all."""
     columns = min(CURVES_A_ROW, len(block.lines))
-    rows = math.ceil(len(block.lines) / columns)
-    sheet, axes = _sheet(block.title, (12, 1.1 + 2.1 * rows), rows, columns)
-    for index, (one, line) in enumerate(zip(axes, block.lines, strict=False)):
-        for other in block.lines:
-            one.plot(other.x, [y if math.isfinite(y) else math.nan for y in other.y], color="0.86", linewidth=0.9)
-        _curve(one, line, look(line.place(index), line.theirs) | {"markersize": 4})
-        _around(one, block, [index], X_TICKS // 2, Y_TICKS // 2, room=HALF_A_PANEL)
+    size = 12, 1.1 + 2.1 * math.ceil(len(block.lines) / columns)
+    sheet, axes = _sheet(block.title, size, len(block.lines), columns)
+    for index, (one, line) in enumerate(zip(axes, block.lines, strict=True)):
+        _curves(one, block, [index], X_TICKS // 2, Y_TICKS // 2, room=HALF_A_PANEL, markersize=4)
         one.tick_params(labelsize=8)
-        one.set_title(textwrap.fill(_label(line), TITLE), fontsize=9.5, pad=_above(block))
-    for one in axes[len(block.lines) :]:
-        one.set_visible(False)
+        one.set_title(textwrap.fill(_label(line), TITLE), fontsize=9.5, pad=_title_pad(block))
     unsaid = [f"dotted: {words}" for _, words in block.marks if len(words) > HALF_A_PANEL]
     sheet.supxlabel("; ".join([block.x_label, *unsaid]), fontsize=10)
     sheet.supylabel(block.y_label, fontsize=10)
     return sheet
 
 
-def _around(axes: Any, block: Lines, curves: Sequence[int], n_x: int, n_y: int, room: int) -> None:
-    """Axes, the training window with its words above them, what must be passed, and at the edges what of these curves
-    leaves the picture. room: letters that half of the width holds; longer words give way to the value."""
-    _scaled(axes, block, n_x, n_y)
+def _title_pad(block: Lines) -> float:
+    """Return what the words above a panel take [points]."""
+    return 4 + ABOVE * len(block.marks)
+
+
+def _curves(
+    axes: Any, block: Lines, curves: Sequence[int], n_x: int, n_y: int, room: int, markersize: float = 6
+) -> None:
+    """Draw these curves, the others grey behind them; the training window with its words above it; what must be passed;
+    and at the edges what leaves the picture.
+
+    n_x, n_y: ticks at most. room: letters that fit into half of the width; longer words give way to the value.
+    """
+    for index, line in enumerate(block.lines):
+        if index not in curves:
+            axes.plot(line.x, [y if math.isfinite(y) else math.nan for y in line.y], color="0.86", linewidth=0.9)
+    for index in curves:
+        _curve(axes, block.lines[index], index, markersize=markersize)
+    _scale(axes, block, n_x, n_y)
     left, right = axes.transData.transform([(end, 1.0) for end in axes.get_xlim()])[:, 0]
     for row, (value, words) in enumerate(reversed(block.marks)):
         axes.axvline(value, color=MARK, linewidth=1.2, linestyle=DOTTED)
@@ -182,30 +176,25 @@ def _around(axes: Any, block: Lines, curves: Sequence[int], n_x: int, n_y: int, 
         axes.annotate(said, **place, xytext=(0, 2 + ABOVE * row), color=MARK, fontsize=8, ha=aside, va="bottom")
     for value, _ in block.levels:
         axes.axhline(value, color="0.25", linewidth=1.1, linestyle=(0, (6, 4)))
-    for each in scales.beyond(block, curves):
-        place = {"xy": (each.x, float(each.above)), "xycoords": ("data", "axes fraction")}
-        look = {
-            "color": COLOURS[scales.look(block.lines[each.curve].place(each.curve))[0]],
-            "fontsize": 9,
-            "ha": "center",
-            "annotation_clip": False,
-        }
-        aside = {
-            "xytext": (-8 * each.beside, 0),
-            "textcoords": "offset points",
-            "va": "top" if each.above else "bottom",
-        }
-        axes.annotate("▲" if each.above else "▼", **place, **aside, **look)
+    for point in scales.find_beyond(block, curves):
+        line = block.lines[point.curve]
+        axes.annotate(
+            "▲" if point.above else "▼",
+            xy=(point.x, float(point.above)),
+            xycoords=("data", "axes fraction"),
+            xytext=(-8 * point.n_before, 0),
+            textcoords="offset points",
+            color=COLOURS[scales.look(line.look_index(point.curve))[0]],
+            fontsize=9,
+            ha="center",
+            va="top" if point.above else "bottom",
+            annotation_clip=False,
+        )
 
 
-def _above(block: Lines) -> float:
-    """What the words above a panel take [points]."""
-    return 4 + ABOVE * len(block.marks)
-
-
-def _scaled(axes: Any, block: Lines, n_x: int, n_y: int) -> None:
-    """Limits and ticks, as on the page. n_x, n_y: ticks at most."""
-    x_limits, y_limits = scales.ends(block)
+def _scale(axes: Any, block: Lines, n_x: int, n_y: int) -> None:
+    """Set limits and ticks as on the page. n_x, n_y: ticks at most."""
+    x_limits, y_limits = scales.axis_limits(block)
     kinds = {"xscale": "log" if block.x_log else "linear", "yscale": "log" if block.y_log else "linear"}
     axes.set(**kinds, xlim=x_limits, ylim=y_limits)
     places = x_ticks(block, *x_limits, n_x)
@@ -222,24 +211,24 @@ def _label(line: Line) -> str:
     return f"{line.label} ({PAPER})" if line.theirs else line.label
 
 
-def _curve(axes: Any, line: Line, look: dict[str, Any]) -> None:
-    """Points that are not finite are left out; of many points, not every one has a marker."""
-    x, y = np.asarray(line.x, float), np.asarray(line.y, float)
+def _curve(axes: Any, line: Line, index: int, **style: Any) -> None:
+    """Draw the index-th curve; points that are not finite are left out, and not every one of many has a marker."""
+    number, marker, kind = scales.look(line.look_index(index))
+    colour, dash = COLOURS[number], (THEIRS if line.theirs else OURS)[kind]
+    x, y, low, high, least, most = np.array(list(line.points()) or np.empty((0, 6)), dtype=float).T  # None becomes NaN
     finite = np.isfinite(y)
+    look = {"color": colour, "marker": marker, "linestyle": dash, "markersize": 6, "linewidth": 1.8}
+    look["markerfacecolor"] = colour if dash == "-" else "white"  # as on the page
     every = math.ceil(len(x) / scales.MARKERS_A_LINE) or 1
-    style = {"linewidth": 1.8, "markersize": 6, "markevery": every, **look}
-    axes.plot(x[finite], y[finite], label=_label(line), **style)
-    if line.least is not None and line.most is not None:
-        least, most = (np.asarray(edge, float) for edge in (line.least, line.most))
-        there = finite & np.isfinite(least) & np.isfinite(most)
-        axes.vlines(x[there], least[there], most[there], color=look["color"], linewidth=1.0)
-    if line.low is None or line.high is None:
-        return
-    low, high = (np.asarray(edge, float) for edge in (line.low, line.high))  # None becomes NaN
+    axes.plot(x[finite], y[finite], label=_label(line), markevery=every, **look | style)
+    seeds = finite & np.isfinite(least) & np.isfinite(most)
+    if seeds.any():
+        axes.vlines(x[seeds], least[seeds], most[seeds], color=colour, linewidth=1.0)
     known = finite & np.isfinite(low) & np.isfinite(high)
     if known.sum() == 1:
-        axes.vlines(x[known], low[known], high[known], color=look["color"], linewidth=1.2)
-    axes.fill_between(x[known], low[known], high[known], color=look["color"], alpha=0.18, linewidth=0)
+        axes.vlines(x[known], low[known], high[known], color=colour, linewidth=1.2)
+    elif known.any():
+        axes.fill_between(x[known], low[known], high[known], color=colour, alpha=0.18, linewidth=0)
 
 
 def _heat_maps(block: HeatMaps) -> Figure:
@@ -248,20 +237,22 @@ def _heat_maps(block: HeatMaps) -> Figure:
     wide = max((len(panel.x_names) for panel in block.panels), default=1)
     high = max((len(panel.y_names) for panel in block.panels), default=1)
     size = (columns * (SQUARE * wide + 0.9) + 0.4, rows * (SQUARE * 0.75 * high + 1.0) + 0.5)
-    sheet, axes = _sheet(block.title, size, rows, columns)
-    for one, panel in zip(axes, block.panels, strict=False):
+    sheet, axes = _sheet(block.title, size, len(block.panels), columns)
+    for one, panel in zip(axes, block.panels, strict=True):
         _heat_map(one, block, panel)
-    for one in axes[len(block.panels) :]:
-        one.set_visible(False)
     if any(panel.mark_after_x is not None for panel in block.panels):
         sheet.supxlabel("vertical line: end of the training window", fontsize=9, color=MARK)
     return sheet
 
 
-def _heat_map(axes: Any, block: HeatMaps, panel: HeatMap) -> None:
+def _image(axes: Any, block: HeatMaps, panel: HeatMap) -> None:
     colours = LinearSegmentedColormap.from_list("ramp", [hex_of(colour) for colour in RAMP])
     numbers = [[math.nan if value is None else value for value in row] for row in panel.values]
     axes.imshow(numbers, cmap=colours, vmin=block.low, vmax=block.high, aspect="auto")
+
+
+def _heat_map(axes: Any, block: HeatMaps, panel: HeatMap) -> None:
+    _image(axes, block, panel)
     for i, row in enumerate(panel.values):
         for j, value in enumerate(row):
             colour = ground(value, block.low, block.high)

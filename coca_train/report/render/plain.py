@@ -17,13 +17,14 @@ from coca_train.report.blocks import MISSING, Block, Document, Table, Text, Valu
 from coca_train.report.render.contents import (
     PAPER,
     SIGNS,
-    figures,
+    Cell,
+    explain_marks,
     footnotes,
     has_intervals,
-    legend,
     paragraphs,
     picture_note,
-    pieces,
+    split_code,
+    table_cells,
 )
 from coca_train.runtime.printing import WIDTH, markdown
 
@@ -59,7 +60,7 @@ GREEK = {"LAMDA": "lambda", "FINAL SIGMA": "varsigma"}  # Unicode's name: TeX's
 
 
 def markdown_text(document: Document) -> str:
-    """Verdicts first, tables in full, figures as links to the pictures beside it."""
+    """Return a report as Markdown: verdicts first, tables in full, figures as links to the files next to it."""
     lines = [
         f"# {plain(document.finding[0] if document.finding else document.title)}",
         plain(document.title) if document.finding else "",
@@ -81,23 +82,23 @@ def _verdict(verdict: Verdict) -> str:
 
 
 def verdict_text(verdicts: Sequence[Verdict]) -> str:
-    """For a terminal: a line each, aligned; "" without any."""
+    """Return a line for each verdict, aligned, for a terminal; "" without any."""
     width = max((len(each.label) for each in verdicts), default=0)
     return "".join(f"{SIGNS[each.state][0]} {each.label.ljust(width)}  {each.short}\n" for each in verdicts)
 
 
 def plain(text: str) -> str:
-    """Plain words as Markdown that shows them."""
+    """Escape plain words for Markdown."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]~$])", r"\\\1", " ".join(text.split()))
 
 
 def _inline(text: str) -> str:
-    return "".join(f"`{words}`" if code else _kept(words) for code, words in pieces(text))
+    return "".join(f"`{words}`" if code else _kept(words) for code, words in split_code(text))
 
 
 def _kept(words: str) -> str:
-    """Escaped, with the spaces at both ends that `plain` drops: code may stand beside them."""
+    """Escape words, with the spaces at both ends that `plain` drops: code may stand next to them."""
     return words[: len(words) - len(words.lstrip())] + plain(words) + words[len(words.rstrip()) :]
 
 
@@ -115,45 +116,45 @@ def _block(block: Block) -> str:
 
 
 def _markdown_table(table: Table) -> str:
-    """The papers' rows are folded where ours stand above them."""
-
-    def figure(value: Value, best: bool, mark: str) -> str:
-        text = f"**{plain(value.text)}**" if best else plain(value.text)
-        return text + (f" ({plain(value.beside)})" if value.beside else "") + (f"<sup>{mark}</sup>" if mark else "")
-
+    """Return the grid with its notes; the papers' rows are folded below ours."""
     rows: dict[bool, list[list[str]]] = {}
-    for row, cells in figures(table, figure):
-        first, *more = map(plain, row.shown)
-        rows.setdefault(row.theirs, []).append([f"{first} *({PAPER})*" if row.theirs else first, *more, *cells])
+    for row, cells in table_cells(table):
+        first, *more = map(plain, row.display_label)
+        label = f"{first} *({PAPER})*" if row.theirs else first
+        rows.setdefault(row.theirs, []).append([label, *more, *map(_markdown_figure, cells)])
     header = [plain(name) for name in (*table.label_columns, *table.columns)]
     grids = {
         whose: markdown(header, each, n_left=len(table.label_columns)).rstrip("\n") for whose, each in rows.items()
     }
     files = f"[CSV](tables/{table.name}.csv), [LaTeX](tables/{table.name}.tex)"
-    notes = [f"<sup>{mark}</sup> {plain(note)}." for mark, note in footnotes(table)]
-    words = " ".join(word for word in (_inline(table.note), plain(legend(table)), *notes, files) if word)
-    parts = [f"### {plain(table.title)}", *grids.values(), words]
+    notes = [f"<sup>{letter}</sup> {plain(reason)}." for letter, reason in footnotes(table)]
+    words = " ".join(word for word in (_inline(table.note), plain(explain_marks(table)), *notes, files) if word)
     if len(grids) == 2:
-        folded = f"<details><summary>The paper's figures</summary>\n\n{grids[True]}\n\n</details>"
-        parts = [parts[0], grids[False], folded, words]
-    return "\n\n".join(parts)
+        grids[True] = f"<details><summary>The paper's figures</summary>\n\n{grids[True]}\n\n</details>"
+    return "\n\n".join([f"### {plain(table.title)}", *(grids[whose] for whose in sorted(grids)), words])
+
+
+def _markdown_figure(cell: Cell) -> str:
+    text = f"**{plain(cell.value.text)}**" if cell.is_best else plain(cell.value.text)
+    text += f" ({plain(cell.value.uncertainty)})" if cell.value.uncertainty else ""
+    return text + (f"<sup>{cell.footnote}</sup>" if cell.footnote else "")
 
 
 def terminal_text(table: Table) -> str:
-    """Its title and our rows, aligned; with intervals and spreads where lines of WIDTH have room for them, else with
-    spreads, else they are in the report."""
+    """Return the title and our rows, aligned; with intervals and spreads where they fit into WIDTH, else with spreads,
+    else without both: the report has them."""
     ours = [row for row in table.rows if not row.theirs]
     header = (*table.label_columns, *table.columns)
 
-    def grid(beside: Callable[[Value], str]) -> str:
-        words = [[f"{v.text} ({beside(v)})" if beside(v) else v.text for v in row.values] for row in ours]
-        rows = [[*row.shown, *figures] for row, figures in zip(ours, words, strict=True)]
+    def grid(add: Callable[[Value], str]) -> str:
+        words = [[f"{v.text} ({add(v)})" if add(v) else v.text for v in row.values] for row in ours]
+        rows = [[*row.display_label, *figures] for row, figures in zip(ours, words, strict=True)]
         return markdown(header, rows, n_left=len(table.label_columns))
 
     def fits(text: str) -> bool:
         return len(text.partition("\n")[0]) <= WIDTH
 
-    whole, seeds = grid(lambda value: value.beside), grid(lambda value: value.spread.words if value.spread else "")
+    whole, seeds = grid(lambda value: value.uncertainty), grid(lambda value: value.spread.words if value.spread else "")
     if fits(whole):
         kind = f" (with its {table.interval})" if has_intervals(table) else ""
         return f"{table.title}{kind}\n\n{whole}"
@@ -161,39 +162,40 @@ def terminal_text(table: Table) -> str:
 
 
 def csv_text(table: Table) -> str:
-    def with_any(which: Callable[[Value], object]) -> list[int]:
-        return [i for i in range(len(table.columns)) if any(which(row.values[i]) for row in table.rows)]
-
-    between, noted = with_any(lambda value: value.interval), with_any(lambda value: value.note)
-    spread = with_any(lambda value: value.spread)
+    """Return a table as CSV; the module says which columns it has."""
+    numbers: dict[str, Callable[[Value], float | None]] = {
+        "low": lambda value: value.interval and value.interval[0],
+        "high": lambda value: value.interval and value.interval[1],
+        "lowest": lambda value: value.spread and value.spread.low,
+        "highest": lambda value: value.spread and value.spread.high,
+        "deviation": lambda value: value.spread and value.spread.deviation,
+    }
+    extra: list[tuple[str, list[str]]] = []
+    for kinds in (("low", "high"), ("lowest", "highest", "deviation")):
+        for column, name in enumerate(table.columns):
+            columns = [[numbers[kind](row.values[column]) for row in table.rows] for kind in kinds]
+            if any(number is not None for number in columns[0]):
+                texts = [["" if number is None else repr(number) for number in each] for each in columns]
+                extra += [(f"{kind}: {name}", each) for kind, each in zip(kinds, texts, strict=True)]
+    for column, name in enumerate(table.columns):
+        if any(notes := [row.values[column].note for row in table.rows]):
+            extra.append((f"note: {name}", notes))
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    ends = [f"{end}: {table.columns[index]}" for index in between for end in ("low", "high")]
-    over = [f"{what}: {table.columns[index]}" for index in spread for what in ("lowest", "highest", "deviation")]
-    notes = [f"note: {table.columns[index]}" for index in noted]
-    writer.writerow([*table.label_columns, *table.columns, "whose", *ends, *over, *notes])
-    for row in table.rows:
-        ends = [_full(end) for index in between for end in _ends(row.values[index])]
-        over = [_full(number) for index in spread for number in _over(row.values[index])]
-        notes = [row.values[index].note for index in noted]
-        writer.writerow([*row.label, *map(_number, row.values), PAPER if row.theirs else "ours", *ends, *over, *notes])
+    writer.writerow([*table.label_columns, *table.columns, "whose", *(name for name, _ in extra)])
+    for index, row in enumerate(table.rows):
+        writer.writerow(
+            [
+                *row.label,
+                *map(_csv_figure, row.values),
+                PAPER if row.theirs else "ours",
+                *(texts[index] for _, texts in extra),
+            ]
+        )
     return buffer.getvalue()
 
 
-def _ends(value: Value) -> tuple[float | None, float | None]:
-    return value.interval or (None, None)
-
-
-def _over(value: Value) -> tuple[float | None, ...]:
-    spread = value.spread
-    return (spread.low, spread.high, spread.deviation) if spread else (None, None, None)
-
-
-def _full(number: float | None) -> str:
-    return "" if number is None else repr(number)
-
-
-def _number(value: Value) -> str:
+def _csv_figure(value: Value) -> str:
     """In full; words where the figure is words; nothing where it is missing."""
     if value.number is not None:
         return repr(value.number)
@@ -201,21 +203,19 @@ def _number(value: Value) -> str:
 
 
 def latex_text(table: Table) -> str:
-    """A table environment with the label tab:<name>: best in bold, the paper's rows marked with a dagger."""
-
-    def figure(value: Value, best: bool, mark: str) -> str:
-        text = rf"\textbf{{{tex(value.text)}}}" if best else tex(value.text)
-        text += rf"~{{\scriptsize({tex(value.beside)})}}" if value.beside else ""
-        return text + (f"\\rlap{{$^{{\\mathrm{{{mark}}}}}$}}" if mark else "")
-
+    """Return a table environment labelled tab:<name>: best in bold, the paper's rows marked with a dagger."""
     lines, above = [], None
-    for row, cells in figures(table, figure):
+    for row, cells in table_cells(table):
         if above not in (None, row.theirs):  # a rule between our rows and the paper's
             lines.append(r"\midrule")
-        first, *more = map(tex, row.shown)
-        lines.append(" & ".join([first + (DAGGER if row.theirs else ""), *more, *cells]) + r" \\")
+        first, *more = map(tex, row.display_label)
+        lines.append(" & ".join([first + (DAGGER if row.theirs else ""), *more, *map(_latex_figure, cells)]) + r" \\")
         above = row.theirs
     header = " & ".join(tex(name) for name in (*table.label_columns, *table.columns)) + r" \\"
+    note = "".join(rf"\texttt{{{tex(words)}}}" if code else tex(words) for code, words in split_code(table.note))
+    words = [note, tex(explain_marks(table).replace("rows marked “paper”", "rows with a dagger"))]
+    words += [f"$^{{\\mathrm{{{letter}}}}}$~{tex(reason)}." for letter, reason in footnotes(table)]
+    small_print = " ".join(filter(None, words))
     return "\n".join(
         [
             "% needs \\usepackage{booktabs}",
@@ -226,15 +226,21 @@ def latex_text(table: Table) -> str:
             rf"\begin{{tabular}}{{{'l' * len(table.label_columns)}{'r' * len(table.columns)}}}",
             *(r"\toprule", header, r"\midrule", *lines, r"\bottomrule"),
             r"\end{tabular}",
-            *_small_print(table),
+            *([rf"\par\smallskip{{\footnotesize {small_print}\par}}"] if small_print else []),
             r"\end{table}",
             "",
         ]
     )
 
 
+def _latex_figure(cell: Cell) -> str:
+    text = rf"\textbf{{{tex(cell.value.text)}}}" if cell.is_best else tex(cell.value.text)
+    text += rf"~{{\scriptsize({tex(cell.value.uncertainty)})}}" if cell.value.uncertainty else ""
+    return text + (f"\\rlap{{$^{{\\mathrm{{{cell.footnote}}}}}$}}" if cell.footnote else "")
+
+
 def tex(text: str) -> str:
-    """Plain words as LaTeX that prints them; Greek letters as mathematics."""
+    """Escape plain words for LaTeX; Greek letters become mathematics."""
     return "".join(SPECIAL.get(sign) or _greek(sign) for sign in text)
 
 
@@ -244,12 +250,3 @@ def _greek(sign: str) -> str:
         return sign
     word = name.removeprefix("GREEK SMALL LETTER ")
     return f"$\\{GREEK.get(word, word.lower())}$"
-
-
-def _small_print(table: Table) -> list[str]:
-    """Note, meaning of the marks, and the footnotes."""
-    note = "".join(rf"\texttt{{{tex(words)}}}" if code else tex(words) for code, words in pieces(table.note))
-    words = [note, tex(legend(table).replace("rows marked “paper”", "rows with a dagger"))]
-    words += [f"$^{{\\mathrm{{{mark}}}}}$~{tex(note)}." for mark, note in footnotes(table)]
-    small_print = " ".join(word for word in words if word)
-    return [rf"\par\smallskip{{\footnotesize {small_print}\par}}"] if small_print else []

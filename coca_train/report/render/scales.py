@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coca_train.report.blocks import Line, Lines
-from coca_train.report.render.contents import shown
+from coca_train.report.blocks import Lines
+from coca_train.report.render.contents import format_number
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"  # matplotlib's letters
@@ -49,14 +49,15 @@ def limits(
     fixed: tuple[float | None, float | None] = (None, None),
     span: float = 0.0,
 ) -> tuple[float, float]:
-    """Of an axis that shows all finite values between its fixed ends and at least `span`, of logarithms where `log`.
-    A fixed end stays where it is, and the other makes up for it. Never empty."""
+    """Return the limits of an axis that shows all finite values between its fixed ends, and is never empty.
+
+    span: it shows at least as much, of logarithms where `log`; a fixed end does not move, the other makes up for it.
+    """
     bottom, top = (None if end is None or (log and end <= 0) else end for end in fixed)
     lowest, highest = _inside((bottom, top))
     ends = [end for end in (bottom, top) if end is not None]
-    usable = [v for v in (*values, *ends) if math.isfinite(v) and lowest <= v <= highest and (v > 0 or not log)] or [
-        1.0
-    ]
+    inside = [v for v in (*values, *ends) if math.isfinite(v) and lowest <= v <= highest and (v > 0 or not log)]
+    usable = inside or [1.0]
     low, high = (math.log(v) if log else v for v in (min(usable), max(usable)))
     margin = (high - low) * PADDING or max(abs(low), 1.0) * PADDING
     down, up = (margin if end is None else 0.0 for end in (bottom, top))
@@ -69,80 +70,68 @@ def limits(
 
 
 def _inside(fixed: tuple[float | None, float | None]) -> tuple[float, float]:
-    """Between which a figure lies inside the picture."""
+    """Return the bounds between which a figure lies inside the picture."""
     bottom, top = fixed
     return -math.inf if bottom is None else bottom, math.inf if top is None else top
 
 
 def least_span(block: Lines) -> float:
-    """How much of y an axis shows at least, of logarithms where it is logarithmic: no slope is made of nothing.
+    """Return how much of y an axis shows at least, of logarithms where it is logarithmic: noise makes no slope.
 
     TIMES_INTERVAL times the widest interval that lies inside it, so that a change within an interval never takes more
     than half of the height; where no interval is known, LEAST_RATIO of the middle figure; and never less than y_span.
     """
     bottom, top = _inside(block.y_limits)
-    points = [(y, *ends) for line in block.lines for y, ends in zip(line.y, intervals(line), strict=True)]
-    inside = [point for point in points if math.isfinite(point[0]) and bottom <= point[0] <= top]
+    points = [point for line in block.lines for point in line.points()]
+    inside = [point for point in points if math.isfinite(point[1]) and bottom <= point[1] <= top]
     widths = [
         math.log(high / low) if block.y_log else high - low
-        for _, low, high in inside
+        for _, _, low, high, *_ in inside
         if low is not None and high is not None and math.isfinite(high - low) and (low > 0 or not block.y_log)
     ]
     if widths:
         return max(TIMES_INTERVAL * max(widths), block.y_span)
-    ys = sorted(y for y, *_ in inside)
+    ys = sorted(point[1] for point in inside)
     least = math.log(1 + LEAST_RATIO) if block.y_log else LEAST_RATIO * abs(ys[len(ys) // 2]) if ys else 0.0
     return max(least, block.y_span)
 
 
-def apart(block: Lines) -> bool:
+def needs_panels(block: Lines) -> bool:
     """Whether each curve needs a panel of its own for its interval to be seen: they would hide one another."""
     return sum(line.low is not None for line in block.lines) > TOGETHER
 
 
-def few(points: Sequence[Any]) -> Sequence[Any]:
-    """Those of a curve that have a marker: of many, not every one."""
+def thin_out(points: Sequence[Any]) -> Sequence[Any]:
+    """Return those points of a curve that get a marker: of many, not every one."""
     return points[:: math.ceil(len(points) / MARKERS_A_LINE) or 1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beyond:
-    """A point that leaves the picture. curve: its index. above: at which edge it is shown. beside: how many others are
-    shown at that place before it."""
+    """A point that leaves the picture. curve: its index. above: at which edge it is shown. n_before: how many others
+    are shown at that place before it."""
 
     curve: int
     x: float
     y: float
     above: bool
-    beside: int
+    n_before: int
 
 
-def beyond(block: Lines, curves: Sequence[int] | None = None) -> list[Beyond]:
-    """Of these curves, what lies above or below the picture, infinity too. curves: their indices; None: all."""
-    found, (low, high) = list[Beyond](), ends(block)[1]
-    for index in range(len(block.lines)) if curves is None else curves:
-        line = block.lines[index]
-        points = zip(line.x, line.y, strict=True)
+def find_beyond(block: Lines, curves: Sequence[int]) -> list[Beyond]:
+    """Return the points of these curves that lie above or below the picture, infinity too. curves: their indices."""
+    found, (low, high) = list[Beyond](), axis_limits(block)[1]
+    for index in curves:
+        points = zip(block.lines[index].x, block.lines[index].y, strict=True)
         outside = [(x, y) for x, y in points if (y > high or y < low) and (x > 0 or not block.x_log)]
-        for x, y in few(outside):
-            beside = sum((each.x, each.above) == (x, y > high) for each in found)
-            found.append(Beyond(curve=index, x=x, y=y, above=y > high, beside=beside))
+        for x, y in thin_out(outside):
+            n_before = sum((each.x, each.above) == (x, y > high) for each in found)
+            found.append(Beyond(curve=index, x=x, y=y, above=y > high, n_before=n_before))
     return found
 
 
-def bounds(line: Line) -> list[tuple[float | None, ...]]:
-    """Ends of its interval, and its lowest and highest seed, those that are known."""
-    return [ends for ends in (line.low, line.high, line.least, line.most) if ends is not None]
-
-
-def intervals(line: Line) -> list[tuple[float | None, float | None]]:
-    """(low, high) of each point."""
-    nothing = (None,) * len(line.x)
-    return list(zip(line.low or nothing, line.high or nothing, strict=True))
-
-
 def ticks(low: float, high: float, log: bool, wanted: int) -> list[float]:
-    """At most about `wanted` round numbers between low and high."""
+    """Return at most about `wanted` round numbers between low and high."""
     if not log:
         return _linear_ticks(low, high, wanted)
     for digits in (range(1, 10), (1, 2, 5), (1, 3), (1,)):
@@ -166,7 +155,7 @@ def _linear_ticks(low: float, high: float, wanted: int) -> list[float]:
 
 
 def x_ticks(block: Lines, low: float, high: float, wanted: int) -> list[float]:
-    """Where the curves have their points when those are few, of too many those that double; else round numbers."""
+    """Return the curves' own points where those are few, of too many those that double; else round numbers."""
     points = sorted({x for x in _xs(block) if low <= x <= high})
     if not block.x_log or len(points) > max(2 * wanted, FEW_POINTS):
         return ticks(low, high, block.x_log, wanted)
@@ -178,19 +167,19 @@ def x_ticks(block: Lines, low: float, high: float, wanted: int) -> list[float]:
 
 
 def tick_text(value: float) -> str:
-    """512, 4,096, 16k (of 1,024), 0.25, 2e6"""
+    """Write 512, 4,096, 16k (of 1,024), 0.25, 2e6."""
     if 10_000 <= abs(value) < 1e9 and value % KIBI == 0:
         return f"{value / KIBI:,.0f}k"
     if abs(value) >= 1e6:
         return f"{value:.3g}".replace("e+0", "e").replace("e+", "e")
-    return shown(value)
+    return format_number(value)
 
 
-def ends(block: Lines) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Limits of both axes: all curves, their intervals and seeds, the marks and the levels."""
+def axis_limits(block: Lines) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the limits of x and y: all curves, their intervals and seeds, the marks and the levels."""
     xs = [*_xs(block), *(x for x, _ in block.marks)]
-    ys = [v for line in block.lines for bound in (line.y, *bounds(line)) for v in bound] + [y for y, _ in block.levels]
-    y_limits = limits([v for v in ys if v is not None], block.y_log, block.y_limits, least_span(block))
+    ys = [y for line in block.lines for _, *bounds in line.points() for y in bounds if y is not None]
+    y_limits = limits([*ys, *(y for y, _ in block.levels)], block.y_log, block.y_limits, least_span(block))
     return limits(xs, block.x_log), y_limits
 
 
@@ -199,8 +188,7 @@ def _xs(block: Lines) -> list[float]:
 
 
 def look(index: int) -> tuple[int, str, int]:
-    """Of the index-th curve: which of COLOURS, its marker, which of two kinds of line. No two of the first 14 are
-    alike."""
+    """Return for the index-th curve which of COLOURS it has, its marker, and which of two kinds of line."""
     turn, colour = divmod(index, len(COLOURS))
     return colour, MARKERS[(colour + turn) % len(MARKERS)], turn % 2
 
@@ -219,7 +207,7 @@ INKS: tuple[Rgb, ...] = ((255, 255, 255), (0, 0, 0))  # one of the two has at le
 
 
 def ramp(share: float, stops: Sequence[Rgb] = RAMP) -> Rgb:
-    """The colour at `share` (0 to 1, clamped) of the way from low to high."""
+    """Return the colour at `share` (0 to 1, clamped) of the way from low to high."""
     place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
     index = min(int(place), len(stops) - 2)
     pairs = zip(stops[index], stops[index + 1], strict=True)
@@ -227,8 +215,20 @@ def ramp(share: float, stops: Sequence[Rgb] = RAMP) -> Rgb:
     return red, green, blue
 
 
+def square_style(value: float, low: float, high: float) -> str:
+    """Return the CSS of a figure's square, in light and in dark; "" where the figure is not finite."""
+    grounds = [ground(value, low, high, stops) for stops in (RAMP, DARK_RAMP)]
+    known = [colour for colour in grounds if colour is not None]
+    return f"background:{light_dark(*known)};color:{light_dark(*map(ink_on, known))}" if known else ""
+
+
+def light_dark(light: Rgb, dark: Rgb) -> str:
+    """Return a colour of CSS: one on light pages, one on dark ones."""
+    return f"light-dark({hex_of(light)}, {hex_of(dark)})"
+
+
 def ground(value: float | None, low: float, high: float, stops: Sequence[Rgb] = RAMP) -> Rgb | None:
-    """The colour of a figure's square, on a ramp from low to high; None where there is no finite figure."""
+    """Return the colour of a figure's square on a ramp from low to high; None where the figure is not finite."""
     if value is None or not math.isfinite(value):
         return None
     return ramp((value - low) / (high - low) if high > low else 0.0, stops)
@@ -243,7 +243,7 @@ def hex_of(colour: Rgb) -> str:
 
 
 def contrast(one: Rgb, other: Rgb) -> float:
-    """1 (the same) to 21 (black on white)."""
+    """Return the contrast of two colours, 1 (the same) to 21 (black on white)."""
     darker, lighter = sorted((_luminance(one), _luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
