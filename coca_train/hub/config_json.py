@@ -8,6 +8,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from coca_train import positions
+from coca_train.attention import visibilities
+from coca_train.attention.layer_types import UNIFORM
 from coca_train.config.check import heads, kv_heads, scheme
 from coca_train.config.older import complete, model_config
 from coca_train.config.schema import LayersConfig
@@ -16,9 +18,7 @@ from coca_train.hub import families, own_json
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.keys import Keys, read_json
 from coca_train.hub.uncovered import uncovered
-from coca_train.positions import visibilities
 from coca_train.positions.hugging_face import NotTheSame
-from coca_train.positions.layers import UNIFORM
 from coca_train.runtime.errors import UserError
 
 NAME = "config.json"

@@ -9,12 +9,12 @@ the other side would compute differently.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from coca_train.attention.layer_types import in_words
 from coca_train.config.schema import OWN, ModelConfig
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.keys import Keys
 from coca_train.hub.rope_sections import SHARE, Number, Outside, rotary_frequencies
 from coca_train.positions.hugging_face import NotTheSame, rotation
-from coca_train.positions.layers import in_words
 from coca_train.positions.schemes import rope
 
 FULL, SLIDING = "full_attention", "sliding_attention"

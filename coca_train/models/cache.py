@@ -8,17 +8,60 @@ Shape legend: B batch, T new positions, S all positions in hand, n_held position
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from coca_train.models.kept import Kept
+from coca_train.attention.visibility import Keep
+from coca_train.models.qkv_projection import JoinedByLayers
+from coca_train.positions.base import Position
 from coca_train.positions.known import Extent, extent, note, rising
-from coca_train.positions.visibility import Keep
+
+AHEAD = 64  # positions whose tables are made at a time [tokens]
 
 
-class InHand(NamedTuple):
+class Rows(NamedTuple):
+    """The tables of each position from `first` on."""
+
+    first: int
+    tables: Sequence[Any]
+
+
+class DecodeTables:
+    """Of one model, whose weights do not change, at one length."""
+
+    def __init__(self) -> None:
+        self.joined_weights: JoinedByLayers = {}
+        self._rows: dict[Position, Rows] = {}
+
+    def tables(self, position: Position, pos_11: Tensor, length: int) -> Any:
+        """position(pos_11, pos_11, length): what a scheme that settles keys makes of one new token."""
+        at, last = extent(pos_11)
+        if at != last:  # the host knows bounds only, and asks no device for more
+            return position(pos_11, pos_11, length)
+        rows = self._rows.get(position)
+        if rows is None or not 0 <= at - rows.first < len(rows.tables):
+            end = max(at + 1, min(at + AHEAD, length))  # frequencies may know of no position beyond the length
+            pos_1T = torch.arange(at, end, device=pos_11.device)[None]
+            note(pos_1T, Extent(at, end - 1), rising=True)
+            rows = self._rows[position] = Rows(at, by_position(position(pos_1T, pos_1T, length), end - at))
+        return rows.tables[at - rows.first]
+
+
+def by_position(tables: Any, n: int) -> Sequence[Any]:
+    """Tables of n positions as the tables of each: tensors (B, n, …) in tuples; anything else is the same for all. What
+    stands in them twice is one object in each."""
+    if isinstance(tables, Tensor):
+        return tables.split(1, 1)
+    if not isinstance(tables, tuple):
+        return [tables] * n
+    rows = {id(each): by_position(each, n) for each in tables}
+    make = getattr(type(tables), "_make", tuple)
+    return [make(each) for each in zip(*(rows[id(each)] for each in tables), strict=True)]
+
+
+class AttendedKeys(NamedTuple):
     """What a layer attends to: the positions and documents of its keys."""
 
     pos_BS: Tensor
@@ -29,14 +72,14 @@ class Cache(Protocol):
     """What a model asks of a cache."""
 
     at_length: int | None  # what dynamic frequencies adapt to, as long as it is used [tokens]; None: that may change
-    kept: Kept | None  # what follows from the weights, as long as it is used; None: they may change
+    decode_tables: DecodeTables | None  # what follows from the weights, as long as it is used; None: they may change
 
     @property
     def length(self) -> int:
         """Positions of the text so far."""
         ...
 
-    def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> Mapping[Keep | None, InHand]:
+    def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> Mapping[Keep | None, AttendedKeys]:
         """Announce new positions, before the layers extend. Returns all keys in hand, by what a layer keeps."""
         ...
 
@@ -49,24 +92,24 @@ class _Held(NamedTuple):
     """Which keys the layers that keep the same hold."""
 
     pos_BS: Tensor  # of the keys held
-    kept_S: Tensor | None  # which of the keys in hand are held from now on; None: all
+    retained_S: Tensor | None  # which of the keys in hand are held from now on; None: all
 
 
 class KVCache:
     """Keys, values and the scheme's tensors of every layer, (B, S, …) each.
 
-    keeps: for each layer what a later query may still see (positions/visibility.py), so that its memory does not grow
+    keeps: for each layer what a later query may still see (attention/visibility.py), so that its memory does not grow
     with the text; None: everything, in buffers of a fixed capacity [positions]. at_length: as in `Cache`.
     """
 
     def __init__(self, keeps: Sequence[Keep | None], capacity: int, at_length: int | None = None) -> None:
         self.keeps, self.capacity, self.at_length = tuple(keeps), capacity, at_length
-        self.kept: Kept | None = Kept()
+        self.decode_tables: DecodeTables | None = DecodeTables()
         self.length = 0  # positions of the text so far
         self._held: dict[Keep | None, _Held] = {}
         self._layers: list[list[Tensor]] = [[] for _ in keeps]
 
-    def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> dict[Keep | None, InHand]:
+    def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> dict[Keep | None, AttendedKeys]:
         assert doc_BT is None, "a cache holds one document"
         if self.length + pos_BT.shape[1] > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} positions; {self.length + pos_BT.shape[1]} are needed")
@@ -75,21 +118,21 @@ class KVCache:
         for keep in dict.fromkeys(self.keeps):
             held = self._held.get(keep)
             now_BS = pos_BT if held is None else _joined(held.pos_BS, pos_BT)
-            in_hand[keep], self._held[keep] = InHand(now_BS, None), _Held(now_BS, None)
+            in_hand[keep], self._held[keep] = AttendedKeys(now_BS, None), _Held(now_BS, None)
             if keep is not None:
                 n_keys = now_BS.shape[1]
                 # Chosen once for all layers that keep the same, and before they extend: each cuts its tensors by the
                 # same index.
                 last_S = torch.arange(n_keys, device=now_BS.device) >= n_keys - keep.last
-                kept_S = (last_S | (now_BS[0] < keep.first)).nonzero()[:, 0]
-                self._held[keep] = _Held(now_BS[:, kept_S], kept_S)
+                retained_S = (last_S | (now_BS[0] < keep.first)).nonzero()[:, 0]
+                self._held[keep] = _Held(now_BS[:, retained_S], retained_S)
         return in_hand
 
     def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
-        held, kept_S = self._layers[layer], self._held[self.keeps[layer]].kept_S
-        if kept_S is not None:
+        held, retained_S = self._layers[layer], self._held[self.keeps[layer]].retained_S
+        if retained_S is not None:
             in_hand = [torch.cat(pair, dim=1) for pair in zip(held, new, strict=True)] if held else list(new)
-            self._layers[layer] = [x[:, kept_S] for x in in_hand]
+            self._layers[layer] = [x[:, retained_S] for x in in_hand]
             return in_hand
         if not held:
             held += [_buffer(x, x.shape[0], self.capacity) for x in new]
@@ -100,7 +143,7 @@ class KVCache:
     def fork(self, n_rows: int, capacity: int) -> "KVCache":
         """A cache of its own with n_rows rows, each of which goes on from this one's text."""
         forked = KVCache(self.keeps, capacity, self.at_length)
-        forked.kept, forked.length, forked._held = self.kept, self.length, dict(self._held)
+        forked.decode_tables, forked.length, forked._held = self.decode_tables, self.length, dict(self._held)
         for keep, mine, theirs in zip(self.keeps, self._layers, forked._layers, strict=True):
             for buffer in mine:
                 n_held = self.length if keep is None else buffer.shape[1]
@@ -117,7 +160,7 @@ class KVCache:
         if len(parts) == 1:
             return first
         together = cls(first.keeps, first.capacity, first.at_length)
-        together.kept, together.length, together._held = first.kept, first.length, dict(first._held)
+        together.decode_tables, together.length, together._held = first.decode_tables, first.length, dict(first._held)
         for layer, joined in enumerate(together._layers):
             for rows in zip(*(part._layers[layer] for part in parts), strict=True):
                 together_BS = _buffer(rows[0], sum(map(len, rows)), rows[0].shape[1])

@@ -12,18 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from coca_train import positions
+from coca_train.attention import visibilities
+from coca_train.attention.kernels import Kernel, sdpa
+from coca_train.attention.layer_types import Kind
+from coca_train.attention.visibility import Keep
 from coca_train.config.schema import OWN, ModelConfig
-from coca_train.models.attention import Attention, AttentionContext
-from coca_train.models.cache import Cache, InHand
-from coca_train.models.kernels import Kernel, sdpa
-from coca_train.models.layers import Block, build_norm
-from coca_train.models.logit_scale import logit_scale
+from coca_train.models.cache import AttendedKeys, Cache
+from coca_train.models.layers import Attention, AttentionContext, Block, build_norm, logit_scale
 from coca_train.models.loss import Score, score_in_passes, summed_cross_entropy, token_nll
-from coca_train.positions import visibilities
 from coca_train.positions.base import AttentionShape, Position
 from coca_train.positions.known import Extent, note
-from coca_train.positions.layers import Kind
-from coca_train.positions.visibility import Keep
 
 
 class Head(nn.Module):
@@ -180,7 +178,7 @@ class Decoder(nn.Module):
         """By kind, what its layers share when the queries are the last T of the S positions. cache: it is told the
         queries, and its positions and documents take the place of those of S."""
         if cache is None:
-            in_hand = dict.fromkeys(self.keeps, InHand(pos_BS, doc_BS))
+            in_hand = dict.fromkeys(self.keeps, AttendedKeys(pos_BS, doc_BS))
         else:
             in_hand = cache.advance(pos_BT, doc_BS)
             assert cache.at_length is None or length in (None, cache.at_length), (length, cache.at_length)
@@ -198,9 +196,9 @@ class Decoder(nn.Module):
         position, visibility = self.position_of(kind), self.visibilities[kind]
         layouts, length = visibility.layouts(pos_BT, pos_BS, doc_BS), visibility.length(length)
         settled = cache is not None and cache.at_length is not None
-        settled = settled and position.settles_keys and visibility.settles_keys
+        settled = settled and position.caches_rotated_keys and visibility.caches_rotated_keys
         one_token = pos_BT.numel() == 1 and not torch.is_grad_enabled()
-        kept = cache.kept if cache is not None and settled and one_token else None
+        kept = cache.decode_tables if cache is not None and settled and one_token else None
         views = []
         for layout in layouts:
             keys = layout.text_BT if settled else layout.pos_BS

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from coca_train import positions
+from coca_train.attention.layer_types import UNIFORM, kinds_of, position_of
 from coca_train.config.schema import OWN, LayersConfig, ModelConfig
 from coca_train.models.lora import init_adapter, is_adapter
-from coca_train.positions.layers import UNIFORM, kinds_of, position_of
 
 RESIDUAL_OUTPUTS = ("attention.out.weight", "mlp.down.weight")
 KEYS = "attention.k.weight"

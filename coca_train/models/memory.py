@@ -47,7 +47,7 @@ class Memory:
         return x_BMC
 
 
-def behind(memory: Memory, pos_BT: Tensor, doc_BT: Tensor | None) -> tuple[Tensor, Tensor]:
+def prepend_memory(memory: Memory, pos_BT: Tensor, doc_BT: Tensor | None) -> tuple[Tensor, Tensor]:
     """Positions and documents of memory and segment; memory that is not there is a document nobody is in."""
     valid_BM, rose = memory.valid_BM, known.rising(pos_BT, doc_BT)
     before_M = torch.arange(-memory.memory_len, 0, device=pos_BT.device)

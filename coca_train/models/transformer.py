@@ -15,23 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from coca_train import positions
+from coca_train.attention import visibilities
+from coca_train.attention.kernels import KERNELS, Kernel
+from coca_train.attention.layer_types import UNIFORM, Kind, kinds, kinds_of
+from coca_train.attention.visibility import Visibility
 from coca_train.config.schema import OWN, Config, LayersConfig, LogitScaleConfig, LoraConfig, ModelConfig
 from coca_train.models import fused_loss
-from coca_train.models.attention import AttentionContext
 from coca_train.models.cache import Cache, KVCache
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.decoder import Decoder, module_name
-from coca_train.models.kernels import KERNELS, Kernel
-from coca_train.models.layers import MLP
+from coca_train.models.layers import MLP, AttentionContext
 from coca_train.models.loss import Score
-from coca_train.models.memory import Memory, behind
+from coca_train.models.memory import Memory, prepend_memory
 from coca_train.models.recompute import WAYS
 from coca_train.models.trainable import adapt
 from coca_train.models.ulysses import SequenceShare
-from coca_train.positions import visibilities
 from coca_train.positions.base import Position
-from coca_train.positions.layers import UNIFORM, Kind, kinds, kinds_of
-from coca_train.positions.visibility import Visibility
 from coca_train.runtime.errors import DataError
 
 VOCAB_MULTIPLE = 64  # embedding rows are rounded up to this: matrix kernels like round numbers
@@ -41,8 +40,9 @@ class Transformer(Decoder):
     """A decoder whose layers are as a configuration says.
 
     model: shape of the network. position: the scheme's settings. visibility: which keys are seen, its settings.
-    layers: which layers differ from these two, and how (positions/layers.py). max_seq_len: training window [tokens].
-    attention: name of the kernel (models/kernels.py). activation_checkpointing: models/recompute.py. compile_blocks:
+    layers: which layers differ from these two, and how (attention/layer_types.py). max_seq_len: training window
+    [tokens].
+    attention: name of the kernel (attention/kernels.py). activation_checkpointing: models/recompute.py. compile_blocks:
     in training (models/compiled.py). Weights are not initialised here: see models/init.py.
     """
 
@@ -172,7 +172,7 @@ class Transformer(Decoder):
             assert not (wanted or memory), "both cut sequences in their own way"
             length = length or tokens_BT.shape[1]
             tokens_BT, pos_BT, doc_BT = shared.rows(tokens_BT, pos_BT, doc_BT)
-        pos_BS, doc_BS = (pos_BT, doc_BT) if memory is None else behind(memory, pos_BT, doc_BT)
+        pos_BS, doc_BS = (pos_BT, doc_BT) if memory is None else prepend_memory(memory, pos_BT, doc_BT)
         contexts = self.contexts(pos_BT, pos_BS, doc_BS, length, cache)
         if shared is not None:
             contexts = {kind: shared.context(context) for kind, context in contexts.items()}

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from coca_train.attention.layer_types import in_words
 from coca_train.config.schema import Config
 from coca_train.planning.cost import Cluster, Cost, n_tokens
 from coca_train.planning.gpus import GIB
@@ -12,7 +13,6 @@ from coca_train.planning.memory import GpuMemory
 from coca_train.planning.outline import Outline, outline
 from coca_train.planning.rates import ON_PAGE, rates_of
 from coca_train.planning.roofline_page import page
-from coca_train.positions.layers import in_words
 from coca_train.runtime import printing
 from coca_train.runtime.printing import percent, short
 from coca_train.schedule import Stage

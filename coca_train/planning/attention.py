@@ -20,10 +20,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
+from coca_train.attention import flex, tiled_attention
+from coca_train.attention.kernels import KERNELS, RECOMPUTE_ABOVE, Kernel, choose, is_plain
+from coca_train.attention.scores import Part, leaves, tensors_of
 from coca_train.config.schema import EngineConfig
-from coca_train.models import flex, online
-from coca_train.models.kernels import KERNELS, RECOMPUTE_ABOVE, Kernel, choose, is_plain
-from coca_train.models.scores import Part, leaves, tensors_of
 from coca_train.positions.base import Pairs
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention
@@ -63,7 +63,7 @@ def kernel_for(configured: str, device: str, calls: Calls | None = None) -> Kern
 
 @contextmanager
 def sums_ordered_as(engine: EngineConfig) -> Iterator[None]:
-    """Ask torch for deterministic algorithms where this engine does: kernels are chosen by it (models/flex.py)."""
+    """Ask torch for deterministic algorithms where this engine does: kernels are chosen by it (attention/flex.py)."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(engine.deterministic)
     try:
@@ -85,8 +85,13 @@ def _tile_work(part: Part) -> Callable[[], None]:
     """Allocates what one tile of attention needs while gradients are taken, and lets it go: float32 scores,
     probabilities and the gradients of both, and with them what a hook keeps, and what goes back along it."""
     batch, n_queries, heads, _ = part.q_BTHE.shape
-    shape_BHts = batch, heads, min(n_queries, online.query_tile([part])), min(part.k_BSGE.shape[1], online.KEY_TILE)
-    pairs = None if part.hooked is None else _pairs(part, shape_BHts)
+    shape_BHts = (
+        batch,
+        heads,
+        min(n_queries, tiled_attention.query_tile([part])),
+        min(part.k_BSGE.shape[1], tiled_attention.KEY_TILE),
+    )
+    pairs = None if part.score_mod is None else _pairs(part, shape_BHts)
 
     def work() -> None:
         four = torch.empty(4, *shape_BHts, dtype=torch.float32, device="meta")
@@ -114,7 +119,7 @@ def hook_products(part: Part) -> float:
 
 def _pairs(part: Part, shape_BHts: tuple[int, int, int, int]) -> Pairs:
     """A tile of that shape as the part's hook sees it, on the meta device."""
-    assert part.hooked is not None
+    assert part.score_mod is not None
     batch, _, t, s = shape_BHts
 
     def tile(tensors: Sequence[Tensor], n_tokens: int) -> tuple[Tensor, ...]:
@@ -127,9 +132,9 @@ def _pairs(part: Part, shape_BHts: tuple[int, int, int, int]) -> Pairs:
         None,
         torch.empty(pos_B, t, dtype=torch.int64, device="meta"),
         torch.empty(pos_B, s, dtype=torch.int64, device="meta"),
-        tuple(torch.empty(x.shape, dtype=x.dtype, device="meta") for x in part.hooked.parameters),
-        tile(part.hooked.queries, t),
-        tile(part.hooked.keys, s),
+        tuple(torch.empty(x.shape, dtype=x.dtype, device="meta") for x in part.score_mod.parameters),
+        tile(part.score_mod.queries, t),
+        tile(part.score_mod.keys, s),
     )
 
 

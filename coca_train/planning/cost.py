@@ -6,6 +6,7 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
+from coca_train.attention.rules import heads_shared
 from coca_train.config.check import RULES
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.config.schema import Config
@@ -18,7 +19,6 @@ from coca_train.planning.outline import Outline
 from coca_train.planning.rates import rates_of
 from coca_train.planning.roofline import Step
 from coca_train.planning.step import Activations, Flops, activations, flops
-from coca_train.positions.rules import heads_shared
 from coca_train.schedule import Stage, fitted
 from coca_train.tracking.throughput import Peak
 

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from coca_train.attention.kernels import KERNELS, Kernel
+from coca_train.attention.scores import Part
 from coca_train.data.batch import collate
 from coca_train.data.packings.base import Row
 from coca_train.engine.base import summed_loss
-from coca_train.models.attention import AttentionContext
-from coca_train.models.kernels import KERNELS, Kernel
+from coca_train.models.layers import AttentionContext
 from coca_train.models.memory import Memory
-from coca_train.models.scores import Part
 from coca_train.models.transformer import Transformer
 from coca_train.models.ulysses import SequenceShare
 from coca_train.planning.attention import resolved, sums_ordered_as

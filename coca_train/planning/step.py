@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
-from coca_train.models.attention import AttentionContext
-from coca_train.models.kernels import KERNELS, Kernel
+from coca_train.attention.kernels import KERNELS, Kernel
+from coca_train.models.layers import AttentionContext
 from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
 from coca_train.models.ulysses import SequenceShare

@@ -1,4 +1,4 @@
-"""How attention knows where a token stands: one file per scheme, frequencies as a second axis, visibilities a third.
+"""How attention knows where a token stands: one file per scheme, frequencies as a second axis.
 
 Nothing here imports torch before it is needed: the registries are what `--help` lists.
 """
@@ -13,17 +13,17 @@ from coca_train.config.files import Registry
 if TYPE_CHECKING:
     from coca_train.positions.base import AttentionShape, Initial, Narrow, Position
 
+
 _HERE = Path(__file__).parent
-
-
-def _registry(folder: str, tag: str) -> Registry:
-    load = lambda name: import_module(f"{__name__}.{folder}.{name}")  # noqa: E731
-    return Registry(_HERE / folder, load, tag, f"coca_train.{folder}")
-
-
-SCHEMES = _registry("schemes", "scheme")
-FREQUENCIES = _registry("frequencies", "name")
-VISIBILITIES = _registry("visibilities", "name")
+SCHEMES = Registry(
+    _HERE / "schemes", lambda name: import_module(f"{__name__}.schemes.{name}"), "scheme", "coca_train.schemes"
+)
+FREQUENCIES = Registry(
+    _HERE / "frequencies",
+    lambda name: import_module(f"{__name__}.frequencies.{name}"),
+    "name",
+    "coca_train.frequencies",
+)
 
 
 def scheme_module(name: str) -> ModuleType:

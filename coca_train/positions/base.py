@@ -98,21 +98,21 @@ class Hook(NamedTuple):
     query and head that sum up the tiles before: zeros at first, then what the last call returned. 0: pairs do not
     depend on others.
 
-    pointwise(hooked): the same thing for one pair, `(score, pair) -> score`, for FlexAttention; None where heads are
+    pointwise(score_mod): the same thing for one pair, `(score, pair) -> score`, for FlexAttention; None where heads are
     mixed, where the carry depends on scores, or where it would be slower than a loop over tiles. It looks up a tensor
     that learns no more than once, since torch has no gradient of two look-ups.
 
-    of_heads: which parameters have a row for each head, by number: of them a rank that has some heads gets its own.
+    select_heads: which parameters have a row for each head, by number: of them a rank that has some heads gets its own.
     """
 
     scores: Callable[[Pairs, Tensor], tuple[Tensor, Tensor]]
     carried: int = 0
     mixes_heads: bool = False
-    pointwise: Callable[["Hooked"], Callable[[Tensor, Pair], Tensor]] | None = None
-    of_heads: tuple[int, ...] = ()
+    pointwise: Callable[["ScoreMod"], Callable[[Tensor, Pair], Tensor]] | None = None
+    select_heads: tuple[int, ...] = ()
 
 
-class Hooked(NamedTuple):
+class ScoreMod(NamedTuple):
     """A hook and what it needs in one layer. Results, never a parameter itself (see `Position`)."""
 
     by: Hook
@@ -121,13 +121,13 @@ class Hooked(NamedTuple):
     keys: tuple[Tensor, ...] = ()  # (B, S, …) each: a tile gets those of its keys
 
 
-class Mapped(NamedTuple):
+class PositionedQK(NamedTuple):
     """What a layer's queries and keys have become."""
 
     q_BTHE: Tensor
     k_BSGE: Tensor
     terms: Terms
-    hooked: Hooked | None = None
+    score_mod: ScoreMod | None = None
 
 
 class Heads(NamedTuple):
@@ -156,14 +156,14 @@ class LayerPosition(nn.Module):
     that `tokens` uses stand in a module of their own, whose call is where that engine lends them.
     """
 
-    tokens_of_heads = False  # what `tokens` gives has the query heads as its third dimension
+    tokens_per_head = False  # what `tokens` gives has the query heads as its third dimension
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
         super().__init__()
         self.settings = settings
         self.shape = shape
 
-    def condense(self, k_BSGP: Tensor) -> Tensor:
+    def reduce_keys(self, k_BSGP: Tensor) -> Tensor:
         """Projected keys to what the cache holds and all else is made of, (B, S, G, K)."""
         return k_BSGP
 
@@ -176,7 +176,7 @@ class LayerPosition(nn.Module):
         """What this layer adds to the scaled scores. Queries and keys are not yet rotated."""
         return position.terms(tables)
 
-    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked | None:
+    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod | None:
         """The hook that rewrites the scores, and what it needs. tokens: what `tokens` has made of all keys in hand."""
         return None
 
@@ -188,11 +188,11 @@ class LayerPosition(nn.Module):
         tables: Any,
         project: Projections,
         tokens: tuple[Tensor, ...] = (),
-    ) -> Mapped:
+    ) -> PositionedQK:
         """Queries and cached keys to what the dot product takes, and what is done to its result. A sharded engine lends
         the layer's parameters for this call, so all methods above but `tokens` are called in it."""
         terms = self.terms(position, q_BTHD, k_BSGK, tables, project)
-        return Mapped(*position.rotate(q_BTHD, k_BSGK, tables), terms, self.hooked(q_BTHD, tables, tokens))
+        return PositionedQK(*position.rotate(q_BTHD, k_BSGK, tables), terms, self.score_mod(q_BTHD, tables, tokens))
 
 
 class Position(nn.Module):
@@ -210,7 +210,7 @@ class Position(nn.Module):
     carries = False  # its hook does: all that a query sees must be one view, as the carry runs along it
     # `rotate` is all it does; k' follows from key, position and length, and can be cached. Its tables are tuples of
     # tensors (B, T, …), a row for each position.
-    settles_keys = False
+    caches_rotated_keys = False
     mixes_heads = False  # its hook does: no rank can have some of the heads only
     layer_class: type[LayerPosition] = LayerPosition
 
@@ -226,7 +226,7 @@ class Position(nn.Module):
 
     @property
     def projected_key_dim(self) -> int:
-        """P: width of one head of the key projection; more than K where the layers condense it."""
+        """P: width of one head of the key projection; more than K where the layers reduce_keys it."""
         return self.key_dim
 
     @property
@@ -264,7 +264,7 @@ class Position(nn.Module):
         """Map queries and cached keys to what the dot product takes: q_BTHE, k_BSGE."""
         return q_BTHD, k_BSGK
 
-    def of_heads(self, tables: Any, heads: Heads) -> Any:
+    def select_heads(self, tables: Any, heads: Heads) -> Any:
         """The tables that `rotate` takes, for some of the heads. Tables without heads, and `Terms`, are left."""
         return tables
 

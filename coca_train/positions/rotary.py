@@ -21,7 +21,7 @@ from coca_train.positions.known import on
 PIECE = 2**17  # elements of float32 work alive at once: half a MiB, which stays in the cache
 
 
-class Turn(NamedTuple):
+class CosSin(NamedTuple):
     """A rotation for every position, float32, already multiplied by the temperature.
 
     Both halves of the width are spelled out, so that R x = x * cos + swap(x) * sin in two passes.
@@ -45,17 +45,17 @@ def angles(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
     return places(pos_BT, spectrum)[..., None] * on(spectrum.inv_freq_J, pos_BT.device)
 
 
-def turn(pos_BT: Tensor, spectrum: Spectrum) -> Turn:
+def cos_sin(pos_BT: Tensor, spectrum: Spectrum) -> CosSin:
     """The rotation at each position; one table for all heads and layers."""
     angle_BT1J = angles(pos_BT, spectrum)[:, :, None, :]
     cos_BT1J, sin_BT1J = angle_BT1J.cos() * spectrum.temperature, angle_BT1J.sin() * spectrum.temperature
-    return Turn(torch.cat((cos_BT1J, cos_BT1J), -1), torch.cat((-sin_BT1J, sin_BT1J), -1), spectrum.temperature)
+    return CosSin(torch.cat((cos_BT1J, cos_BT1J), -1), torch.cat((-sin_BT1J, sin_BT1J), -1), spectrum.temperature)
 
 
-def turns(pos_BT: Tensor, pos_BS: Tensor, spectrum: Spectrum) -> tuple[Turn, Turn]:
+def query_and_key_tables(pos_BT: Tensor, pos_BS: Tensor, spectrum: Spectrum) -> tuple[CosSin, CosSin]:
     """The rotations of queries and keys; computed once when both are the same tensor."""
-    query = turn(pos_BT, spectrum)
-    return query, query if pos_BS is pos_BT else turn(pos_BS, spectrum)
+    query = cos_sin(pos_BT, spectrum)
+    return query, query if pos_BS is pos_BT else cos_sin(pos_BS, spectrum)
 
 
 def in_pieces(made: Callable[..., Tensor], x_BTHR: Tensor, *tables: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def rotate(x_BTHR: Tensor, cos_BT1R: Tensor, sin_BT1R: Tensor) -> Tensor:
     return torch.addcmul(x_BTHR * cos_BT1R, swap(x_BTHR), sin_BT1R)
 
 
-def apply(x_BTHD: Tensor, turn: Turn) -> Tensor:
+def apply(x_BTHD: Tensor, turn: CosSin) -> Tensor:
     """Rotate the first R of the D features, scale the rest by the temperature; same dtype as x."""
     width = turn.cos_BT1R.shape[-1]
     if width == x_BTHD.shape[-1]:
@@ -103,7 +103,7 @@ def apply(x_BTHD: Tensor, turn: Turn) -> Tensor:
 class Rotary(Position):
     """What rotary schemes share: how much of a head they turn, and by which frequencies."""
 
-    settles_keys = True
+    caches_rotated_keys = True
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
         super().__init__(settings, shape)

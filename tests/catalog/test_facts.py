@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.models.kernels import KERNELS, choose
+from coca_train.attention.kernels import KERNELS, choose
 from coca_train.planning.catalog.entries import entries
 from coca_train.planning.catalog.facts import DTYPE, facts
 from coca_train.planning.catalog.pages import example

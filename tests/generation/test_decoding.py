@@ -9,15 +9,15 @@ from itertools import pairwise
 import pytest
 import torch
 
+from coca_train.attention.kernels import sdpa
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import ConfigError
-from coca_train.extending.parts import refused, shipped
 from coca_train.models import generation
 from coca_train.models.generation import _next_logits
 from coca_train.models.init import init_weights
-from coca_train.models.kernels import sdpa
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
+from coca_train.testing.parts import refused, shipped
 from coca_train.vary import vary
 from tests.cases import sampled, slow_unless
 
@@ -213,7 +213,7 @@ def watched(attention, x_BTC, context):
 @pytest.mark.parametrize("visibility", ["causal", "sliding_window"])
 def test_tables_made_ahead_are_those_of_every_token(scheme, frequencies, visibility, monkeypatch):
     """Some tokens at a time, and in a last stretch up to the length."""
-    monkeypatch.setattr("coca_train.models.kept.AHEAD", 5)
+    monkeypatch.setattr("coca_train.models.cache.AHEAD", 5)
     model = build(visible(scheme, visibility, frequencies))
     made = []
     model.position.register_forward_hook(lambda _, given, tables: made.append(given[0].shape[1]))

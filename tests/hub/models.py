@@ -8,13 +8,13 @@ import torch
 import transformers
 
 from coca_train import positions
+from coca_train.attention import visibilities
+from coca_train.attention.layer_types import UNIFORM
 from coca_train.config.older import model_config
 from coca_train.config.schema import LayersConfig
 from coca_train.hub import own_json, transformers_side
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.weights import Source
-from coca_train.positions import visibilities
-from coca_train.positions.layers import UNIFORM
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from coca_train.attention import visibilities
 from coca_train.evaluation.variants import Variant
-from coca_train.positions import visibilities
 
 SEGMENT_BOOST = 0.25  # of the NLL where the visibility is `segments`
 

@@ -12,12 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from coca_train import positions
+from coca_train.attention import kernels, scores, visibilities
 from coca_train.data.batch import collate
 from coca_train.data.packings.base import Row
-from coca_train.extending.parts import MODEL, VOCAB, shipped
-from coca_train.models import kernels, scores
 from coca_train.models.transformer import Transformer
-from coca_train.positions import known, visibilities
+from coca_train.positions import known
+from coca_train.testing.parts import MODEL, VOCAB, shipped
 
 T = 40
 META = torch.device("meta")

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from coca_train.attention.scores import Part
 from coca_train.engine.base import parameters_on_meta
-from coca_train.models.scores import Part
 from coca_train.models.transformer import build_model
 from coca_train.planning.dispatch import DeviceChoices
 from tests.planning.conftest import configure

@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from coca_train.extending.parts import shipped
-from coca_train.models.attention import AttentionContext
-from coca_train.models.scores import Part
+from coca_train.attention.scores import Part
+from coca_train.attention.visibility import Layout, Rule
+from coca_train.models.layers import AttentionContext
 from coca_train.models.transformer import build_model
 from coca_train.planning import step
 from coca_train.planning.attention import kernel_for
 from coca_train.planning.step import Activations, Watch, activations
 from coca_train.positions.base import Terms
 from coca_train.positions.known import extent
-from coca_train.positions.visibility import Layout, Rule
+from coca_train.testing.parts import shipped
 from tests.planning.conftest import TINY, configure, outlined
 
 SMALL = (*TINY, "model.n_layers=2", "train.micro_batch_size=2")

@@ -5,7 +5,6 @@ from functools import cache
 
 import pytest
 
-from coca_train.extending.parts import shipped
 from coca_train.planning import host
 from coca_train.planning.collectives import Collective, collectives, update
 from coca_train.planning.count import ATTENTION, LOSS, Count
@@ -18,6 +17,7 @@ from coca_train.planning.roofline_page import page
 from coca_train.planning.states import ParameterCounts
 from coca_train.planning.step import flops
 from coca_train.schedule import resolve
+from coca_train.testing.parts import shipped
 from tests.planning.conftest import TINY, configure, outlined
 
 BF16 = outlined(*TINY, "position=rope").dtype

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.extending import parts
 from coca_train.positions import frequencies
 from coca_train.positions.frequencies import clex
+from coca_train.testing import parts
 from tests.positions import learned_frequencies as learned
 from tests.positions import support
 

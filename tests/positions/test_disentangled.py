@@ -9,10 +9,10 @@ from transformers import DebertaConfig
 from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention, build_relative_position
 
 from coca_train import positions
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
 from coca_train.positions.base import Projections
 from coca_train.positions.schemes import disentangled
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 
 SETTINGS = {"scheme": "disentangled", "max_distance": 3}
 T = 7

@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
-from coca_train.models import kernels
+from coca_train.attention import kernels
+from coca_train.attention.scores import part_of
+from coca_train.attention.visibility import Keep, Visibility
 from coca_train.models.cache import KVCache
-from coca_train.models.scores import part_of
 from coca_train.positions import initials
 from coca_train.positions.base import Pairs
 from coca_train.positions.schemes.fox import FORGET
-from coca_train.positions.visibility import Keep, Visibility
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.models.conftest import LLAMA
 from tests.models.conftest import build as build_model
 from tests.positions import pairwise
@@ -95,14 +95,14 @@ def test_flex_equals_the_definition(n_queries, documents):
     doc = torch.stack([torch.arange(21) // 8, torch.arange(21) // 13]) if documents else None
     (layout,) = Visibility(None).layouts(pos[:, -n_queries:], pos, doc)
     mapped = layer(scheme, q[:, -n_queries:], k, None, parts.projections(scheme), parts.tokens(layer, k))
-    views = [part_of(mapped._replace(hooked=detached(mapped.hooked)), layout)]
+    views = [part_of(mapped._replace(score_mod=detached(mapped.score_mod)), layout)]
     assert kernels.choose(views, 21, "cuda") == "flex"
     exact = kernels.eager(views, v, 0.25)
     torch.testing.assert_close(kernels.KERNELS["flex"](views, v, 0.25), exact, rtol=1e-4, atol=1e-5)
 
 
-def detached(hooked):
-    return hooked._replace(keys=tuple(x.detach() for x in hooked.keys))
+def detached(score_mod):
+    return score_mod._replace(keys=tuple(x.detach() for x in score_mod.keys))
 
 
 def test_far_sums_keep_their_digits():

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from coca_train.extending import parts
 from coca_train.positions import frequencies
 from coca_train.positions.schemes import alibi
+from coca_train.testing import parts
 from tests.golden import make, terms, visibilities
 from tests.positions import support
 

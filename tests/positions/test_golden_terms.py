@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.extending import parts
 from coca_train.positions.base import AttentionShape, Projections
+from coca_train.testing import parts
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden/terms.json").read_text(encoding="utf-8"))
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise
 
 BOTH = ["kerple_log", "kerple_power"]

@@ -7,9 +7,9 @@ import torch
 from pydantic import ValidationError
 
 from coca_train.evaluation.variants import after_training, variants
-from coca_train.extending.frequency import FrequencyContract
 from coca_train.positions import frequencies
 from coca_train.settings import load
+from coca_train.testing.frequency import FrequencyContract
 from tests.positions import support
 
 LLAMA_3_1 = {"theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

@@ -13,8 +13,8 @@ formulas in 40 digits and a reader that takes token after token.
 import pytest
 import torch
 
-from coca_train.extending import parts
-from coca_train.positions import visibilities, visibility
+from coca_train.attention import visibilities, visibility
+from coca_train.testing import parts
 from tests.positions import support
 
 CAUSAL = torch.ones(40, 40, dtype=torch.bool).tril()

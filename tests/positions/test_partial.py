@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from coca_train.config.messages import ConfigError
-from coca_train.extending import parts
 from coca_train.positions import frequencies
 from coca_train.settings import load
+from coca_train.testing import parts
 from tests.positions import support
 
 

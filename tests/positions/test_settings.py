@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from coca_train import positions
-from coca_train.extending import parts
 from coca_train.positions import frequencies
 from coca_train.runtime.errors import UserError
+from coca_train.testing import parts
 from tests.positions import support
 
 MODEL = replace(parts.MODEL, d_model=64)

@@ -8,10 +8,10 @@ from pydantic import ValidationError
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from coca_train import positions
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
 from coca_train.positions.schemes import tupe
 from coca_train.runtime.errors import UserError
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise
 from tests.positions.test_settings import MODEL
 

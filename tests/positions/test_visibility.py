@@ -7,13 +7,13 @@ import random
 
 import torch
 
-from coca_train.extending import parts
-from coca_train.extending.visibility import VisibilityContract
-from coca_train.positions import VISIBILITIES, visibilities
+from coca_train.attention import VISIBILITIES, visibilities
+from coca_train.attention.visibility import may_see, seen
 from coca_train.positions.base import AttentionShape, Position
 from coca_train.positions.known import rising
-from coca_train.positions.visibility import may_see, seen
 from coca_train.settings import load
+from coca_train.testing import parts
+from coca_train.testing.visibility import VisibilityContract
 
 
 class TestCausal(VisibilityContract):

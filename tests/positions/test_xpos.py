@@ -8,9 +8,9 @@ import torch
 from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
 
 from coca_train import positions
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
 from coca_train.runtime.errors import UserError
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise, support
 from tests.positions.test_settings import MODEL
 

@@ -17,8 +17,8 @@ from coca_train.hub import config_json
 from coca_train.hub.export_files.modeling_coca import CACHE, KNOWN, check_cache
 from coca_train.hub.installed.configuration import CocaTrainConfig
 from coca_train.hub.installed.past import Past
-from coca_train.models.attention import AttentionContext
 from coca_train.models.init import init_parameter
+from coca_train.models.layers import AttentionContext
 
 
 class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from coca_train import positions
-from coca_train.models.kernels import choose
-from coca_train.models.scores import Part
+from coca_train.attention import visibilities
+from coca_train.attention.kernels import choose
+from coca_train.attention.scores import Part
+from coca_train.attention.visibility import seen
 from coca_train.models.transformer import Transformer
 from coca_train.planning.attention import hook_products
 from coca_train.planning.catalog.entries import Entry, entries
 from coca_train.planning.catalog.reference import LayerTensors, ReferenceModel, layer, on
-from coca_train.positions import frequencies, visibilities
+from coca_train.positions import frequencies
 from coca_train.positions.base import AttentionShape
-from coca_train.positions.visibility import seen
 from coca_train.runtime.errors import UserError
 
 SHORT, LONG = 512, 4096  # windows that paths are asked for at, and shares of work and memory taken at (LONG) [tokens]
@@ -134,7 +135,7 @@ def products(part: Part, v_BTGD: Tensor, kernel: str) -> float:
 def _numbers(given: LayerTensors) -> int:
     """Numbers in all tensors of a layer; what is there twice counts once."""
     (part,) = given.parts
-    handed = _tensors((part.q_BTHE, part.k_BSGE, part.terms, part.hooked, given.v_BTGD))
+    handed = _tensors((part.q_BTHE, part.k_BSGE, part.terms, part.score_mod, given.v_BTGD))
     return sum({t.untyped_storage().data_ptr(): t.numel() for t in handed}.values())
 
 

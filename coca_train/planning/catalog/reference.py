@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from coca_train import positions
+from coca_train.attention import visibilities
+from coca_train.attention.scores import Part, part_of
+from coca_train.attention.visibility import Visibility
 from coca_train.config.interpolate import resolve
 from coca_train.config.schema import Config, ModelConfig
-from coca_train.models.scores import Part, part_of
 from coca_train.planning.catalog.entries import Entry
-from coca_train.positions import frequencies, visibilities
+from coca_train.positions import frequencies
 from coca_train.positions.base import AttentionShape, Projections
-from coca_train.positions.visibility import Visibility
 from coca_train.settings import load
 
 _TYPED = {

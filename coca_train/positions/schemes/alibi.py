@@ -81,7 +81,7 @@ class Scheme(Position):
         slope_H = slope_H.double() * math.sqrt(self.shape.head_dim)
         return Folded(slope_H, pos_BT[..., None] * slope_H, pos_BS)
 
-    def of_heads(self, tables: Folded | Terms, heads: Heads) -> Folded | Terms:
+    def select_heads(self, tables: Folded | Terms, heads: Heads) -> Folded | Terms:
         """Slopes of the heads, where they are folded."""
         if isinstance(tables, Terms):
             return tables

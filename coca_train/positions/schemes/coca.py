@@ -54,14 +54,14 @@ class Settings:
 class Tables(NamedTuple):
     """The rotation of the query, and what t is multiplied with to give the two halves of k'."""
 
-    query: rotary.Turn
+    query: rotary.CosSin
     key_BS1D: Tensor
 
 
 class Layer(LayerPosition):
     """Averages the halves of a projection of full width."""
 
-    def condense(self, k_BSGP: Tensor) -> Tensor:
+    def reduce_keys(self, k_BSGP: Tensor) -> Tensor:
         """W_T x at half width; means are float32 or wider, so that training rounds k' alone."""
         # The result is averaged and not W_T, which would spare half of a small product: an adapter (LoRA) and a norm of
         # the heads (qk_norm) stand between them, and runs begun so go on bit for bit.
@@ -92,7 +92,7 @@ class Scheme(rotary.Rotary):
     def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
         spectrum = self.frequencies(length)
-        query, key = rotary.turns(pos_BT, pos_BS, spectrum)
+        query, key = rotary.query_and_key_tables(pos_BT, pos_BS, spectrum)
         cos_BS1J, sin_BS1J = key.cos_BT1R.chunk(2, -1)[0], key.sin_BT1R.chunk(2, -1)[1]
         if self.settings.variant == "strict":
             return Tables(query, torch.cat((cos_BS1J, sin_BS1J), -1))

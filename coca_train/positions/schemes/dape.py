@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT
 from coca_train.positions._kerple import LOWEST, held
-from coca_train.positions.base import AttentionShape, Hook, Hooked, Initial, LayerPosition, Pairs, Position
+from coca_train.positions.base import AttentionShape, Hook, Initial, LayerPosition, Pairs, Position, ScoreMod
 from coca_train.positions.schemes import fire, kerple_log
 from coca_train.positions.schemes.alibi import slopes
 
@@ -107,11 +107,11 @@ class Layer(LayerPosition):
         self.b_in = nn.Parameter(torch.empty(settings.mlp_width))
         self.w_out = nn.Parameter(torch.empty(shape.n_heads, settings.mlp_width))
 
-    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked:
+    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
         """Copies of the parameters, float32 or wider: the kernel reads them when ZeRO 3 has taken them."""
         dtype = torch.promote_types(self.w_in.dtype, torch.float32)
         mlp = (p.to(dtype, copy=True) for p in (self.w_in, self.b_in, self.w_out))
-        return Hooked(self.hook, (*mlp, *((tables,) if self.bias is None else self.bias())))
+        return ScoreMod(self.hook, (*mlp, *((tables,) if self.bias is None else self.bias())))
 
 
 class Scheme(Position):

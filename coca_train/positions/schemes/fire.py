@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import AttentionShape, Hook, Hooked, Initial, LayerPosition, Pairs, Position
+from coca_train.positions.base import AttentionShape, Hook, Initial, LayerPosition, Pairs, Position, ScoreMod
 
 EPS = 1e-6
 
@@ -68,7 +68,7 @@ def _psi(x: Tensor, c_1: Tensor) -> Tensor:
     return (c_1 * x).abs().log1p()
 
 
-FIRE = Hook(interpolate, of_heads=(4,))  # w2
+FIRE = Hook(interpolate, select_heads=(4,))  # w2
 
 
 class Function(nn.Module):
@@ -95,9 +95,9 @@ class Layer(LayerPosition):
         super().__init__(settings, shape)
         self.function = Function(shape.n_heads, settings.mlp_width, settings.threshold)
 
-    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked:
+    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
         """What is learned, for all pairs."""
-        return Hooked(FIRE, self.function())
+        return ScoreMod(FIRE, self.function())
 
 
 class Scheme(Position):

@@ -31,8 +31,8 @@ class Settings:
 class Tables(NamedTuple):
     """The rotations of queries and keys."""
 
-    query: rotary.Turn
-    key: rotary.Turn
+    query: rotary.CosSin
+    key: rotary.CosSin
 
 
 class Scheme(rotary.Rotary):
@@ -41,7 +41,7 @@ class Scheme(rotary.Rotary):
     def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
         spectrum = self.frequencies(length)
-        return Tables(*rotary.turns(pos_BT, pos_BS, spectrum))
+        return Tables(*rotary.query_and_key_tables(pos_BT, pos_BS, spectrum))
 
 
 def from_transformers(rotary_pct: float, frequencies: dict[str, Any]) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from coca_train.positions._waves import waves, width_problems
 from coca_train.positions.base import (
     AttentionShape,
     LayerPosition,
-    Mapped,
     Position,
+    PositionedQK,
     Problem,
     Projections,
     Terms,
@@ -91,14 +91,14 @@ class Layer(LayerPosition):
         tables: Tables,
         project: Projections,
         tokens: tuple[Tensor, ...] = (),
-    ) -> Mapped:
+    ) -> PositionedQK:
         """K = E = D."""
         dtype = q_BTHD.dtype
         heads = project.heads.query
         r_RHD = F.linear(tables.s_RC.to(dtype), self.w_r.to(dtype)).unflatten(-1, (self.shape.n_heads, -1))[:, heads]
         u_HD, v_HD = (self.u, self.v) if tables.u_HD is None or tables.v_HD is None else (tables.u_HD, tables.v_HD)
         u_HD, v_HD = u_HD[heads].to(dtype), v_HD[heads].to(dtype)
-        return Mapped(q_BTHD + u_HD, k_BSGK, Terms(query=(q_BTHD + v_HD, r_RHD)))
+        return PositionedQK(q_BTHD + u_HD, k_BSGK, Terms(query=(q_BTHD + v_HD, r_RHD)))
 
 
 class Scheme(Position):

@@ -82,7 +82,7 @@ class Scheme(Position):
         bias_RH = self.table[on(self.buckets_R, self.table.device)]
         return Tables(query.unflatten(-1, width), key.unflatten(-1, width), bias_RH.T.to(dtype))
 
-    def of_heads(self, tables: Tables, heads: Heads) -> Tables:
+    def select_heads(self, tables: Tables, heads: Heads) -> Tables:
         """Both projections of the positions."""
         key_BSGD = tables.key_BSGD.repeat_interleave(heads.repeats, dim=2)[:, :, heads.key]
         return tables._replace(query_BTHD=tables.query_BTHD[:, :, heads.query], key_BSGD=key_BSGD)

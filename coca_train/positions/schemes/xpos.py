@@ -51,8 +51,8 @@ class Settings:
 class Tables(NamedTuple):
     """Rotations of queries and keys with their powers of ζ multiplied in, and how many tokens they span."""
 
-    query: rotary.Turn
-    key: rotary.Turn
+    query: rotary.CosSin
+    key: rotary.CosSin
     span: int
     reach: tuple[bool, bool]  # whether float16, and the other dtypes, go as far; known here, as the span may differ
 
@@ -60,7 +60,7 @@ class Tables(NamedTuple):
 class Scheme(rotary.Rotary):
     """Rotates queries and keys; lets queries fade and keys grow with the position."""
 
-    settles_keys = False  # the centre moves with the positions in hand
+    caches_rotated_keys = False  # the centre moves with the positions in hand
 
     def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
@@ -71,7 +71,7 @@ class Scheme(rotary.Rotary):
         if spectrum.positions_N is not None:
             first, last = 0.0, spectrum.end
         centre = (first + last) // 2
-        query, key = rotary.turns(pos_BT, pos_BS, spectrum)
+        query, key = rotary.query_and_key_tables(pos_BT, pos_BS, spectrum)
         query = _scaled(query, self._powers(place_BT - centre))
         key = _scaled(key, self._powers(centre - place_BS))
         span = math.ceil(last - first) + 1
@@ -110,5 +110,5 @@ class Scheme(rotary.Rotary):
         )
 
 
-def _scaled(turn: rotary.Turn, power_BT1R: Tensor) -> rotary.Turn:
+def _scaled(turn: rotary.CosSin, power_BT1R: Tensor) -> rotary.CosSin:
     return turn._replace(cos_BT1R=turn.cos_BT1R * power_BT1R, sin_BT1R=turn.sin_BT1R * power_BT1R)

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import AttentionShape, Hook, Hooked, Initial, LayerPosition, Pairs, Position
+from coca_train.positions.base import AttentionShape, Hook, Initial, LayerPosition, Pairs, Position, ScoreMod
 
 INITIAL: dict[str, Initial] = {"a": lambda a_H, generator: a_H.fill_(1.0)}
 
@@ -60,10 +60,10 @@ class Layer(LayerPosition):
         gate_BSH = self.gate(x_BSC)
         return (gate_BSH.to(torch.promote_types(gate_BSH.dtype, torch.float32)).sigmoid(),)
 
-    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked:
+    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
         a_H = self.strength()
         power = torch.full((1,), self.settings.power, dtype=a_H.dtype, device=a_H.device)
-        return Hooked(CLOSE, (a_H, power), keys=tokens)
+        return ScoreMod(CLOSE, (a_H, power), keys=tokens)
 
 
 class Scheme(Position):
