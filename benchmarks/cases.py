@@ -213,7 +213,7 @@ def scheme(name: str, setup: Setup) -> Work:
         layouts = rules.layouts(pos_BT, pos_BT)
         views = [(position(layout.pos_BT, layout.pos_BS, n_tokens), layout) for layout in layouts]
         context = AttentionContext(position, KERNELS[kernel], views, None)
-        module(position.embed(x_BTC, layouts[0].text_BT), context).sum().backward()
+        module(position.embed(x_BTC, layouts[0].text_queries), context).sum().backward()
 
     return work
 

@@ -26,7 +26,7 @@ from coca_train.attention.scores import (
     tensors_of,
 )
 from coca_train.attention.tiled_attention import tiled
-from coca_train.attention.visibility import may_see
+from coca_train.attention.visibility import CAUSAL, may_see
 
 QUERY_BLOCK = 128  # rows of scores alive at once in `blocked` [queries]
 MASK_BLOCK = 512  # rows of the mask alive at once in `sdpa` behind a cache [queries]
@@ -40,8 +40,9 @@ Kernel = Callable[[Sequence[Part], Tensor, float], Tensor]
 def is_plain(parts: Sequence[Part]) -> bool:
     """Whether a causal mask and q'·k' are all there is, so that any fused kernel serves."""
     first = parts[0]
-    has_terms = any(term is not None for term in first.terms)  # in words that Dynamo of torch 2.11 follows
-    return len(parts) == 1 and not has_terms and first.score_mod is None and first.layout.is_causal_only
+    if len(parts) > 1 or first.score_mod is not None or first.layout.rule != CAUSAL or first.layout.doc_BS is not None:
+        return False
+    return not any(term is not None for term in first.terms)  # in words that Dynamo of torch 2.11 follows
 
 
 def _rows(
@@ -109,8 +110,9 @@ def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     q_BHTE = q_BTHE.transpose(1, 2)
     k_BHSE, v_BHSD = (x.transpose(1, 2) for x in (part.k_BSGE, v_BSGD))
     # torch's kernels for float32 on CUDA know no groups, and what it takes instead holds T x S scores.
-    grouped = k_BHSE.shape[1] != n_heads and q_BHTE.dtype in HALF
-    if not grouped:
+    groups = k_BHSE.shape[1] != n_heads
+    grouped = groups and q_BHTE.dtype in HALF
+    if groups and not grouped:
         k_BHSE, v_BHSD = repeat_heads(k_BHSE, n_heads), repeat_heads(v_BHSD, n_heads)
     padded = q_BHTE.shape[-1] - width
     if padded:  # fused kernels want one width for q, k and v

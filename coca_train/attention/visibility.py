@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coca_train.positions import known
 from coca_train.positions.base import Problem
-from coca_train.positions.known import Extent
+from coca_train.positions.token_positions import Positions
 
 
 class Rule(NamedTuple):
@@ -45,28 +44,37 @@ class Keep(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A view of actual tokens. Positions are integers."""
+    """A view of actual tokens."""
 
     rule: Rule
-    text_BT: Tensor  # where the queries and keys stand in the text: for the rule
-    text_BS: Tensor
-    pos_BT: Tensor  # where the scheme takes them to stand
-    pos_BS: Tensor
+    text_queries: Positions  # where queries and keys stand in the text: for the rule
+    text_keys: Positions
+    queries: Positions  # where the scheme takes them to stand
+    keys: Positions
     doc_BS: Tensor | None  # document of every key; None: one document
-    rising: bool  # text positions rise by one from key to key of a document
     as_text: bool  # the scheme sees the positions of the text
-    extent: Extent  # of text_BS
-    made: dict[str, Any]  # by a kernel, for all layers of a forward
+    made: dict[str, Any]  # what a kernel makes once for all layers of a forward
+
+    @property
+    def text_BT(self) -> Tensor:
+        return self.text_queries.pos_BT
+
+    @property
+    def text_BS(self) -> Tensor:
+        return self.text_keys.pos_BT
+
+    @property
+    def pos_BT(self) -> Tensor:
+        return self.queries.pos_BT
+
+    @property
+    def pos_BS(self) -> Tensor:
+        return self.keys.pos_BT
 
     @property
     def contiguous(self) -> bool:
         """Whether the distance of a pair, as the scheme sees it, is that of the indices."""
-        return self.rising and self.as_text
-
-    @property
-    def is_causal_only(self) -> bool:
-        """Whether causality hides all that is hidden."""
-        return self.rule == CAUSAL and self.doc_BS is None
+        return self.text_keys.contiguous and self.as_text
 
 
 class Visibility:
@@ -98,29 +106,34 @@ class Visibility:
         """Pairs that are seen in a text of this length, of those that causality leaves."""
         return sum(_n_pairs(rule, length) for rule, _, _ in self.views()) / _n_pairs(CAUSAL, length)
 
-    def place(self, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Positions and documents, where the visibility makes new ones: of each token by its own."""
-        return pos_BT, pos_BS, doc_BS
+    def place(
+        self, queries: Positions, keys: Positions, doc_BS: Tensor | None
+    ) -> tuple[Positions, Positions, Tensor | None]:
+        """Return positions and documents, where the visibility makes new ones: of each token by its own."""
+        return queries, keys, doc_BS
 
     def problems(self, position: Any) -> list[Problem]:
         """Why it cannot go with a scheme: position is an instance built from the scheme's settings."""
         return []
 
-    def layouts(self, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None = None) -> tuple[Layout, ...]:
-        """The views of actual tokens."""
-        text_BT, text_BS, doc_BS = self.place(pos_BT, pos_BS, doc_BS)
-        rose, layouts = known.rising(text_BS, doc_BS), []
-        queries, keys = known.extent(text_BT), known.extent(text_BS)
+    def layouts(
+        self, queries: Tensor | Positions, keys: Tensor | Positions, doc_BS: Tensor | None = None
+    ) -> tuple[Layout, ...]:
+        """Return the views of actual tokens. Positions that come as tensors are measured first."""
+        given_keys = Positions.of(keys, doc_BS)
+        given_queries = given_keys if queries is keys else Positions.of(queries)
+        text_queries, text_keys, doc_BS = self.place(given_queries, given_keys, doc_BS)
+        layouts = []
         for rule, cap, query_limit in self.views():
-            as_text = cap is None and query_limit is None
-            seen_BT, seen_BS = text_BT, text_BS
+            seen_queries, seen_keys = text_queries, text_keys
             if cap is not None:
-                seen_BT = known.note(torch.full_like(text_BT, cap), known.Extent(cap, cap))
-                seen_BS = known.note(torch.zeros_like(text_BS), known.Extent(0, 0))
+                seen_queries = Positions(torch.full_like(text_queries.pos_BT, cap), cap, cap, False)
+                seen_keys = Positions(torch.zeros_like(text_keys.pos_BT), 0, 0, False)
             elif query_limit is not None:
-                limited = known.Extent(*(min(end, query_limit) for end in queries))
-                seen_BT = known.note(text_BT.clamp(max=query_limit), limited)
-            layouts.append(Layout(rule, text_BT, text_BS, seen_BT, seen_BS, doc_BS, rose, as_text, keys, {}))
+                first, last = (min(end, query_limit) for end in (text_queries.first, text_queries.last))
+                seen_queries = Positions(text_queries.pos_BT.clamp(max=query_limit), first, last, False)
+            as_text = cap is None and query_limit is None
+            layouts.append(Layout(rule, text_queries, text_keys, seen_queries, seen_keys, doc_BS, as_text, {}))
         return tuple(layouts)
 
 
@@ -159,7 +172,7 @@ def may_see(layout: Layout, queries: slice, keys: slice) -> bool:
     first_query, last_query = (n_keys - n_queries + at for at in (queries.start, queries.stop - 1))
     if keys.start > last_query:
         return False
-    if not layout.rising:
+    if not layout.text_keys.contiguous:
         return True
     nearest, farthest = max(0, first_query - keys.stop + 1), last_query - keys.start
     if layout.rule.window is not None and nearest >= layout.rule.window:
@@ -168,14 +181,14 @@ def may_see(layout: Layout, queries: slice, keys: slice) -> bool:
         return False
     if layout.rule.first is None or layout.doc_BS is not None:  # every document has its own first tokens
         return True
-    return layout.extent.first + keys.start < layout.rule.first
+    return layout.text_keys.first + keys.start < layout.rule.first
 
 
 def all_seen(layout: Layout, queries: slice, keys: slice) -> bool:
     """True where all of these pairs are seen, as far as indices alone can tell; cheap."""
     n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
     first_query, last_query = (n_keys - n_queries + at for at in (queries.start, queries.stop - 1))
-    if not layout.rising or layout.doc_BS is not None or keys.stop - 1 > first_query:
+    if not layout.text_keys.contiguous or layout.doc_BS is not None or keys.stop - 1 > first_query:
         return False
     nearest, farthest = first_query - keys.stop + 1, last_query - keys.start
     if layout.rule.window is not None and farthest >= layout.rule.window:
@@ -183,4 +196,4 @@ def all_seen(layout: Layout, queries: slice, keys: slice) -> bool:
     if nearest < layout.rule.beyond:
         return False
     # The last key of the tile stands no further than this, in whichever row.
-    return layout.rule.first is None or layout.extent.last - (n_keys - keys.stop) < layout.rule.first
+    return layout.rule.first is None or layout.text_keys.last - (n_keys - keys.stop) < layout.rule.first

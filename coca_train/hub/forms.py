@@ -7,7 +7,6 @@ from typing import Any
 from coca_train.hub import families, own_json
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.options import Form
-from coca_train.positions.frequencies import frequency_module
 from coca_train.positions.hugging_face import NotTheSame, Words, rotation
 from coca_train.runtime.errors import UserError
 from coca_train.schedule import Stage
@@ -99,7 +98,7 @@ def outlook(architecture: Architecture, family: str = "", place: str = FREQUENCI
 def _word(architecture: Architecture, family: str, place: str) -> str:
     """The option of a training that makes an architecture native, as its frequencies say (NATIVE); "": none does."""
     scaling = getattr(architecture.position, "frequencies", None)
-    if scaling is None or not (wanted := getattr(frequency_module(scaling.name), "NATIVE", {})):
+    if scaling is None or not (wanted := scaling.NATIVE):
         return ""
     position = replace(architecture.position, frequencies=replace(scaling, **wanted))
     if _native(replace(architecture, position=position), family, []) is None:

@@ -28,6 +28,7 @@ from coca_train.config.schema import OWN
 from coca_train.models.layers import Attention, logit_scale
 from coca_train.models.transformer import Transformer
 from coca_train.positions.base import Position, Projections
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime.errors import UserError
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float16: 1e-2}  # of the output's largest value
@@ -156,7 +157,7 @@ def _certify(model: Transformer, kind: str, device: torch.device, dtype: torch.d
     definition = _attend(model, kind, exact, pos_BT, "eager", *own)
     plain = _attend(model, kind, exact, pos_BT, "eager", EVERYTHING)
     x_BTC = torch.zeros(1, n, model.config.d_model, device=device, dtype=dtype)
-    embeds = not torch.equal(position.embed(x_BTC, pos_BT), position.embed(x_BTC, 0 * pos_BT))
+    embeds = not torch.equal(*(position.embed(x_BTC, Positions.of(pos)) for pos in (pos_BT, 0 * pos_BT)))
     shift_error = 0.0
     if position.relative:
         shift_error = _difference(_attend(model, kind, exact, pos_BT + 1000, "eager", EVERYTHING), plain)

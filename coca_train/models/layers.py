@@ -1,9 +1,9 @@
-"""The layers of the network: attention, feed-forward, normalisation, block.
+"""The layers of the network: attention, feed-forward, normalisation, block, head.
 
 Attention calls every hook of the position scheme and never asks which scheme it is.
 
 Shape legend: B batch, T queries, S keys, H query heads, G key/value heads, D head_dim, P projected key width, K cached
-key width, C d_model, F d_ff, M positions of a memory.
+key width, C d_model, F d_ff, M positions of a memory, V vocab_size.
 """
 
 import math
@@ -19,7 +19,9 @@ from coca_train.attention.kernels import Kernel
 from coca_train.attention.scores import part_of
 from coca_train.attention.visibility import Layout
 from coca_train.config.schema import OWN, LogitScaleConfig, ModelConfig
+from coca_train.models import fused_loss
 from coca_train.models.cache import Cache
+from coca_train.models.loss import summed_cross_entropy, token_nll
 from coca_train.models.qkv_projection import project
 from coca_train.models.ulysses import SequenceShare
 from coca_train.positions.base import ALL_HEADS, LayerPosition, Position, Projections
@@ -32,11 +34,18 @@ class AttentionContext(NamedTuple):
     kernel: Kernel
     views: Sequence[tuple[Any, Layout]]  # the scheme's tables and the layout of each view
     cache: Cache | None
-    settled: bool = False  # the cache holds keys as the scheme maps them, and the tables are those of the new tokens
+    rotated: bool = False  # the cache holds keys as the scheme maps them, and the tables are those of the new tokens
     scale_BT: Tensor | None = None  # of every query's scores, float32; None: one
     kind: str = OWN  # of the layers
     device: str = ""  # cpu or cuda, as a step is done there; "": where the tensors are
     sequence: SequenceShare | None = None  # what this rank has of a sequence that several share; None: all of it
+
+    def shared_by(self, sequence: SequenceShare) -> "AttentionContext":
+        """Return the context of the heads of this rank."""
+        shape = self.position.shape
+        heads = sequence.heads(shape.n_heads, shape.n_kv_heads)
+        views = [(self.position.select_heads(tables, heads), layout) for tables, layout in self.views]
+        return self._replace(views=views, sequence=sequence)
 
 
 class Attention(nn.Module):
@@ -60,21 +69,17 @@ class Attention(nn.Module):
         self.lent = False  # set where ranks gather sharded weights for the one layer that is about to run
 
     def project_q(self, x_C: Tensor) -> Tensor:
-        """Queries, (..., H, D)."""
-        return self._queries(self.q(x_C).unflatten(-1, (self.n_heads, -1)))
-
-    def project_k(self, x_C: Tensor) -> Tensor:
-        """Keys as the cache holds them, (..., G, K)."""
-        return self._keys(self.k(x_C).unflatten(-1, (self.n_kv_heads, -1)))
-
-    def _queries(self, q_HD: Tensor) -> Tensor:
+        """Return the queries, (..., H, D)."""
+        q_HD = self.q(x_C).unflatten(-1, (self.n_heads, -1))
         return q_HD if self.q_norm is None else self.q_norm(q_HD)
 
-    def _keys(self, k_GP: Tensor) -> Tensor:
+    def project_k(self, x_C: Tensor) -> Tensor:
+        """Return the keys as the cache holds them, (..., G, K)."""
+        k_GP = self.k(x_C).unflatten(-1, (self.n_kv_heads, -1))
         return self.position.reduce_keys(k_GP if self.k_norm is None else self.k_norm(k_GP))
 
-    def _projected(self, x_BTC: Tensor, x_BSC: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys as the cache holds them, values."""
+    def _project(self, x_BTC: Tensor, x_BSC: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys as the cache holds them, values."""
         if self.lent:  # weights of several layers are never here together, in the backward pass least of all
             return self.project_q(x_BTC), self.project_k(x_BSC), self.v(x_BSC).unflatten(-1, (-1, self.head_dim))
         if x_BSC is x_BTC:
@@ -84,14 +89,16 @@ class Attention(nn.Module):
         else:
             (q,) = project(x_BTC, (self.q,), self.widths[:1], context.device)
             k, v = project(x_BSC, (self.k, self.v), self.widths[1:], context.device)
-        return self._queries(q), self._keys(k), v
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, self.position.reduce_keys(k), v
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
         """past_BMC: hidden states of positions that are no queries, in front of the keys."""
         x_BSC = x_BTC if past_BMC is None else torch.cat((past_BMC, x_BTC), dim=1)
-        q_BTHD, k_BSGK, v_BSGD = self._projected(x_BTC, x_BSC, context)
+        q_BTHD, k_BSGK, v_BSGD = self._project(x_BTC, x_BSC, context)
         tokens = self.position.tokens(x_BSC)
-        if context.cache is not None and not context.settled:
+        if context.cache is not None and not context.rotated:
             # Before the scheme maps them: what changes with the length is applied to all keys anew. In the dtype of
             # the model: what a scheme condenses may be wider than that.
             k_BSGK, v_BSGD, *tokens = context.cache.extend(self.layer, k_BSGK.to(v_BSGD.dtype), v_BSGD, *tokens)
@@ -99,8 +106,8 @@ class Attention(nn.Module):
         if shared is not None:
             # From here on all tokens of some heads: layouts, tables and logit scales are those of the whole row.
             heads = shared.heads(self.n_heads, self.n_kv_heads)
-            select_heads = self.position.tokens_per_head
-            q_BTHD, k_BSGK, v_BSGD, tokens = shared.to_heads(q_BTHD, k_BSGK, v_BSGD, tokens, select_heads, heads)
+            per_head = self.position.tokens_per_head
+            q_BTHD, k_BSGK, v_BSGD, tokens = shared.to_heads(q_BTHD, k_BSGK, v_BSGD, tokens, per_head, heads)
             project = shared.projections(project, heads)
         parts = []
         for tables, layout in context.views:
@@ -108,7 +115,7 @@ class Attention(nn.Module):
             if shared is not None:
                 mapped = shared.mapped(mapped, project.heads, self.n_heads)
             parts.append(part_of(mapped, layout, context.scale_BT))
-        if context.cache is not None and context.settled:  # a key is the same in all views
+        if context.cache is not None and context.rotated:  # a key is the same in all views
             k_BSGE, v_BSGD = context.cache.extend(self.layer, parts[0].k_BSGE, v_BSGD)
             parts = [part._replace(k_BSGE=k_BSGE) for part in parts]
         # By the width of the values: a scheme may make queries and keys wider, and that must not make the scores
@@ -129,13 +136,13 @@ def build_norm(model: ModelConfig) -> nn.Module:
 class MLP(nn.Module):
     """gelu(x W_up) W_down, or SwiGLU: (silu(x W_gate) * x W_up) W_down (arXiv 2002.05202)."""
 
-    def __init__(self, model: ModelConfig) -> None:
+    def __init__(self, model: ModelConfig, tile: int | None = None) -> None:
         super().__init__()
         self.activation, self.dropout = model.activation, model.dropout
         self.up = nn.Linear(model.d_model, model.d_ff, bias=model.bias)
         self.gate = nn.Linear(model.d_model, model.d_ff, bias=model.bias) if model.activation == "swiglu" else None
         self.down = nn.Linear(model.d_ff, model.d_model, bias=model.bias)
-        self.tile: int | None = None  # positions computed at a time [tokens]; None: all
+        self.tile = tile  # positions computed at a time [tokens]; None: all
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """In tiles of long sequences, where a tile's inner activations are recomputed in the backward pass: of width
@@ -161,14 +168,20 @@ class Block(nn.Module):
     """One Transformer layer, residual branches parallel (GPT-NeoX, arXiv 2204.06745) or sequential."""
 
     def __init__(
-        self, model: ModelConfig, layer: int, head_dim: int, projected_key_dim: int, position: LayerPosition
+        self,
+        model: ModelConfig,
+        layer: int,
+        head_dim: int,
+        projected_key_dim: int,
+        position: LayerPosition,
+        mlp_tile: int | None = None,
     ) -> None:
         super().__init__()
         self.parallel = model.residual == "parallel"
         self.attention_norm = build_norm(model)
         self.attention = Attention(model, layer, head_dim, projected_key_dim, position)
         self.mlp_norm = build_norm(model)
-        self.mlp = MLP(model)
+        self.mlp = MLP(model, mlp_tile)
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
         """past_BMC: this block's inputs at the positions before, as keys and values only."""
@@ -178,6 +191,30 @@ class Block(nn.Module):
             return x_BTC + attended_BTC + self.mlp(self.mlp_norm(x_BTC))
         x_BTC = x_BTC + attended_BTC
         return x_BTC + self.mlp(self.mlp_norm(x_BTC))
+
+
+class Head(nn.Module):
+    """The output projection: logits, or the summed loss without ever holding all logits."""
+
+    def __init__(self, d_model: int, vocab_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+
+    def forward(
+        self, x_BTC: Tensor, targets_BT: Tensor | None = None, device: str = "", by_token: bool = False
+    ) -> Tensor:
+        """Logits; or the sum of the losses; or by_token each of them, without gradients.
+
+        device: cpu or cuda, as the loss is computed there; "": where x is.
+        """
+        if targets_BT is None:
+            return (x_BTC @ self.weight.T).float()
+        if by_token:
+            return self.nll(x_BTC, targets_BT)
+        return summed_cross_entropy(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten(), fused_loss.score, device)
+
+    def nll(self, x_BTC: Tensor, targets_BT: Tensor) -> Tensor:
+        return token_nll(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten()).view_as(targets_BT)
 
 
 def logit_scale(settings: LogitScaleConfig, text_BT: Tensor, max_seq_len: int) -> Tensor | None:

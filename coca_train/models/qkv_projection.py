@@ -21,16 +21,27 @@ KEEP_UP_TO = 2**18  # numbers of joined weights that a cache keeps for one layer
 
 
 class JoinedWeights(NamedTuple):
-    """Joined weights and biases, and how many features are whose."""
+    """Weights and biases one above the other, and how many features are whose."""
 
     weight_NC: Tensor
     bias_N: Tensor | None
     sizes: list[int]
 
+    @classmethod
+    def small(cls, layers: Sequence[nn.Module]) -> "JoinedWeights | None":
+        """Join the weights of layers; None where they cannot be joined, or would be a copy worth speaking of."""
+        if not can_join(layers):
+            return None
+        weights, bias = _weights_and_bias(layers)
+        if sum(weight.numel() for weight in weights) > KEEP_UP_TO:
+            return None
+        return cls(torch.cat(weights), bias, [len(weight) for weight in weights])
+
     def __call__(self, x_BTC: Tensor, widths: Sequence[int]) -> Sequence[Tensor]:
         joined = F.linear(x_BTC, self.weight_NC, self.bias_N)
         if len(set(widths)) > 1:
-            return _in_heads(joined.split_with_sizes(self.sizes, -1), widths)
+            parts = joined.split_with_sizes(self.sizes, -1)
+            return [part.unflatten(-1, (-1, width)) for part, width in zip(parts, widths, strict=True)]
         heads = [size // widths[0] for size in self.sizes]  # cut once: every view of a token is a call
         return joined.unflatten(-1, (-1, widths[0])).split_with_sizes(heads, -2)
 
@@ -44,45 +55,33 @@ def project(
     layers: Sequence[nn.Module],
     widths: Sequence[int],
     device: str = "",
-    kept: JoinedByLayers | None = None,
+    joined_weights: JoinedByLayers | None = None,
 ) -> Sequence[Tensor]:
-    """What each of these linear layers makes of x, in heads of its width: (B, T, heads, width) each.
+    """Return what each of these linear layers makes of x, in heads of its width: (B, T, heads, width) each.
 
-    device: cpu or cuda, as it is done there; "": where x is. kept: of a cache, whose weights do not change; None: there
-    is none.
+    device: cpu or cuda, as it is done there; "": where x is. joined_weights: of a cache, whose weights do not change;
+    None: there is none.
     """
-    if kept is not None and x_BTC.shape[1] == 1 and not torch.is_grad_enabled():
-        if layers not in kept:
-            kept[layers] = _small_joint(layers)
-        if (joint := kept[layers]) is not None:
-            return joint(x_BTC, widths)
+    if joined_weights is not None and x_BTC.shape[1] == 1 and not torch.is_grad_enabled():
+        if layers not in joined_weights:
+            joined_weights[layers] = JoinedWeights.small(layers)
+        if (joined := joined_weights[layers]) is not None:
+            return joined(x_BTC, widths)
     gains = (device or x_BTC.device.type) == "cuda" and x_BTC.numel() >= 3 * x_BTC.shape[-1] ** 2
-    if not gains or not can_join(layers):
-        return _in_heads([layer(x_BTC) for layer in layers], widths)
-    weights, bias = _parts(layers)
-    joined: Any = _Joined.apply(x_BTC, bias, *weights)
-    return _in_heads(joined.split([len(weight) for weight in weights], -1), widths)
+    if gains and can_join(layers):
+        weights, bias = _weights_and_bias(layers)
+        product: Any = _JoinedProduct.apply(x_BTC, bias, *weights)
+        parts = product.split([len(weight) for weight in weights], -1)
+    else:
+        parts = [layer(x_BTC) for layer in layers]
+    return [part.unflatten(-1, (-1, width)) for part, width in zip(parts, widths, strict=True)]
 
 
-def _in_heads(features: Sequence[Tensor], widths: Sequence[int]) -> list[Tensor]:
-    return [each.unflatten(-1, (-1, width)) for each, width in zip(features, widths, strict=True)]
-
-
-def _parts(layers: Sequence[nn.Module]) -> tuple[list[Tensor], Tensor | None]:
-    """The weights, and the biases one behind the other."""
+def _weights_and_bias(layers: Sequence[nn.Module]) -> tuple[list[Tensor], Tensor | None]:
+    """Return the weights, and the biases one after the other."""
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     biases: list[Tensor] = [layer.bias for layer in linear if layer.bias is not None]
     return [layer.weight for layer in linear], torch.cat(biases) if biases else None
-
-
-def _small_joint(layers: Sequence[nn.Module]) -> JoinedWeights | None:
-    """None where they cannot be joined, or would be a copy worth speaking of."""
-    if not can_join(layers):
-        return None
-    weights, bias = _parts(layers)
-    if sum(weight.numel() for weight in weights) > KEEP_UP_TO:
-        return None
-    return JoinedWeights(torch.cat(weights), bias, [len(weight) for weight in weights])
 
 
 def can_join(layers: Sequence[nn.Module]) -> bool:
@@ -94,9 +93,9 @@ def can_join(layers: Sequence[nn.Module]) -> bool:
     return len({tensor.requires_grad for tensor in tensors}) == 1
 
 
-class _Joined(torch.autograd.Function):
-    """x Wᵀ + b for weights one above the other. They are joined anew in the backward pass: kept, they would be a second
-    copy of the model's."""
+class _JoinedProduct(torch.autograd.Function):
+    """x Wᵀ + b for weights one above the other. They are joined again in the backward pass: kept, they would be a
+    second copy of the model's."""
 
     @staticmethod
     def forward(ctx: Any, x_BTC: Tensor, bias_N: Tensor | None, *weights: Tensor) -> Tensor:

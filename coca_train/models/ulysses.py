@@ -15,17 +15,15 @@ h and g those of a rank, D head_dim, K cached key width, W width.
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from coca_train.positions.base import Heads, PositionedQK, Projections
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime import IGNORE
-
-if TYPE_CHECKING:
-    from coca_train.models.layers import AttentionContext
 
 
 class Exchange(Protocol):
@@ -86,9 +84,14 @@ class SequenceShare:
         more_m = torch.arange(1, missing + 1, device=x_BT.device) * rise
         return torch.cat((x_BT, x_BT[:, -1:] + more_m), 1)
 
-    def rows(self, tokens_BT: Tensor, pos_BT: Tensor, doc_BT: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Whole rows, filled up: the last document goes on."""
-        return self.filled(tokens_BT), self.filled(pos_BT, rise=1), None if doc_BT is None else self.filled(doc_BT)
+    def rows(
+        self, tokens_BT: Tensor, positions: Positions, doc_BT: Tensor | None
+    ) -> tuple[Tensor, Positions, Tensor | None]:
+        """Return whole rows, filled up: the last document goes on."""
+        if self.whole(tokens_BT.shape[1]) == tokens_BT.shape[1]:
+            return tokens_BT, positions, doc_BT
+        doc_BT = None if doc_BT is None else self.filled(doc_BT)
+        return self.filled(tokens_BT), Positions.of(self.filled(positions.pos_BT, rise=1), doc_BT), doc_BT
 
     def own(self, x_BT: Tensor) -> Tensor:
         """This rank's tokens of whole rows that divide evenly (a view)."""
@@ -124,13 +127,6 @@ class SequenceShare:
         own = n_heads // self.size
         return slice(self.rank * own, (self.rank + 1) * own)
 
-    def context(self, context: "AttentionContext") -> "AttentionContext":
-        """What the layers of a kind share, for the heads of this rank."""
-        shape = context.position.shape
-        heads = self.heads(shape.n_heads, shape.n_kv_heads)
-        views = [(context.position.select_heads(tables, heads), layout) for tables, layout in context.views]
-        return context._replace(views=views, sequence=self)
-
     def projections(self, project: Projections, heads: Heads) -> Projections:
         """The layer's W_Q and W_K for the heads of this rank."""
         return Projections(
@@ -153,8 +149,8 @@ class SequenceShare:
         if terms.key is not None:
             terms = terms._replace(key=(terms.key[0], rows(terms.key[1], 1)))
         if score_mod is not None:
-            select_heads = score_mod.by.select_heads
-            parameters = (rows(x, 0) if i in select_heads else x for i, x in enumerate(score_mod.parameters))
+            per_head = score_mod.by.per_head
+            parameters = (rows(x, 0) if i in per_head else x for i, x in enumerate(score_mod.parameters))
             score_mod = score_mod._replace(parameters=tuple(parameters))
         return mapped._replace(terms=terms, score_mod=score_mod)
 

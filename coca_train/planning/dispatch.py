@@ -54,7 +54,7 @@ def micro_batch(
         """From where the batch is on the device."""
         with Count(longest=train.seq_len - 1):  # what is sent once and kept is sent here
             model.contexts(pos_BT, pos_BT, doc_BT)
-            model.embedded(tokens_BT, pos_BT)
+            model.add_positions(model.embed(tokens_BT), pos_BT)
         memory = _memory(model, train.micro_batch_size, outline.dtype)
         with sums_ordered_as(outline.config.engine), counted(model, count, device), count:
             loss = model(tokens_BT, targets_BT, pos_BT, doc_BT, memory=memory)
@@ -104,18 +104,18 @@ def counted(model: Transformer, count: Count, device: str) -> Iterator[None]:
     contexts = model.contexts
 
     def of_device(*given: Any) -> dict[str, AttentionContext]:
-        return {kind: context._replace(device=device) for kind, context in contexts(*given).items()}
+        return {kind: context._replace(device=device, kernel=run) for kind, context in contexts(*given).items()}
 
     def scored(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return given, {**named, "device": device}
 
     hooks.append(model.head.register_forward_pre_hook(scored, with_kwargs=True))
     # Of this one instance.
-    model.kernel, model.contexts = lambda: run, of_device  # type: ignore[method-assign]
+    model.contexts = of_device  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del model.kernel, model.contexts
+        del model.contexts
         for hook in hooks:
             hook.remove()
 

@@ -118,7 +118,7 @@ def activations(
         )
         contexts = _contexts(model, micro_batch_size, config.train.seq_len, kernel, device)
         if share.size > 1:
-            contexts = {kind: share.context(context) for kind, context in contexts.items()}
+            contexts = {kind: context.shared_by(share) for kind, context in contexts.items()}
         tables = watch.live  # tokens, and what the scheme makes of parameters
         # Before the step: `peak` only rises, and reading needs less than forward and backward do.
         with torch.no_grad():
@@ -208,7 +208,7 @@ def _hidden(
     past_BMC = None
     if n_before:
         past_BMC = torch.empty(len(tokens_BT), n_before, model.config.d_model, dtype=outline.dtype, device="meta")
-    x_BTC = model.embedded(tokens_BT, torch.arange(tokens_BT.shape[1]).expand(len(tokens_BT), -1))
+    x_BTC = model.add_positions(model.embed(tokens_BT), torch.arange(tokens_BT.shape[1]).expand(len(tokens_BT), -1))
 
     def run(block: nn.Module, x_BTC: Tensor, *rest: object) -> Tensor:
         with FusedOperations(device):  # here, so that a block that is computed again runs under it too

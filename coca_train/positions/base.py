@@ -14,13 +14,16 @@ R distances, P projected key width, K cached key width, E dot-product width (all
 C d_model, N numbers carried.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from coca_train.positions.known import extent, is_noted_rising
+from coca_train.positions.token_positions import Positions
+
+if TYPE_CHECKING:
+    from coca_train.positions.hugging_face import Rotation
 
 # (config key, what is wrong and the rule, one action that mends it); `Settings.problems(model)` returns a list.
 Problem = tuple[str, str, str]
@@ -102,14 +105,14 @@ class Hook(NamedTuple):
     mixed, where the carry depends on scores, or where it would be slower than a loop over tiles. It looks up a tensor
     that learns no more than once, since torch has no gradient of two look-ups.
 
-    select_heads: which parameters have a row for each head, by number: of them a rank that has some heads gets its own.
+    per_head: which parameters have a row for each head, by number: of them a rank that has some heads gets its own.
     """
 
     scores: Callable[[Pairs, Tensor], tuple[Tensor, Tensor]]
     carried: int = 0
     mixes_heads: bool = False
     pointwise: Callable[["ScoreMod"], Callable[[Tensor, Pair], Tensor]] | None = None
-    select_heads: tuple[int, ...] = ()
+    per_head: tuple[int, ...] = ()
 
 
 class ScoreMod(NamedTuple):
@@ -213,6 +216,9 @@ class Position(nn.Module):
     caches_rotated_keys = False
     mixes_heads = False  # its hook does: no rank can have some of the heads only
     layer_class: type[LayerPosition] = LayerPosition
+    # How parameters start that do not start at N(0, init_std), by the last part of their names.
+    INITIAL: ClassVar[Mapping[str, Initial]] = {}
+    narrow_key: ClassVar[Narrow | None] = None  # the start of a key projection narrower than D; None: it is drawn
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
         super().__init__()
@@ -244,19 +250,32 @@ class Position(nn.Module):
         """Hidden states of the previous segment that each layer attends to as well, in training [tokens]."""
         return 0
 
+    @classmethod
+    def to_transformers(cls, settings: Any, head_dim: int) -> "Rotation | None":
+        """Return what layers with these settings rotate, in the words of transformers; None: nothing. Raises
+        NotTheSame where its classes compute something else."""
+        from coca_train.positions.hugging_face import NotTheSame
+
+        raise NotTheSame(f"position scheme {settings.scheme}; native classes have RoPE only")
+
     def layer(self) -> LayerPosition:
         """A new layer's own part."""
         return self.layer_class(self.settings, self.shape)
 
-    def embed(self, x_BTC: Tensor, pos_BT: Tensor) -> Tensor:
+    def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
         """Add absolute positions to the token embeddings."""
         return x_BTC
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Any:
-        """Angles, biases and the like, shared by all layers of one forward.
+    def __call__(self, queries: Tensor | Positions, keys: Tensor | Positions, length: int) -> Any:
+        """Call `forward`; positions that come as tensors are measured first, as those of one document."""
+        given = Positions.of(queries)
+        return super().__call__(given, given if keys is queries else Positions.of(keys), length)
 
-        pos_BT, pos_BS: integer positions of queries and keys. length: the sequence length that
-        dynamic frequencies adapt to [tokens].
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Any:
+        """Return angles, biases and the like, shared by all layers of one forward.
+
+        queries, keys: where they stand; one object where they are the same. length: the sequence length that dynamic
+        frequencies adapt to [tokens].
         """
         return None
 
@@ -271,13 +290,3 @@ class Position(nn.Module):
     def terms(self, tables: Any) -> Terms:
         """What is added to the scaled scores, the same in every layer: the tables, where they are such terms."""
         return tables if isinstance(tables, Terms) else NO_TERMS
-
-
-def n_distances(pos_BT: Tensor, pos_BS: Tensor) -> int:
-    """How many rows a table over all distances of these queries and keys has: at least the largest distance + 1.
-
-    Where it is noted that positions rise, one for each key: however long its documents are, every batch has as many.
-    """
-    if is_noted_rising(pos_BS):
-        return pos_BS.shape[1]
-    return max(0, extent(pos_BT).last - extent(pos_BS).first) + 1

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from coca_train import positions
-from coca_train.models.cache import by_position
+from coca_train.models.cache import split_by_position
 from coca_train.positions.base import Terms
 from coca_train.runtime.errors import UserError
 from coca_train.testing import parts
@@ -62,7 +62,7 @@ class Declared(Contract):
         few = parts.mapped(scheme, q[:, 5:7], k[:, 5:7], parts.start(2, 5), parts.start(2, 5), 9)
         assert torch.equal(few.k_BSGE, whole.k_BSGE[:, 5:7]) and torch.equal(few.q_BTHE, whole.q_BTHE[:, 5:7])
         assert few.terms == whole.terms == Terms() and few.score_mod is whole.score_mod is None
-        tables, layer = by_position(scheme(parts.start(9), parts.start(9), 9), 9), parts.layer_of(scheme)
+        tables, layer = split_by_position(scheme(parts.start(9), parts.start(9), 9), 9), parts.layer_of(scheme)
         one = layer(scheme, q[:, 5:6], k[:, 5:6], tables[5], parts.projections(scheme, q.dtype))
         assert torch.equal(one.k_BSGE, whole.k_BSGE[:, 5:6]) and torch.equal(one.q_BTHE, whole.q_BTHE[:, 5:6])
 
@@ -77,7 +77,7 @@ class Declared(Contract):
 
     def test_parameters_start_as_declared(self) -> None:
         """Each entry of INITIAL names a parameter and fills it with finite numbers; all chance is the generator's."""
-        initial = getattr(positions.scheme_module(self.scheme), "INITIAL", {})
+        initial = positions.scheme_class(self.scheme).INITIAL
         modules = [parts.build(each) for each in self.settings().values()]
         named = [pair for each in modules for m in (each, each.layer()) for pair in m.named_parameters()]
         shapes = {name.rpartition(".")[2]: parameter.shape for name, parameter in named}

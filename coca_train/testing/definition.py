@@ -177,13 +177,13 @@ class Defined(Contract):
         x_BTC = torch.randn(2, 13, 24, generator=generator, dtype=torch.float64)
         pos = torch.stack((torch.arange(13), torch.arange(13).flip(0)))
         wide = {name: value.detach().clone().requires_grad_() for name, value in named.items()}
-        out, exact = scheme.embed(x_BTC, pos), self.embed(settings, x_BTC, pos, wide)
+        out, exact = parts.embed(scheme, x_BTC, pos), self.embed(settings, x_BTC, pos, wide)
         _close(out, exact, 1e-6, "embeddings")
         if scheme.embeds and named:
             grads = [gradients(y, list(p.values()), x_BTC) for y, p in ((out, named), (exact, wide))]
             assert all((a - b).abs().max() <= 1e-9 * b.abs().max() for a, b in zip(*grads, strict=True))
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            assert scheme.to(dtype).embed(x_BTC.to(dtype), pos).dtype == dtype
+            assert parts.embed(scheme.to(dtype), x_BTC.to(dtype), pos).dtype == dtype
 
     @staticmethod
     def _refused(settings: Any, visibility: str) -> bool:

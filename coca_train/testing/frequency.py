@@ -70,8 +70,7 @@ class FrequencyContract(Contract):
         """What `to_transformers` writes is read as the same spectrum, by whichever frequencies own its rope_type: an
         export that is imported again is the model that it was. On a whole head and on half of it, unless refused.
         """
-        module, typed = FREQUENCIES.module(settings["name"]), FREQUENCIES.settings(settings)
-        assert hasattr(module, "ROPE_TYPE") == hasattr(module, "from_transformers")
+        typed = FREQUENCIES.settings(settings)
         for dim, rotary_pct in ((dim, pct) for dim in self._dims(settings) for pct in (1.0, 0.5)):
             try:
                 words = hugging_face.words(typed, dim, rotary_pct)
@@ -91,7 +90,7 @@ class FrequencyContract(Contract):
     def test_its_words_are_for_some_settings(self) -> None:
         """`to_transformers` may refuse what theirs compute otherwise, not all there is."""
         name = self.frequencies
-        if not hasattr(FREQUENCIES.module(name), "to_transformers"):
+        if frequencies.settings_class(name).to_transformers is frequencies.RopeScaling.to_transformers:
             return
         for settings in self.settings().values():
             for dim in self._dims(settings):

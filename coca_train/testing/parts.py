@@ -23,6 +23,7 @@ from coca_train.attention.visibility import Visibility
 from coca_train.config.files import choices, config_dir
 from coca_train.config.schema import LogitScaleConfig, ModelConfig
 from coca_train.positions.base import AttentionShape, LayerPosition, Position, PositionedQK, Projections
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime.errors import UserError
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -226,9 +227,14 @@ def hidden_states(scheme: Position, n_tokens: int, dtype: torch.dtype = torch.fl
     return torch.randn(2, n_tokens, scheme.shape.d_model, generator=generator, dtype=torch.float64).to(dtype)
 
 
+def embed(scheme: Position, x_BTC: Tensor, pos_BT: Tensor) -> Tensor:
+    """Return token embeddings with what the scheme adds to them."""
+    return scheme.embed(x_BTC, Positions.of(pos_BT))
+
+
 def qkv(scheme: Position, x_BTC: Tensor, pos_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What attention of the first layer makes of embeddings at these positions; v without positions."""
-    project, embedded = projections(scheme, x_BTC.dtype), scheme.embed(x_BTC, pos_BT)
+    project, embedded = projections(scheme, x_BTC.dtype), embed(scheme, x_BTC, pos_BT)
     values = projections(positions.build(positions.settings({"scheme": "nope"}), scheme.shape), x_BTC.dtype)
     return project.query(embedded), project.key(embedded), values.key(x_BTC)
 

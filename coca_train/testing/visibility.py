@@ -102,7 +102,7 @@ class VisibilityContract(Contract):
                 assert all(
                     v or not h for hs, vs in zip(hold, visited, strict=True) for h, v in zip(hs, vs, strict=True)
                 )
-                if layout.doc_BS is None and layout.rising:
+                if layout.doc_BS is None and layout.text_keys.contiguous:
                     assert sum(map(sum, visited)) <= sum(map(sum, hold)) + len(pieces)
 
     def test_kernels_agree_under_every_scheme(self, settings: Any, scheme: Any, monkeypatch: Any) -> None:

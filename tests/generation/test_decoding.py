@@ -191,12 +191,12 @@ def test_keys_that_are_rotated_once_are_those_that_are_rotated_anew(scheme, freq
     for begin, end in pairwise([0, 5, 12, *range(13, tokens.shape[1] + 1)]):
         contexts, mapped = {}, {}
         for held in (once, anew):
-            pos = model.places(tokens[:, begin:end], held)
+            pos = model.positions_of(tokens[:, begin:end], None, None, held)
             contexts[held] = model.contexts(pos, pos, None, total, held)["own"]
-            x_BTC = model.blocks[0].attention_norm(model.embedded(tokens[:, begin:end], pos))
+            x_BTC = model.blocks[0].attention_norm(model.add_positions(model.embed(tokens[:, begin:end]), pos))
             parts = watched(model.blocks[0].attention, x_BTC, contexts[held])
             mapped[held] = [part.k_BSGE for part in parts]
-        assert contexts[once].settled == settles and not contexts[anew].settled
+        assert contexts[once].rotated == settles and not contexts[anew].rotated
         for one, other in zip(mapped[once], mapped[anew], strict=True):
             assert torch.equal(one, other)
     close(decode(model, 5), recompute(model, 5))

@@ -17,22 +17,22 @@ class Causal:
     """Keeps everything."""
 
     def __init__(self):
-        self.decode_tables = []
+        self.kept = []
 
     def read(self, token):
         """Takes a token; returns {token seen: distance at which it is seen}."""
-        self.decode_tables.append(token)
+        self.kept.append(token)
         return self.distances()
 
     def distances(self):
-        return {token: age for age, token in enumerate(reversed(self.decode_tables))}
+        return {token: age for age, token in enumerate(reversed(self.kept))}
 
 
 class SlidingWindow(Causal):
     """The token itself and those before it, `window` in all."""
 
     def __init__(self, window):
-        self.decode_tables = deque(maxlen=window)
+        self.kept = deque(maxlen=window)
 
 
 class Sinks(Causal):
@@ -43,9 +43,9 @@ class Sinks(Causal):
         self.n_sink, self.size = n_sink, n_sink + window
 
     def read(self, token):
-        self.decode_tables.append(token)
-        if len(self.decode_tables) > self.size:
-            del self.decode_tables[self.n_sink]  # evict the oldest that is no sink
+        self.kept.append(token)
+        if len(self.kept) > self.size:
+            del self.kept[self.n_sink]  # evict the oldest that is no sink
         return self.distances()
 
 
@@ -79,7 +79,7 @@ class ReRoPE(Causal):
 
     def distances(self):
         steps_of, steps = {}, 0
-        for token in reversed(self.decode_tables):
+        for token in reversed(self.kept):
             steps_of[token] = steps
             if steps < self.window:
                 steps += 1
@@ -94,8 +94,8 @@ class Segments(Causal):
         self.length = length
 
     def read(self, token):
-        if len(self.decode_tables) == self.length:
-            self.decode_tables.clear()
+        if len(self.kept) == self.length:
+            self.kept.clear()
         return super().read(token)
 
 

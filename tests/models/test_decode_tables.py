@@ -5,15 +5,15 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from coca_train.models import cache
-from coca_train.models.cache import DecodeTables, by_position
-from coca_train.positions.known import Extent, note
+from coca_train.models.cache import DecodeTables, split_by_position
+from coca_train.positions.token_positions import Positions
 from tests.generation.test_decoding import build, trained
 
 LENGTH = 21
 
 
 def one(at):
-    return note(torch.tensor([[at]]), Extent(at, at))
+    return Positions.counted(at, at + 1)
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def asked(monkeypatch):
     """Which tables a scheme was asked for, made five at a time: (scheme, positions)."""
     monkeypatch.setattr(cache, "AHEAD", 5)
     scheme, positions = build(trained("rope", "partial")).position, []
-    scheme.register_forward_hook(lambda _, given, tables: positions.append(given[0][0].tolist()))
+    scheme.register_forward_hook(lambda _, given, tables: positions.append(given[0].pos_BT[0].tolist()))
     return scheme, positions
 
 
@@ -50,12 +50,12 @@ def test_a_position_beyond_the_length_is_taken_alone(asked):
 def test_a_position_of_which_bounds_are_known_is_taken_alone(asked):
     scheme, positions = asked
     for at in (4, 2):  # in segments positions begin anew
-        DecodeTables().tables(scheme, note(torch.tensor([[at]]), Extent(0, 8)), LENGTH)
+        DecodeTables().tables(scheme, Positions(torch.tensor([[at]]), 0, 8, contiguous=True), LENGTH)
     assert positions == [[4], [2]]
 
 
 def test_tables_are_cut_by_position():
     x_BTJ, other_BTJ = torch.arange(12.0).view(1, 3, 4), torch.arange(6.0).view(1, 3, 2)
-    first, *_, last = by_position(((x_BTJ, 1.5), (x_BTJ, 1.5), other_BTJ), 3)
+    first, *_, last = split_by_position(((x_BTJ, 1.5), (x_BTJ, 1.5), other_BTJ), 3)
     assert torch.equal(first[0][0], x_BTJ[:, :1]) and torch.equal(last[2], other_BTJ[:, 2:])
     assert first[0][1] == 1.5

@@ -226,7 +226,7 @@ def test_a_window_visits_few_tiles(monkeypatch):
     """O(T·window): twice the length, about twice the tiles."""
     visited = []
     monkeypatch.setattr(
-        tiled_attention, "cut", lambda *args, real=tiled_attention.cut: visited.append(1) or real(*args)
+        tiled_attention, "slice_tile", lambda *args, real=tiled_attention.slice_tile: visited.append(1) or real(*args)
     )
     counts = []
     for n in (2048, 4096):

@@ -19,7 +19,9 @@ def losses(scheme, device, trained=""):
     contexts = model.contexts(batch.pos_BT, batch.pos_BT, batch.doc_BT)
     contexts = {kind: context._replace(device=device) for kind, context in contexts.items()}
     with FlopCounterMode(display=False) as flops:
-        x_BTC = model.through(model.embedded(batch.tokens_BT, batch.pos_BT), contexts)
+        x_BTC = model.add_positions(model.embed(batch.tokens_BT), batch.pos_BT)
+        for kind, block in zip(model.kinds, model.blocks, strict=True):
+            x_BTC = block(x_BTC, contexts[kind])
         loss = model.head(model.final_norm(x_BTC), batch.targets_BT)
         loss.backward()
     return loss, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}, flops.get_total_flops()

@@ -15,7 +15,7 @@ from coca_train.planning import step
 from coca_train.planning.attention import kernel_for
 from coca_train.planning.step import Activations, Watch, activations
 from coca_train.positions.base import Terms
-from coca_train.positions.known import extent
+from coca_train.positions.token_positions import Positions
 from coca_train.testing.parts import shipped
 from tests.planning.conftest import TINY, configure, outlined
 
@@ -167,8 +167,7 @@ def attended(name: str, device: str, n: int, rows: int = 1) -> tuple[int, int]:
     heads = (rows, n, 4, 16)
     with Watch() as watch:
         q, k, v = (torch.empty(heads, dtype=torch.bfloat16, device="meta", requires_grad=True) for _ in range(3))
-        pos_BT = torch.arange(n)[None]
-        layout = Layout(Rule(window=8), pos_BT, pos_BT, pos_BT, pos_BT, None, True, True, extent(pos_BT), {})
+        layout = Layout(Rule(window=8), *[Positions.counted(0, n)] * 4, None, True, {})
         out = kernel_for(name, device)([Part(q, k, Terms(), layout)], v, 1.0)
         held = watch.live
         grad = torch.empty_like(out)

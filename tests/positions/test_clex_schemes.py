@@ -26,7 +26,7 @@ IN_EVAL = SCHEMES | {"rope in part": lambda f: support.rope(f, 0.5), "xpos": lam
 def problem(settings, training, seed=5):
     """A scheme with learned frequencies, its q, k, v, and positions the reference may use in place of 0, 1, …"""
     scheme = parts.build(settings(support.scaling("clex")))
-    learned.apply_values(scheme.frequencies)
+    learned.fill(scheme.frequencies)
     scheme.train(training)
     n_tokens = LENGTH if training else 3 * LENGTH
     q, k, v = parts.random_qkv(scheme, n_tokens)

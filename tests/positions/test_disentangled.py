@@ -122,7 +122,7 @@ def test_projections_get_the_dtype_of_the_queries(scheme):
 
 def test_the_table_starts_with_variance_one():
     table = torch.empty(200, 50)
-    disentangled.INITIAL["p"](table, torch.Generator().manual_seed(0))
+    disentangled.Scheme.INITIAL["p"](table, torch.Generator().manual_seed(0))
     assert table.std().item() == pytest.approx(1.0, abs=0.02)
 
 

@@ -12,6 +12,7 @@ from coca_train.models.cache import KVCache
 from coca_train.positions import initials
 from coca_train.positions.base import Pairs
 from coca_train.positions.schemes.fox import FORGET
+from coca_train.positions.token_positions import Positions
 from coca_train.testing import parts
 from coca_train.testing.scheme import SchemeContract
 from tests.models.conftest import LLAMA
@@ -123,12 +124,12 @@ def test_gates_stand_in_the_cache():
     cache = KVCache([keep := Keep(first=1, last=2)], 8)
     gates = torch.arange(5.0).reshape(1, 5, 1)
     for at in range(3):
-        pos_BS = cache.advance(torch.tensor([[at]]))[keep].pos_BS
+        pos_BS = cache.advance(Positions.counted(at, at + 1))[keep].positions.pos_BT
         k, v, g = cache.extend(0, gates[:, at : at + 1], -gates[:, at : at + 1], 10 * gates[:, at : at + 1])
         assert torch.equal(k[..., 0].long(), pos_BS) and torch.equal(v, -k) and torch.equal(g, 10 * k)
     forks = [cache.fork(rows, 8) for rows in (1, 2)]
     for fork, last in zip(forks, (3, 4), strict=True):
-        fork.advance(torch.tensor([[3]]))
+        fork.advance(Positions.counted(3, 4))
         fork.extend(0, *(torch.full((len(fork._layers[0][0]), 1, 1), float(last * sign)) for sign in (1, -1, 10)))
     assert sum(fork.n_bytes for fork in forks) == 3 * 3 * 3 * 4
     joined = KVCache.joined(forks)

@@ -69,10 +69,10 @@ class TestNtkByParts(Scaled):
     def scaled(self, p, dim, s):
         turns, result = (p["beta_fast"], p["beta_slow"]), []
         for j, theta in enumerate(self.pairs(p, dim)):
-            slowed, share = theta / s, self.decode_tables(p, theta, j, dim, *turns)
+            slowed, share = theta / s, self.kept(p, theta, j, dim, *turns)
             if p["convention"] == "authors":  # jquesnelle/yarn: beta_0, beta_1 and find_newbase_ntk
                 ntk = (p["theta"] * s ** (dim / (dim - 2))) ** (-2 * j / dim)
-                between = self.decode_tables(p, theta, j, dim, 1.25, 0.75)
+                between = self.kept(p, theta, j, dim, 1.25, 0.75)
                 slowed = slowed * (1 - between) + ntk * between
             result.append((1 - share) * slowed + share * theta)
         return result, 1.0

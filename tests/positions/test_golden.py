@@ -19,7 +19,7 @@ ROWS = json.loads((Path(__file__).parents[1] / "golden/positions.json").read_tex
 
 
 def ours(settings, rotary_dim, length):
-    typed = frequencies.frequency_module(settings["name"]).Settings(**settings)
+    typed = frequencies.settings_class(settings["name"])(**settings)
     return frequencies.build(typed, rotary_dim)(length)
 
 

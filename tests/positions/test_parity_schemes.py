@@ -95,7 +95,7 @@ def test_sinusoidal_equals_x_transformers():
     peer = pytest.importorskip("x_transformers.x_transformers").ScaledSinusoidalEmbedding(24)
     scheme = parts.build({"scheme": "sinusoidal", "theta": 10000.0, "scale": 24**-0.5})
     x_BTC = torch.zeros(1, 50, 24)
-    assert torch.allclose(scheme.embed(x_BTC, parts.start(50))[0], peer(x_BTC), rtol=0, atol=2e-6)
+    assert torch.allclose(parts.embed(scheme, x_BTC, parts.start(50))[0], peer(x_BTC), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("size", [1, 4, 40])

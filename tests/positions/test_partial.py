@@ -11,7 +11,7 @@ from tests.positions import support
 
 
 def spectrum(share, rotary_dim, theta=10000.0):
-    typed = frequencies.frequency_module("partial").Settings(name="partial", theta=theta, share=share)
+    typed = frequencies.settings_class("partial")(name="partial", theta=theta, share=share)
     return frequencies.build(typed, rotary_dim)(1)
 
 

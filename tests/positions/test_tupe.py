@@ -72,7 +72,7 @@ def test_beyond_its_table_is_an_error(scheme, late):
 
 def test_positions_start_with_variance_one():
     table = torch.empty(200, 50)
-    tupe.INITIAL["p"](table, torch.Generator().manual_seed(0))
+    tupe.Scheme.INITIAL["p"](table, torch.Generator().manual_seed(0))
     assert table.std().item() == pytest.approx(1.0, abs=0.02)
     assert table.mean().item() == pytest.approx(0.0, abs=0.02)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coca_train.attention.visibility import Keep, Rule, View, Visibility
 from coca_train.config.schema import STRICT, Positive
-from coca_train.positions import known
+from coca_train.positions.token_positions import Positions
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -44,9 +44,14 @@ class Rules(Visibility):
     def keep(self) -> Keep:
         return Keep(first=0, last=self.settings.length)
 
-    def place(self, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        length, end = self.settings.length, known.extent(pos_BS).last
-        segment_BS, inside = pos_BS // length, known.Extent(0, length - 1)
+    def place(
+        self, queries: Positions, keys: Positions, doc_BS: Tensor | None
+    ) -> tuple[Positions, Positions, Tensor | None]:
+        length, pos_BS = self.settings.length, keys.pos_BT
+        segment_BS = pos_BS // length
         if doc_BS is not None:  # number the pairs (document, segment)
-            segment_BS = segment_BS + doc_BS * (end // length + 1)
-        return known.note(pos_BT % length, inside), known.note(pos_BS % length, inside), segment_BS
+            segment_BS = segment_BS + doc_BS * (keys.last // length + 1)
+        placed = [
+            Positions(each.pos_BT % length, 0, min(each.last, length - 1), keys.contiguous) for each in (queries, keys)
+        ]
+        return placed[0], placed[0] if keys is queries else placed[1], segment_BS

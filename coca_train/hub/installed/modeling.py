@@ -18,7 +18,6 @@ from coca_train.hub.export_files.modeling_coca import CACHE, KNOWN, check_cache
 from coca_train.hub.installed.configuration import CocaTrainConfig
 from coca_train.hub.installed.past import Past
 from coca_train.models.init import init_parameter
-from coca_train.models.layers import AttentionContext
 
 
 class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
@@ -122,14 +121,13 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
         if past is None and doc_BT is None and bool((pos_BT == pos_BT[:1]).all()):
             pos_BT = pos_BT[:1]  # tables are made once, not for each row
         states: list[Tensor] = []
-
-        def run(block: nn.Module, x_BTC: Tensor, context: AttentionContext) -> Tensor:
+        contexts = self.model.contexts(pos_BT, pos_BT, doc_BT, length, past)
+        x_BTC = self.model.add_positions(x_BTC, pos_BT)
+        for kind, block in zip(self.model.kinds, self.model.blocks, strict=True):
             states.append(x_BTC)
             # Not with reentrant ones, whatever was asked for: what layers share (tables) may have gradients too.
-            return checkpoint(block, x_BTC, context, use_reentrant=False) if checkpointed else block(x_BTC, context)
-
-        contexts = self.model.contexts(pos_BT, pos_BT, doc_BT, length, past)
-        x_BTC = self.model.through(self.model.placed(x_BTC, pos_BT), contexts, run=run)
+            given = x_BTC, contexts[kind]
+            x_BTC = checkpoint(block, *given, use_reentrant=False) if checkpointed else block(*given)
         x_BTC = self.model.final_norm(x_BTC)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits_BTV = self.model.head(x_BTC[:, kept])

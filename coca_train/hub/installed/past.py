@@ -17,6 +17,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from coca_train.attention.visibility import Keep
 from coca_train.models.cache import AttendedKeys, DecodeTables
+from coca_train.positions.token_positions import Positions
 
 
 class Past:
@@ -43,14 +44,16 @@ class Past:
         doc_B1S1 = self._layer(len(self.keeps)).values
         return None if doc_B1S1 is None else doc_B1S1[:, 0, :, 0] == 1
 
-    def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> dict[Keep | None, AttendedKeys]:
+    def advance(self, positions: Positions, doc_BT: Tensor | None = None) -> dict[Keep | None, AttendedKeys]:
         """As ours. doc_BT: 1 for tokens of the text; None: all of them, and all that is held."""
+        pos_BT = positions.pos_BT
         own_BT = torch.ones_like(pos_BT) if doc_BT is None else doc_BT
         pos_B1S1, doc_B1S1 = self._layer(len(self.keeps)).update(pos_BT[:, None, :, None], own_BT[:, None, :, None])
         pos_BS, doc_BS = pos_B1S1[:, 0, :, 0], doc_B1S1[:, 0, :, 0]
         if doc_BT is None and bool((pos_BS == pos_BS[:1]).all()):
             pos_BS = pos_BS[:1]  # tables are made once, not for each row
-        return dict.fromkeys(self.keeps, AttendedKeys(pos_BS, None if doc_BT is None else doc_BS))
+        held_doc_BS = None if doc_BT is None else doc_BS
+        return dict.fromkeys(self.keeps, AttendedKeys(Positions.of(pos_BS, held_doc_BS), held_doc_BS))
 
     def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
         """As ours."""

@@ -209,8 +209,8 @@ def frequency_facts(entry: Entry, given: ReferenceModel) -> FrequencyFacts:
         nn.init.zeros_(parameter)
     with torch.no_grad():
         trained, far = module(given.seq_len), module(STRETCH * given.seq_len)
-    plain = frequencies.frequency_module("plain")
-    unscaled = plain.spectrum(plain.Settings(name="plain", theta=settings.theta), given.shape.head_dim, given.seq_len)
+    plain = frequencies.settings_class("plain")(name="plain", theta=settings.theta)
+    unscaled = plain.spectrum(given.shape.head_dim, given.seq_len)
     stretch_J = unscaled.inv_freq_J / far.inv_freq_J
     follows = not torch.equal(trained.inv_freq_J, far.inv_freq_J)
     return FrequencyFacts(

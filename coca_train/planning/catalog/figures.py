@@ -29,7 +29,7 @@ from coca_train.models.transformer import Transformer
 from coca_train.planning.catalog.entries import Entry, entries
 from coca_train.planning.catalog.reference import ReferenceModel, reference
 from coca_train.positions.base import PositionedQK, Projections, Terms
-from coca_train.positions.known import extent
+from coca_train.positions.token_positions import Positions
 from coca_train.report.render.scales import COLOURS
 from coca_train.runtime.durable import write_text
 
@@ -135,7 +135,7 @@ def score(entry: Entry) -> Curves:
 
 def likeness(entry: Entry) -> Curves:
     """Cosines between position embeddings."""
-    x_TC = _model(entry).position.embed(torch.zeros(1, FARTHEST + 1, HEADS * WIDTH), _all())[0]
+    x_TC = _model(entry).position.embed(torch.zeros(1, FARTHEST + 1, HEADS * WIDTH), Positions.of(_all()))[0]
     x_TC = x_TC / x_TC.norm(dim=-1, keepdim=True)
     lines = [Curve(f"m = {m}", (x_TC @ x_TC[m]).tolist()) for m in (0, FARTHEST // 4, FARTHEST // 2)]
     return Curves(lines, "position n [tokens]", "cosine of m and n")
@@ -222,7 +222,8 @@ def _mapped(
 
 
 def _part(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, pos_BS: Tensor) -> Part:
-    layout = Layout(Rule(), pos_BT, pos_BS, pos_BT, pos_BS, None, False, False, extent(pos_BS), {})
+    queries, keys = (Positions.of(pos)._replace(contiguous=False) for pos in (pos_BT, pos_BS))
+    layout = Layout(Rule(), queries, keys, queries, keys, None, False, {})
     return part_of(_mapped(model, q_BTHD, k_BSHK, pos_BT, pos_BS), layout)
 
 

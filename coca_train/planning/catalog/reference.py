@@ -18,11 +18,12 @@ from coca_train.config.schema import Config, ModelConfig
 from coca_train.planning.catalog.entries import Entry
 from coca_train.positions import frequencies
 from coca_train.positions.base import AttentionShape, Projections
+from coca_train.positions.token_positions import Positions
 from coca_train.settings import load
 
 _TYPED = {
     "position": positions.settings,
-    "position/frequencies": lambda values: frequencies.frequency_module(values["name"]).Settings(**values),
+    "position/frequencies": lambda values: frequencies.settings_class(values["name"])(**values),
     "visibility": visibilities.settings,
 }
 
@@ -97,7 +98,7 @@ def layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dty
 
     project = Projections(zeros(shape.n_heads, shape.head_dim), zeros(shape.n_kv_heads, position.key_dim))
     with torch.no_grad():
-        x_BTC = position.embed(torch.zeros(1, n_tokens, shape.d_model, dtype=dtype), pos_BT)
+        x_BTC = position.embed(torch.zeros(1, n_tokens, shape.d_model, dtype=dtype), Positions.of(pos_BT))
         tokens = own.tokens(x_BTC)
         mapped = own(position, q_BTHD, k_BTGK, position(pos_BT, pos_BT, length), project, tokens)
     (layout,) = Visibility(None).layouts(pos_BT, pos_BT)

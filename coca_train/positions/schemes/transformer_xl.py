@@ -34,8 +34,8 @@ from coca_train.positions.base import (
     Problem,
     Projections,
     Terms,
-    n_distances,
 )
+from coca_train.positions.token_positions import Positions, n_distances
 
 BASE = 10000.0
 
@@ -116,9 +116,9 @@ class Scheme(Position):
         """Hidden states of the previous segment in reach of each layer [tokens]."""
         return self.settings.memory_len
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
         """Rows of s for every distance in hand: more than queries when a memory or a cache stands in front."""
-        r_R = torch.arange(n_distances(pos_BT, pos_BS), device=pos_BT.device)
+        r_R = torch.arange(n_distances(queries, keys), device=queries.pos_BT.device)
         s_RC = waves(r_R, BASE, self.shape.d_model)
         if not self.settings.shared:
             return Tables(s_RC, None, None)

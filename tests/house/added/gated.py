@@ -4,7 +4,8 @@ token that is cached.
     score(m, n) = q·k / √D - a_h² · log(1 + p·r) · σ(w_h · x_n)     for each head h, r = m - n
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -13,8 +14,6 @@ from torch import Tensor, nn
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import AttentionShape, Hook, Initial, LayerPosition, Pairs, Position, ScoreMod
-
-INITIAL: dict[str, Initial] = {"a": lambda a_H, generator: a_H.fill_(1.0)}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -68,5 +67,7 @@ class Layer(LayerPosition):
 
 class Scheme(Position):
     """Distance, as far as tokens let it count."""
+
+    INITIAL: ClassVar[Mapping[str, Initial]] = {"a": lambda a_H, generator: a_H.fill_(1.0)}
 
     layer_class = Layer
