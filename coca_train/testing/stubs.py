@@ -42,7 +42,7 @@ def kinds() -> dict[str, Kind]:
         "scheme": Kind(SCHEMES, f"{positions}/schemes/{{}}.py", "position", test, f"{train} position={{}}"),
         "frequency": Kind(FREQUENCIES, f"{positions}/frequencies/{{}}.py", "position/frequencies", test, frequency),
         "visibility": Kind(
-            VISIBILITIES, f"{positions}/visibilities/{{}}.py", "visibility", test, f"{train} visibility={{}}"
+            VISIBILITIES, "coca_train/attention/visibilities/{}.py", "visibility", test, f"{train} visibility={{}}"
         ),
         "suite": Kind(
             SUITES, "coca_train/evaluation/suites/{}.py", "evaluation/eval", "tests/evaluation/test_{}_suite.py", suite
