@@ -39,8 +39,16 @@ Convention = Annotated[
 ]
 # What the authors' code ramps between NTK-aware and interpolated frequencies [turns over L]; found by trying, it says.
 NTK_FAST, NTK_SLOW = 1.25, 0.75
+
+
+def _present_name(convention: Any) -> Any:
+    """Return `indices` for `code`, as config/older.py still calls it in the keys of cells."""
+    return "indices" if convention == "code" else convention
+
+
 PartsConvention = Annotated[
     Literal["paper", "indices", "authors"],
+    BeforeValidator(_present_name),
     Field(
         description="paper: ramp over the turns of each pair (YaRN Eq. 18); indices: over pair indices between rounded "
         "ends, as YaRN's code has it, without its temperature; authors: what the same authors' code calls NTK-by-parts "
