@@ -103,4 +103,4 @@ docs: .venv/installed  ## regenerate docs/*configuration.md, schemes.md and figu
 
 scheme:  ## stubs of a position scheme: make scheme NAME=mine; then frequency, visibility, suite in the same way
 scheme frequency visibility suite: .venv/installed
-	@$(BIN)/python -m coca_train.extending.stubs $@ "$(NAME)"
+	@$(BIN)/python -m coca_train.testing.stubs $@ "$(NAME)"

@@ -11,17 +11,18 @@ import torch
 from torch import nn
 
 from benchmarks.plain_gpt import PlainGPT
+from coca_train.attention import visibilities
+from coca_train.attention.kernels import KERNELS
+from coca_train.attention.scores import part_of
+from coca_train.attention.visibility import Visibility
 from coca_train.catalog.entries import entries
 from coca_train.catalog.facts import reference
-from coca_train.models.attention import Attention, AttentionContext
 from coca_train.models.generation import generate
 from coca_train.models.init import init_weights
-from coca_train.models.kernels import KERNELS
-from coca_train.models.scores import part_of
+from coca_train.models.layers import Attention, AttentionContext
 from coca_train.models.transformer import Transformer
-from coca_train.positions import build, rotary, visibilities
+from coca_train.positions import build, rotary
 from coca_train.positions.base import AttentionShape, LayerPosition, Position, Projections
-from coca_train.positions.visibility import Visibility
 from coca_train.settings import load
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -212,7 +213,7 @@ def scheme(name: str, setup: Setup) -> Work:
         layouts = rules.layouts(pos_BT, pos_BT)
         views = [(position(layout.pos_BT, layout.pos_BS, n_tokens), layout) for layout in layouts]
         context = AttentionContext(position, KERNELS[kernel], views, None)
-        module(position.embed(x_BTC, layouts[0].text_BT), context).sum().backward()
+        module(position.embed(x_BTC, layouts[0].text_queries), context).sum().backward()
 
     return work
 
@@ -228,7 +229,7 @@ def step(name: str, setup: Setup) -> Work:
         x_BTHD = torch.randn(1, n_tokens, heads, width, **options)
         linears = [nn.Linear(heads * width, heads * width, bias=False, **options) for _ in range(3)]
         rope: Any = _scheme("rope", setup, n_tokens)[0]
-        turn = rotary.turn(torch.arange(n_tokens, device=setup.device)[None], rope.frequencies(n_tokens))
+        turn = rotary.cos_sin(torch.arange(n_tokens, device=setup.device)[None], rope.frequencies(n_tokens))
         works = {
             "projections": lambda: [linear(x_BTHD.flatten(2)) for linear in linears],
             "half": lambda: x_BTHD.unflatten(-1, (2, -1)).mean(-2),

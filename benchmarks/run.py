@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.cases import KINDS, Setup
 from benchmarks.measure import MIB, interleaved_seconds, machine, median_ratio, peak_bytes, say
-from coca_train.models.online import WIDENED
+from coca_train.attention.tiled_attention import WIDENED
 from coca_train.runtime.printing import markdown
 
 Row = dict[str, Any]

@@ -25,10 +25,10 @@ import torch
 from benchmarks.cases import Setup
 from benchmarks.measure import MIB, ROOT, machine, say
 from coca_train import commands
+from coca_train.attention.tiled_attention import WIDENED
 from coca_train.checkpoint.manifest import FOLDER
 from coca_train.config.schema import Config
 from coca_train.engine.base import Engine
-from coca_train.models.online import WIDENED
 from coca_train.runtime import dist
 from coca_train.runtime.printing import markdown
 from coca_train.training import stage

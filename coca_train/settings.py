@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from coca_train.attention import VISIBILITIES
+from coca_train.attention.rules import heads_shared, layers_fit, visibility_fits, visibility_trains
 from coca_train.config import load as loading
 from coca_train.config.check import RULES, problems
 from coca_train.config.choice import option_problems
@@ -23,8 +25,7 @@ from coca_train.config.messages import Problem
 from coca_train.config.places import place_of
 from coca_train.config.root import Root
 from coca_train.config.schema import Config, EvalConfig, TrainConfig
-from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
-from coca_train.positions.rules import heads_shared, layers_fit, visibility_fits, visibility_trains
+from coca_train.positions import FREQUENCIES, SCHEMES
 from coca_train.runtime.trees import copied, section
 
 FINE_TUNING = "_fine_tuning"  # a part of configs/experiment

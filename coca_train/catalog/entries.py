@@ -11,9 +11,10 @@ from typing import Any
 
 import yaml
 
+from coca_train.attention import VISIBILITIES
 from coca_train.config.files import choices, config_dir, summary
 from coca_train.config.messages import nearest
-from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
+from coca_train.positions import FREQUENCIES, SCHEMES
 from coca_train.runtime.errors import UserError
 
 # Group -> its modules.

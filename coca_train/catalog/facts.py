@@ -16,23 +16,25 @@ import torch
 from torch import Tensor, nn
 
 from coca_train import positions
+from coca_train.attention import visibilities
+from coca_train.attention.kernels import choose
+from coca_train.attention.scores import Part, part_of
+from coca_train.attention.visibility import Visibility, seen
 from coca_train.catalog.entries import Entry, entries
 from coca_train.config.interpolate import resolve
 from coca_train.config.schema import Config, ModelConfig
-from coca_train.models.kernels import choose
-from coca_train.models.scores import Part, part_of
 from coca_train.models.transformer import Transformer
 from coca_train.planning.meta_step import hook_products
-from coca_train.positions import frequencies, visibilities
+from coca_train.positions import frequencies
 from coca_train.positions.base import AttentionShape, Projections
-from coca_train.positions.visibility import Visibility, seen
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime.device import pretend_device
 from coca_train.runtime.errors import UserError
 from coca_train.settings import load
 
 _TYPED = {
     "position": positions.settings,
-    "position/frequencies": lambda values: frequencies.frequency_module(values["name"]).Settings(**values),
+    "position/frequencies": lambda values: frequencies.settings_class(values["name"])(**values),
     "visibility": visibilities.settings,
 }
 
@@ -107,7 +109,7 @@ def layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dty
 
     project = Projections(zeros(shape.n_heads, shape.head_dim), zeros(shape.n_kv_heads, position.key_dim))
     with torch.no_grad():
-        x_BTC = position.embed(torch.zeros(1, n_tokens, shape.d_model, dtype=dtype), pos_BT)
+        x_BTC = position.embed(torch.zeros(1, n_tokens, shape.d_model, dtype=dtype), Positions.of(pos_BT))
         tokens = own.tokens(x_BTC)
         mapped = own(position, q_BTHD, k_BTGK, position(pos_BT, pos_BT, length), project, tokens)
     (layout,) = Visibility(None).layouts(pos_BT, pos_BT)
@@ -236,7 +238,7 @@ def products(part: Part, v_BTGD: Tensor, kernel: str) -> float:
 def _numbers(given: LayerTensors) -> int:
     """Numbers in all tensors of a layer; what is there twice counts once."""
     (part,) = given.parts
-    handed = _tensors((part.q_BTHE, part.k_BSGE, part.terms, part.hooked, given.v_BTGD))
+    handed = _tensors((part.q_BTHE, part.k_BSGE, part.terms, part.score_mod, given.v_BTGD))
     return sum({t.untyped_storage().data_ptr(): t.numel() for t in handed}.values())
 
 
@@ -310,8 +312,8 @@ def frequency_facts(entry: Entry, given: ReferenceModel) -> FrequencyFacts:
         nn.init.zeros_(parameter)
     with torch.no_grad():
         trained, far = module(given.seq_len), module(STRETCH * given.seq_len)
-    plain = frequencies.frequency_module("plain")
-    unscaled = plain.spectrum(plain.Settings(name="plain", theta=settings.theta), given.shape.head_dim, given.seq_len)
+    plain = frequencies.settings_class("plain")(name="plain", theta=settings.theta)
+    unscaled = plain.spectrum(given.shape.head_dim, given.seq_len)
     stretch_J = unscaled.inv_freq_J / far.inv_freq_J
     follows = not torch.equal(trained.inv_freq_J, far.inv_freq_J)
     return FrequencyFacts(

@@ -21,15 +21,15 @@ from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from coca_train.attention import visibilities
+from coca_train.attention.scores import Part, Tile, part_of, scores, slice_tile, tensors_of
+from coca_train.attention.visibility import Layout, Rule, seen
 from coca_train.catalog.entries import Entry, entries
 from coca_train.catalog.facts import ReferenceModel, reference
 from coca_train.models.init import init_weights
-from coca_train.models.scores import Part, Tile, cut, part_of, scores, tensors_of
 from coca_train.models.transformer import Transformer
-from coca_train.positions import visibilities
-from coca_train.positions.base import Mapped, Projections, Terms
-from coca_train.positions.known import extent
-from coca_train.positions.visibility import Layout, Rule, seen
+from coca_train.positions.base import PositionedQK, Projections, Terms
+from coca_train.positions.token_positions import Positions
 from coca_train.report.render.scales import COLOURS
 from coca_train.runtime.durable import write_text
 
@@ -102,7 +102,7 @@ def kind(entry: Entry) -> str:
         return LIKENESS
     q = torch.ones(1, 1, HEADS, WIDTH)
     mapped = _mapped(_model(entry), q, q[..., : position.key_dim], torch.zeros(1, 1, dtype=torch.long))
-    return ADDED if position.relative and (mapped.terms, mapped.hooked) != (Terms(), None) else SCORE
+    return ADDED if position.relative and (mapped.terms, mapped.score_mod) != (Terms(), None) else SCORE
 
 
 @torch.no_grad()
@@ -117,7 +117,7 @@ def added(entry: Entry) -> Curves:
     generator = torch.Generator().manual_seed(SEED)
     q_BTHD, k_BTHD = (torch.randn(1, 1, HEADS, WIDTH, generator=generator) for _ in range(2))
     part = _part(_model(entry), q_BTHD, k_BTHD, _at(FARTHEST), _all())
-    added_HS = _scores(part) - _scores(part._replace(terms=Terms(), hooked=None))
+    added_HS = _scores(part) - _scores(part._replace(terms=Terms(), score_mod=None))
     lines = [Curve(f"head {h + 1}", added_HS[h].flip(0).tolist()) for h in range(0, HEADS, 2)]
     return Curves(lines, "distance [tokens]", "added to the score")
 
@@ -135,7 +135,7 @@ def score(entry: Entry) -> Curves:
 
 def likeness(entry: Entry) -> Curves:
     """Cosines between position embeddings."""
-    x_TC = _model(entry).position.embed(torch.zeros(1, FARTHEST + 1, HEADS * WIDTH), _all())[0]
+    x_TC = _model(entry).position.embed(torch.zeros(1, FARTHEST + 1, HEADS * WIDTH), Positions.of(_all()))[0]
     x_TC = x_TC / x_TC.norm(dim=-1, keepdim=True)
     lines = [Curve(f"m = {m}", (x_TC @ x_TC[m]).tolist()) for m in (0, FARTHEST // 4, FARTHEST // 2)]
     return Curves(lines, "position n [tokens]", "cosine of m and n")
@@ -207,7 +207,9 @@ def _all() -> Tensor:
     return torch.arange(FARTHEST + 1)[None]
 
 
-def _mapped(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, pos_BS: Tensor | None = None) -> Mapped:
+def _mapped(
+    model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, pos_BS: Tensor | None = None
+) -> PositionedQK:
     """What the first layer makes of the same query and key at these positions."""
     pos_BS = pos_BT if pos_BS is None else pos_BS
     attention = model.first_attention
@@ -220,7 +222,8 @@ def _mapped(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, 
 
 
 def _part(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, pos_BS: Tensor) -> Part:
-    layout = Layout(Rule(), pos_BT, pos_BS, pos_BT, pos_BS, None, False, False, extent(pos_BS), {})
+    queries, keys = (Positions.of(pos)._replace(contiguous=False) for pos in (pos_BT, pos_BS))
+    layout = Layout(Rule(), queries, keys, queries, keys, None, False, {})
     return part_of(_mapped(model, q_BTHD, k_BSHK, pos_BT, pos_BS), layout)
 
 
@@ -228,7 +231,7 @@ def _scores(part: Part) -> Tensor:
     """Scores of one query over all keys, or of all queries over one key, by head."""
     everything = slice(0, part.q_BTHE.shape[1]), slice(0, part.k_BSGE.shape[1])
     tile = Tile(part.layout, *everything, shifted=False)
-    scores_BHts, _ = scores(part.hook, cut(tensors_of(part), tile), tile, WIDTH**-0.5, None)
+    scores_BHts, _ = scores(part.hook, slice_tile(tensors_of(part), tile), tile, WIDTH**-0.5, None)
     return scores_BHts[0].flatten(1)
 
 

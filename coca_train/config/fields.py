@@ -133,7 +133,7 @@ def described(path: Path) -> dict[str, str]:
     """
     types: dict[str, str] = {}  # name of a field's type -> its description
     classes: dict[str, dict[str, str]] = {}
-    for file in (path.parent / "_shared.py", path):
+    for file in (path.parent / "__init__.py", path):
         for node in ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else ():
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 types[node.targets[0].id] = _description(node.value, types)
@@ -142,7 +142,9 @@ def described(path: Path) -> dict[str, str]:
                     name: text for base in node.bases for name, text in classes.get(_name(base), {}).items()
                 }
                 for item in node.body:
-                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                    if not isinstance(item, ast.AnnAssign) or "ClassVar" in ast.unparse(item.annotation):
+                        continue
+                    if isinstance(item.target, ast.Name):
                         own = _description(item.value, types) or _description(item.annotation, types)
                         classes[node.name][item.target.id] = own
     return classes.get("Settings", {})
@@ -158,7 +160,7 @@ def _description(node: ast.expr | None, known: dict[str, str]) -> str:
 
 
 def _name(node: ast.AST) -> str:
-    """`Theta` of `Theta` and of `_shared.Theta`."""
+    """`Theta` of `Theta` and of `frequencies.Theta`."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from coca_train.data.packings.base import Row
-from coca_train.positions.known import Extent, note
 from coca_train.runtime import IGNORE
 
 
@@ -64,8 +63,7 @@ def collate(rows: Sequence[Row]) -> Batch:
     return Batch(
         tokens_BT=torch.from_numpy(ids_BT1[:, :-1].copy()),
         targets_BT=torch.from_numpy(targets_BT),
-        # Here it is known how they count; a GPU that has them would have to be asked, and waited for.
-        pos_BT=note(torch.from_numpy(pos_BT), Extent(0, int(pos_BT.max())), rising=True, doc_BS=documents),
+        pos_BT=torch.from_numpy(pos_BT),
         doc_BT=documents,
     )
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from coca_train.engine.optim import Moments
 from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
-from coca_train.positions import known
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime import IGNORE, dist
 from coca_train.runtime.staging import placed
 
@@ -274,9 +274,11 @@ def read_together(read: ReadRange, name: str, shape: Sequence[int], device: torc
 def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.device) -> Tensor:
     """Return the loss of a model on a micro batch, whose tensors go to the device."""
     tokens_BT, targets_BT = (placed(x, device) for x in (batch.tokens_BT, batch.targets_BT))
-    positions = known.moved(batch.pos_BT, batch.doc_BT, device)
+    # Measured on the host, which has them: a device would have to be asked, and waited for.
+    positions = Positions.of(batch.pos_BT, batch.doc_BT)._replace(pos_BT=placed(batch.pos_BT, device))
+    doc_BT = None if batch.doc_BT is None else placed(batch.doc_BT, device)
     memory = {} if batch.memory is None else {"memory": batch.memory}
-    return model(tokens_BT, targets_BT, *positions, **memory)
+    return model(tokens_BT, targets_BT, positions, doc_BT, **memory)
 
 
 def count_targets(micro_batches: Sequence[MicroBatch]) -> int:

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from coca_train import positions
+from coca_train.attention.layer_types import UNIFORM, Kind, kinds, kinds_of
 from coca_train.config.schema import OWN, Config, LayersConfig, ModelConfig
 from coca_train.models.transformer import Transformer
-from coca_train.positions.layers import UNIFORM, Kind, kinds, kinds_of
 
 Shapes = dict[str, tuple[int, ...]]
 

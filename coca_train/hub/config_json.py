@@ -11,6 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from coca_train import positions
+from coca_train.attention import visibilities
+from coca_train.attention.layer_types import UNIFORM
 from coca_train.config.check import heads, kv_heads, scheme
 from coca_train.config.schema import LayersConfig, ModelConfig
 from coca_train.config.sizes import weights
@@ -18,9 +20,8 @@ from coca_train.hub import forms
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.config_keys import Keys, read_json
 from coca_train.hub.families import FAMILIES, Family, parts_not_covered
-from coca_train.positions import hugging_face, visibilities
+from coca_train.positions import hugging_face
 from coca_train.positions.hugging_face import NotTheSame
-from coca_train.positions.layers import UNIFORM
 from coca_train.positions.schemes import rope
 from coca_train.runtime.errors import UserError
 

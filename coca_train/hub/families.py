@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coca_train.attention.layer_types import in_words
 from coca_train.config.schema import OWN, ModelConfig
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.config_keys import Keys
 from coca_train.positions.hugging_face import NotTheSame, rotation
-from coca_train.positions.layers import in_words
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 CAUSAL = {"name": "causal"}

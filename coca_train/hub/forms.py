@@ -12,12 +12,11 @@ from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any
 
+from coca_train.attention.layer_types import Kind
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.families import FAMILIES, Family
 from coca_train.hub.options import Form
-from coca_train.positions.frequencies import frequency_module
 from coca_train.positions.hugging_face import NotTheSame, Words, rotation
-from coca_train.positions.layers import Kind
 from coca_train.runtime import outside
 from coca_train.runtime.errors import UserError
 from coca_train.schedule import Stage
@@ -121,7 +120,7 @@ def describe(architecture: Architecture, family: str = "", place: str = FREQUENC
 def _native_option(architecture: Architecture, family: str, place: str) -> str:
     """Return the option of a training that makes an architecture native, as its frequencies say (NATIVE); "": none."""
     scaling = getattr(architecture.position, "frequencies", None)
-    if scaling is None or not (wanted := getattr(frequency_module(scaling.name), "NATIVE", {})):
+    if scaling is None or not (wanted := scaling.NATIVE):
         return ""
     position = replace(architecture.position, frequencies=replace(scaling, **wanted))
     if _try_native(replace(architecture, position=position), family)[0] is None:

@@ -19,7 +19,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import tokenizer_files
 from coca_train.hub.families import FAMILIES
 from coca_train.hub.weights import open_source
-from coca_train.positions.frequencies import frequency_module
+from coca_train.positions.frequencies import settings_class
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import leaves, lookup, section
 
@@ -89,7 +89,7 @@ def _native_words(position: dict[str, Any], theirs: dict[str, Any], family: str 
     family: of transformers; "": none. None: theirs is the run's own section, as it was when the run began.
     """
     chosen, before = position["frequencies"], section(theirs, "frequencies")
-    wanted = getattr(frequency_module(chosen["name"]), "NATIVE", {})
+    wanted = settings_class(chosen["name"]).NATIVE
     if family is None:
         return {key: before[key] for key in wanted if before.get("name") == chosen["name"]}
     native = family in FAMILIES and position["scheme"] == theirs["scheme"] and position["rotary_pct"] == 1

@@ -16,13 +16,12 @@ from transformers.cache_utils import Cache, DynamicLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 
+from coca_train.attention.visibility import Keep
 from coca_train.hub import config_json
 from coca_train.hub.export_files.modeling_coca import CACHE, KNOWN, check_cache
-from coca_train.models.attention import AttentionContext
-from coca_train.models.cache import InHand
+from coca_train.models.cache import AttendedKeys, DecodeTables
 from coca_train.models.init import init_parameter
-from coca_train.models.kept import Kept
-from coca_train.positions.visibility import Keep
+from coca_train.positions.token_positions import Positions
 
 
 class CocaTrainConfig(PretrainedConfig):
@@ -58,7 +57,7 @@ class Past:
     """
 
     at_length: int | None = None  # a later forward may see another length,
-    kept: Kept | None = None  # and other weights
+    decode_tables: DecodeTables | None = None  # and other weights
 
     def __init__(self, cache: Cache, keeps: Sequence[Keep | None]) -> None:
         for layer in cache.layers:
@@ -78,14 +77,16 @@ class Past:
         doc_B1S1 = self._layer(len(self.keeps)).values
         return None if doc_B1S1 is None else doc_B1S1[:, 0, :, 0] == 1
 
-    def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> dict[Keep | None, InHand]:
+    def advance(self, positions: Positions, doc_BT: Tensor | None = None) -> dict[Keep | None, AttendedKeys]:
         """As ours. doc_BT: 1 for tokens of the text; None: all of them, and all that is held."""
+        pos_BT = positions.pos_BT
         own_BT = torch.ones_like(pos_BT) if doc_BT is None else doc_BT
         pos_B1S1, doc_B1S1 = self._layer(len(self.keeps)).update(pos_BT[:, None, :, None], own_BT[:, None, :, None])
         pos_BS, doc_BS = pos_B1S1[:, 0, :, 0], doc_B1S1[:, 0, :, 0]
         if doc_BT is None and bool((pos_BS == pos_BS[:1]).all()):
             pos_BS = pos_BS[:1]  # tables are made once, not for each row
-        return dict.fromkeys(self.keeps, InHand(pos_BS, None if doc_BT is None else doc_BS))
+        held_doc_BS = None if doc_BT is None else doc_BS
+        return dict.fromkeys(self.keeps, AttendedKeys(Positions.of(pos_BS, held_doc_BS), held_doc_BS))
 
     def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
         """As ours."""
@@ -205,14 +206,13 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
         if past is None and doc_BT is None and bool((pos_BT == pos_BT[:1]).all()):
             pos_BT = pos_BT[:1]  # tables are made once, not for each row
         states: list[Tensor] = []
-
-        def run(block: nn.Module, x_BTC: Tensor, context: AttentionContext) -> Tensor:
+        contexts = self.model.contexts(pos_BT, pos_BT, doc_BT, length, past)
+        x_BTC = self.model.add_positions(x_BTC, pos_BT)
+        for kind, block in zip(self.model.kinds, self.model.blocks, strict=True):
             states.append(x_BTC)
             # Not with reentrant ones, whatever was asked for: what layers share (tables) may have gradients too.
-            return checkpoint(block, x_BTC, context, use_reentrant=False) if checkpointed else block(x_BTC, context)
-
-        contexts = self.model.contexts(pos_BT, pos_BT, doc_BT, length, past)
-        x_BTC = self.model.through(self.model.placed(x_BTC, pos_BT), contexts, run=run)
+            given = x_BTC, contexts[kind]
+            x_BTC = checkpoint(block, *given, use_reentrant=False) if checkpointed else block(*given)
         x_BTC = self.model.final_norm(x_BTC)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits_BTV = self.model.head(x_BTC[:, kept])

@@ -8,20 +8,62 @@ Shape legend: B batch, T new positions, S all positions in hand, n_held position
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from coca_train.models.kept import Kept
-from coca_train.positions.known import Extent, extent, note, rising
-from coca_train.positions.visibility import Keep
+from coca_train.attention.visibility import Keep
+from coca_train.models.qkv_projection import JoinedByLayers
+from coca_train.positions.base import Position
+from coca_train.positions.token_positions import Positions
+
+AHEAD = 64  # positions whose tables are made at a time [tokens]
 
 
-class InHand(NamedTuple):
+class DecodeTables:
+    """What follows from the weights alone, kept with a cache: joined weights (models/qkv_projection.py), and a scheme's
+    tables of positions to come. For one model, whose weights do not change, at one length.
+
+    The tables of one token are a dozen operations on a few numbers each, and take as long to call as those of many
+    tokens. So they are made of some tokens at a time, where a table is a row for each position and nothing else
+    (`Position.caches_rotated_keys`).
+    """
+
+    def __init__(self) -> None:
+        self.joined_weights: JoinedByLayers = {}
+        self._tables: dict[Position, tuple[int, Sequence[Any]]] = {}  # from this position on
+
+    def tables(self, position: Position, token: Positions, length: int) -> Any:
+        """Return position(token, token, length), which a scheme that caches rotated keys makes of one new token."""
+        if token.first != token.last:  # the host knows bounds only, and asks no device for more
+            return position(token, token, length)
+        first, tables = self._tables.get(position, (0, ()))
+        if not 0 <= token.first - first < len(tables):
+            first = token.first
+            end = max(first + 1, min(first + AHEAD, length))  # frequencies may know of no position beyond the length
+            ahead = Positions.counted(first, end, token.pos_BT.device)
+            tables = split_by_position(position(ahead, ahead, length), end - first)
+            self._tables[position] = first, tables
+        return tables[token.first - first]
+
+
+def split_by_position(tables: Any, n: int) -> Sequence[Any]:
+    """Return the tables of each of n positions: tensors (B, n, …) in tuples are split; the rest is the same for all.
+    What stands in them twice is one object in each."""
+    if isinstance(tables, Tensor):
+        return tables.split(1, 1)
+    if not isinstance(tables, tuple):
+        return [tables] * n
+    rows = {id(each): split_by_position(each, n) for each in tables}
+    make = getattr(type(tables), "_make", tuple)
+    return [make(each) for each in zip(*(rows[id(each)] for each in tables), strict=True)]
+
+
+class AttendedKeys(NamedTuple):
     """What a layer attends to: the positions and documents of its keys."""
 
-    pos_BS: Tensor
+    positions: Positions
     doc_BS: Tensor | None  # None: one document
 
 
@@ -29,14 +71,14 @@ class Cache(Protocol):
     """What a model asks of a cache."""
 
     at_length: int | None  # what dynamic frequencies adapt to, as long as it is used [tokens]; None: that may change
-    kept: Kept | None  # what follows from the weights, as long as it is used; None: they may change
+    decode_tables: DecodeTables | None  # what follows from the weights, as long as it is used; None: they may change
 
     @property
     def length(self) -> int:
         """Positions of the text so far."""
         ...
 
-    def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> Mapping[Keep | None, InHand]:
+    def advance(self, positions: Positions, doc_BT: Tensor | None = None) -> Mapping[Keep | None, AttendedKeys]:
         """Announce new positions, before the layers extend. Returns all keys in hand, by what a layer keeps."""
         ...
 
@@ -48,49 +90,49 @@ class Cache(Protocol):
 class _Held(NamedTuple):
     """Which keys the layers that keep the same hold."""
 
-    pos_BS: Tensor  # of the keys held
-    kept_S: Tensor | None  # which of the keys in hand are held from now on; None: all
+    positions: Positions  # of the keys held
+    retained_S: Tensor | None  # which of the attended keys are held from now on; None: all
 
 
 class KVCache:
     """Keys, values and the scheme's tensors of every layer, (B, S, …) each.
 
-    keeps: for each layer what a later query may still see (positions/visibility.py), so that its memory does not grow
+    keeps: for each layer what a later query may still see (attention/visibility.py), so that its memory does not grow
     with the text; None: everything, in buffers of a fixed capacity [positions]. at_length: as in `Cache`.
     """
 
     def __init__(self, keeps: Sequence[Keep | None], capacity: int, at_length: int | None = None) -> None:
         self.keeps, self.capacity, self.at_length = tuple(keeps), capacity, at_length
-        self.kept: Kept | None = Kept()
+        self.decode_tables: DecodeTables | None = DecodeTables()
         self.length = 0  # positions of the text so far
         self._held: dict[Keep | None, _Held] = {}
         self._layers: list[list[Tensor]] = [[] for _ in keeps]
 
-    def advance(self, pos_BT: Tensor, doc_BT: Tensor | None = None) -> dict[Keep | None, InHand]:
+    def advance(self, positions: Positions, doc_BT: Tensor | None = None) -> dict[Keep | None, AttendedKeys]:
         assert doc_BT is None, "a cache holds one document"
-        if self.length + pos_BT.shape[1] > self.capacity:
-            raise ValueError(f"the cache holds {self.capacity} positions; {self.length + pos_BT.shape[1]} are needed")
-        self.length += pos_BT.shape[1]
-        in_hand = {}
+        needed = self.length + positions.pos_BT.shape[1]
+        if needed > self.capacity:
+            raise ValueError(f"the cache holds {self.capacity} positions; {needed} are needed")
+        self.length, attended = needed, {}
         for keep in dict.fromkeys(self.keeps):
             held = self._held.get(keep)
-            now_BS = pos_BT if held is None else _joined(held.pos_BS, pos_BT)
-            in_hand[keep], self._held[keep] = InHand(now_BS, None), _Held(now_BS, None)
+            now = positions if held is None else held.positions.followed_by(positions)
+            attended[keep], self._held[keep] = AttendedKeys(now, None), _Held(now, None)
             if keep is not None:
-                n_keys = now_BS.shape[1]
+                n_keys = now.pos_BT.shape[1]
                 # Chosen once for all layers that keep the same, and before they extend: each cuts its tensors by the
                 # same index.
-                last_S = torch.arange(n_keys, device=now_BS.device) >= n_keys - keep.last
-                kept_S = (last_S | (now_BS[0] < keep.first)).nonzero()[:, 0]
-                self._held[keep] = _Held(now_BS[:, kept_S], kept_S)
-        return in_hand
+                last_S = torch.arange(n_keys, device=now.pos_BT.device) >= n_keys - keep.last
+                retained_S = (last_S | (now.pos_BT[0] < keep.first)).nonzero()[:, 0]
+                self._held[keep] = _Held(Positions.of(now.pos_BT[:, retained_S]), retained_S)
+        return attended
 
     def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
-        held, kept_S = self._layers[layer], self._held[self.keeps[layer]].kept_S
-        if kept_S is not None:
-            in_hand = [torch.cat(pair, dim=1) for pair in zip(held, new, strict=True)] if held else list(new)
-            self._layers[layer] = [x[:, kept_S] for x in in_hand]
-            return in_hand
+        held, retained_S = self._layers[layer], self._held[self.keeps[layer]].retained_S
+        if retained_S is not None:
+            attended = [torch.cat(pair, dim=1) for pair in zip(held, new, strict=True)] if held else list(new)
+            self._layers[layer] = [x[:, retained_S] for x in attended]
+            return attended
         if not held:
             held += [_buffer(x, x.shape[0], self.capacity) for x in new]
         for buffer, x in zip(held, new, strict=True):
@@ -100,7 +142,7 @@ class KVCache:
     def fork(self, n_rows: int, capacity: int) -> "KVCache":
         """A cache of its own with n_rows rows, each of which goes on from this one's text."""
         forked = KVCache(self.keeps, capacity, self.at_length)
-        forked.kept, forked.length, forked._held = self.kept, self.length, dict(self._held)
+        forked.decode_tables, forked.length, forked._held = self.decode_tables, self.length, dict(self._held)
         for keep, mine, theirs in zip(self.keeps, self._layers, forked._layers, strict=True):
             for buffer in mine:
                 n_held = self.length if keep is None else buffer.shape[1]
@@ -117,7 +159,7 @@ class KVCache:
         if len(parts) == 1:
             return first
         together = cls(first.keeps, first.capacity, first.at_length)
-        together.kept, together.length, together._held = first.kept, first.length, dict(first._held)
+        together.decode_tables, together.length, together._held = first.decode_tables, first.length, dict(first._held)
         for layer, joined in enumerate(together._layers):
             for rows in zip(*(part._layers[layer] for part in parts), strict=True):
                 together_BS = _buffer(rows[0], sum(map(len, rows)), rows[0].shape[1])
@@ -137,10 +179,3 @@ def _buffer(like_BS: Tensor, n_rows: int, n_positions: int) -> Tensor:
     single query reads them one head after the other."""
     heads, width = like_BS.shape[2:-1], like_BS.shape[2:][-1:]
     return like_BS.new_empty(n_rows, *heads, n_positions, *width).movedim(len(heads) + 1, 1)
-
-
-def _joined(held_BS: Tensor, pos_BT: Tensor) -> Tensor:
-    """Positions held and new ones, with what is known of them."""
-    before, new = extent(held_BS), extent(pos_BT)
-    rose = before.last + 1 == new.first and rising(held_BS, None) and rising(pos_BT, None)
-    return note(torch.cat([held_BS, pos_BT], dim=1), Extent(before.first, new.last), rose)

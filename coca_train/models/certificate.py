@@ -21,14 +21,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coca_train.attention.kernels import KERNELS
+from coca_train.attention.scores import part_of
+from coca_train.attention.visibility import View, Visibility
 from coca_train.config.schema import OWN
-from coca_train.models.attention import Attention
-from coca_train.models.kernels import KERNELS
-from coca_train.models.logit_scale import logit_scale
-from coca_train.models.scores import part_of
+from coca_train.models.layers import Attention, logit_scale
 from coca_train.models.transformer import Transformer
 from coca_train.positions.base import Position, Projections
-from coca_train.positions.visibility import View, Visibility
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime.errors import UserError
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float16: 1e-2}  # of the output's largest value
@@ -91,7 +91,9 @@ def _switched_off(model: Transformer, kind: str) -> Iterator[None]:
         for name, block in zip(model.kinds, model.blocks, strict=True):
             attention = block.get_submodule("attention")
             if name == kind and not position.sees_positions and isinstance(attention, Attention):
-                drop = attention.position.register_forward_hook(lambda _, given, mapped: mapped._replace(hooked=None))
+                drop = attention.position.register_forward_hook(
+                    lambda _, given, mapped: mapped._replace(score_mod=None)
+                )
                 stack.callback(drop.remove)
         yield
 
@@ -155,7 +157,7 @@ def _certify(model: Transformer, kind: str, device: torch.device, dtype: torch.d
     definition = _attend(model, kind, exact, pos_BT, "eager", *own)
     plain = _attend(model, kind, exact, pos_BT, "eager", EVERYTHING)
     x_BTC = torch.zeros(1, n, model.config.d_model, device=device, dtype=dtype)
-    embeds = not torch.equal(position.embed(x_BTC, pos_BT), position.embed(x_BTC, 0 * pos_BT))
+    embeds = not torch.equal(*(position.embed(x_BTC, Positions.of(pos)) for pos in (pos_BT, 0 * pos_BT)))
     shift_error = 0.0
     if position.relative:
         shift_error = _difference(_attend(model, kind, exact, pos_BT + 1000, "eager", EVERYTHING), plain)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from coca_train.models.attention import AttentionContext
+from coca_train.models.layers import AttentionContext
 from coca_train.runtime import dist
 from coca_train.runtime.compilation import compile_alone, is_of_compiler, reason
 from coca_train.runtime.machine import can_compile

@@ -16,6 +16,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from coca_train.positions.token_positions import Positions
+
 
 @torch.no_grad()
 def generate(
@@ -77,9 +79,9 @@ def check_positions(model: Any, n_prompt: int, max_new_tokens: int) -> None:
     limit, total = model.max_positions, n_prompt + max_new_tokens
     if limit is None or total == 0:
         return
-    pos_1T = torch.arange(total)[None]
-    placed = [visibility.place(pos_1T, pos_1T, None)[0] for visibility in model.visibilities.values()]
-    if max(int(placed_1T.max()) for placed_1T in placed) >= limit:
+    positions = Positions.counted(0, total)
+    placed = [visibility.place(positions, positions, None)[0] for visibility in model.visibilities.values()]
+    if max(each.last for each in placed) >= limit:
         raise ValueError(
             f"max_new_tokens={max_new_tokens} after a prompt of {n_prompt} tokens must be at most "
             f"{max(0, limit - n_prompt)}: {model.position.settings.scheme} has {limit} positions, all learned "

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from coca_train import positions
+from coca_train.attention.layer_types import UNIFORM, kinds_of, position_of
 from coca_train.config.schema import OWN, LayersConfig, ModelConfig
 from coca_train.models.lora import init_adapter, is_adapter
-from coca_train.positions.layers import UNIFORM, kinds_of, position_of
 
 RESIDUAL_OUTPUTS = ("attention.out.weight", "mlp.down.weight")
 KEYS = "attention.k.weight"
@@ -34,7 +34,7 @@ def init_parameter(
 
     With init_depth_scaled the two projections that write into the residual stream have their std
     divided by sqrt(2 n_layers) (GPT-2; Radford et al. 2019, section 2.3). Key projections all begin with the same
-    numbers: a scheme whose keys are narrower makes its own of those (`positions.narrow_key`).
+    numbers: a scheme whose keys are narrower makes its own of those (`Position.narrow_key`).
     """
     generator = torch.Generator().manual_seed(seed_of(seed, name))
     scheme = _scheme_of(name, model, position, layers)
@@ -63,7 +63,7 @@ def init_parameter(
 def _init_keys(parameter: Tensor, model: ModelConfig, scheme: Any, generator: torch.Generator) -> None:
     """N(0, init_std), one row per feature of a key head; where the scheme projects fewer, what it makes of those."""
     n_kv_heads, head_dim = model.n_kv_heads or model.n_heads, model.head_dim or model.d_model // model.n_heads
-    narrow = positions.narrow_key(scheme) if parameter.shape[0] < n_kv_heads * head_dim else None
+    narrow = positions.scheme_class(scheme.scheme).narrow_key if parameter.shape[0] < n_kv_heads * head_dim else None
     n_rows = parameter.shape[0] if narrow is None else n_kv_heads * head_dim
     values = torch.empty(n_rows, *parameter.shape[1:], dtype=torch.float32)
     values.normal_(0.0, model.init_std, generator=generator)

@@ -6,7 +6,7 @@ Shape legend: B batch, T tokens of the segment, M memory_len, C d_model.
 import torch
 from torch import Tensor
 
-from coca_train.positions import known
+from coca_train.positions.token_positions import Positions
 
 
 class Memory:
@@ -47,13 +47,13 @@ class Memory:
         return x_BMC
 
 
-def behind(memory: Memory, pos_BT: Tensor, doc_BT: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Positions and documents of memory and segment; memory that is not there is a document nobody is in."""
-    valid_BM, rose = memory.valid_BM, known.rising(pos_BT, doc_BT)
+def prepend_memory(memory: Memory, positions: Positions, doc_BT: Tensor | None) -> tuple[Positions, Tensor]:
+    """Return positions and documents of memory and segment; memory that is not there is a document nobody is in."""
+    valid_BM, pos_BT = memory.valid_BM, positions.pos_BT
     before_M = torch.arange(-memory.memory_len, 0, device=pos_BT.device)
     pos_BS = torch.cat((pos_BT[:, :1] + before_M, pos_BT), dim=1)
     if doc_BT is None:
         doc_BT = torch.zeros(valid_BM.shape[0], pos_BT.shape[1], dtype=torch.long, device=pos_BT.device)
     doc_BS = torch.cat((torch.where(valid_BM, doc_BT[:, :1], -1), doc_BT), dim=1)
-    first, last = known.extent(pos_BT)
-    return known.note(pos_BS, known.Extent(first - memory.memory_len, last), rose, doc_BS), doc_BS
+    first = positions.first - memory.memory_len
+    return Positions(pos_BS, first, positions.last, positions.contiguous), doc_BS

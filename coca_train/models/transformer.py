@@ -1,4 +1,4 @@
-"""The model of a run: what it computes (models/decoder.py), and what training and evaluation do with it.
+"""The Transformer: one decoder-only model that is GPT-NeoX or LLaMA by its settings, never by copied files.
 
 Its settings may be exchanged on the same weights, its attention computed by any kernel; it remembers a segment, keeps
 no activations where memory is short, and can compute the last layer of some positions only.
@@ -15,36 +15,35 @@ import torch
 from torch import Tensor, nn
 
 from coca_train import positions
+from coca_train.attention import visibilities
+from coca_train.attention.kernels import KERNELS
+from coca_train.attention.layer_types import UNIFORM, Kind, kinds, kinds_of
+from coca_train.attention.visibility import Keep, Visibility
 from coca_train.config.schema import OWN, Config, LayersConfig, LogitScaleConfig, LoraConfig, ModelConfig
-from coca_train.models import fused_loss
-from coca_train.models.attention import AttentionContext
-from coca_train.models.cache import Cache, KVCache
+from coca_train.models.cache import AttendedKeys, Cache, KVCache
 from coca_train.models.compiled import CompiledBlocks
-from coca_train.models.decoder import Decoder, module_name
-from coca_train.models.kernels import KERNELS, Kernel
-from coca_train.models.layers import MLP
-from coca_train.models.loss import Score
-from coca_train.models.memory import Memory, behind
+from coca_train.models.layers import Attention, AttentionContext, Block, Head, build_norm, logit_scale
+from coca_train.models.memory import Memory, prepend_memory
 from coca_train.models.recompute import WAYS
 from coca_train.models.trainable import adapt
 from coca_train.models.ulysses import SequenceShare
-from coca_train.positions import visibilities
-from coca_train.positions.base import Position
-from coca_train.positions.layers import UNIFORM, Kind, kinds, kinds_of
-from coca_train.positions.visibility import Visibility
+from coca_train.positions.base import AttentionShape, Position
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime.errors import DataError
 
 VOCAB_MULTIPLE = 64  # embedding rows are rounded up to this: matrix kernels like round numbers
 
 
-class Transformer(Decoder):
-    """A decoder whose layers are as a configuration says.
+class Transformer(nn.Module):
+    """A decoder-only language model with a position scheme, or one for each kind of layer.
 
     model: shape of the network. position: the scheme's settings. visibility: which keys are seen, its settings.
-    layers: which layers differ from these two, and how (positions/layers.py). max_seq_len: training window [tokens].
-    attention: name of the kernel (models/kernels.py). activation_checkpointing: models/recompute.py. compile_blocks:
-    in training (models/compiled.py). Weights are not initialised here: see models/init.py.
+    layers: which layers differ from these two, and how (attention/layer_types.py). max_seq_len: training window
+    [tokens]. attention: name of the kernel (attention/kernels.py). activation_checkpointing: models/recompute.py.
+    compile_blocks: in training (models/compiled.py). Weights are not initialised here: see models/init.py.
     """
+
+    position: Position  # of the kind `own`
 
     def __init__(
         self,
@@ -60,29 +59,58 @@ class Transformer(Decoder):
         compile_blocks: bool = False,
         mlp_tile: int | None = None,
     ) -> None:
+        super().__init__()
+        head_dim, n_kv_heads = model.head_dim or model.d_model // model.n_heads, model.n_kv_heads or model.n_heads
+        self.config = self.built_with = model
+        self.layers, self.kinds = layers, kinds_of(layers, model.n_layers)
+        self.shape = AttentionShape(model.n_heads, n_kv_heads, head_dim, model.d_model, max_seq_len)
+        self.visibilities, self.logit_scales = {}, {}
         own = {OWN: Kind(position, visibility, model.logit_scale)}
-        super().__init__(
-            model,
-            kinds_of(layers, model.n_layers),
-            own | kinds(layers, model, position, visibility),
-            vocab_size=vocab_size,
-            max_seq_len=max_seq_len,
+        for name, kind in (own | kinds(layers, model, position, visibility)).items():
+            self.add_module(module_name(name), positions.build(kind.position, self.shape))
+            self.visibilities[name] = visibilities.build(kind.visibility)
+            self.logit_scales[name] = kind.logit_scale
+        self.embed = nn.Embedding(vocab_size, model.d_model)
+        self.blocks = nn.ModuleList(
+            Block(model, layer, head_dim, position.projected_key_dim, position.layer(), mlp_tile)
+            for layer, position in enumerate(map(self.position_of, self.kinds))
         )
-        self.layers, self.built_with = layers, model
+        self.final_norm = build_norm(model)
+        self.head = Head(model.d_model, vocab_size)
+        self.tie()
         self.attention = attention
         self.activation_checkpointing = activation_checkpointing
         self.compiled = CompiledBlocks(WAYS[activation_checkpointing]) if compile_blocks else None
         self.sequence: SequenceShare | None = None  # set where several ranks share each sequence (engine/sequence.py)
         self.lent = False  # set where ranks gather sharded weights: each runs the same modules as often
-        for module in self.modules():
-            if isinstance(module, MLP):
-                module.tile = mlp_tile
 
-    def kernel(self) -> Kernel:
-        return KERNELS[self.attention]
+    def tie(self) -> None:
+        """Let the head share the embedding where the config says so; `to_empty` parts them, so call it afterwards."""
+        if self.config.tie_embeddings:
+            assert isinstance(self.embed.weight, nn.Parameter)
+            self.head.weight = self.embed.weight
 
-    def score(self) -> Score:
-        return fused_loss.score
+    def position_of(self, kind: str) -> Position:
+        """The position scheme of the layers of this kind."""
+        position = self.get_submodule(module_name(kind))
+        assert isinstance(position, Position)
+        return position
+
+    @property
+    def first_attention(self) -> Attention:
+        """The attention of the first block."""
+        return self.attention_of(self.kinds[0])
+
+    def attention_of(self, kind: str) -> Attention:
+        """The attention of the first layer of this kind."""
+        attention = self.blocks[self.kinds.index(kind)].get_submodule("attention")
+        assert isinstance(attention, Attention)
+        return attention
+
+    @property
+    def keeps(self) -> list[Keep | None]:
+        """For every layer, what a cache has to keep for it."""
+        return [self.visibilities[kind].keep() for kind in self.kinds]
 
     @property
     def visibility(self) -> Visibility:
@@ -107,10 +135,10 @@ class Transformer(Decoder):
 
         Raises ValueError when the new settings need other parameters than there are.
         """
-        self.position = _exchanged(self.position, settings)
+        self.position = _with_settings(self.position, settings)
         for name, kind in self.settings().items():
             if name != OWN:
-                self.add_module(module_name(name), _exchanged(self.position_of(name), kind.position))
+                self.add_module(module_name(name), _with_settings(self.position_of(name), kind.position))
 
     def set_visibility(self, settings: Any) -> None:
         """Exchange which keys a query sees, in all layers that do not say it themselves."""
@@ -147,15 +175,19 @@ class Transformer(Decoder):
     def hidden(
         self,
         tokens_BT: Tensor,
-        pos_BT: Tensor | None = None,
+        pos_BT: Tensor | Positions | None = None,
         doc_BT: Tensor | None = None,
         length: int | None = None,
         cache: Cache | None = None,
         memory: Memory | None = None,
         wanted: Sequence[tuple[int, int]] | None = None,
     ) -> Tensor:
-        """Final hidden states x_BTC, as the decoder's; of a sequence that ranks share those of this rank's slice (with
-        a cache every rank has all of it).
+        """Return the final hidden states x_BTC; of a sequence that ranks share those of this rank's slice (with a cache
+        every rank has all of it).
+
+        pos_BT: integer positions; None counts on from the cache's end. doc_BT: document ids, when attention must not
+        cross documents. length: the sequence length that dynamic frequencies adapt to [tokens]; None: all positions
+        attended to.
 
         memory: the previous segment's hidden states, and where the next ones are left; its tokens stand directly before
         this segment's, in the same document. wanted: stretches [begin, end) of the sequence, None: all of it; x_BTC are
@@ -163,46 +195,48 @@ class Transformer(Decoder):
         """
         assert not (memory and cache), "a memory and a cache both stand before the segment"
         assert not (wanted and (memory or cache)), "both need every position of every layer"
-        call = WAYS[self.activation_checkpointing if self.training else "none"]
-        if self.compiled is not None and self.training and torch.is_grad_enabled() and cache is None:
-            call = self.compiled
-        pos_BT = self.places(tokens_BT, cache) if pos_BT is None else pos_BT
+        positions = self.positions_of(tokens_BT, pos_BT, doc_BT, cache)
         shared = self.sequence if cache is None else None
         if shared is not None:
             assert not (wanted or memory), "both cut sequences in their own way"
             length = length or tokens_BT.shape[1]
-            tokens_BT, pos_BT, doc_BT = shared.rows(tokens_BT, pos_BT, doc_BT)
-        pos_BS, doc_BS = (pos_BT, doc_BT) if memory is None else behind(memory, pos_BT, doc_BT)
-        contexts = self.contexts(pos_BT, pos_BS, doc_BS, length, cache)
+            tokens_BT, positions, doc_BT = shared.rows(tokens_BT, positions, doc_BT)
+        keys, doc_BS = (positions, doc_BT) if memory is None else prepend_memory(memory, positions, doc_BT)
+        contexts = self.contexts(positions, keys, doc_BS, length, cache)
+        of_rank = positions
         if shared is not None:
-            contexts = {kind: shared.context(context) for kind, context in contexts.items()}
-            tokens_BT, pos_BT = shared.own(tokens_BT), shared.own(pos_BT)
-
-        def run(block: nn.Module, x_BTC: Tensor, context: AttentionContext) -> Tensor:
-            # Here, as what is computed again in the backward pass must not leave its memory a second time.
-            past_BMC = None if memory is None else memory.exchange(x_BTC)
-            return call(block, x_BTC, context, past_BMC)
-
-        with shared.own_randomness(tokens_BT.device) if shared and self._drops else nullcontext():
-            x_BTC = self.through(self.embedded(tokens_BT, pos_BT), contexts, -1 if wanted else None, run)
+            contexts = {kind: context.shared_by(shared) for kind, context in contexts.items()}
+            tokens_BT, of_rank = shared.own(tokens_BT), positions._replace(pos_BT=shared.own(positions.pos_BT))
+        call = WAYS[self.activation_checkpointing if self.training else "none"]
+        if self.compiled is not None and self.training and torch.is_grad_enabled() and cache is None:
+            call = self.compiled
+        drops = self.training and self.config.dropout > 0
+        with shared.own_randomness(tokens_BT.device) if shared and drops else nullcontext():
+            x_BTC = self.add_positions(self.embed(tokens_BT), of_rank)
+            for kind, block in zip(self.kinds[: -1 if wanted else None], self.blocks, strict=False):
+                # Outside of the call: what is computed again in the backward pass must not leave its memory twice.
+                past_BMC = None if memory is None else memory.exchange(x_BTC)
+                x_BTC = call(block, x_BTC, contexts[kind], past_BMC)
         if wanted:
-            x_BTC = self._stretches(x_BTC, wanted, pos_BT, doc_BT, length or pos_BT.shape[1])
+            x_BTC = self._last_layer(x_BTC, wanted, positions, doc_BT, length or positions.pos_BT.shape[1])
         return self.final_norm(x_BTC)
 
-    @property
-    def _drops(self) -> bool:
-        return self.training and self.config.dropout > 0
-
-    def _stretches(
-        self, x_BTC: Tensor, wanted: Sequence[tuple[int, int]], pos_BT: Tensor, doc_BT: Tensor | None, length: int
+    def _last_layer(
+        self,
+        x_BTC: Tensor,
+        wanted: Sequence[tuple[int, int]],
+        positions: Positions,
+        doc_BT: Tensor | None,
+        length: int,
     ) -> Tensor:
-        """The last layer at the wanted positions; those before each stretch are keys and values only."""
+        """Return the last layer at the wanted positions; those before each stretch are keys and values only."""
         parts = []
         for begin, end in wanted:
             # Stretch by stretch, each with the keys up to its end: kernels take the queries to be the last ones of
             # their keys.
+            queries, keys = positions.part(begin, end, doc_BT), positions.part(0, end, doc_BT)
             doc_BS = None if doc_BT is None else doc_BT[:, :end]
-            context = self.context(self.kinds[-1], pos_BT[:, begin:end], pos_BT[:, :end], doc_BS, length, None)
+            context = self.context(self.kinds[-1], queries, keys, doc_BS, length, None)
             parts.append(self.blocks[-1](x_BTC[:, begin:end], context, x_BTC[:, :begin] if begin else None))
         return torch.cat(parts, dim=1)
 
@@ -210,7 +244,7 @@ class Transformer(Decoder):
         self,
         tokens_BT: Tensor,
         targets_BT: Tensor | None = None,
-        pos_BT: Tensor | None = None,
+        pos_BT: Tensor | Positions | None = None,
         doc_BT: Tensor | None = None,
         length: int | None = None,
         cache: Cache | None = None,
@@ -224,19 +258,19 @@ class Transformer(Decoder):
         # Later, where the last layer cannot be run for some positions only, or not as often on every rank.
         now, later = (None, wanted) if shared is not None or self.lent else (wanted, None)
         if targets_BT is not None:
-            targets_BT = _taken(targets_BT, now) if shared is None else shared.targets(targets_BT)
+            targets_BT = _select(targets_BT, now) if shared is None else shared.targets(targets_BT)
         x_BTC = self.hidden(tokens_BT, pos_BT, doc_BT, length, cache, memory, now)
         out = self.head(x_BTC, targets_BT, by_token=by_token)
         if targets_BT is not None and not by_token:
             return out
-        return _taken(out if shared is None else shared.gathered(out)[:, : tokens_BT.shape[1]], later)
+        return _select(out if shared is None else shared.gathered(out)[:, : tokens_BT.shape[1]], later)
 
     @torch.no_grad()
     def losses(
         self,
         tokens_BT: Tensor,
         targets_BT: Tensor,
-        pos_BT: Tensor | None = None,
+        pos_BT: Tensor | Positions | None = None,
         doc_BT: Tensor | None = None,
         length: int | None = None,
         wanted: Sequence[tuple[int, int]] | None = None,
@@ -253,8 +287,86 @@ class Transformer(Decoder):
         """Loss of every token, nll_BT in float32 [nats]; 0 where the target is -100."""
         return self.head.nll(hidden_BTC, targets_BT)
 
+    # ---- what layers share
 
-def _exchanged(position: Position, settings: Any) -> Position:
+    def positions_of(
+        self, tokens_BT: Tensor, pos_BT: Tensor | Positions | None, doc_BT: Tensor | None, cache: Cache | None
+    ) -> Positions:
+        """Return where tokens stand: as given, else counted on from the cache's end, (1, T)."""
+        if pos_BT is not None:
+            return Positions.of(pos_BT, doc_BT)
+        start = 0 if cache is None else cache.length
+        return Positions.counted(start, start + tokens_BT.shape[1], tokens_BT.device)
+
+    def add_positions(self, x_BTC: Tensor, pos_BT: Tensor | Positions) -> Tensor:
+        """Return embeddings of tokens with what the position scheme adds to them: the input of the first layer."""
+        positions = Positions.of(pos_BT)
+        # A visibility may number positions from 0 again (segments), and a table of positions is looked up by that.
+        placed, _, _ = self.visibilities[OWN].place(positions, positions, None)
+        return self.position.embed(x_BTC, placed)
+
+    def contexts(
+        self,
+        queries: Tensor | Positions,
+        keys: Tensor | Positions,
+        doc_BS: Tensor | None = None,
+        length: int | None = None,
+        cache: Cache | None = None,
+    ) -> dict[str, AttentionContext]:
+        """Return by kind what its layers share, when the queries are the last T of the S keys. cache: it takes the
+        queries in, and its positions and documents take the place of those of the keys."""
+        given_keys = Positions.of(keys, doc_BS)
+        given = given_keys if queries is keys else Positions.of(queries)
+        if cache is None:
+            attended = dict.fromkeys(self.keeps, AttendedKeys(given_keys, doc_BS))
+        else:
+            attended = cache.advance(given, doc_BS)
+            assert cache.at_length is None or length in (None, cache.at_length), (length, cache.at_length)
+            length = length or cache.at_length
+        contexts = {}
+        for kind in dict.fromkeys(self.kinds):
+            of_kind, documents = attended[self.visibilities[kind].keep()]
+            n_keys = of_kind.pos_BT.shape[1]
+            contexts[kind] = self.context(kind, given, of_kind, documents, length or n_keys, cache)
+        return contexts
+
+    def context(
+        self,
+        kind: str,
+        queries: Positions,
+        keys: Positions,
+        doc_BS: Tensor | None,
+        length: int,
+        cache: Cache | None,
+    ) -> AttentionContext:
+        """Return `contexts` of one kind, whose layers attend to these keys."""
+        position, visibility = self.position_of(kind), self.visibilities[kind]
+        layouts, length = visibility.layouts(queries, keys, doc_BS), visibility.length(length)
+        rotated = cache is not None and cache.at_length is not None
+        rotated = rotated and position.caches_rotated_keys and visibility.caches_rotated_keys
+        one_token = queries.pos_BT.numel() == 1 and not torch.is_grad_enabled()
+        decode = cache.decode_tables if cache is not None and rotated and one_token else None
+        views = []
+        for layout in layouts:
+            of_keys = layout.text_queries if rotated else layout.keys
+            if decode is not None and of_keys is layout.queries:
+                tables = decode.tables(position, of_keys, length)
+            else:
+                tables = position(layout.queries, of_keys, length)
+            views.append((tables, layout))
+        # Any of the layouts: they differ in what is seen and how far it seems, the place in the text is the same in
+        # all.
+        scale_BT = logit_scale(self.logit_scales[kind], layouts[0].text_queries.pos_BT, self.shape.max_seq_len)
+        return AttentionContext(position, KERNELS[self.attention], views, cache, rotated, scale_BT, kind)
+
+
+def module_name(kind: str) -> str:
+    """What the module with the shared parameters of a kind's scheme is called. That of `own` is as it was before there
+    were others."""
+    return "position" if kind == OWN else f"position_{kind}"
+
+
+def _with_settings(position: Position, settings: Any) -> Position:
     """The scheme with other settings and the same parameters; ValueError where these do not fit."""
     if settings == position.settings:
         return position
@@ -265,11 +377,11 @@ def _exchanged(position: Position, settings: Any) -> Position:
         raise ValueError(f"{settings.scheme} cannot replace {position.settings.scheme} on the same weights")
     for name, parameter in position.named_parameters():
         owner, _, leaf = name.rpartition(".")
-        setattr(other.get_submodule(owner), leaf, parameter)
+        other.get_submodule(owner).register_parameter(leaf, parameter)
     return other.train(position.training)
 
 
-def _taken(x_BT: Tensor, wanted: Sequence[tuple[int, int]] | None) -> Tensor:
+def _select(x_BT: Tensor, wanted: Sequence[tuple[int, int]] | None) -> Tensor:
     """The wanted stretches, one after the other; None: everything."""
     return x_BT if wanted is None else torch.cat([x_BT[:, begin:end] for begin, end in wanted], dim=1)
 

@@ -15,17 +15,15 @@ h and g those of a rank, D head_dim, K cached key width, W width.
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coca_train.positions.base import Heads, Mapped, Projections
+from coca_train.positions.base import Heads, PositionedQK, Projections
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime import IGNORE
-
-if TYPE_CHECKING:
-    from coca_train.models.attention import AttentionContext
 
 
 class Exchange(Protocol):
@@ -86,9 +84,14 @@ class SequenceShare:
         more_m = torch.arange(1, missing + 1, device=x_BT.device) * rise
         return torch.cat((x_BT, x_BT[:, -1:] + more_m), 1)
 
-    def rows(self, tokens_BT: Tensor, pos_BT: Tensor, doc_BT: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Whole rows, filled up: the last document goes on."""
-        return self.filled(tokens_BT), self.filled(pos_BT, rise=1), None if doc_BT is None else self.filled(doc_BT)
+    def rows(
+        self, tokens_BT: Tensor, positions: Positions, doc_BT: Tensor | None
+    ) -> tuple[Tensor, Positions, Tensor | None]:
+        """Return whole rows, filled up: the last document goes on."""
+        if self.whole(tokens_BT.shape[1]) == tokens_BT.shape[1]:
+            return tokens_BT, positions, doc_BT
+        doc_BT = None if doc_BT is None else self.filled(doc_BT)
+        return self.filled(tokens_BT), Positions.of(self.filled(positions.pos_BT, rise=1), doc_BT), doc_BT
 
     def own(self, x_BT: Tensor) -> Tensor:
         """This rank's tokens of whole rows that divide evenly (a view)."""
@@ -124,13 +127,6 @@ class SequenceShare:
         own = n_heads // self.size
         return slice(self.rank * own, (self.rank + 1) * own)
 
-    def context(self, context: "AttentionContext") -> "AttentionContext":
-        """What the layers of a kind share, for the heads of this rank."""
-        shape = context.position.shape
-        heads = self.heads(shape.n_heads, shape.n_kv_heads)
-        views = [(context.position.of_heads(tables, heads), layout) for tables, layout in context.views]
-        return context._replace(views=views, sequence=self)
-
     def projections(self, project: Projections, heads: Heads) -> Projections:
         """The layer's W_Q and W_K for the heads of this rank."""
         return Projections(
@@ -139,24 +135,24 @@ class SequenceShare:
             heads,
         )
 
-    def mapped(self, mapped: Mapped, heads: Heads, n_heads: int) -> Mapped:
+    def mapped(self, mapped: PositionedQK, heads: Heads, n_heads: int) -> PositionedQK:
         """What a layer has made of the heads of this rank: of tables over all n_heads, their rows."""
 
         def rows(x: Tensor, dim: int) -> Tensor:
             return x.narrow(dim, heads.query.start, n_heads // self.size) if x.shape[dim] == n_heads else x
 
-        terms, hooked = mapped.terms, mapped.hooked
+        terms, score_mod = mapped.terms, mapped.score_mod
         if terms.distance_HR is not None:
             terms = terms._replace(distance_HR=rows(terms.distance_HR, 0))
         if terms.query is not None:
             terms = terms._replace(query=(terms.query[0], rows(terms.query[1], 1)))
         if terms.key is not None:
             terms = terms._replace(key=(terms.key[0], rows(terms.key[1], 1)))
-        if hooked is not None:
-            of_heads = hooked.by.of_heads
-            parameters = (rows(x, 0) if i in of_heads else x for i, x in enumerate(hooked.parameters))
-            hooked = hooked._replace(parameters=tuple(parameters))
-        return mapped._replace(terms=terms, hooked=hooked)
+        if score_mod is not None:
+            per_head = score_mod.by.per_head
+            parameters = (rows(x, 0) if i in per_head else x for i, x in enumerate(score_mod.parameters))
+            score_mod = score_mod._replace(parameters=tuple(parameters))
+        return mapped._replace(terms=terms, score_mod=score_mod)
 
     def to_heads(
         self,
@@ -164,13 +160,13 @@ class SequenceShare:
         k_BtGK: Tensor,
         v_BtGD: Tensor,
         tokens: Sequence[Tensor],
-        tokens_of_heads: bool,
+        tokens_per_head: bool,
         heads: Heads,
     ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
         """Queries, keys, values and what a hook knows of every token: from all heads of a slice to some heads of the
         whole row. In the dtype of the values (what a scheme condenses may be wider), tokens in their own.
 
-        tokens_of_heads: their third dimension is that of the query heads; else they go to every rank as they are.
+        tokens_per_head: their third dimension is that of the query heads; else they go to every rank as they are.
         """
         keyed = (x.to(v_BtGD.dtype).repeat_interleave(heads.repeats, 2) for x in (k_BtGK, v_BtGD))
         tensors = [q_BtHD, *keyed]
@@ -181,7 +177,7 @@ class SequenceShare:
         q, k, v = (
             x_BTW.unflatten(-1, (-1, x.shape[-1])) for x_BTW, x in zip(got_BTW.split(widths, -1), tensors, strict=True)
         )
-        if not tokens_of_heads:
+        if not tokens_per_head:
             return q, k, v, tuple(self.gathered(x) for x in tokens)
         # (B, t, H, …) as one width to each rank, and back.
         got = [self._joined(self.exchange(self._by_rank(x.flatten(2)[..., None]))) for x in tokens]

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from coca_train.attention.layer_types import in_words
 from coca_train.config.schema import Config
 from coca_train.planning.cost import Cluster, Cost, n_tokens
 from coca_train.planning.hardware import GIB, OF_LINKS, ON_PAGE, PUBLISHED, SHORTEST_S, Rates, rates_of
 from coca_train.planning.memory import GpuMemory
 from coca_train.planning.outline import Outline, outline
 from coca_train.planning.roofline import Row, Step
-from coca_train.positions.layers import in_words
 from coca_train.runtime import printing
 from coca_train.runtime.printing import percent, short
 from coca_train.schedule import Stage

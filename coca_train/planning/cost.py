@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import product
 
+from coca_train.attention.rules import heads_shared
 from coca_train.config import check
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.config.schema import Config
@@ -15,7 +16,6 @@ from coca_train.planning.memory import GpuMemory, gpu_memory
 from coca_train.planning.meta_step import Activations, Flops, count_flops, watch_activations
 from coca_train.planning.outline import Outline
 from coca_train.planning.roofline import Step, count_step
-from coca_train.positions.rules import heads_shared
 from coca_train.schedule import Stage, fitted
 from coca_train.tracking.throughput import Peak
 

@@ -24,15 +24,15 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
+from coca_train.attention import flex, tiled_attention
+from coca_train.attention.kernels import KERNELS, RECOMPUTE_ABOVE, Kernel, choose, is_plain
+from coca_train.attention.scores import Part, leaves, tensors_of
 from coca_train.config.schema import EngineConfig
 from coca_train.data.batch import collate
 from coca_train.data.packings.base import Row
 from coca_train.engine.base import summed_loss
-from coca_train.models import flex, online
-from coca_train.models.attention import AttentionContext
-from coca_train.models.kernels import KERNELS, RECOMPUTE_ABOVE, Kernel, choose, is_plain
+from coca_train.models.layers import AttentionContext
 from coca_train.models.memory import Memory
-from coca_train.models.scores import Part, leaves, tensors_of
 from coca_train.models.transformer import Transformer
 from coca_train.models.ulysses import SequenceShare
 from coca_train.planning.count import ATTENTION, LOSS, Count
@@ -94,19 +94,24 @@ def run_as_on(device: str, model: Transformer, kernel: Kernel, count: Count | No
         with nullcontext() if count is None else count.scope(part=ATTENTION):
             return kernel(parts, v_BSGD, scale)
 
-    model.kernel = lambda: attend  # type: ignore[method-assign]  # of this one instance
+    contexts = model.contexts
+
+    def with_kernel(*args: Any) -> dict[str, AttentionContext]:
+        return {kind: context._replace(kernel=attend) for kind, context in contexts(*args).items()}
+
+    model.contexts = with_kernel  # type: ignore[method-assign]  # of this one instance
     try:
         with pretend_device(device):
             yield
     finally:
-        del model.kernel
+        del model.contexts
         for hook in hooks:
             hook.remove()
 
 
 @contextmanager
 def sums_ordered_as(engine: EngineConfig) -> Iterator[None]:
-    """Ask torch for deterministic algorithms where this engine does: kernels are chosen by it (models/flex.py)."""
+    """Ask torch for deterministic algorithms where this engine does: kernels are chosen by it (attention/flex.py)."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(engine.deterministic)
     try:
@@ -270,12 +275,17 @@ class _Linear(torch.autograd.Function):
         return None, None, None, *(next(gradients) if need else None for need in ctx.needs_input_grad[3:])
 
 
+def _tile_of(part: Part) -> tuple[int, int]:
+    """Return how many queries and keys a tile has."""
+    queries, keys = part.q_BTHE.shape[1], part.k_BSGE.shape[1]
+    return min(queries, tiled_attention.query_tile([part])), min(keys, tiled_attention.KEY_TILE)
+
+
 def _tile_work(part: Part) -> Callable[[], None]:
     """Return what allocates and frees the memory of one tile of attention while gradients are taken: float32 scores,
     probabilities and the gradients of both, and what a hook keeps with what goes back along it."""
-    batch, n_queries, heads, _ = part.q_BTHE.shape
-    shape_BHts = batch, heads, min(n_queries, online.query_tile([part])), min(part.k_BSGE.shape[1], online.KEY_TILE)
-    pairs = None if part.hooked is None else _pairs_of_tile(part, shape_BHts)
+    shape_BHts = len(part.q_BTHE), part.q_BTHE.shape[2], *_tile_of(part)
+    pairs = None if part.score_mod is None else _pairs_of_tile(part, shape_BHts)
 
     def work() -> None:
         four = torch.empty(4, *shape_BHts, dtype=torch.float32, device="meta")
@@ -303,7 +313,7 @@ def hook_products(part: Part) -> float:
 
 def _pairs_of_tile(part: Part, shape_BHts: tuple[int, int, int, int]) -> Pairs:
     """Return a tile of that shape as the part's hook sees it, on the meta device."""
-    assert part.hooked is not None
+    assert part.score_mod is not None
     batch, _, t, s = shape_BHts
 
     def tile(tensors: Sequence[Tensor], n_tokens: int) -> tuple[Tensor, ...]:
@@ -316,9 +326,9 @@ def _pairs_of_tile(part: Part, shape_BHts: tuple[int, int, int, int]) -> Pairs:
         None,
         torch.empty(pos_B, t, dtype=torch.int64, device="meta"),
         torch.empty(pos_B, s, dtype=torch.int64, device="meta"),
-        tuple(torch.empty(x.shape, dtype=x.dtype, device="meta") for x in part.hooked.parameters),
-        tile(part.hooked.queries, t),
-        tile(part.hooked.keys, s),
+        tuple(torch.empty(x.shape, dtype=x.dtype, device="meta") for x in part.score_mod.parameters),
+        tile(part.score_mod.queries, t),
+        tile(part.score_mod.keys, s),
     )
 
 
@@ -348,7 +358,7 @@ def count_micro_batch(
         """From where the batch is on the device."""
         with Count(longest=train.seq_len - 1):  # what is sent once and kept is sent here
             model.contexts(pos_BT, pos_BT, doc_BT)
-            model.embedded(tokens_BT, pos_BT)
+            model.add_positions(model.embed(tokens_BT), pos_BT)
         memory = _new_memory(model, train.micro_batch_size, outline.dtype)
         with sums_ordered_as(outline.config.engine), count_operations(model, count, device), count:
             loss = model(tokens_BT, targets_BT, pos_BT, doc_BT, memory=memory)
@@ -493,14 +503,14 @@ def _given(
     model: Transformer, contexts: Mapping[str, AttentionContext], checkpointing: str = "none", n_ranks: int = 1
 ) -> Iterator[None]:
     """Let the model use contexts that are there already, a way of activation checkpointing, ranks that share."""
-    before = model.activation_checkpointing
+    before, make_contexts = model.activation_checkpointing, model.contexts
     model.activation_checkpointing = checkpointing
     model.sequence = None if n_ranks == 1 else SequenceShare(0, n_ranks, Exchange())
     model.contexts = lambda *_: dict(contexts)  # type: ignore[method-assign]  # of this one instance
     try:
         yield
     finally:
-        del model.contexts
+        model.contexts = make_contexts  # type: ignore[method-assign]  # as `run_as_on` has it
         model.activation_checkpointing, model.sequence = before, None
 
 

@@ -1,34 +1,33 @@
-"""How attention knows where a token stands: one file per scheme, frequencies as a second axis, visibilities a third.
+"""How attention knows where a token stands: one file per scheme, frequencies as a second axis.
 
 Nothing here imports torch before it is needed: the registries are what `--help` lists.
 """
 
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from coca_train.config.files import Registry
 
 if TYPE_CHECKING:
-    from coca_train.positions.base import AttentionShape, Initial, Narrow, Position
+    from coca_train.positions.base import AttentionShape, Initial, Position
+
 
 _HERE = Path(__file__).parent
+SCHEMES = Registry(
+    _HERE / "schemes", lambda name: import_module(f"{__name__}.schemes.{name}"), "scheme", "coca_train.schemes"
+)
+FREQUENCIES = Registry(
+    _HERE / "frequencies",
+    lambda name: import_module(f"{__name__}.frequencies.{name}"),
+    "name",
+    "coca_train.frequencies",
+)
 
 
-def _registry(folder: str, tag: str) -> Registry:
-    load = lambda name: import_module(f"{__name__}.{folder}.{name}")  # noqa: E731
-    return Registry(_HERE / folder, load, tag, f"coca_train.{folder}")
-
-
-SCHEMES = _registry("schemes", "scheme")
-FREQUENCIES = _registry("frequencies", "name")
-VISIBILITIES = _registry("visibilities", "name")
-
-
-def scheme_module(name: str) -> ModuleType:
-    """The module positions/schemes/<name>.py. UserError when there is no such file."""
-    return SCHEMES.module(name)
+def scheme_class(name: str) -> "type[Position]":
+    """Return the class Scheme of positions/schemes/<name>.py. UserError when there is no such file."""
+    return SCHEMES.module(name).Scheme
 
 
 def settings(value: Any) -> Any:
@@ -37,19 +36,12 @@ def settings(value: Any) -> Any:
 
 
 def build(settings: Any, shape: "AttentionShape") -> "Position":
-    """The scheme that `settings` names, for one attention shape."""
-    return scheme_module(settings.scheme).Scheme(settings, shape)
+    """Return the scheme that `settings` names, for one attention shape."""
+    return scheme_class(settings.scheme)(settings, shape)
 
 
 def initials(settings: Any) -> "dict[str, Initial]":
-    """How the parameters of a scheme and of its frequencies start, by the last part of their names; those left out
-    start as any other parameter does."""
-    modules = [scheme_module(settings.scheme)]
-    if hasattr(settings, "frequencies"):
-        modules.append(FREQUENCIES.module(settings.frequencies.name))
-    return {name: initial for module in modules for name, initial in getattr(module, "INITIAL", {}).items()}
-
-
-def narrow_key(settings: Any) -> "Narrow | None":
-    """How a scheme makes the start of a key projection narrower than D from one of D; None: it is drawn as it is."""
-    return getattr(scheme_module(settings.scheme), "NARROW_KEY", None)
+    """Return how the parameters of a scheme and of its frequencies start, by the last part of their names; those left
+    out start as any other parameter does."""
+    scaling = getattr(settings, "frequencies", None)
+    return {**scheme_class(settings.scheme).INITIAL, **({} if scaling is None else scaling.INITIAL)}

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coca_train.positions.base import AttentionShape, LayerPosition, Position, Projections, Terms, n_distances
+from coca_train.positions.base import AttentionShape, LayerPosition, Position, Projections, Terms
+from coca_train.positions.token_positions import Positions, n_distances
 
 LOWEST = 0.01  # the authors' bound on both numbers
 
@@ -76,7 +77,7 @@ class Kerple(Position):
         r1_H1, r2_H1 = held(r1_H, LOWEST)[:, None], held(r2_H, LOWEST, self.highest_r2)[:, None]
         return Terms(distance_HR=self.bias(r1_H1, r2_H1, r_R))
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Terms | Tensor:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Terms | Tensor:
         """The bias of each distance where layers share it, else the distances r_R, float32."""
-        r_R = torch.arange(n_distances(pos_BT, pos_BS), dtype=torch.float32, device=pos_BT.device)
+        r_R = torch.arange(n_distances(queries, keys), dtype=torch.float32, device=queries.pos_BT.device)
         return self.by_distance(self.r1, self.r2, r_R) if self.settings.shared else r_R

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coca_train.config.schema import ModelConfig
 from coca_train.positions.base import Problem
-from coca_train.positions.frequencies._shared import base_frequencies
+from coca_train.positions.frequencies import base_frequencies
 
 
 def waves(pos: Tensor, theta: float, width: int) -> Tensor:

@@ -14,13 +14,16 @@ R distances, P projected key width, K cached key width, E dot-product width (all
 C d_model, N numbers carried.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from coca_train.positions.known import extent, is_noted_rising
+from coca_train.positions.token_positions import Positions
+
+if TYPE_CHECKING:
+    from coca_train.positions.hugging_face import Rotation
 
 # (config key, what is wrong and the rule, one action that mends it); `Settings.problems(model)` returns a list.
 Problem = tuple[str, str, str]
@@ -98,21 +101,21 @@ class Hook(NamedTuple):
     query and head that sum up the tiles before: zeros at first, then what the last call returned. 0: pairs do not
     depend on others.
 
-    pointwise(hooked): the same thing for one pair, `(score, pair) -> score`, for FlexAttention; None where heads are
+    pointwise(score_mod): the same thing for one pair, `(score, pair) -> score`, for FlexAttention; None where heads are
     mixed, where the carry depends on scores, or where it would be slower than a loop over tiles. It looks up a tensor
     that learns no more than once, since torch has no gradient of two look-ups.
 
-    of_heads: which parameters have a row for each head, by number: of them a rank that has some heads gets its own.
+    per_head: which parameters have a row for each head, by number: of them a rank that has some heads gets its own.
     """
 
     scores: Callable[[Pairs, Tensor], tuple[Tensor, Tensor]]
     carried: int = 0
     mixes_heads: bool = False
-    pointwise: Callable[["Hooked"], Callable[[Tensor, Pair], Tensor]] | None = None
-    of_heads: tuple[int, ...] = ()
+    pointwise: Callable[["ScoreMod"], Callable[[Tensor, Pair], Tensor]] | None = None
+    per_head: tuple[int, ...] = ()
 
 
-class Hooked(NamedTuple):
+class ScoreMod(NamedTuple):
     """A hook and what it needs in one layer. Results, never a parameter itself (see `Position`)."""
 
     by: Hook
@@ -121,13 +124,13 @@ class Hooked(NamedTuple):
     keys: tuple[Tensor, ...] = ()  # (B, S, …) each: a tile gets those of its keys
 
 
-class Mapped(NamedTuple):
+class PositionedQK(NamedTuple):
     """What a layer's queries and keys have become."""
 
     q_BTHE: Tensor
     k_BSGE: Tensor
     terms: Terms
-    hooked: Hooked | None = None
+    score_mod: ScoreMod | None = None
 
 
 class Heads(NamedTuple):
@@ -156,14 +159,14 @@ class LayerPosition(nn.Module):
     that `tokens` uses stand in a module of their own, whose call is where that engine lends them.
     """
 
-    tokens_of_heads = False  # what `tokens` gives has the query heads as its third dimension
+    tokens_per_head = False  # what `tokens` gives has the query heads as its third dimension
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
         super().__init__()
         self.settings = settings
         self.shape = shape
 
-    def condense(self, k_BSGP: Tensor) -> Tensor:
+    def reduce_keys(self, k_BSGP: Tensor) -> Tensor:
         """Projected keys to what the cache holds and all else is made of, (B, S, G, K)."""
         return k_BSGP
 
@@ -176,7 +179,7 @@ class LayerPosition(nn.Module):
         """What this layer adds to the scaled scores. Queries and keys are not yet rotated."""
         return position.terms(tables)
 
-    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked | None:
+    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod | None:
         """The hook that rewrites the scores, and what it needs. tokens: what `tokens` has made of all keys in hand."""
         return None
 
@@ -188,11 +191,11 @@ class LayerPosition(nn.Module):
         tables: Any,
         project: Projections,
         tokens: tuple[Tensor, ...] = (),
-    ) -> Mapped:
+    ) -> PositionedQK:
         """Queries and cached keys to what the dot product takes, and what is done to its result. A sharded engine lends
         the layer's parameters for this call, so all methods above but `tokens` are called in it."""
         terms = self.terms(position, q_BTHD, k_BSGK, tables, project)
-        return Mapped(*position.rotate(q_BTHD, k_BSGK, tables), terms, self.hooked(q_BTHD, tables, tokens))
+        return PositionedQK(*position.rotate(q_BTHD, k_BSGK, tables), terms, self.score_mod(q_BTHD, tables, tokens))
 
 
 class Position(nn.Module):
@@ -210,9 +213,12 @@ class Position(nn.Module):
     carries = False  # its hook does: all that a query sees must be one view, as the carry runs along it
     # `rotate` is all it does; k' follows from key, position and length, and can be cached. Its tables are tuples of
     # tensors (B, T, …), a row for each position.
-    settles_keys = False
+    caches_rotated_keys = False
     mixes_heads = False  # its hook does: no rank can have some of the heads only
     layer_class: type[LayerPosition] = LayerPosition
+    # How parameters start that do not start at N(0, init_std), by the last part of their names.
+    INITIAL: ClassVar[Mapping[str, Initial]] = {}
+    narrow_key: ClassVar[Narrow | None] = None  # the start of a key projection narrower than D; None: it is drawn
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
         super().__init__()
@@ -226,7 +232,7 @@ class Position(nn.Module):
 
     @property
     def projected_key_dim(self) -> int:
-        """P: width of one head of the key projection; more than K where the layers condense it."""
+        """P: width of one head of the key projection; more than K where the layers reduce_keys it."""
         return self.key_dim
 
     @property
@@ -244,19 +250,32 @@ class Position(nn.Module):
         """Hidden states of the previous segment that each layer attends to as well, in training [tokens]."""
         return 0
 
+    @classmethod
+    def to_transformers(cls, settings: Any, head_dim: int) -> "Rotation | None":
+        """Return what layers with these settings rotate, in the words of transformers; None: nothing. Raises
+        NotTheSame where its classes compute something else."""
+        from coca_train.positions.hugging_face import NotTheSame
+
+        raise NotTheSame(f"position scheme {settings.scheme}; native classes have RoPE only")
+
     def layer(self) -> LayerPosition:
         """A new layer's own part."""
         return self.layer_class(self.settings, self.shape)
 
-    def embed(self, x_BTC: Tensor, pos_BT: Tensor) -> Tensor:
+    def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
         """Add absolute positions to the token embeddings."""
         return x_BTC
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Any:
-        """Angles, biases and the like, shared by all layers of one forward.
+    def __call__(self, queries: Tensor | Positions, keys: Tensor | Positions, length: int) -> Any:
+        """Call `forward`; positions that come as tensors are measured first, as those of one document."""
+        given = Positions.of(queries)
+        return super().__call__(given, given if keys is queries else Positions.of(keys), length)
 
-        pos_BT, pos_BS: integer positions of queries and keys. length: the sequence length that
-        dynamic frequencies adapt to [tokens].
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Any:
+        """Return angles, biases and the like, shared by all layers of one forward.
+
+        queries, keys: where they stand; one object where they are the same. length: the sequence length that dynamic
+        frequencies adapt to [tokens].
         """
         return None
 
@@ -264,20 +283,10 @@ class Position(nn.Module):
         """Map queries and cached keys to what the dot product takes: q_BTHE, k_BSGE."""
         return q_BTHD, k_BSGK
 
-    def of_heads(self, tables: Any, heads: Heads) -> Any:
+    def select_heads(self, tables: Any, heads: Heads) -> Any:
         """The tables that `rotate` takes, for some of the heads. Tables without heads, and `Terms`, are left."""
         return tables
 
     def terms(self, tables: Any) -> Terms:
         """What is added to the scaled scores, the same in every layer: the tables, where they are such terms."""
         return tables if isinstance(tables, Terms) else NO_TERMS
-
-
-def n_distances(pos_BT: Tensor, pos_BS: Tensor) -> int:
-    """How many rows a table over all distances of these queries and keys has: at least the largest distance + 1.
-
-    Where it is noted that positions rise, one for each key: however long its documents are, every batch has as many.
-    """
-    if is_noted_rising(pos_BS):
-        return pos_BS.shape[1]
-    return max(0, extent(pos_BT).last - extent(pos_BS).first) + 1

@@ -1,24 +1,15 @@
 """Positions in the words of the `transformers` library: `rope_scaling`, `rope_parameters` and others of a config.json.
 
-A scheme or a frequency that its classes can compute says so beside its mathematics, by functions of its module:
-
-`to_transformers(settings, head_dim) -> Rotation | None`  of a scheme: what its layers rotate; None: nothing.
-`from_transformers(rotary_pct, frequencies) -> section`  of a scheme: the way back.
-`ROPE_TYPE`, `from_transformers(scaling) -> section | None`  of frequencies: the rope_type that they may be, and our
-    settings, all but the name, of one of these; None where it is another module's. Several modules may share a type as
-    long as one of them answers.
-`to_transformers(settings, rotary_dim, rotary_pct) -> Words`  of frequencies: the way back.
-`NATIVE`  of frequencies: the settings with which there are words for them, where others have none.
-
-All refuse, by `NotTheSame`, what the other side would compute differently.
+A scheme that its classes can compute says so by `Position.to_transformers`, a scaling by `RopeScaling.to_transformers`
+and `from_transformers`. Several scalings may share a rope_type as long as one of them answers.
 """
 
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from coca_train.positions import FREQUENCIES, SCHEMES
-from coca_train.positions.frequencies._shared import yarn_temperature
+from coca_train.positions import FREQUENCIES, scheme_class
+from coca_train.positions.frequencies import RopeScaling, settings_class, yarn_temperature
 from coca_train.runtime.errors import UserError
 
 SAME = 1e-6  # relative; factors are written with few digits
@@ -157,10 +148,7 @@ class Scaling:
 
 def rotation(settings: Any, head_dim: int) -> Rotation | None:
     """What layers with these position settings rotate; None: nothing. Raises NotTheSame where they do other things."""
-    module = SCHEMES.module(settings.scheme)
-    if not hasattr(module, "to_transformers"):
-        raise NotTheSame(f"position scheme {settings.scheme}; native classes have RoPE only")
-    return module.to_transformers(settings, head_dim)
+    return scheme_class(settings.scheme).to_transformers(settings, head_dim)
 
 
 def frequencies(
@@ -173,22 +161,21 @@ def frequencies(
     """Of a rope_scaling (empty: plain): the rotated share of a head, our `frequencies` section. Raises NotTheSame, and
     UserError E-IOP-22 where several modules take it: the order of their names must not decide what a model computes.
     """
-    modules = {name: FREQUENCIES.module(name) for name in FREQUENCIES.names()}
-    modules = {name: module for name, module in modules.items() if hasattr(module, "ROPE_TYPE")}
+    scalings = {name: each for name in FREQUENCIES.names() if (each := settings_class(name)).ROPE_TYPE is not None}
     rope_type = Scaling(values, theta, max_positions, rotary_pct).rope_type
     answers: dict[str, tuple[float, dict[str, Any]]] = {}
     refusals: dict[str, NotTheSame] = {}
-    for name, module in modules.items():
+    for name, of_type in scalings.items():
         scaling = Scaling(values, theta, max_positions, rotary_pct, ignore)
         try:
-            section = module.from_transformers(scaling) if rope_type == module.ROPE_TYPE else None
+            section = of_type.from_transformers(scaling) if rope_type == of_type.ROPE_TYPE else None
             if section is not None:
                 scaling.finish()
                 answers[name] = scaling.rotary_pct, {"name": name, **section}
         except NotTheSame as error:
             refusals[str(error)] = error
     if not answers:
-        known = ", ".join(sorted({module.ROPE_TYPE for module in modules.values()}))
+        known = ", ".join(sorted({str(of_type.ROPE_TYPE) for of_type in scalings.values()}))
         unknown = [key for error in refusals.values() for key in error.unknown]
         raise NotTheSame("; ".join(refusals) or f"rope_type={rope_type}; known are {known}", dict.fromkeys(unknown))
     if len(answers) > 1:
@@ -202,12 +189,12 @@ def frequencies(
     return answer
 
 
-def words(settings: Any, rotary_dim: int, rotary_pct: float) -> Words:
+def words(settings: RopeScaling, rotary_dim: int, rotary_pct: float) -> Words:
     """The rope_scaling of our frequencies. Raises NotTheSame where native classes have no word for them."""
-    module = FREQUENCIES.module(settings.name)
-    if not hasattr(module, "to_transformers"):
+    said = settings.to_transformers(rotary_dim, rotary_pct)
+    if said is None:
         raise NotTheSame(f"frequencies {settings.name}{NO_WORDS}")
-    return module.to_transformers(settings, rotary_dim, rotary_pct)
+    return said
 
 
 def extended(settings: Any) -> dict[str, Any]:

@@ -15,16 +15,17 @@ from torch import Tensor
 from coca_train.config.schema import ModelConfig
 from coca_train.positions import frequencies
 from coca_train.positions.base import AttentionShape, Position, Problem
-from coca_train.positions.frequencies import Spectrum
-from coca_train.positions.known import on
+from coca_train.positions.frequencies import RopeScaling, Spectrum
+from coca_train.positions.token_positions import DeviceCopies, Positions
 
 PIECE = 2**17  # elements of float32 work alive at once: half a MiB, which stays in the cache
 
 
-class Turn(NamedTuple):
+class CosSin(NamedTuple):
     """A rotation for every position, float32, already multiplied by the temperature.
 
-    Both halves of the width are spelled out, so that R x = x * cos + swap(x) * sin in two passes.
+    Both halves of the width are spelled out, so that R x = x * cos + swap(x) * sin in two passes,
+    swap (a, b) -> (b, a).
     """
 
     cos_BT1R: Tensor  # (cos, cos)
@@ -37,25 +38,25 @@ def places(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
     assert not pos_BT.is_floating_point(), "positions must be integers: half precision merges them"
     if spectrum.positions_N is None:
         return pos_BT.to(torch.float32)
-    return on(spectrum.positions_N, pos_BT.device)[pos_BT]
+    return spectrum.positions_N[pos_BT]
 
 
 def angles(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
     """Places times inverse frequencies [radians], float32 (B, T, J)."""
-    return places(pos_BT, spectrum)[..., None] * on(spectrum.inv_freq_J, pos_BT.device)
+    return places(pos_BT, spectrum)[..., None] * spectrum.inv_freq_J
 
 
-def turn(pos_BT: Tensor, spectrum: Spectrum) -> Turn:
+def cos_sin(pos_BT: Tensor, spectrum: Spectrum) -> CosSin:
     """The rotation at each position; one table for all heads and layers."""
     angle_BT1J = angles(pos_BT, spectrum)[:, :, None, :]
     cos_BT1J, sin_BT1J = angle_BT1J.cos() * spectrum.temperature, angle_BT1J.sin() * spectrum.temperature
-    return Turn(torch.cat((cos_BT1J, cos_BT1J), -1), torch.cat((-sin_BT1J, sin_BT1J), -1), spectrum.temperature)
+    return CosSin(torch.cat((cos_BT1J, cos_BT1J), -1), torch.cat((-sin_BT1J, sin_BT1J), -1), spectrum.temperature)
 
 
-def turns(pos_BT: Tensor, pos_BS: Tensor, spectrum: Spectrum) -> tuple[Turn, Turn]:
-    """The rotations of queries and keys; computed once when both are the same tensor."""
-    query = turn(pos_BT, spectrum)
-    return query, query if pos_BS is pos_BT else turn(pos_BS, spectrum)
+def query_and_key_tables(queries: Positions, keys: Positions, spectrum: Spectrum) -> tuple[CosSin, CosSin]:
+    """Return the rotations of queries and keys; computed once when both are the same."""
+    query = cos_sin(queries.pos_BT, spectrum)
+    return query, query if keys is queries else cos_sin(keys.pos_BT, spectrum)
 
 
 def in_pieces(made: Callable[..., Tensor], x_BTHR: Tensor, *tables: Tensor) -> Tensor:
@@ -78,20 +79,15 @@ def pieces(x_BTHR: Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, n, step)]
 
 
-def swap(x_BTHR: Tensor) -> Tensor:
-    """(a, b) -> (b, a) for the two halves of the last dimension."""
-    return x_BTHR.roll(x_BTHR.shape[-1] // 2, -1)
-
-
 def rotate(x_BTHR: Tensor, cos_BT1R: Tensor, sin_BT1R: Tensor) -> Tensor:
     """R x in float32 or wider (not cast back). Autograd keeps nothing but the tables.
 
     R is orthogonal up to the temperature: its transpose is `rotate(x, cos, -sin)`.
     """
-    return torch.addcmul(x_BTHR * cos_BT1R, swap(x_BTHR), sin_BT1R)
+    return torch.addcmul(x_BTHR * cos_BT1R, x_BTHR.roll(x_BTHR.shape[-1] // 2, -1), sin_BT1R)
 
 
-def apply(x_BTHD: Tensor, turn: Turn) -> Tensor:
+def apply(x_BTHD: Tensor, turn: CosSin) -> Tensor:
     """Rotate the first R of the D features, scale the rest by the temperature; same dtype as x."""
     width = turn.cos_BT1R.shape[-1]
     if width == x_BTHD.shape[-1]:
@@ -103,12 +99,22 @@ def apply(x_BTHD: Tensor, turn: Turn) -> Tensor:
 class Rotary(Position):
     """What rotary schemes share: how much of a head they turn, and by which frequencies."""
 
-    settles_keys = True
+    caches_rotated_keys = True
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.rotary_dim = width(shape.head_dim, settings.rotary_pct)
         self.frequencies = frequencies.build(settings.frequencies, self.rotary_dim)
+        self._inv_freq, self._moved = DeviceCopies(), DeviceCopies()
+
+    def spectrum(self, length: int, device: torch.device) -> Spectrum:
+        """Return the frequencies at a length [tokens] on a device."""
+        spectrum = self.frequencies(length)
+        moved_N = spectrum.positions_N
+        return spectrum._replace(
+            inv_freq_J=self._inv_freq.on(spectrum.inv_freq_J, device),
+            positions_N=None if moved_N is None else self._moved.on(moved_N, device),
+        )
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
         """K = E = D. tables: with the rotations of queries and keys, `query` and `key`."""
@@ -135,9 +141,7 @@ def width_problems(model: ModelConfig, rotary_pct: float) -> list[Problem]:
     return []
 
 
-def problems(model: ModelConfig, rotary_pct: float, scaling: Any) -> list[Problem]:
+def problems(model: ModelConfig, rotary_pct: float, scaling: RopeScaling) -> list[Problem]:
     """That rule, and then the one of the frequencies (their settings), where they must fit the width."""
     issues = width_problems(model, rotary_pct)
-    if issues or not hasattr(scaling, "problems"):
-        return issues
-    return scaling.problems(width(model.head_dim or model.d_model // model.n_heads, rotary_pct))
+    return issues or scaling.problems(width(model.head_dim or model.d_model // model.n_heads, rotary_pct))

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from coca_train import checkpoint, engine
+from coca_train.attention.layer_types import in_words
+from coca_train.attention.tiled_attention import WIDENED
 from coca_train.checkpoint.manifest import unused_name
 from coca_train.config.schema import OWN, Config, EngineConfig
 from coca_train.data.held_out import Validation
@@ -21,11 +23,9 @@ from coca_train.engine.base import DTYPES, Engine, InitParameter
 from coca_train.evaluation.measures.perplexity import validation_loss
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
-from coca_train.models.online import WIDENED
 from coca_train.models.transformer import Transformer, build_model, count_parameters
 from coca_train.planning import outline as planning
 from coca_train.planning.meta_step import count_flops
-from coca_train.positions.layers import in_words
 from coca_train.runtime import dist
 from coca_train.runtime.dist import explained, waiting
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from coca_train import positions
+from coca_train.attention.kernels import KERNELS, choose
 from coca_train.catalog.entries import entries
 from coca_train.catalog.facts import DTYPE, facts, layer, on, reference
 from coca_train.catalog.pages import example
-from coca_train.models.kernels import KERNELS, choose
 from coca_train.runtime.device import pretend_device
 from coca_train.settings import load
 

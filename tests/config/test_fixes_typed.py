@@ -11,8 +11,8 @@ import pytest
 from coca_train.commands import main
 from coca_train.config.files import config_dir
 from coca_train.config.messages import ConfigError
-from coca_train.extending import stubs
 from coca_train.settings import load
+from coca_train.testing import stubs
 from data_prep.__main__ import main as prepare
 from data_prep.settings import load as load_corpus
 

@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
+from coca_train.attention.layer_types import in_words, kinds, kinds_of
 from coca_train.config.files import choices, config_dir
 from coca_train.evaluation.variants import Choice, variants
-from coca_train.positions.layers import in_words, kinds, kinds_of
 from coca_train.schedule import resolve
 from coca_train.settings import load, load_saved
 from coca_train.vary import vary

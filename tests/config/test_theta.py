@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from coca_train.attention.layer_types import kinds
 from coca_train.config.schema import Config
 from coca_train.evaluation.variants import Choice, after_training, variants
-from coca_train.positions.layers import kinds
 from coca_train.schedule import resolve
 from coca_train.settings import load
 from coca_train.vary import vary

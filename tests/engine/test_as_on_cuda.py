@@ -1,4 +1,4 @@
-"""The products that a GPU computes, on a CPU, with every way to shard weights."""
+"""The projections that a GPU computes, on a CPU, with every way to shard weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,8 +8,7 @@ from unittest import mock
 import pytest
 from torch import Tensor, nn
 
-from coca_train.models import attention
-from coca_train.models.products import can_join, products
+from coca_train.models.qkv_projection import can_join, project
 from coca_train.runtime.device import pretend_device
 from tests.cases import slow_unless
 from tests.faults import real
@@ -27,13 +26,13 @@ def run_as_on_cuda(overrides: list[str]) -> None:
     """One forked rank of the command line. Raises AssertionError where weights were joined that others than their own
     layer are not lent."""
 
-    def on_cuda(x_BTC: Tensor, layers: Sequence[nn.Module], widths: Any, kept: Any = None) -> Any:
+    def on_cuda(x_BTC: Tensor, layers: Sequence[nn.Module], widths: Any, joined_weights: Any = None) -> Any:
         with pretend_device("cuda"):
-            return products(x_BTC, layers, widths, kept)
+            return project(x_BTC, layers, widths, joined_weights)
 
     with (
-        mock.patch.object(attention, "products", on_cuda),
-        mock.patch("coca_train.models.products.can_join", side_effect=can_join) as asked,
+        mock.patch("coca_train.models.layers.project", on_cuda),
+        mock.patch("coca_train.models.qkv_projection.can_join", side_effect=can_join) as asked,
     ):
         run(overrides)
     assert asked.called != ("engine.zero_stage=3" in overrides)

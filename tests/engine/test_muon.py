@@ -10,15 +10,15 @@ from safetensors.torch import load_file
 from torch import nn
 
 from coca_train import engine, positions
+from coca_train.attention import visibilities
 from coca_train.config.schema import LoraConfig
 from coca_train.engine.muon import Matrix, MuonAndAdamW, block_matrices, orthogonalised, shared_out
 from coca_train.engine.optim import ADAM, MUON, build_optimizer, set_lr, start_moments
-from coca_train.extending.parts import shipped
 from coca_train.models.trainable import adapt
 from coca_train.models.transformer import Transformer
-from coca_train.positions import visibilities
 from coca_train.runtime import dist
 from coca_train.settings import load
+from coca_train.testing.parts import shipped
 from tests.cases import slow_unless
 from tests.engine.scenarios import TinyGPT, engine_config
 from tests.engine.test_equality import relative

@@ -10,14 +10,14 @@ import torch
 from pydantic import TypeAdapter
 
 from coca_train import engine, positions
+from coca_train.attention import visibilities
+from coca_train.attention.layer_types import UNIFORM
 from coca_train.config.schema import LayersConfig, LoraConfig
-from coca_train.extending.parts import shipped
 from coca_train.models.init import init_parameter
 from coca_train.models.trainable import adapt
 from coca_train.models.transformer import Transformer
-from coca_train.positions import visibilities
-from coca_train.positions.layers import UNIFORM
 from coca_train.runtime import dist
+from coca_train.testing.parts import shipped
 from tests.cases import slow_unless
 from tests.engine.scenarios import GLOBAL_BATCH, OPTIM, VOCAB, batches, engine_config, lr_of
 from tests.faults.fork_server import ForkServer, values

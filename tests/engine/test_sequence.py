@@ -10,15 +10,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from coca_train import checkpoint, engine, positions
+from coca_train.attention import visibilities
 from coca_train.config.schema import OptimConfig
 from coca_train.engine.base import Engine
-from coca_train.extending.parts import MODEL, packed
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.init import init_parameter
 from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
-from coca_train.positions import visibilities
 from coca_train.runtime import IGNORE, dist
+from coca_train.testing.parts import MODEL, packed
 from tests import states
 from tests.cases import sampled
 from tests.engine.scenarios import OPTIM, Batch, digest, engine_config, lr_of, meta

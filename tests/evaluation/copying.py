@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from coca_train.models.cache import KVCache
+from coca_train.positions.token_positions import Positions
 from tests.evaluation.grids import Bytes, measured
 
 VOCAB = 256
@@ -60,7 +61,7 @@ class CopyHead(nn.Module):
         tokens_BS = tokens_BT
         if cache is not None:
             first = cache.length
-            cache.advance(torch.arange(first, first + tokens_BT.shape[1])[None])
+            cache.advance(Positions.counted(first, first + tokens_BT.shape[1]))
             tokens_BS = cache.extend(0, tokens_BT[:, :, None])[0][:, :, 0]
         logits_BTV = torch.zeros(*tokens_BT.shape, VOCAB)
         # Only the last token of a row, or of the text before padding, is ever asked for what follows.

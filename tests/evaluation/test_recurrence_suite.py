@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from coca_train.attention import visibilities
 from coca_train.evaluation.measures.first_window import first_window_nll
 from coca_train.evaluation.measures.recurrence import recurrent_nll
 from coca_train.evaluation.suites import recurrence
 from coca_train.models.generation import generate
-from coca_train.positions import visibilities
 from tests.evaluation.grids import TEXTS, TINY, Bytes, blocks, evaluate, row, settings, subject
 from tests.models.conftest import NEOX, build
 

@@ -146,5 +146,5 @@ def test_the_end_of_a_learned_table():
     config = load(["position=learned", "model.n_layers=1", *SHAPE]).config
     model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
     init_weights(model, config.model, seed=3)
-    with pytest.raises(ValueError, match="at most 2: learned has 16 positions"):
+    with pytest.raises(ValueError, match="at most 2: learned has 16"):
         continuations(model, [[1] * 14], 3, length=17, micro_batch_tokens=17)

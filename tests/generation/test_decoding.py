@@ -9,15 +9,15 @@ from itertools import pairwise
 import pytest
 import torch
 
+from coca_train.attention.kernels import sdpa
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import ConfigError
-from coca_train.extending.parts import refused, shipped
 from coca_train.models import generation
 from coca_train.models.generation import _next_logits
 from coca_train.models.init import init_weights
-from coca_train.models.kernels import sdpa
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
+from coca_train.testing.parts import refused, shipped
 from coca_train.vary import vary
 from tests.cases import sampled, slow_unless
 
@@ -191,12 +191,12 @@ def test_keys_that_are_rotated_once_are_those_that_are_rotated_anew(scheme, freq
     for begin, end in pairwise([0, 5, 12, *range(13, tokens.shape[1] + 1)]):
         contexts, mapped = {}, {}
         for held in (once, anew):
-            pos = model.places(tokens[:, begin:end], held)
+            pos = model.positions_of(tokens[:, begin:end], None, None, held)
             contexts[held] = model.contexts(pos, pos, None, total, held)["own"]
-            x_BTC = model.blocks[0].attention_norm(model.embedded(tokens[:, begin:end], pos))
+            x_BTC = model.blocks[0].attention_norm(model.add_positions(model.embed(tokens[:, begin:end]), pos))
             parts = watched(model.blocks[0].attention, x_BTC, contexts[held])
             mapped[held] = [part.k_BSGE for part in parts]
-        assert contexts[once].settled == settles and not contexts[anew].settled
+        assert contexts[once].rotated == settles and not contexts[anew].rotated
         for one, other in zip(mapped[once], mapped[anew], strict=True):
             assert torch.equal(one, other)
     close(decode(model, 5), recompute(model, 5))
@@ -213,7 +213,7 @@ def watched(attention, x_BTC, context):
 @pytest.mark.parametrize("visibility", ["causal", "sliding_window"])
 def test_tables_made_ahead_are_those_of_every_token(scheme, frequencies, visibility, monkeypatch):
     """Some tokens at a time, and in a last stretch up to the length."""
-    monkeypatch.setattr("coca_train.models.kept.AHEAD", 5)
+    monkeypatch.setattr("coca_train.models.cache.AHEAD", 5)
     model = build(visible(scheme, visibility, frequencies))
     made = []
     model.position.register_forward_hook(lambda _, given, tables: made.append(given[0].shape[1]))

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.extending.parts import layer_of, projections, shipped, start, tokens
-from coca_train.models.kernels import KERNELS, choose
-from coca_train.models.scores import part_of
-from coca_train.positions import visibilities
+from coca_train.attention import visibilities
+from coca_train.attention.kernels import KERNELS, choose
+from coca_train.attention.scores import part_of
+from coca_train.attention.visibility import Visibility
 from coca_train.positions.base import AttentionShape
-from coca_train.positions.visibility import Visibility
+from coca_train.testing.parts import layer_of, projections, shipped, start, tokens
 from tests.models.conftest import CAUSAL
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.extending import stubs
 from coca_train.runtime.errors import UserError
+from coca_train.testing import stubs
 from tests.house.imports import ROOT
 
 ADDED = Path(__file__).parent / "added"

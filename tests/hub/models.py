@@ -9,12 +9,12 @@ import transformers
 from pydantic import TypeAdapter
 
 from coca_train import positions
+from coca_train.attention import visibilities
+from coca_train.attention.layer_types import UNIFORM
 from coca_train.config.schema import LayersConfig, ModelConfig
 from coca_train.hub import forms, transformers_side
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.weights import Source
-from coca_train.positions import visibilities
-from coca_train.positions.layers import UNIFORM
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

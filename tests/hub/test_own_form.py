@@ -11,16 +11,17 @@ from importlib.metadata import EntryPoint
 import pytest
 import torch
 
+from coca_train.attention import VISIBILITIES
 from coca_train.config.schema import KindConfig, LayersConfig
-from coca_train.extending import parts
 from coca_train.hub import exporting, forms, importing, parity
 from coca_train.hub.export_files.modeling_coca import CACHE
 from coca_train.hub.options import VERIFY, given
 from coca_train.hub.weights import open_source
 from coca_train.models.continuations import continuations
 from coca_train.models.generation import generate
-from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
+from coca_train.positions import FREQUENCIES, SCHEMES
 from coca_train.runtime.errors import UserError
+from coca_train.testing import parts
 from tests.hub import models
 from tests.positions import support
 

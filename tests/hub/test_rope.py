@@ -26,7 +26,7 @@ def theirs(scaling, theta=10000.0, max_positions=POSITIONS, length=None):
 
 
 def ours(section, length):
-    settings = frequencies.frequency_module(section["name"]).Settings(**section)
+    settings = frequencies.settings_class(section["name"])(**section)
     spectrum = frequencies.build(settings, D)(length)
     return settings, spectrum
 
@@ -133,14 +133,17 @@ def interpolated(tmp_path, monkeypatch):
 
     def offer(where="True"):
         source = f"""
+            from coca_train.positions.frequencies import RopeScaling
             from coca_train.positions.hugging_face import NotTheSame
 
-            ROPE_TYPE = "linear"
+            class Settings(RopeScaling):
+                ROPE_TYPE = "linear"
 
-            def from_transformers(scaling):
-                if scaling.theta > 20000:
-                    raise NotTheSame("a base above 20000")
-                return {{"theta": scaling.theta, "strength": scaling.factor()}} if {where} else None
+                @classmethod
+                def from_transformers(cls, scaling):
+                    if scaling.theta > 20000:
+                        raise NotTheSame("a base above 20000")
+                    return {{"theta": scaling.theta, "strength": scaling.factor()}} if {where} else None
         """
         (tmp_path / "interpolated_elsewhere.py").write_text(textwrap.dedent(source), encoding="utf-8")
         monkeypatch.syspath_prepend(tmp_path)

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from coca_train.attention import visibilities
 from coca_train.evaluation.variants import Variant
-from coca_train.positions import visibilities
+from coca_train.positions.token_positions import Positions
 
 SEGMENT_BOOST = 0.25  # of the NLL where the visibility is `segments`
 
@@ -80,7 +81,8 @@ class FakeModel(nn.Module):
         wanted=None,
     ) -> Tensor:
         assert pos_BT is not None
-        assert self.limit is None or self.visibility.place(pos_BT, pos_BT, None)[0].max() < self.limit
+        positions = Positions.of(pos_BT)
+        assert self.limit is None or self.visibility.place(positions, positions, None)[0].last < self.limit
         self.shapes.append(tuple(tokens_BT.shape))
         seen_BT = tokens_BT.cumsum(1) / torch.arange(1, tokens_BT.shape[1] + 1)
         length_BT = torch.full_like(seen_BT, float(self.visibility.length(length or tokens_BT.shape[1])))

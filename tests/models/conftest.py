@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from coca_train import positions
+from coca_train.attention import kernels, tiled_attention, visibilities
 from coca_train.config.schema import ModelConfig
-from coca_train.extending.parts import MODEL, shipped
-from coca_train.models import kernels, online
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
-from coca_train.positions import visibilities
+from coca_train.testing.parts import MODEL, shipped
 
 NEOX = replace(
     MODEL, norm="layernorm", norm_eps=1e-5, activation="gelu", residual="parallel", bias=True, n_kv_heads=None
@@ -67,6 +66,6 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
     monkeypatch.setattr(kernels, "MASK_BLOCK", 2)
     monkeypatch.setattr(kernels, "RECOMPUTE_ABOVE", 9)
-    monkeypatch.setattr(online, "QUERY_TILE", 3)
-    monkeypatch.setattr(online, "KEY_TILE", 4)
-    monkeypatch.setattr(online, "TILE_PAIRS", 0)
+    monkeypatch.setattr(tiled_attention, "QUERY_TILE", 3)
+    monkeypatch.setattr(tiled_attention, "KEY_TILE", 4)
+    monkeypatch.setattr(tiled_attention, "TILE_PAIRS", 0)

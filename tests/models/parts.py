@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coca_train.models.kernels import KERNELS
-from coca_train.models.scores import Part
-from coca_train.positions import visibilities
+from coca_train.attention import visibilities
+from coca_train.attention.kernels import KERNELS
+from coca_train.attention.scores import Part
 
 HEADS, GROUPS = 4, 2
 VISIBILITIES: dict[str, dict[str, Any]] = {

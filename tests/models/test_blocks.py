@@ -9,11 +9,10 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from coca_train.extending.parts import packed, shipped, start
-from coca_train.models import flex
-from coca_train.models.blocks import BLOCK, block_mask
-from coca_train.positions import visibilities
-from coca_train.positions.visibility import seen
+from coca_train.attention import flex, visibilities
+from coca_train.attention.flex import BLOCK, block_mask
+from coca_train.attention.visibility import seen
+from coca_train.testing.parts import packed, shipped, start
 from tests.models.test_compiled import SCHEMES, batch_of, model_of
 
 VISIBILITIES = dict(shipped("visibility"))

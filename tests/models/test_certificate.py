@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from coca_train.attention import visibilities
 from coca_train.models.certificate import certify
-from coca_train.positions import visibilities
 from tests.models.conftest import NEOX, SCHEMES, build
 
 WINDOWS = [
@@ -39,8 +39,9 @@ def test_a_window_is_no_effect_of_the_scheme(monkeypatch, visibility):
 
 
 def test_a_kernel_that_forgets_the_visibility(monkeypatch):
-    from coca_train.models import certificate, kernels
-    from coca_train.positions.visibility import Rule
+    from coca_train.attention import kernels
+    from coca_train.attention.visibility import Rule
+    from coca_train.models import certificate
 
     def forgetful(parts, v, scale):
         return kernels.eager([part._replace(layout=part.layout._replace(rule=Rule())) for part in parts], v, scale)
@@ -53,21 +54,22 @@ def test_a_kernel_that_forgets_the_visibility(monkeypatch):
 @pytest.mark.parametrize("scheme", ["fox", "cope", "dape", "fire"])
 def test_hooks_are_granted_and_missed(monkeypatch, scheme):
     """A kernel that leaves a hook out computes something else; a layer that has lost it has no effect."""
-    from coca_train.models import certificate, kernels
+    from coca_train.attention import kernels
+    from coca_train.models import certificate
 
     model = build(NEOX, scheme)
     own = certify(model, torch.device("cpu"), torch.float32)["own"]
     assert own.effect > 1e-2 and own.logits_effect > 1e-3
 
     def forgetful(parts, v, scale):
-        return kernels.eager([part._replace(hooked=None) for part in parts], v, scale)
+        return kernels.eager([part._replace(score_mod=None) for part in parts], v, scale)
 
     with monkeypatch.context() as patch:
         patch.setattr(certificate, "KERNELS", dict(kernels.KERNELS, auto=forgetful))
         with pytest.raises(ValueError, match="E-POS-01"):
             certify(model, torch.device("cpu"), torch.float32)
     for block in model.blocks:
-        block.attention.position.register_forward_hook(lambda _, given, mapped: mapped._replace(hooked=None))
+        block.attention.position.register_forward_hook(lambda _, given, mapped: mapped._replace(score_mod=None))
     with pytest.raises(ValueError, match="E-POS-02"):
         certify(model, torch.device("cpu"), torch.float32)
     for block in model.blocks:

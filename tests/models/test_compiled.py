@@ -13,19 +13,19 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters
 
 from coca_train import positions
+from coca_train.attention import visibilities
+from coca_train.attention.layer_types import UNIFORM
 from coca_train.config.schema import KindConfig, LayersConfig
 from coca_train.data.batch import collate
 from coca_train.data.packings.base import Row
 from coca_train.engine.base import summed_loss
-from coca_train.extending.parts import MODEL, VOCAB, build, refused, shipped
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.memory import Memory
 from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
-from coca_train.positions import visibilities
-from coca_train.positions.layers import UNIFORM
 from coca_train.runtime.machine import missing_compiler
 from coca_train.settings import load
+from coca_train.testing.parts import MODEL, VOCAB, build, refused, shipped
 from tests.cases import slow_unless
 from tests.config.support import refused as config_refused
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from coca_train.extending.parts import build, layer_of, mapped, random_qkv, shipped, start
-from coca_train.models.kernels import KERNELS, choose
-from coca_train.models.scores import Part, part_of
-from coca_train.positions.visibility import Visibility
+from coca_train.attention.kernels import KERNELS, choose
+from coca_train.attention.scores import Part, part_of
+from coca_train.attention.visibility import Visibility
 from coca_train.runtime.device import pretend_device
+from coca_train.testing.parts import build, layer_of, mapped, random_qkv, shipped, start
 
 SCHEMES = dict(shipped())
 # Whose look-ups learn: tables of biases, queries or keys that are multiplied with them, gates.

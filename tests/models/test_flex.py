@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from coca_train.extending.parts import build, layer_of, mapped, random_qkv, shipped, start
-from coca_train.models import flex
-from coca_train.models.scores import Part, part_of
-from coca_train.positions.visibility import Visibility
+from coca_train.attention import flex
+from coca_train.attention.scores import Part, part_of
+from coca_train.attention.visibility import Visibility
+from coca_train.testing.parts import build, layer_of, mapped, random_qkv, shipped, start
 
 N = 9
 SCHEMES = dict(shipped())

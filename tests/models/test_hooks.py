@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from coca_train.models import flex, kernels, scores
-from coca_train.models.scores import Part
-from coca_train.positions.base import Hook, Hooked, Terms
-from coca_train.positions.visibility import seen
+from coca_train.attention import flex, kernels, scores
+from coca_train.attention.scores import Part
+from coca_train.attention.visibility import seen
+from coca_train.positions.base import Hook, ScoreMod, Terms
 from coca_train.runtime.compilation import compile_alone
 from tests.cases import slow_unless
 from tests.models.parts import GROUPS, HEADS, RandomParts, documents, gaps, same
@@ -54,14 +54,14 @@ class Case(RandomParts):
         super().__init__(n_queries, n_keys, visibility, WIDTH, dtype, doc, pos)
         wide = partial(self.leaf, dtype=torch.promote_types(dtype, torch.float32))  # what hooks take, whatever q is
         for layout in self.layouts:
-            hooked = {
+            score_mod = {
                 "by_pair": lambda: ((wide(HEADS),), (wide(2, n_queries, HEADS, 3),), (wide(2, n_keys, HEADS, 3),)),
                 "by_head": lambda: ((wide(HEADS, HEADS),), (), ()),
                 "by_carry": lambda: ((wide(1),), (), (wide(2, n_keys, HEADS),)),
             }[name]()
             terms = Terms(distance_HR=self.leaf(HEADS, 7))
             qk = self.leaf(2, n_queries, HEADS, WIDTH), self.leaf(2, n_keys, GROUPS, WIDTH)
-            self.parts.append(Part(*qk, terms, layout, Hooked(HOOKS[name], *hooked)))
+            self.parts.append(Part(*qk, terms, layout, ScoreMod(HOOKS[name], *score_mod)))
 
 
 @pytest.mark.parametrize("name", HOOKS)
@@ -74,7 +74,7 @@ def test_definition_is_the_hook_over_all_pairs_at_once(name):
     added = part.terms.distance_HR[:, (torch.arange(3, 8)[:, None] - torch.arange(8)).clamp(0, 6)]
     given = torch.einsum("bthd,bshd->bhts", part.q_BTHE, k_BSHD) * SCALE + added
     shown = seen(part.layout, *whole)[:, None]
-    pairs = scores.Pairs(given, shown, part.layout.pos_BT, part.layout.pos_BS, *part.hooked[1:])
+    pairs = scores.Pairs(given, shown, part.layout.pos_BT, part.layout.pos_BS, *part.score_mod[1:])
     scores_BHTS, _ = part.hook.scores(pairs, given.new_zeros(2, HEADS, 5, part.hook.carried))
     expected = scores_BHTS.masked_fill(~shown, -torch.inf).softmax(-1) @ v_BSHD.transpose(1, 2)
     torch.testing.assert_close(case.run("eager")[0], expected.transpose(1, 2))
@@ -126,7 +126,7 @@ def test_real_tile_sizes():
     """More than RECOMPUTE_ABOVE keys, ends that fit no tile, in float32: the carry crosses three tiles."""
     case = Case("by_carry", 1100, 1100, dtype=torch.float32)
     with torch.no_grad():
-        case.parts[0].hooked.parameters[0].fill_(1e-4)  # sums reach a thousand, and a sine of them would be noise
+        case.parts[0].score_mod.parameters[0].fill_(1e-4)  # sums reach a thousand, and a sine of them would be noise
     (expected, expected_grads), (out, grads) = case.run("eager"), case.run("blocked")
     torch.testing.assert_close(out, expected, rtol=1e-3, atol=1e-4)
     for a, b in zip(grads, expected_grads, strict=True):

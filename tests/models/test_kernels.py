@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from coca_train.models import flex, online
-from coca_train.models.kernels import KERNELS
-from coca_train.models.scores import Part
+from coca_train.attention import flex, tiled_attention
+from coca_train.attention.kernels import KERNELS
+from coca_train.attention.scores import Part
+from coca_train.attention.visibility import seen
 from coca_train.positions.base import Terms
-from coca_train.positions.visibility import seen
 from tests.cases import slow_unless
 from tests.models.parts import GROUPS, HEADS, VISIBILITIES, RandomParts, documents, gaps, same
 from tests.models.watching import Largest, Passes
@@ -203,7 +203,7 @@ def test_lower_precision_stays_close(kernel, kind, small, dtype, rtol, request):
 @pytest.mark.parametrize("widened", [False, True])
 def test_halves_multiplied_as_they_are_or_in_float32(widened, kind, monkeypatch):
     """Whichever this CPU would do: results and gradients in bfloat16, near those of the definition."""
-    monkeypatch.setattr(online, "WIDENED", {torch.bfloat16: widened})
+    monkeypatch.setattr(tiled_attention, "WIDENED", {torch.bfloat16: widened})
     expected, expected_grads = Case(33, 33, "causal", kind).run("eager")
     out, grads = Case(33, 33, "causal", kind, dtype=torch.bfloat16).run("blocked")
     for a, b in zip((out, *grads), (expected, *expected_grads), strict=True):
@@ -225,7 +225,9 @@ def test_long_sequences_hold_no_square(kind):
 def test_a_window_visits_few_tiles(monkeypatch):
     """O(T·window): twice the length, about twice the tiles."""
     visited = []
-    monkeypatch.setattr(online, "cut", lambda *args, real=online.cut: visited.append(1) or real(*args))
+    monkeypatch.setattr(
+        tiled_attention, "slice_tile", lambda *args, real=tiled_attention.slice_tile: visited.append(1) or real(*args)
+    )
     counts = []
     for n in (2048, 4096):
         visited.clear()
@@ -234,7 +236,7 @@ def test_a_window_visits_few_tiles(monkeypatch):
             KERNELS["blocked"](case.parts, case.v, SCALE)
         counts.append(len(visited))
     assert counts[1] <= 2.1 * counts[0]
-    assert counts[1] < 3 * 4096 / online.QUERY_TILE
+    assert counts[1] < 3 * 4096 / tiled_attention.QUERY_TILE
 
 
 def test_what_a_tile_costs():
@@ -242,15 +244,15 @@ def test_what_a_tile_costs():
     them: counted by what a longer text has more of; hiding what comes later apart, which few tiles have to."""
     forward, backward = [], []
     for n_blocks in (3, 5):
-        n = n_blocks * online.KEY_TILE
+        n = n_blocks * tiled_attention.KEY_TILE
         case = Case(n, n, "causal", "distance", dtype=torch.float32, n_rows=n)
         for passes in (forward, backward):
-            passes.append(Passes(2 * HEADS * online.QUERY_TILE * online.KEY_TILE))
+            passes.append(Passes(2 * HEADS * tiled_attention.QUERY_TILE * tiled_attention.KEY_TILE))
         with forward[-1]:
             out = KERNELS["blocked"](case.parts, case.v, SCALE)
         with backward[-1]:
             out.sum().backward()
-    n_tiles = (online.KEY_TILE // online.QUERY_TILE) * (15 - 6)
+    n_tiles = (tiled_attention.KEY_TILE // tiled_attention.QUERY_TILE) * (15 - 6)
     for (few, many), products, others in ((forward, 2, 4), (backward, 5, 6)):
         more = many.seen - few.seen
         assert more.pop("bmm") == products * n_tiles

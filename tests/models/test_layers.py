@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from coca_train.attention import visibilities
 from coca_train.config.schema import KindConfig, LayersConfig, LogitScaleConfig
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
-from coca_train.positions import visibilities
 from tests.models.conftest import CAUSAL, LLAMA, SCHEMES, build, settings
 
 WINDOW = {"name": "sliding_window", "window": 5}

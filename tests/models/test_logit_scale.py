@@ -7,12 +7,12 @@ import pytest
 import torch
 from mpmath import log, mp, mpf
 
+from coca_train.attention import visibilities
+from coca_train.attention.kernels import KERNELS
 from coca_train.config.schema import LogitScaleConfig
 from coca_train.models.certificate import certify
-from coca_train.models.kernels import KERNELS
-from coca_train.models.logit_scale import logit_scale
+from coca_train.models.layers import logit_scale
 from coca_train.models.transformer import build_model
-from coca_train.positions import visibilities
 from coca_train.runtime.errors import UserError
 from coca_train.settings import load
 from tests.cases import slow_unless

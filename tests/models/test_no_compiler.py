@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from coca_train.models import fused_loss, kernels, scores
+from coca_train.attention import kernels, scores
+from coca_train.models import fused_loss
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.loss import score_in_passes
 from coca_train.models.recompute import WAYS

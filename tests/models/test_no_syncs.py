@@ -12,12 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from coca_train import positions
+from coca_train.attention import kernels, scores, visibilities
 from coca_train.data.batch import collate
 from coca_train.data.packings.base import Row
-from coca_train.extending.parts import MODEL, VOCAB, shipped
-from coca_train.models import kernels, scores
 from coca_train.models.transformer import Transformer
-from coca_train.positions import known, visibilities
+from coca_train.positions.token_positions import Positions
+from coca_train.testing.parts import MODEL, VOCAB, shipped
 
 T = 40
 META = torch.device("meta")
@@ -61,10 +61,11 @@ def built(scheme: Any, visibility: Any = None) -> Transformer:
 
 
 def step(model: Transformer, batch: Any) -> list[str]:
-    pos_BT, doc_BT = known.moved(batch.pos_BT, batch.doc_BT, META)
+    positions = Positions.of(batch.pos_BT, batch.doc_BT)._replace(pos_BT=batch.pos_BT.to(META))
+    doc_BT = None if batch.doc_BT is None else batch.doc_BT.to(META)
     tokens_BT, targets_BT = batch.tokens_BT.to(META), batch.targets_BT.to(META)
     with Copies() as copies:
-        model(tokens_BT, targets_BT, pos_BT, doc_BT).backward()
+        model(tokens_BT, targets_BT, positions, doc_BT).backward()
     return copies.seen
 
 

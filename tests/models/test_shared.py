@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from coca_train import positions
+from coca_train.attention.layer_types import UNIFORM
 from coca_train.config.schema import KindConfig, LayersConfig
 from coca_train.models.transformer import Transformer
 from coca_train.planning.outline import outline
-from coca_train.positions.layers import UNIFORM
 from coca_train.settings import load
 from tests.models.conftest import LLAMA, SCHEMES, build
 

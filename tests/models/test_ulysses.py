@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from coca_train.config.schema import KindConfig, LayersConfig, LogitScaleConfig
-from coca_train.extending.definition import VISIBILITIES
-from coca_train.extending.parts import build as build_scheme
-from coca_train.extending.parts import packed, refused
 from coca_train.models.transformer import Transformer
 from coca_train.models.ulysses import SequenceShare
 from coca_train.positions import settings as position_settings
 from coca_train.runtime import IGNORE
+from coca_train.testing.definition import VISIBILITIES
+from coca_train.testing.parts import build as build_scheme
+from coca_train.testing.parts import packed, refused
 from tests.cases import sampled
 from tests.models.conftest import LLAMA, SCHEMES, build
 from tests.models.slices import on_ranks

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from coca_train.positions import visibilities
+from coca_train.attention import visibilities
 from tests.models.conftest import LLAMA, NEOX, SCHEMES, build, settings
 
 VISIBILITIES = [

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from coca_train.extending.parts import shipped
-from coca_train.models.attention import AttentionContext
-from coca_train.models.scores import Part
+from coca_train.attention.scores import Part
+from coca_train.attention.visibility import Layout, Rule
+from coca_train.models.layers import AttentionContext
 from coca_train.models.transformer import build_model
 from coca_train.planning import meta_step
 from coca_train.planning.meta_step import Activations, Watch, watch_activations, watched_kernel
 from coca_train.positions.base import Terms
-from coca_train.positions.known import extent
-from coca_train.positions.visibility import Layout, Rule
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime.device import pretend_device
+from coca_train.testing.parts import shipped
 from tests.planning.conftest import TINY, configure, outlined
 
 SMALL = (*TINY, "model.n_layers=2", "train.micro_batch_size=2")
@@ -169,8 +169,7 @@ def attended(name: str, device: str, n: int, rows: int = 1) -> tuple[int, int]:
     heads = (rows, n, 4, 16)
     with Watch() as watch, pretend_device(device):
         q, k, v = (torch.empty(heads, dtype=torch.bfloat16, device="meta", requires_grad=True) for _ in range(3))
-        pos_BT = torch.arange(n)[None]
-        layout = Layout(Rule(window=8), pos_BT, pos_BT, pos_BT, pos_BT, None, True, True, extent(pos_BT), {})
+        layout = Layout(Rule(window=8), *[Positions.counted(0, n)] * 4, None, True, {})
         out = watched_kernel(name)([Part(q, k, Terms(), layout)], v, 1.0)
         held = watch.live
         grad = torch.empty_like(out)

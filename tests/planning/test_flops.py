@@ -2,8 +2,8 @@
 
 import pytest
 
+from coca_train.attention import visibilities
 from coca_train.planning.meta_step import count_flops
-from coca_train.positions import visibilities
 from coca_train.tracking.throughput import flops_per_token, matmul_parameters
 from tests.planning.conftest import LLAMA_7B, TINY, K, outlined
 

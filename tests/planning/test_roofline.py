@@ -6,7 +6,6 @@ from functools import cache
 import pytest
 import torch
 
-from coca_train.extending.parts import shipped
 from coca_train.planning.as_text import roofline_lines
 from coca_train.planning.count import ATTENTION, BACKWARD, FORWARD, FUSED_ATTENTION, LOSS, Access, Count, Operation
 from coca_train.planning.engines import Collective, ParameterCounts, collectives, engine_update
@@ -28,6 +27,7 @@ from coca_train.planning.hardware import (
 from coca_train.planning.meta_step import count_flops, count_micro_batch
 from coca_train.planning.roofline import PARTS, Step, count_step
 from coca_train.schedule import resolve
+from coca_train.testing.parts import shipped
 from tests.planning.conftest import TINY, configure, outlined
 
 BF16 = outlined(*TINY, "position=rope").dtype

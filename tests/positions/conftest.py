@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from coca_train.extending.definition import VISIBILITIES
-from coca_train.extending.scheme import SchemeContract
-from coca_train.extending.visibility import VisibilityContract
+from coca_train.testing.definition import VISIBILITIES
+from coca_train.testing.scheme import SchemeContract
+from coca_train.testing.visibility import VisibilityContract
 
 
 @pytest.hookimpl(tryfirst=True)  # before the slow ones are left out

@@ -10,10 +10,10 @@ from tests.positions import support
 def build(rotary_dim=8, size=0.1, seed=0, **changes):
     """A module in eval mode with random W_up and W_down, N(0, size), float64."""
     settings = clex.Settings(**support.scaling("clex", **changes))
-    return weigh(frequencies.build(settings, rotary_dim).double().eval(), size, seed)
+    return fill(frequencies.build(settings, rotary_dim).double().eval(), size, seed)
 
 
-def weigh(module, size=0.1, seed=0):
+def fill(module, size=0.1, seed=0):
     generator = torch.Generator().manual_seed(seed)
     for parameter in (module.up, module.down):
         drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)

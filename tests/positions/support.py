@@ -1,7 +1,7 @@
 """Settings of schemes and of every scaling, as these tests put them together."""
 
-from coca_train.extending.parts import TRAINED
 from coca_train.positions import FREQUENCIES
+from coca_train.testing.parts import TRAINED
 
 PLAIN = {"name": "plain", "theta": 10000.0}
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from coca_train.extending import parts
-from coca_train.extending.problem import attend, problem
-from coca_train.extending.scheme import SchemeContract
+from coca_train.testing import parts
+from coca_train.testing.problem import attend, problem
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise, support
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.extending import parts
 from coca_train.positions import frequencies
 from coca_train.positions.frequencies import clex
+from coca_train.testing import parts
 from tests.positions import learned_frequencies as learned
 from tests.positions import support
 
@@ -20,7 +20,7 @@ def started(rotary_dim=64, **changes):
     """A module as training starts it."""
     module = frequencies.build(clex.Settings(**support.scaling("clex", **changes)), rotary_dim)
     for name, parameter in module.named_parameters():
-        clex.INITIAL[name](parameter.data, torch.Generator().manual_seed(1))
+        clex.Settings.INITIAL[name](parameter.data, torch.Generator().manual_seed(1))
     return module.eval()
 
 
@@ -68,7 +68,7 @@ def test_frequencies_solve_the_equation(factor, seed):
 
 def _ntk(module, factor):
     fields = {"name": "ntk", "theta": module.settings.theta, "factor": 2.0 * factor - 1}
-    return frequencies.frequency_module("ntk").Settings(**fields)
+    return frequencies.settings_class("ntk")(**fields)
 
 
 @pytest.mark.parametrize("factor", [1, 2, 3, 4])
@@ -96,7 +96,7 @@ def test_start_of_the_weights():
 
 
 def test_up_to_the_trained_length_it_is_plain_rope_to_the_bit():
-    module, plain = learned.build(64), frequencies.frequency_module("plain").Settings(name="plain", theta=100.0)
+    module, plain = learned.build(64), frequencies.settings_class("plain")(name="plain", theta=100.0)
     for length in (1, 7, LENGTH):
         assert torch.equal(module(length).inv_freq_J, frequencies.build(plain, 64)(length).inv_freq_J)
 

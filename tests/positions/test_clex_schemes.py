@@ -7,12 +7,12 @@ import torch
 
 from coca_train import positions
 from coca_train.evaluation.variants import after_training, variants
-from coca_train.extending import parts
-from coca_train.extending.problem import attend
-from coca_train.extending.problem import problem as problem_of
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
+from coca_train.testing import parts
+from coca_train.testing.problem import attend
+from coca_train.testing.problem import problem as problem_of
 from tests.positions import learned_frequencies as learned
 from tests.positions import support, test_coca, test_rope, test_xpos
 
@@ -26,7 +26,7 @@ IN_EVAL = SCHEMES | {"rope in part": lambda f: support.rope(f, 0.5), "xpos": lam
 def problem(settings, training, seed=5):
     """A scheme with learned frequencies, its q, k, v, and positions the reference may use in place of 0, 1, …"""
     scheme = parts.build(settings(support.scaling("clex")))
-    learned.weigh(scheme.frequencies)
+    learned.fill(scheme.frequencies)
     scheme.train(training)
     n_tokens = LENGTH if training else 3 * LENGTH
     q, k, v = parts.random_qkv(scheme, n_tokens)

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
 from coca_train.positions.schemes import coca
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise, support
 
 
@@ -83,7 +83,7 @@ def test_official_weights_fold_into_half_width(bias):
     offset = torch.randn(2 * 16, dtype=torch.float64) * bias
     wide = (x @ weight.T + offset).unflatten(-1, (2, 16))
     folded = x @ coca.fold_full_mean(weight, 2).T + coca.fold_full_mean(offset, 2)
-    a, b = full.layer().condense(wide), half.layer().condense(folded.unflatten(-1, (2, 8)))
+    a, b = full.layer().reduce_keys(wide), half.layer().reduce_keys(folded.unflatten(-1, (2, 8)))
     assert torch.allclose(a, b, rtol=0, atol=1e-12)
 
 
@@ -96,7 +96,7 @@ def test_the_key_of_full_width_is_rounded_once():
     tables = scheme(pos, pos, 33)
     t = (wide[..., :8].float() + wide[..., 8:].float()) / 2
     key = torch.cat((t, t), -1).relu() * tables.key_BS1D
-    assert torch.equal(scheme.rotate(q, scheme.layer().condense(wide), tables)[1], key.bfloat16())
+    assert torch.equal(scheme.rotate(q, scheme.layer().reduce_keys(wide), tables)[1], key.bfloat16())
 
 
 @pytest.mark.parametrize("variant", ["slack", "strict"])

@@ -1,5 +1,5 @@
 """Every file of positions/schemes/, frequencies/ and visibilities/ has a definition beside its tests: a contract
-(coca_train/extending/) that a file of this folder inherits."""
+(coca_train/testing/) that a file of this folder inherits."""
 
 import ast
 from functools import cache
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.extending.parts import shipped
-from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
+from coca_train.attention import VISIBILITIES
+from coca_train.positions import FREQUENCIES, SCHEMES
+from coca_train.testing.parts import shipped
 
 KINDS = {
     "scheme": (SCHEMES, "SchemeContract", "score", "position"),

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
 from coca_train.positions.base import Pairs
 from coca_train.positions.schemes.cope import COUNT
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise
 
 

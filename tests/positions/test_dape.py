@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
-from coca_train.models import flex
-from coca_train.models.scores import part_of
+from coca_train.attention import flex
+from coca_train.attention.scores import part_of
+from coca_train.attention.visibility import Visibility
 from coca_train.positions import initials
-from coca_train.positions.visibility import Visibility
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise, support
 
 BIASES = ["kerple_log", "alibi", "fire"]
@@ -77,7 +77,7 @@ def test_every_head_hears_every_other():
     after = parts.dense_scores(scheme, changed, k, pos, pos, 5, layer)
     assert all((before - after)[:, h].abs().max() > 1e-3 for h in range(4))
     mapped = parts.mapped(scheme, q, k, pos, pos, 5, layer)
-    assert mapped.hooked.by.mixes_heads
+    assert mapped.score_mod.by.mixes_heads
     (layout,) = Visibility(None).layouts(pos, pos)
     assert not flex.serves([part_of(mapped, layout)])
 

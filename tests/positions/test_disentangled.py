@@ -9,10 +9,10 @@ from transformers import DebertaConfig
 from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention, build_relative_position
 
 from coca_train import positions
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
 from coca_train.positions.base import Projections
 from coca_train.positions.schemes import disentangled
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 
 SETTINGS = {"scheme": "disentangled", "max_distance": 3}
 T = 7
@@ -122,7 +122,7 @@ def test_projections_get_the_dtype_of_the_queries(scheme):
 
 def test_the_table_starts_with_variance_one():
     table = torch.empty(200, 50)
-    disentangled.INITIAL["p"](table, torch.Generator().manual_seed(0))
+    disentangled.Scheme.INITIAL["p"](table, torch.Generator().manual_seed(0))
     assert table.std().item() == pytest.approx(1.0, abs=0.02)
 
 

@@ -8,8 +8,8 @@ import torch
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
 from coca_train import positions
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise, support
 from tests.positions.test_settings import MODEL
 
@@ -50,12 +50,12 @@ def test_learned_adds_the_row_of_each_position():
     ((name, table),) = scheme.named_parameters()
     assert (name, table.shape) == ("table.weight", (12, 24))
     pos, x = torch.tensor([[0, 1, 2, 0, 1, 11]]), torch.randn(2, 6, 24, dtype=torch.float64)
-    assert torch.equal(scheme.embed(x, pos) - x, x + table[pos[0]] - x)
+    assert torch.equal(parts.embed(scheme, x, pos) - x, x + table[pos[0]] - x)
 
 
 def test_learned_trains_only_the_rows_it_used():
     scheme = parts.build(learned())
-    scheme.embed(torch.zeros(1, 3, 24, dtype=torch.float64), torch.tensor([[2, 5, 5]])).sum().backward()
+    parts.embed(scheme, torch.zeros(1, 3, 24, dtype=torch.float64), torch.tensor([[2, 5, 5]])).sum().backward()
     assert scheme.table.weight.grad[:, 0].tolist() == [0, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, 0]
 
 
@@ -74,14 +74,14 @@ def test_attention_itself_sees_no_positions(settings):
 def test_sinusoidal_equals_transformers():
     """Marian's table: sines in the first half, cosines in the second."""
     embedding = MarianSinusoidalPositionalEmbedding(600, 24)
-    rows = parts.build(sinusoidal()).embed(torch.zeros(1, 600, 24), parts.start(600))
+    rows = parts.embed(parts.build(sinusoidal()), torch.zeros(1, 600, 24), parts.start(600))
     assert torch.allclose(rows[0], embedding.create_weight(), rtol=0, atol=4e-5)  # 600 radians in float32
 
 
 @pytest.mark.parametrize("theta", [10000.0, 500.0])
 @pytest.mark.parametrize("m", [0, 1, 7, 32767, 131071])
 def test_sinusoidal_worked_by_hand(m, theta):
-    row = parts.build(sinusoidal(theta, 0.5)).embed(torch.zeros(1, 1, 24), torch.tensor([[m]]))[0, 0].tolist()
+    row = parts.embed(parts.build(sinusoidal(theta, 0.5)), torch.zeros(1, 1, 24), torch.tensor([[m]]))[0, 0].tolist()
     for j in range(12):
         angle = m * theta ** (-2 * j / 24)
         assert row[j] == pytest.approx(0.5 * math.sin(angle), abs=1e-6 + 1e-7 * m)
@@ -92,9 +92,9 @@ def test_sinusoidal_is_formed_in_float32_and_cast_once():
     """Neighbours at 32k differ, and the sum is rounded after the addition."""
     scheme, pos = parts.build(sinusoidal()), torch.tensor([[32766, 32767]])
     x = torch.randn(1, 2, 24, generator=torch.Generator().manual_seed(0)).bfloat16()
-    rows = scheme.embed(x, pos)
-    assert torch.equal(rows, scheme.embed(x.float(), pos).bfloat16())
-    waves = scheme.embed(torch.zeros(1, 2, 24, dtype=torch.bfloat16), pos)[0]
+    rows = parts.embed(scheme, x, pos)
+    assert torch.equal(rows, parts.embed(scheme, x.float(), pos).bfloat16())
+    waves = parts.embed(scheme, torch.zeros(1, 2, 24, dtype=torch.bfloat16), pos)[0]
     assert waves[1, 0].item() == pytest.approx(math.sin(32767), abs=0.01)
     assert (waves[0] - waves[1]).abs().max() > 0.5
 

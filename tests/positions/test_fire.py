@@ -4,9 +4,9 @@ import mpmath
 import pytest
 import torch
 
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
 from coca_train.positions import initials
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise
 
 FIRE = {"scheme": "fire", "mlp_width": 5, "threshold": 60.0}

@@ -5,16 +5,17 @@ import math
 import pytest
 import torch
 
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
-from coca_train.models import kernels
+from coca_train.attention import kernels
+from coca_train.attention.scores import part_of
+from coca_train.attention.visibility import Keep, Visibility
 from coca_train.models.cache import KVCache
-from coca_train.models.scores import part_of
 from coca_train.positions import initials
 from coca_train.positions.base import Pairs
 from coca_train.positions.schemes.fox import FORGET
-from coca_train.positions.visibility import Keep, Visibility
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime.device import pretend_device
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.models.conftest import LLAMA
 from tests.models.conftest import build as build_model
 from tests.positions import pairwise
@@ -96,15 +97,15 @@ def test_flex_equals_the_definition(n_queries, documents):
     doc = torch.stack([torch.arange(21) // 8, torch.arange(21) // 13]) if documents else None
     (layout,) = Visibility(None).layouts(pos[:, -n_queries:], pos, doc)
     mapped = layer(scheme, q[:, -n_queries:], k, None, parts.projections(scheme), parts.tokens(layer, k))
-    views = [part_of(mapped._replace(hooked=detached(mapped.hooked)), layout)]
+    views = [part_of(mapped._replace(score_mod=detached(mapped.score_mod)), layout)]
     with pretend_device("cuda"):
         assert kernels.choose(views, 21) == "flex"
     exact = kernels.eager(views, v, 0.25)
     torch.testing.assert_close(kernels.KERNELS["flex"](views, v, 0.25), exact, rtol=1e-4, atol=1e-5)
 
 
-def detached(hooked):
-    return hooked._replace(keys=tuple(x.detach() for x in hooked.keys))
+def detached(score_mod):
+    return score_mod._replace(keys=tuple(x.detach() for x in score_mod.keys))
 
 
 def test_far_sums_keep_their_digits():
@@ -125,12 +126,12 @@ def test_gates_stand_in_the_cache():
     cache = KVCache([keep := Keep(first=1, last=2)], 8)
     gates = torch.arange(5.0).reshape(1, 5, 1)
     for at in range(3):
-        pos_BS = cache.advance(torch.tensor([[at]]))[keep].pos_BS
+        pos_BS = cache.advance(Positions.counted(at, at + 1))[keep].positions.pos_BT
         k, v, g = cache.extend(0, gates[:, at : at + 1], -gates[:, at : at + 1], 10 * gates[:, at : at + 1])
         assert torch.equal(k[..., 0].long(), pos_BS) and torch.equal(v, -k) and torch.equal(g, 10 * k)
     forks = [cache.fork(rows, 8) for rows in (1, 2)]
     for fork, last in zip(forks, (3, 4), strict=True):
-        fork.advance(torch.tensor([[3]]))
+        fork.advance(Positions.counted(3, 4))
         fork.extend(0, *(torch.full((len(fork._layers[0][0]), 1, 1), float(last * sign)) for sign in (1, -1, 10)))
     assert sum(fork.n_bytes for fork in forks) == 3 * 3 * 3 * 4
     joined = KVCache.joined(forks)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from coca_train.extending.frequency import FrequencyContract
+from coca_train.testing.frequency import FrequencyContract
 from tests.positions import support
 
 

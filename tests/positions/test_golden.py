@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from coca_train.extending import parts
 from coca_train.positions import frequencies
 from coca_train.positions.schemes import alibi
+from coca_train.testing import parts
 from tests.golden import make, terms, visibilities
 from tests.positions import support
 
@@ -19,7 +19,7 @@ ROWS = json.loads((Path(__file__).parents[1] / "golden/positions.json").read_tex
 
 
 def ours(settings, rotary_dim, length):
-    typed = frequencies.frequency_module(settings["name"]).Settings(**settings)
+    typed = frequencies.settings_class(settings["name"])(**settings)
     return frequencies.build(typed, rotary_dim)(length)
 
 

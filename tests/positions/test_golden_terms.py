@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.extending import parts
 from coca_train.positions.base import AttentionShape, Projections
+from coca_train.testing import parts
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden/terms.json").read_text(encoding="utf-8"))
 
@@ -21,7 +21,7 @@ def by_name():
     """Cases by scheme; those of schemes whose numbers may be of all layers or of each, twice."""
     for row in GOLDEN["cases"]:
         name = row["settings"]["scheme"]
-        if "shared" not in positions.scheme_module(name).Settings.__pydantic_fields__:
+        if "shared" not in positions.SCHEMES.module(name).Settings.__pydantic_fields__:
             yield name, row
             continue
         for shared, label in ((True, name), (False, f"{name}_per_layer")):
@@ -114,7 +114,9 @@ def test_buckets_equal_integers(row, scheme):
 def test_sinusoidal_equals_mpmath():
     row = GOLDEN["embeddings"]["sinusoidal"]
     scheme = parts.build(row["settings"], d_model=6)
-    added = scheme.embed(torch.zeros(1, len(row["places"]), 6, dtype=torch.float64), torch.tensor([row["places"]]))[0]
+    added = parts.embed(
+        scheme, torch.zeros(1, len(row["places"]), 6, dtype=torch.float64), torch.tensor([row["places"]])
+    )[0]
     for place, mine, exact in zip(row["places"], added, row["values"], strict=True):
         assert mine.tolist() == pytest.approx(exact, rel=0, abs=(place + 2) * 2**-23)
 
@@ -127,5 +129,5 @@ def test_learned_rows_are_added_as_they_are():
     table.data.copy_(torch.tensor(row["table"]))
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         x_BTC = torch.full((1, 3, 6), 0.5, dtype=dtype)
-        rows = scheme.to(dtype).embed(x_BTC, torch.tensor([[0, 8, 4]]))[0]
+        rows = parts.embed(scheme.to(dtype), x_BTC, torch.tensor([[0, 8, 4]]))[0]
         assert rows.tolist() == [[0.5 + value for value in row["table"][place]] for place in (0, 8, 4)]

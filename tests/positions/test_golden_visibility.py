@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coca_train.positions import visibilities, visibility
+from coca_train.attention import visibilities, visibility
 from tests.positions.test_visibility import ALL
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden/visibilities.json").read_text(encoding="utf-8"))

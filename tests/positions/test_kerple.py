@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise
 
 BOTH = ["kerple_log", "kerple_power"]
@@ -114,7 +114,7 @@ def test_a_parameter_outside_its_bound_can_be_trained_back(name):
 def test_parameters_start_as_the_paper_says(name):
     """As in their released code: uniform in (0, 2) the factor of the logarithm and the exponent of the power, in (0, 1)
     the factor inside the logarithm and that of the power."""
-    initial = positions.scheme_module(name).INITIAL
+    initial = positions.scheme_class(name).INITIAL
     generator = torch.Generator().manual_seed(0)
     for parameter, high in zip(("r1", "r2"), (2.0, 1.0) if name == "kerple_log" else (1.0, 2.0), strict=True):
         values = torch.empty(4000)

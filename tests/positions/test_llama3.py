@@ -7,9 +7,9 @@ import torch
 from pydantic import ValidationError
 
 from coca_train.evaluation.variants import after_training, variants
-from coca_train.extending.frequency import FrequencyContract
 from coca_train.positions import frequencies
 from coca_train.settings import load
+from coca_train.testing.frequency import FrequencyContract
 from tests.positions import support
 
 LLAMA_3_1 = {"theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -37,7 +37,7 @@ class TestContract(FrequencyContract):
 
 
 def spectrum(settings, rotary_dim, length=1):
-    typed = frequencies.frequency_module(settings["name"]).Settings(**settings)
+    typed = frequencies.settings_class(settings["name"])(**settings)
     return frequencies.build(typed, rotary_dim)(length)
 
 
@@ -96,12 +96,12 @@ def test_llama3_has_three_regions():
 def test_a_ramp_without_width_is_refused_in_its_own_names():
     fields = {"name": "llama3", "original_seq_len": 8192, **LLAMA_3_1, "high_freq_factor": 1.0}
     with pytest.raises(ValidationError, match=r"high_freq_factor \(1.0\) must be greater than low_freq_factor \(1.0\)"):
-        frequencies.frequency_module("llama3").Settings(**fields)
+        frequencies.settings_class("llama3")(**fields)
 
 
 def test_shipped_values_are_those_of_llama_3_1_with_the_training_window():
     llama3 = load(["position=rope", "position/frequencies=llama3", "train.seq_len=8192"]).config.position.frequencies
-    assert llama3 == frequencies.frequency_module("llama3").Settings(name="llama3", original_seq_len=8192, **LLAMA_3_1)
+    assert llama3 == frequencies.settings_class("llama3")(name="llama3", original_seq_len=8192, **LLAMA_3_1)
 
 
 def test_code_llama_is_plain_with_the_base_of_its_paper():

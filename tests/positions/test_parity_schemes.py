@@ -13,8 +13,8 @@ formulas in 40 digits and a reader that takes token after token.
 import pytest
 import torch
 
-from coca_train.extending import parts
-from coca_train.positions import visibilities, visibility
+from coca_train.attention import visibilities, visibility
+from coca_train.testing import parts
 from tests.positions import support
 
 CAUSAL = torch.ones(40, 40, dtype=torch.bool).tril()
@@ -95,7 +95,7 @@ def test_sinusoidal_equals_x_transformers():
     peer = pytest.importorskip("x_transformers.x_transformers").ScaledSinusoidalEmbedding(24)
     scheme = parts.build({"scheme": "sinusoidal", "theta": 10000.0, "scale": 24**-0.5})
     x_BTC = torch.zeros(1, 50, 24)
-    assert torch.allclose(scheme.embed(x_BTC, parts.start(50))[0], peer(x_BTC), rtol=0, atol=2e-6)
+    assert torch.allclose(parts.embed(scheme, x_BTC, parts.start(50))[0], peer(x_BTC), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("size", [1, 4, 40])

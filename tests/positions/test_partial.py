@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from coca_train.config.messages import ConfigError
-from coca_train.extending import parts
 from coca_train.positions import frequencies
 from coca_train.settings import load
+from coca_train.testing import parts
 from tests.positions import support
 
 
 def spectrum(share, rotary_dim, theta=10000.0):
-    typed = frequencies.frequency_module("partial").Settings(name="partial", theta=theta, share=share)
+    typed = frequencies.settings_class("partial")(name="partial", theta=theta, share=share)
     return frequencies.build(typed, rotary_dim)(1)
 
 

@@ -1,6 +1,6 @@
 """RoPE, and no positions at all. Their numbers: test_golden.py."""
 
-from coca_train.extending.scheme import SchemeContract
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise, support
 
 

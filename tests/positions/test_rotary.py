@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from coca_train.positions import frequencies, rotary
+from coca_train.positions.token_positions import Positions
 from tests.positions import support
 
 
 def typed(settings):
-    return frequencies.frequency_module(settings["name"]).Settings(**settings)
+    return frequencies.settings_class(settings["name"])(**settings)
 
 
 def test_neighbouring_positions_stay_distinct_at_32k():
@@ -33,7 +34,7 @@ def test_a_spectrum_may_put_positions_elsewhere():
     spectrum = frequencies.Spectrum(torch.tensor([2.0]), 1.0, torch.tensor([0.0, 0.5, 7.0]))
     rows = torch.tensor([[0, 1, 2], [2, 0, 1]])
     assert rotary.angles(rows, spectrum)[..., 0].tolist() == [[0, 1, 14], [14, 0, 1]]
-    query, key = rotary.turns(rows[:1, 1:], rows[:1], spectrum)
+    query, key = rotary.query_and_key_tables(Positions.of(rows[:1, 1:]), Positions.of(rows[:1]), spectrum)
     assert torch.equal(query.cos_BT1R, key.cos_BT1R[:, 1:])
 
 
@@ -41,22 +42,22 @@ def test_half_split_pairs_turn_together():
     """One quarter turn takes (a, b) to (-b, a), a and b being j and j + R/2."""
     quarter = frequencies.Spectrum(torch.tensor([torch.pi / 2, 0.0]), 1.0)
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])[None, None, None]
-    turned = rotary.apply(x, rotary.turn(torch.tensor([[1]]), quarter))
+    turned = rotary.apply(x, rotary.cos_sin(torch.tensor([[1]]), quarter))
     assert torch.allclose(turned[0, 0, 0], torch.tensor([-3.0, 2.0, 1.0, 4.0]), atol=1e-6)
 
 
 def test_only_the_first_part_turns_and_the_temperature_scales_all():
     spectrum = frequencies.Spectrum(torch.tensor([1.0]), 1.5)
     x = torch.randn(1, 1, 1, 6)
-    out = rotary.apply(x, rotary.turn(torch.tensor([[3]]), spectrum))
+    out = rotary.apply(x, rotary.cos_sin(torch.tensor([[3]]), spectrum))
     assert torch.allclose(out[..., 2:], x[..., 2:] * 1.5)
     assert torch.allclose(out[..., :2].norm(), x[..., :2].norm() * 1.5)
     assert not torch.allclose(out[..., :2], x[..., :2] * 1.5)
 
 
-def test_queries_and_keys_share_one_table_when_their_positions_are_one_tensor():
-    pos = torch.arange(4)[None]
-    query, key = rotary.turns(pos, pos, frequencies.build(typed(support.PLAIN), 8)(4))
+def test_queries_and_keys_share_one_table_when_their_positions_are_the_same():
+    pos = Positions.counted(0, 4)
+    query, key = rotary.query_and_key_tables(pos, pos, frequencies.build(typed(support.PLAIN), 8)(4))
     assert query is key
 
 

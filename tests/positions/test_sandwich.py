@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise
 from tests.positions.test_settings import MODEL
 

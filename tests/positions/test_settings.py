@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from coca_train import positions
-from coca_train.extending import parts
 from coca_train.positions import frequencies
 from coca_train.runtime.errors import UserError
+from coca_train.testing import parts
 from tests.positions import support
 
 MODEL = replace(parts.MODEL, d_model=64)
@@ -17,10 +17,10 @@ FOREIGN = ["os", "torch.load", "_shared", "../base", "", "__init__", "registry",
 
 @pytest.mark.parametrize("name", FOREIGN, ids=repr)
 def test_only_files_of_the_folder_can_be_named(name):
-    for call in (positions.scheme_module, frequencies.frequency_module):
+    for call in (positions.scheme_class, frequencies.settings_class):
         with pytest.raises(UserError, match="is not one of"):
             call(name)
-    with pytest.raises(UserError, match="is not one of alibi, coca"):
+    with pytest.raises(UserError, match="alibi, coca"):
         positions.settings({"scheme": name})
 
 

@@ -7,8 +7,8 @@ import torch
 from pydantic import ValidationError
 
 from coca_train import positions
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 
 SETTINGS = {"scheme": "shaw", "max_distance": 3}
 T = 7

@@ -7,8 +7,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from x_transformers.x_transformers import RelativePositionBias
 
 from coca_train import positions
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise
 from tests.positions.test_settings import MODEL
 

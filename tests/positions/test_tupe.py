@@ -8,10 +8,10 @@ from pydantic import ValidationError
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from coca_train import positions
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
 from coca_train.positions.schemes import tupe
 from coca_train.runtime.errors import UserError
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 from tests.positions import pairwise
 from tests.positions.test_settings import MODEL
 
@@ -72,7 +72,7 @@ def test_beyond_its_table_is_an_error(scheme, late):
 
 def test_positions_start_with_variance_one():
     table = torch.empty(200, 50)
-    tupe.INITIAL["p"](table, torch.Generator().manual_seed(0))
+    tupe.Scheme.INITIAL["p"](table, torch.Generator().manual_seed(0))
     assert table.std().item() == pytest.approx(1.0, abs=0.02)
     assert table.mean().item() == pytest.approx(0.0, abs=0.02)
 

@@ -7,13 +7,13 @@ import random
 
 import torch
 
-from coca_train.extending import parts
-from coca_train.extending.visibility import VisibilityContract
-from coca_train.positions import VISIBILITIES, visibilities
+from coca_train.attention import VISIBILITIES, visibilities
+from coca_train.attention.visibility import may_see, seen
 from coca_train.positions.base import AttentionShape, Position
-from coca_train.positions.known import rising
-from coca_train.positions.visibility import may_see, seen
+from coca_train.positions.token_positions import Positions
 from coca_train.settings import load
+from coca_train.testing import parts
+from coca_train.testing.visibility import VisibilityContract
 
 
 class TestCausal(VisibilityContract):
@@ -109,11 +109,13 @@ def test_tiles_that_are_skipped_hold_nothing():
 
 def test_indices_tell_distances_only_where_positions_rise():
     pos, doc = parts.packed([4, 3], [2, 5])
-    assert rising(pos, doc)
-    assert rising(torch.arange(5, 12)[None], None)
-    assert not rising(torch.tensor([[0, 1, 5, 6]]), None)  # an evicted cache
-    assert not rising(torch.tensor([[0, 0, 1, 1]]), torch.tensor([[0, 1, 1, 0]]))  # a document comes back
-    assert not rising(torch.tensor([[0, 1, 0, 2]]), torch.tensor([[0, 0, 1, 1]]))
+    assert Positions.of(pos, doc).contiguous
+    assert Positions.of(torch.arange(5, 12)[None]).contiguous
+    assert not Positions.of(torch.tensor([[0, 1, 5, 6]])).contiguous  # an evicted cache
+    assert not Positions.of(
+        torch.tensor([[0, 0, 1, 1]]), torch.tensor([[0, 1, 1, 0]])
+    ).contiguous  # a document comes back
+    assert not Positions.of(torch.tensor([[0, 1, 0, 2]]), torch.tensor([[0, 0, 1, 1]])).contiguous
 
 
 def refused(**flags):

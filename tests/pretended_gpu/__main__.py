@@ -16,9 +16,9 @@ from unittest import mock
 
 import torch
 
-from coca_train.extending.parts import build, refused
-from coca_train.models import flex, scores
+from coca_train.attention import flex, scores
 from coca_train.models.recompute import WAYS
+from coca_train.testing.parts import build, refused
 from tests.cases import covering
 from tests.pretended_gpu.attention import attention_cases
 from tests.pretended_gpu.inductor import nothing_launched

@@ -7,7 +7,7 @@ from itertools import product
 
 import torch
 
-from coca_train.extending.parts import MODEL
+from coca_train.testing.parts import MODEL
 from tests.cases import covering
 from tests.outside.pretended import CAPABILITIES
 from tests.pretended_gpu.inductor import Usage, Written, measured, nothing_launched

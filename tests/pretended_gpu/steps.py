@@ -12,17 +12,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from coca_train import positions
+from coca_train.attention import kernels, visibilities
 from coca_train.config.schema import ModelConfig
 from coca_train.data.batch import collate
 from coca_train.data.packings.base import Row
 from coca_train.engine.base import materialise, parameters_on_meta, summed_loss
 from coca_train.engine.optim import global_norm
-from coca_train.extending.parts import MODEL, shipped
-from coca_train.models import kernels
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.recompute import WAYS
 from coca_train.models.transformer import Transformer
-from coca_train.positions import visibilities
+from coca_train.testing.parts import MODEL, shipped
 
 GPU = torch.device("cuda", 0)
 FAKE = FakeTensorMode.dispatch

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from coca_train import positions
+from coca_train.attention import visibilities
 from coca_train.checkpoint.opening import load_run
 from coca_train.config.schema import LoraConfig
 from coca_train.engine.base import Engine
-from coca_train.extending.parts import MODEL, VOCAB
 from coca_train.hub import exporting
 from coca_train.hub.options import EXPORT, given
 from coca_train.hub.weights import open_source
@@ -18,8 +18,8 @@ from coca_train.models.init import init_parameter
 from coca_train.models.lora import is_adapter, named_parameters
 from coca_train.models.trainable import adapt
 from coca_train.models.transformer import Transformer, build_model, vocab_size
-from coca_train.positions import visibilities
 from coca_train.runtime.errors import UserError
+from coca_train.testing.parts import MODEL, VOCAB
 from coca_train.training import stage as stage_run
 from tests.cases import slow_unless
 from tests.stages.support import Runs, logged, manifest, remove, schedule, stage, state, weights

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from coca_train.extending.parts import shipped
 from coca_train.planning.cost import Cluster, plan_stage
 from coca_train.planning.hardware import GPUS
 from coca_train.planning.outline import outline
 from coca_train.schedule import Stage
+from coca_train.testing.parts import shipped
 from coca_train.tracking.throughput import flops_per_token, matmul_parameters
 from coca_train.training.stage import announce_engine, meter
 from tests.planning.conftest import TINY, coca_llama_7b, configure, planned

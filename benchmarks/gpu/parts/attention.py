@@ -12,7 +12,7 @@ from benchmarks.cases import KINDS, Setup, Work
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.scale import Scale
 from benchmarks.measure import interleaved_seconds, median_ratio
-from coca_train.models import flex
+from coca_train.attention import flex
 
 SCHEMES = ("coca", "coca_strict", "alibi")
 NEAR_ROPE = 1.03  # CoCA's kernels are RoPE's: one product more

@@ -10,9 +10,8 @@ from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.timing import milliseconds, peak_gib
 from coca_train import positions
-from coca_train.models.blocks import block_mask
-from coca_train.models.flex import mask_mod
-from coca_train.positions import visibilities
+from coca_train.attention import visibilities
+from coca_train.attention.flex import block_mask, mask_mod
 from coca_train.positions.base import AttentionShape
 from coca_train.positions.schemes.alibi import slopes
 

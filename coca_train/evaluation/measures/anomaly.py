@@ -48,7 +48,7 @@ from torch import Tensor
 
 from coca_train.evaluation.measures.perplexity import evaluating
 from coca_train.models.init import seed_of
-from coca_train.positions.frequencies import _shared
+from coca_train.positions.frequencies import base_frequencies
 
 BINS = 36  # of ten degrees
 BORDERS = ("k", "-q", "q")
@@ -203,7 +203,7 @@ def frequencies(position: Any, length: int) -> Tensor:
 
 def slowed_pairs(position: Any, length: int) -> list[float]:
     """`slowed` against unscaled frequencies of the same base, by pair."""
-    base_J = _shared.base_frequencies(position.settings.frequencies.theta, position.rotary_dim)
+    base_J = base_frequencies(position.settings.frequencies.theta, position.rotary_dim)
     return slowed(frequencies(position, length).cpu(), base_J).tolist()
 
 

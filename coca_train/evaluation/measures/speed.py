@@ -35,13 +35,13 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
+from coca_train.attention import visibilities
 from coca_train.config.older import model_config
 from coca_train.config.schema import LayersConfig
 from coca_train.models.cache import KVCache
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.positions import settings as position_settings
-from coca_train.positions import visibilities
 
 Work = Literal["prefill", "decode", "training"]
 Baseline = Literal["rope", "nope"]

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.frequencies import Spectrum, stretch, yarn_temperature
 
 
 class _Scaled(nn.Module):
@@ -52,8 +52,8 @@ def recommended(frequencies: Any, length: int) -> float:
     """YaRN's 1/√t for these frequencies (their Settings): s is their factor, or l/L of dynamic ones at this length."""
     factor = getattr(frequencies, "factor", None)
     if factor is None and hasattr(frequencies, "original_seq_len"):
-        factor = _shared.stretch(frequencies, length)
-    return _shared.yarn_temperature(factor or 1.0)
+        factor = stretch(frequencies.original_seq_len, length)
+    return yarn_temperature(factor or 1.0)
 
 
 def factor(recommendation: float) -> float:

@@ -23,8 +23,9 @@ Shape legend: J pairs, F hidden features of the learned part, N tokens.
 """
 
 import math
+from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -33,20 +34,29 @@ from torch import Tensor, nn
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import Initial
-from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.frequencies import OriginalSeqLen, RopeScaling, Spectrum, base_frequencies, ntk_theta
 from coca_train.runtime import dist
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(RopeScaling):
     """Learned scaling by the length in hand."""
 
     name: Literal["clex"]
-    theta: _shared.Theta
-    original_seq_len: _shared.OriginalSeqLen
+    original_seq_len: OriginalSeqLen
     max_factor: Annotated[int, Field(ge=1, description="largest t = length / L trained for and used")]
     param_factor: Annotated[int, Field(ge=1, description="width of the learned part, in rotated features of a head")]
     ode_step: Annotated[float, Field(gt=0, description="step of the Runge-Kutta integration over t")]
+
+    learned = True
+    # As in the authors' code: W_up as nn.Linear's default start, W_down zero.
+    INITIAL: ClassVar[Mapping[str, Initial]] = {
+        "up": lambda w, g: w.uniform_(-(w.shape[1] ** -0.5), w.shape[1] ** -0.5, generator=g),
+        "down": lambda w, g: w.zero_(),
+    }
+
+    def build(self, rotary_dim: int) -> "Learned":
+        return Learned(self, rotary_dim)
 
 
 class Learned(nn.Module):
@@ -71,8 +81,8 @@ class Learned(nn.Module):
             positions_N, end = spread(length, factor, self.up.device) / shrink, (length * factor - 1) / shrink
         else:
             factor, positions_N, end = max(1, min(math.ceil(length / original), most)), None, 0.0
-        theta = _shared.ntk_theta(self.settings.theta, 2 * factor - 1, self.rotary_dim)
-        ntk_J = _shared.base_frequencies(theta, self.rotary_dim, self.up.device).to(torch.float32)
+        theta = ntk_theta(self.settings.theta, 2 * factor - 1, self.rotary_dim)
+        ntk_J = base_frequencies(theta, self.rotary_dim, self.up.device).to(torch.float32)
         return Spectrum(ntk_J * self.departure(factor).exp().to(torch.float32), 1.0, positions_N, end)
 
     def departure(self, factor: float) -> Tensor:
@@ -84,7 +94,7 @@ class Learned(nn.Module):
         wide = torch.promote_types(self.up.dtype, torch.float32)
         up_JF, down_FJ = self.up.to(wide), self.down.to(wide) / self.down.shape[0]
         device = self.up.device
-        log_theta_J = _shared.base_frequencies(self.settings.theta, self.rotary_dim, device).log().to(up_JF)
+        log_theta_J = base_frequencies(self.settings.theta, self.rotary_dim, device).log().to(up_JF)
         pace_J = torch.arange(0, self.rotary_dim, 2, device=device).to(up_JF) / (self.rotary_dim - 2)
 
         def slope_J(t: float, u_J: Tensor) -> Tensor:
@@ -117,10 +127,3 @@ def spread(length: int, factor: int, device: torch.device | None = None) -> Tens
     end = length * factor - 1
     inner = torch.randperm(max(0, end - 1), device=device)[: max(0, length - 2)].sort().values + 1
     return torch.cat((inner.new_zeros(1), inner, inner.new_full((1,), end)))[:length].to(torch.float32)
-
-
-# As in the authors' code: W_up as nn.Linear's default start, W_down zero.
-INITIAL: dict[str, Initial] = {
-    "up": lambda w, g: w.uniform_(-(w.shape[1] ** -0.5), w.shape[1] ** -0.5, generator=g),
-    "down": lambda w, g: w.zero_(),
-}

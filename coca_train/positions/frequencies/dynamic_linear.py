@@ -1,20 +1,20 @@
-"""Linear scaling with s(l) = max(1, l/L) of the sequence in hand (YaRN, arXiv 2309.00071, section 3.3)."""
+"""Linear scaling with s(l) = max(1, l/L) of the sequence length (YaRN, arXiv 2309.00071, section 3.3)."""
 
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import _shared, linear
+from coca_train.positions.frequencies import OriginalSeqLen, RopeScaling, Spectrum, stretch
+from coca_train.positions.frequencies.linear import interpolated
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(RopeScaling):
     """Linear scaling by the length in hand."""
 
     name: Literal["dynamic_linear"]
-    theta: _shared.Theta
-    original_seq_len: _shared.OriginalSeqLen
+    original_seq_len: OriginalSeqLen
 
-
-spectrum = _shared.dynamic(linear.scaled)
+    def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
+        return interpolated(self.theta, stretch(self.original_seq_len, length), rotary_dim)

@@ -11,46 +11,46 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import _shared, ntk
+from coca_train.positions.frequencies import (
+    OriginalSeqLen,
+    RopeScaling,
+    Spectrum,
+    base_frequencies,
+    ntk_theta,
+    rounded,
+    stretch,
+)
 from coca_train.positions.hugging_face import Scaling, Words
 
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
-    """NTK-aware scaling by the length in hand."""
-
-    name: Literal["dynamic_ntk"]
-    theta: _shared.Theta
-    alpha: Annotated[
-        float,
-        Field(ge=1, description="s(l) = alpha·l/L - (alpha - 1) beyond L; 1: YaRN paper; 2, 4, 8: CoCA paper and code"),
-    ]
-    original_seq_len: _shared.OriginalSeqLen
-
-
-def factor(settings: Settings, length: int) -> float:
-    """s(l), length: the sequence in hand, l [tokens]."""
-    return settings.alpha * _shared.stretch(settings, length) - (settings.alpha - 1)
-
-
-spectrum = _shared.dynamic(ntk.scaled, factor)
-
-
-ROPE_TYPE = "dynamic"
 ELSEWHERE = (
     "vLLM has one set of frequencies for texts of all lengths (vllm#3488), llama.cpp none (llama.cpp#8361): both "
     "compute something else"
 )
 
 
-def from_transformers(scaling: Scaling) -> dict[str, Any]:
-    """Their factor is our alpha, and they scale from max_position_embeddings on."""
-    original = scaling.only_length()
-    return {"theta": scaling.theta, "alpha": scaling.factor(), "original_seq_len": original}
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings(RopeScaling):
+    """NTK-aware scaling by the length in hand."""
 
+    name: Literal["dynamic_ntk"]
+    alpha: Annotated[
+        float,
+        Field(ge=1, description="s(l) = alpha·l/L - (alpha - 1) beyond L; 1: YaRN paper; 2, 4, 8: CoCA paper and code"),
+    ]
+    original_seq_len: OriginalSeqLen
 
-def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
-    """As they are read."""
-    scaling = {"rope_type": ROPE_TYPE, "factor": settings.alpha}
-    original = settings.original_seq_len
-    return Words(settings.theta, scaling, max_positions=original, decodes_to=original, caveats=(ELSEWHERE,))
+    ROPE_TYPE = "dynamic"
+
+    def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
+        factor = self.alpha * stretch(self.original_seq_len, length) - (self.alpha - 1)
+        return rounded(base_frequencies(ntk_theta(self.theta, factor, rotary_dim), rotary_dim))
+
+    @classmethod
+    def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
+        """Their factor is our alpha, and they scale from max_position_embeddings on."""
+        original = scaling.only_length()
+        return {"theta": scaling.theta, "alpha": scaling.factor(), "original_seq_len": original}
+
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
+        scaling, original = {"rope_type": self.ROPE_TYPE, "factor": self.alpha}, self.original_seq_len
+        return Words(self.theta, scaling, max_positions=original, decodes_to=original, caveats=(ELSEWHERE,))

@@ -8,14 +8,14 @@ from typing import Literal
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import _shared, yarn
+from coca_train.positions.frequencies import Spectrum, YarnRamp, stretch, yarn_spectrum
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings(_shared.YarnRamp):
+class Settings(YarnRamp):
     """YaRN by the length in hand."""
 
     name: Literal["dynamic_yarn"]
 
-
-spectrum = _shared.dynamic(yarn.scaled)
+    def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
+        return yarn_spectrum(self, stretch(self.original_seq_len, length), rotary_dim)

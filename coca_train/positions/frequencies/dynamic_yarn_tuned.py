@@ -9,20 +9,15 @@ from typing import Literal
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import _shared, yarn
+from coca_train.positions.frequencies import Factor, Spectrum, YarnRamp, yarn_spectrum
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings(_shared.YarnRamp):
+class Settings(YarnRamp):
     """YaRN by the length in hand, from the factor of the tuning on."""
 
     name: Literal["dynamic_yarn_tuned"]
-    factor: _shared.Factor
+    factor: Factor
 
-
-def factor(settings: Settings, length: int) -> float:
-    """s(l), length: the sequence in hand, l [tokens]."""
-    return max(settings.factor, length / settings.original_seq_len)
-
-
-spectrum = _shared.dynamic(yarn.scaled, factor)
+    def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
+        return yarn_spectrum(self, max(self.factor, length / self.original_seq_len), rotary_dim)

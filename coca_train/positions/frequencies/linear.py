@@ -5,36 +5,31 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import Spectrum, _shared, rounded
+from coca_train.positions.frequencies import Factor, RopeScaling, Spectrum, base_frequencies, rounded
 from coca_train.positions.hugging_face import Scaling, Words
 
 
+def interpolated(theta: float, factor: float, rotary_dim: int) -> Spectrum:
+    """Return θ_j/s."""
+    return rounded(base_frequencies(theta, rotary_dim) / factor)
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(RopeScaling):
     """Linear scaling by a fixed factor."""
 
     name: Literal["linear"]
-    theta: _shared.Theta
-    factor: _shared.Factor
+    factor: Factor
 
+    ROPE_TYPE = "linear"
 
-def scaled(settings: Any, rotary_dim: int, factor: float) -> Spectrum:
-    """θ_j/s for any factor s."""
-    return rounded(_shared.base_frequencies(settings.theta, rotary_dim) / factor)
+    def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
+        return interpolated(self.theta, self.factor, rotary_dim)
 
+    @classmethod
+    def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
+        scaling.only_length()
+        return {"theta": scaling.theta, "factor": scaling.factor()}
 
-spectrum = _shared.fixed(scaled)
-
-
-ROPE_TYPE = "linear"
-
-
-def from_transformers(scaling: Scaling) -> dict[str, Any]:
-    """Their factor is ours."""
-    scaling.only_length()
-    return {"theta": scaling.theta, "factor": scaling.factor()}
-
-
-def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
-    """Their factor is ours."""
-    return Words(settings.theta, {"rope_type": ROPE_TYPE, "factor": settings.factor})
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
+        return Words(self.theta, {"rope_type": self.ROPE_TYPE, "factor": self.factor})

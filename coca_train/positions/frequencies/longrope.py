@@ -16,19 +16,23 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import Problem
-from coca_train.positions.frequencies import Spectrum, _shared, rounded
+from coca_train.positions.frequencies import Factor, RopeScaling, Spectrum, base_frequencies, rounded
 from coca_train.positions.hugging_face import SAME, Scaling, Words, extended, reach, whole_head
 
 Factors = list[Annotated[float, Field(gt=0)]] | None
 
+ONE_LIST = (
+    "transformers before 4.51 have one list of factors for texts of all lengths; so have vLLM (vllm#27431) and "
+    "llama.cpp (llama.cpp#24823): the long one where the limit they are started with is above the original length"
+)
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(RopeScaling):
     """A factor for every pair of features."""
 
     name: Literal["longrope"]
-    theta: _shared.Theta
-    factor: _shared.Factor
+    factor: Factor
     original_seq_len: Annotated[
         int, Field(gt=1, description="context length of the original weights, L: the short factors up to it [tokens]")
     ]
@@ -41,6 +45,8 @@ class Settings:
         Field(description="multiplied into queries and keys; null: sqrt(1 + ln factor / ln original_seq_len)"),
     ]
 
+    ROPE_TYPE = "longrope"
+
     def problems(self, rotary_dim: int) -> list[Problem]:
         """Lists that are not as long as there are pairs."""
         pairs, issues = rotary_dim // 2, []
@@ -52,53 +58,43 @@ class Settings:
                 issues.append((key, f"{wrong}; each pair needs one of its own", fix))
         return issues
 
+    def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
+        """length: the sequence in hand, l, which decides between the lists [tokens]."""
+        inv_freq_J = base_frequencies(self.theta, rotary_dim)
+        long = length > self.original_seq_len
+        factors, one = (self.long_factor, self.factor) if long else (self.short_factor, 1.0)
+        factor_J = torch.tensor(factors or [one] * len(inv_freq_J), dtype=torch.float64)
+        return rounded(inv_freq_J / factor_J, self._temperature())
 
-def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
-    """length: the sequence in hand, l, which decides between the lists [tokens]."""
-    inv_freq_J = _shared.base_frequencies(settings.theta, rotary_dim)
-    long = length > settings.original_seq_len
-    factors, one = (settings.long_factor, settings.factor) if long else (settings.short_factor, 1.0)
-    factor_J = torch.tensor(factors or [one] * len(inv_freq_J), dtype=torch.float64)
-    return rounded(inv_freq_J / factor_J, _temperature(settings))
+    def _temperature(self) -> float:
+        if self.temperature is not None:
+            return self.temperature
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.original_seq_len))
 
+    @classmethod
+    def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
+        """As Phi-3 has it: attention_factor is the temperature, and the factor follows from both lengths if need be."""
+        original, temperature = scaling.original(), scaling.optional("attention_factor")
+        lists = {name: scaling.numbers(name) for name in ("short_factor", "long_factor")}
+        section = {"theta": scaling.theta, "factor": scaling.factor(original), "original_seq_len": original, **lists}
+        return section | {"temperature": temperature}
 
-def _temperature(settings: Settings) -> float:
-    if settings.temperature is not None:
-        return settings.temperature
-    return math.sqrt(1 + math.log(settings.factor) / math.log(settings.original_seq_len))
-
-
-ROPE_TYPE = "longrope"
-ONE_LIST = (
-    "transformers before 4.51 have one list of factors for texts of all lengths; so have vLLM (vllm#27431) and "
-    "llama.cpp (llama.cpp#24823): the long one where the limit they are started with is above the original length"
-)
-
-
-def from_transformers(scaling: Scaling) -> dict[str, Any]:
-    """As Phi-3 has it: attention_factor is the temperature, and the factor follows from both lengths if need be."""
-    original, temperature = scaling.original(), scaling.optional("attention_factor")
-    lists = {name: scaling.numbers(name) for name in ("short_factor", "long_factor")}
-    section = {"theta": scaling.theta, "factor": scaling.factor(original), "original_seq_len": original, **lists}
-    return section | {"temperature": temperature}
-
-
-def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
-    """Lists and temperature spelled out; both lengths, in all the places where a version looks for them."""
-    temperature, pairs, original = _temperature(settings), rotary_dim // 2, settings.original_seq_len
-    if temperature != 1:
-        whole_head("longrope", rotary_pct)
-    short, long = settings.short_factor or [1.0] * pairs, settings.long_factor or [settings.factor] * pairs
-    scaling = {"rope_type": ROPE_TYPE, **extended(settings), "short_factor": short, "long_factor": long}
-    caveats = [] if short == long else [ONE_LIST]
-    usual = math.sqrt(1 + math.log(settings.factor) / math.log(original))
-    if not math.isclose(temperature, usual, rel_tol=SAME):
-        caveats.append(f"vLLM does not read attention_factor={temperature:g} and uses {usual:.4g}")
-    return Words(
-        settings.theta,
-        scaling | {"attention_factor": temperature},
-        max_positions=reach(settings),
-        original=original,
-        decodes_to=None if short == long else original,
-        caveats=tuple(caveats),
-    )
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
+        """Lists and temperature spelled out; both lengths, in all the places where a version looks for them."""
+        temperature, pairs, original = self._temperature(), rotary_dim // 2, self.original_seq_len
+        if temperature != 1:
+            whole_head("longrope", rotary_pct)
+        short, long = self.short_factor or [1.0] * pairs, self.long_factor or [self.factor] * pairs
+        scaling = {"rope_type": self.ROPE_TYPE, **extended(self), "short_factor": short, "long_factor": long}
+        caveats = [] if short == long else [ONE_LIST]
+        usual = math.sqrt(1 + math.log(self.factor) / math.log(original))
+        if not math.isclose(temperature, usual, rel_tol=SAME):
+            caveats.append(f"vLLM does not read attention_factor={temperature:g} and uses {usual:.4g}")
+        return Words(
+            self.theta,
+            scaling | {"attention_factor": temperature},
+            max_positions=reach(self),
+            original=original,
+            decodes_to=None if short == long else original,
+            caveats=tuple(caveats),
+        )

@@ -5,33 +5,27 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import Spectrum, _shared, rounded
+from coca_train.positions.frequencies import RopeScaling, Spectrum, base_frequencies, rounded
 from coca_train.positions.hugging_face import Scaling, Words
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(RopeScaling):
     """Unscaled rotary frequencies."""
 
     name: Literal["plain"]
-    theta: _shared.Theta
 
+    ROPE_TYPE = "default"
 
-def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
-    """Independent of `length` [tokens]."""
-    return rounded(_shared.base_frequencies(settings.theta, rotary_dim))
+    def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
+        return rounded(base_frequencies(self.theta, rotary_dim))
 
+    @classmethod
+    def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
+        """Nothing but a base; a factor of 1 says nothing."""
+        scaling.only_length()
+        scaling.no_factor()
+        return {"theta": scaling.theta}
 
-ROPE_TYPE = "default"
-
-
-def from_transformers(scaling: Scaling) -> dict[str, Any]:
-    """Nothing but a base; a factor of 1 says nothing."""
-    scaling.only_length()
-    scaling.no_factor()
-    return {"theta": scaling.theta}
-
-
-def to_transformers(settings: Settings, rotary_dim: int, rotary_pct: float) -> Words:
-    """A base."""
-    return Words(settings.theta)
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
+        return Words(self.theta)

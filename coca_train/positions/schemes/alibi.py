@@ -25,7 +25,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import Heads, Position, Terms, n_distances
+from coca_train.positions.base import Heads, Position, Terms
+from coca_train.positions.token_positions import Positions, n_distances
 
 PLAIN_UP_TO = 1024  # [tokens] on the CPU; beyond, the fused kernel on folded features is faster than a bias
 UNIT = 256.0  # positions are held in this unit: keeps slope·√D·m within float16
@@ -72,16 +73,17 @@ class Scheme(Position):
             return device.type == "cuda" or length > PLAIN_UP_TO
         return self.settings.fold == "always"
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Folded | Terms:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Folded | Terms:
         """Decides by (device, length) whether to fold; the plain bias of each distance is float32."""
-        slope_H = slopes(self.shape.n_heads, pos_BT.device)
-        if not self._folds(pos_BT.device, length):
-            distance_R = torch.arange(n_distances(pos_BT, pos_BS), dtype=torch.float32, device=pos_BT.device)
+        device = queries.pos_BT.device
+        slope_H = slopes(self.shape.n_heads, device)
+        if not self._folds(device, length):
+            distance_R = torch.arange(n_distances(queries, keys), dtype=torch.float32, device=device)
             return Terms(distance_HR=-slope_H[:, None] * distance_R)
         slope_H = slope_H.double() * math.sqrt(self.shape.head_dim)
-        return Folded(slope_H, pos_BT[..., None] * slope_H, pos_BS)
+        return Folded(slope_H, queries.pos_BT[..., None] * slope_H, keys.pos_BT)
 
-    def of_heads(self, tables: Folded | Terms, heads: Heads) -> Folded | Terms:
+    def select_heads(self, tables: Folded | Terms, heads: Heads) -> Folded | Terms:
         """Slopes of the heads, where they are folded."""
         if isinstance(tables, Terms):
             return tables

@@ -26,6 +26,7 @@ from torch import Tensor
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions import frequencies, rotary
 from coca_train.positions.base import AttentionShape, LayerPosition, Problem
+from coca_train.positions.token_positions import Positions
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -51,17 +52,23 @@ class Settings:
         return rotary.problems(model, self.rotary_pct, self.frequencies)
 
 
+def fold_full_mean(w_t: Tensor, n_kv_heads: int) -> Tensor:
+    """Full-width T weights (G·D, C), or biases (G·D), as the half-width ones of the same function."""
+    by_head = w_t.unflatten(0, (n_kv_heads, 2, -1))
+    return by_head.mean(1).flatten(0, 1)
+
+
 class Tables(NamedTuple):
     """The rotation of the query, and what t is multiplied with to give the two halves of k'."""
 
-    query: rotary.Turn
+    query: rotary.CosSin
     key_BS1D: Tensor
 
 
 class Layer(LayerPosition):
     """Averages the halves of a projection of full width."""
 
-    def condense(self, k_BSGP: Tensor) -> Tensor:
+    def reduce_keys(self, k_BSGP: Tensor) -> Tensor:
         """W_T x at half width; means are float32 or wider, so that training rounds k' alone."""
         # The result is averaged and not W_T, which would spare half of a small product: an adapter (LoRA) and a norm of
         # the heads (qk_norm) stand between them, and runs begun so go on bit for bit.
@@ -72,6 +79,7 @@ class Scheme(rotary.Rotary):
     """Queries that carry their own square, keys that carry one non-negative value per pair."""
 
     layer_class = Layer
+    narrow_key = staticmethod(fold_full_mean)
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
@@ -89,10 +97,10 @@ class Scheme(rotary.Rotary):
         """P = D/2, or D where the layers average the halves."""
         return self.key_dim if self.settings.t_width == "half" else self.shape.head_dim
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
-        spectrum = self.frequencies(length)
-        query, key = rotary.turns(pos_BT, pos_BS, spectrum)
+        spectrum = self.spectrum(length, queries.pos_BT.device)
+        query, key = rotary.query_and_key_tables(queries, keys, spectrum)
         cos_BS1J, sin_BS1J = key.cos_BT1R.chunk(2, -1)[0], key.sin_BT1R.chunk(2, -1)[1]
         if self.settings.variant == "strict":
             return Tables(query, torch.cat((cos_BS1J, sin_BS1J), -1))
@@ -124,7 +132,7 @@ class _SlackQuery(torch.autograd.Function):
         for part in rotary.pieces(q):
             g = grads[0][:, part].to(torch.promote_types(q.dtype, torch.float32))
             g_a, g_b = g.chunk(2, -1)
-            swapped = rotary.swap(q[:, part])
+            swapped = q[:, part].roll(q.shape[-1] // 2, -1)
             turned = (g_b - g_a) * sin[:, part].chunk(2, -1)[1]
             dq = torch.cat((turned, turned), -1).mul_(swapped)
             out[:, part] = dq.addcmul_(g * cos[:, part], q[:, part], value=2)
@@ -185,12 +193,3 @@ def _mean_of_halves(t: Tensor) -> Tensor:
     """(t_j + t_{j+D/2}) / 2 as the released code does before its ReLU; float32 or wider."""
     a, b = (t if t.dtype.itemsize >= 4 else t.float()).chunk(2, -1)
     return (a + b).mul_(0.5)
-
-
-def fold_full_mean(w_t: Tensor, n_kv_heads: int) -> Tensor:
-    """Full-width T weights (G·D, C), or biases (G·D), as the half-width ones of the same function."""
-    by_head = w_t.unflatten(0, (n_kv_heads, 2, -1))
-    return by_head.mean(1).flatten(0, 1)
-
-
-NARROW_KEY = fold_full_mean

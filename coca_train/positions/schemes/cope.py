@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import AttentionShape, Hook, Hooked, LayerPosition, Pairs, Position
+from coca_train.positions.base import AttentionShape, Hook, LayerPosition, Pairs, Position, ScoreMod
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -60,11 +60,11 @@ class Layer(LayerPosition):
         super().__init__(settings, shape)
         self.e = nn.Parameter(torch.empty(settings.n_positions, shape.head_dim))
 
-    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked:
+    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
         """q·e of every count, float32 or wider."""
         by_count_BTHP = q_BTHD @ self.e.to(q_BTHD.dtype).T
         wide = torch.promote_types(q_BTHD.dtype, torch.float32)
-        return Hooked(COUNT, queries=(by_count_BTHP.to(wide),))
+        return ScoreMod(COUNT, queries=(by_count_BTHP.to(wide),))
 
 
 class Scheme(Position):

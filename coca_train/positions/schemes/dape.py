@@ -14,9 +14,9 @@ hidden layer of a tile is mlp_width numbers per pair. Cost: 3·mlp_width more mu
 and the values are 2D), and those of b.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -26,22 +26,14 @@ from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT
 from coca_train.positions._kerple import LOWEST, held
-from coca_train.positions.base import AttentionShape, Hook, Hooked, Initial, LayerPosition, Pairs, Position
+from coca_train.positions.base import AttentionShape, Hook, Initial, LayerPosition, Pairs, Position, ScoreMod
 from coca_train.positions.schemes import fire, kerple_log
 from coca_train.positions.schemes.alibi import slopes
+from coca_train.positions.token_positions import Positions
 
 
 def _as_linear(weight: Tensor, generator: torch.Generator) -> Tensor:
     return weight.uniform_(-(weight.shape[1] ** -0.5), weight.shape[1] ** -0.5, generator=generator)
-
-
-INITIAL: dict[str, Initial] = {
-    **fire.INITIAL,
-    **kerple_log.INITIAL,
-    "w_in": _as_linear,
-    "b_in": lambda b_W, generator: b_W.zero_(),
-    "w_out": _as_linear,
-}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -107,15 +99,23 @@ class Layer(LayerPosition):
         self.b_in = nn.Parameter(torch.empty(settings.mlp_width))
         self.w_out = nn.Parameter(torch.empty(shape.n_heads, settings.mlp_width))
 
-    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked:
+    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
         """Copies of the parameters, float32 or wider: the kernel reads them when ZeRO 3 has taken them."""
         dtype = torch.promote_types(self.w_in.dtype, torch.float32)
         mlp = (p.to(dtype, copy=True) for p in (self.w_in, self.b_in, self.w_out))
-        return Hooked(self.hook, (*mlp, *((tables,) if self.bias is None else self.bias())))
+        return ScoreMod(self.hook, (*mlp, *((tables,) if self.bias is None else self.bias())))
 
 
 class Scheme(Position):
     """Heads that agree on what a distance means here."""
+
+    INITIAL: ClassVar[Mapping[str, Initial]] = {
+        **fire.Scheme.INITIAL,
+        **kerple_log.Scheme.INITIAL,
+        "w_in": _as_linear,
+        "b_in": lambda b_W, generator: b_W.zero_(),
+        "w_out": _as_linear,
+    }
 
     mixes_heads = True
     layer_class = Layer
@@ -124,6 +124,6 @@ class Scheme(Position):
         super().__init__(settings, shape)
         self.relative = settings.bias != "fire"
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tensor | None:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Tensor | None:
         """ALiBi's slopes, float32, where they are the static bias."""
-        return slopes(self.shape.n_heads, pos_BT.device) if self.settings.bias == "alibi" else None
+        return slopes(self.shape.n_heads, queries.pos_BT.device) if self.settings.bias == "alibi" else None

@@ -17,7 +17,8 @@ head in FlexAttention. Cost: up to three times the scores of plain attention, an
 through W_Q and W_K in every layer.
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -26,8 +27,7 @@ from torch import Tensor, nn
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import AttentionShape, Initial, LayerPosition, Position, Projections, Terms
-
-INITIAL: dict[str, Initial] = {"p": lambda table, generator: table.normal_(0.0, 1.0, generator=generator)}
+from coca_train.positions.token_positions import Positions
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -52,12 +52,14 @@ class Layer(LayerPosition):
 class Scheme(Position):
     """A learned vector for each clipped distance, which attends and is attended to like a token."""
 
+    INITIAL: ClassVar[Mapping[str, Initial]] = {"p": lambda p, generator: p.normal_(0.0, 1.0, generator=generator)}
+
     layer_class = Layer
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.p = nn.Parameter(torch.empty(settings.max_distance + 1, shape.d_model))
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tensor:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Tensor:
         """p_RC, float32 or wider. A copy: ZeRO 3 takes the parameter back after this call, the layers read it later."""
         return self.p.to(torch.promote_types(self.p.dtype, torch.float32), copy=True)

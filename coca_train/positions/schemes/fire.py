@@ -16,7 +16,8 @@ beyond 1024 keys: a tile's hidden layer is mlp_width numbers per pair. Cost: mlp
 each pair and head, and two logarithms for each pair.
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -25,19 +26,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import AttentionShape, Hook, Hooked, Initial, LayerPosition, Pairs, Position
+from coca_train.positions.base import AttentionShape, Hook, Initial, LayerPosition, Pairs, Position, ScoreMod
 
 EPS = 1e-6
-
-INITIAL: dict[str, Initial] = {
-    "c": lambda c_1, generator: c_1.fill_(0.1),
-    "a": lambda a_1, generator: a_1.fill_(1.0),
-    "w1": lambda w1_W, generator: w1_W.uniform_(-1, 1, generator=generator),
-    "b1": lambda b1_W, generator: b1_W.uniform_(-1, 1, generator=generator),
-    "w2": lambda w2_HW, generator: w2_HW.uniform_(
-        -(w2_HW.shape[1] ** -0.5), w2_HW.shape[1] ** -0.5, generator=generator
-    ),
-}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -68,7 +59,7 @@ def _psi(x: Tensor, c_1: Tensor) -> Tensor:
     return (c_1 * x).abs().log1p()
 
 
-FIRE = Hook(interpolate, of_heads=(4,))  # w2
+FIRE = Hook(interpolate, per_head=(4,))  # w2
 
 
 class Function(nn.Module):
@@ -95,13 +86,23 @@ class Layer(LayerPosition):
         super().__init__(settings, shape)
         self.function = Function(shape.n_heads, settings.mlp_width, settings.threshold)
 
-    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked:
+    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
         """What is learned, for all pairs."""
-        return Hooked(FIRE, self.function())
+        return ScoreMod(FIRE, self.function())
 
 
 class Scheme(Position):
     """A bias that knows how far back a token stands, as a share of all there is."""
+
+    INITIAL: ClassVar[Mapping[str, Initial]] = {
+        "c": lambda c_1, generator: c_1.fill_(0.1),
+        "a": lambda a_1, generator: a_1.fill_(1.0),
+        "w1": lambda w1_W, generator: w1_W.uniform_(-1, 1, generator=generator),
+        "b1": lambda b1_W, generator: b1_W.uniform_(-1, 1, generator=generator),
+        "w2": lambda w2_HW, generator: w2_HW.uniform_(
+            -(w2_HW.shape[1] ** -0.5), w2_HW.shape[1] ** -0.5, generator=generator
+        ),
+    }
 
     relative = False
     layer_class = Layer

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import AttentionShape, Hook, Hooked, LayerPosition, Pair, Pairs, Position
+from coca_train.positions.base import AttentionShape, Hook, LayerPosition, Pair, Pairs, Position, ScoreMod
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -45,10 +45,10 @@ def forget(pairs: Pairs, carry_BHt1: Tensor) -> tuple[Tensor, Tensor]:
     return pairs.scores_BHts + behind_key_BHts + carry_BHt1, carry_BHt1 + from_key_BHts[..., :1]
 
 
-def pointwise(hooked: Hooked) -> Any:
+def pointwise(score_mod: ScoreMod) -> Any:
     """The same for one pair, by sums from the first token on: documents and windows leave no gap between two tokens
     that see each other."""
-    until_BSH = hooked.keys[0].cumsum(1)
+    until_BSH = score_mod.keys[0].cumsum(1)
     before_BSH = -until_BSH  # a tensor of its own: see `Hook.pointwise`
     # As strided: where a compiled block computes them once more, Inductor (2.13) leaves the order of their elements
     # open, and then has no address for what the backward kernel looks up.
@@ -67,7 +67,7 @@ FORGET = Hook(forget, carried=1, pointwise=pointwise)
 class Layer(LayerPosition):
     """One layer's gates."""
 
-    tokens_of_heads = True
+    tokens_per_head = True
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
@@ -78,9 +78,9 @@ class Layer(LayerPosition):
         gate_BSH = self.gate(x_BSC)
         return (F.logsigmoid(gate_BSH.to(torch.promote_types(gate_BSH.dtype, torch.float32))),)
 
-    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked:
+    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
         """The gates of all keys."""
-        return Hooked(FORGET, keys=tokens)
+        return ScoreMod(FORGET, keys=tokens)
 
 
 class Scheme(Position):

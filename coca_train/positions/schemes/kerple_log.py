@@ -11,7 +11,8 @@ distances takes O(T·H) memory and T·H logarithms, per layer where they share n
 Relative.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -21,11 +22,6 @@ from torch import Tensor
 from coca_train.config.schema import STRICT
 from coca_train.positions import _kerple
 from coca_train.positions.base import Initial
-
-INITIAL: dict[str, Initial] = {
-    "r1": lambda r1_H, generator: r1_H.uniform_(0, 2, generator=generator),
-    "r2": lambda r2_H, generator: r2_H.uniform_(0, 1, generator=generator),
-}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -40,6 +36,11 @@ class Settings:
 
 class Scheme(_kerple.Kerple):
     """r1 scales the logarithm, r2 the distance inside."""
+
+    INITIAL: ClassVar[Mapping[str, Initial]] = {
+        "r1": lambda r1_H, generator: r1_H.uniform_(0, 2, generator=generator),
+        "r2": lambda r2_H, generator: r2_H.uniform_(0, 1, generator=generator),
+    }
 
     def bias(self, r1_H1: Tensor, r2_H1: Tensor, r_R: Tensor) -> Tensor:
         """-r1·log(1 + r2·r)."""

@@ -11,7 +11,8 @@ distances takes O(T·H) memory and T·H powers, per layer where they share nothi
 Relative.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -20,11 +21,6 @@ from torch import Tensor
 from coca_train.config.schema import STRICT
 from coca_train.positions import _kerple
 from coca_train.positions.base import Initial
-
-INITIAL: dict[str, Initial] = {
-    "r1": lambda r1_H, generator: r1_H.uniform_(0, 1, generator=generator),
-    "r2": lambda r2_H, generator: r2_H.uniform_(0, 2, generator=generator),
-}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -39,6 +35,11 @@ class Settings:
 
 class Scheme(_kerple.Kerple):
     """r1 scales the power, r2 is its exponent."""
+
+    INITIAL: ClassVar[Mapping[str, Initial]] = {
+        "r1": lambda r1_H, generator: r1_H.uniform_(0, 1, generator=generator),
+        "r2": lambda r2_H, generator: r2_H.uniform_(0, 2, generator=generator),
+    }
 
     highest_r2 = 2.0  # the authors' bound: a greater power gives no positive definite kernel
 

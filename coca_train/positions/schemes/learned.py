@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import AttentionShape, Position
-from coca_train.positions.known import extent
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime.errors import UserError
 
 
@@ -40,19 +40,18 @@ class Scheme(Position):
         """The rows of the table."""
         return self.settings.max_len
 
-    def embed(self, x_BTC: Tensor, pos_BT: Tensor) -> Tensor:
+    def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
         """UserError (E-POS-04) beyond the table."""
-        check_max_len(pos_BT, self.settings.max_len, self.settings.scheme)
-        return x_BTC + self.table(pos_BT).to(x_BTC.dtype)
+        check_max_len(positions, self.settings.max_len, self.settings.scheme)
+        return x_BTC + self.table(positions.pos_BT).to(x_BTC.dtype)
 
 
-def check_max_len(pos_BT: Tensor, max_len: int, scheme: str) -> None:
+def check_max_len(positions: Positions, max_len: int, scheme: str) -> None:
     """UserError (E-POS-04) when a position has no row in a table of `max_len` rows, 0 to max_len - 1.
 
     Refused, not clipped: with the last row for all that follows, the numbers would look like results.
     """
-    last = extent(pos_BT).last
-    if last >= max_len:
+    if (last := positions.last) >= max_len:
         raise UserError(
             f"E-POS-04 position.max_len={max_len}: {scheme} has no row for position {last}; its table is learned and "
             f"ends at position {max_len - 1}. Fix: train with position.max_len={last + 1} or more, or take windows of "

@@ -20,6 +20,6 @@ class Scheme(Position):
 
     has_effect = sees_positions = False
 
-
-def to_transformers(settings: Settings, head_dim: int) -> None:
-    """Nothing is rotated: SmolLM3 has such layers."""
+    @classmethod
+    def to_transformers(cls, settings: Settings, head_dim: int) -> None:
+        """Nothing is rotated: SmolLM3 has such layers."""

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions import frequencies, hugging_face, rotary
 from coca_train.positions.base import Problem
+from coca_train.positions.token_positions import Positions
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -31,25 +31,25 @@ class Settings:
 class Tables(NamedTuple):
     """The rotations of queries and keys."""
 
-    query: rotary.Turn
-    key: rotary.Turn
+    query: rotary.CosSin
+    key: rotary.CosSin
 
 
 class Scheme(rotary.Rotary):
     """Rotates queries and keys by their own position."""
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
-        spectrum = self.frequencies(length)
-        return Tables(*rotary.turns(pos_BT, pos_BS, spectrum))
+        spectrum = self.spectrum(length, queries.pos_BT.device)
+        return Tables(*rotary.query_and_key_tables(queries, keys, spectrum))
+
+    @classmethod
+    def to_transformers(cls, settings: Settings, head_dim: int) -> hugging_face.Rotation:
+        """As far as there are words for the frequencies."""
+        pct = settings.rotary_pct
+        return hugging_face.Rotation(pct, hugging_face.words(settings.frequencies, rotary.width(head_dim, pct), pct))
 
 
 def from_transformers(rotary_pct: float, frequencies: dict[str, Any]) -> dict[str, Any]:
     """What LLaMA, Mistral, SmolLM3 and GPT-NeoX do."""
     return {"scheme": "rope", "rotary_pct": rotary_pct, "frequencies": frequencies}
-
-
-def to_transformers(settings: Settings, head_dim: int) -> hugging_face.Rotation:
-    """As far as there are words for the frequencies."""
-    pct = settings.rotary_pct
-    return hugging_face.Rotation(pct, hugging_face.words(settings.frequencies, rotary.width(head_dim, pct), pct))

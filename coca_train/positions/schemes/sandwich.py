@@ -14,10 +14,10 @@ from typing import Literal
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
-from coca_train.positions.base import Position, Problem, Terms, n_distances
+from coca_train.positions.base import Position, Problem, Terms
+from coca_train.positions.token_positions import Positions, n_distances
 
 THETA = 10000.0  # the base of the paper's sinusoids
 
@@ -40,11 +40,11 @@ class Settings:
 class Scheme(Position):
     """A fixed, wavy penalty on distance, weaker in each further head."""
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Terms:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Terms:
         """The bias of each distance, float32. The sum is taken in float64: its terms cancel far out."""
-        wide = {"dtype": torch.float64, "device": pos_BT.device}
+        wide = {"dtype": torch.float64, "device": queries.pos_BT.device}
         inv_freq_J = THETA ** (-torch.arange(0, self.settings.d_bar, 2, **wide) / self.settings.d_bar)
-        distance_R = torch.arange(n_distances(pos_BT, pos_BS), **wide)
+        distance_R = torch.arange(n_distances(queries, keys), **wide)
         sum_R = (distance_R[:, None] * inv_freq_J).cos().sum(-1) - self.settings.d_bar / 2
         compression_H = torch.arange(1, self.shape.n_heads + 1, **wide) * 8 / self.shape.n_heads
         return Terms(distance_HR=(sum_R / compression_H[:, None]).float())

@@ -20,6 +20,7 @@ from torch import Tensor
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions._waves import waves, width_problems
 from coca_train.positions.base import Position, Problem
+from coca_train.positions.token_positions import Positions
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -45,7 +46,7 @@ class Scheme(Position):
     relative = False
     by_pairs = False
 
-    def embed(self, x_BTC: Tensor, pos_BT: Tensor) -> Tensor:
+    def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
         """Angles in float32 from integer positions, the sum in float32 or wider, cast once."""
-        waves_BTC = waves(pos_BT, self.settings.theta, x_BTC.shape[-1])
+        waves_BTC = waves(positions.pos_BT, self.settings.theta, x_BTC.shape[-1])
         return (x_BTC + waves_BTC * self.settings.scale).to(x_BTC.dtype)

@@ -15,12 +15,12 @@ from typing import Literal
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import nn
 
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions._buckets import bucket_problems, buckets
 from coca_train.positions.base import AttentionShape, Position, Problem, Terms
-from coca_train.positions.known import on
+from coca_train.positions.token_positions import DeviceCopies, Positions
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -43,8 +43,10 @@ class Scheme(Position):
         super().__init__(settings, shape)
         self.table = nn.Parameter(torch.empty(settings.n_buckets, shape.n_heads))
         self.buckets_R = buckets(settings.n_buckets, settings.max_distance)
+        self._on_device = DeviceCopies()
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Terms:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Terms:
         """The bias of each distance, float32 or wider."""
         dtype = torch.promote_types(self.table.dtype, torch.float32)
-        return Terms(distance_HR=self.table[on(self.buckets_R, pos_BT.device)].to(dtype).T.contiguous())
+        bucket_R = self._on_device.on(self.buckets_R, queries.pos_BT.device)
+        return Terms(distance_HR=self.table[bucket_R].to(dtype).T.contiguous())

@@ -29,13 +29,13 @@ from coca_train.positions._waves import waves, width_problems
 from coca_train.positions.base import (
     AttentionShape,
     LayerPosition,
-    Mapped,
     Position,
+    PositionedQK,
     Problem,
     Projections,
     Terms,
-    n_distances,
 )
+from coca_train.positions.token_positions import Positions, n_distances
 
 BASE = 10000.0
 
@@ -91,14 +91,14 @@ class Layer(LayerPosition):
         tables: Tables,
         project: Projections,
         tokens: tuple[Tensor, ...] = (),
-    ) -> Mapped:
+    ) -> PositionedQK:
         """K = E = D."""
         dtype = q_BTHD.dtype
         heads = project.heads.query
         r_RHD = F.linear(tables.s_RC.to(dtype), self.w_r.to(dtype)).unflatten(-1, (self.shape.n_heads, -1))[:, heads]
         u_HD, v_HD = (self.u, self.v) if tables.u_HD is None or tables.v_HD is None else (tables.u_HD, tables.v_HD)
         u_HD, v_HD = u_HD[heads].to(dtype), v_HD[heads].to(dtype)
-        return Mapped(q_BTHD + u_HD, k_BSGK, Terms(query=(q_BTHD + v_HD, r_RHD)))
+        return PositionedQK(q_BTHD + u_HD, k_BSGK, Terms(query=(q_BTHD + v_HD, r_RHD)))
 
 
 class Scheme(Position):
@@ -116,9 +116,9 @@ class Scheme(Position):
         """Hidden states of the previous segment in reach of each layer [tokens]."""
         return self.settings.memory_len
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
         """Rows of s for every distance in hand: more than queries when a memory or a cache stands in front."""
-        r_R = torch.arange(n_distances(pos_BT, pos_BS), device=pos_BT.device)
+        r_R = torch.arange(n_distances(queries, keys), device=queries.pos_BT.device)
         s_RC = waves(r_R, BASE, self.shape.d_model)
         if not self.settings.shared:
             return Tables(s_RC, None, None)

@@ -15,7 +15,8 @@ wide as q and k. Cost: a dot product of 2D instead of D, and two projections of 
 layer). There are no positions beyond max_len: an error (E-POS-04), never a guess.
 """
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -26,10 +27,8 @@ from torch.nn import functional as F
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions._buckets import bucket_problems, buckets
 from coca_train.positions.base import AttentionShape, Heads, Initial, Position, Problem, Terms
-from coca_train.positions.known import on
 from coca_train.positions.schemes.learned import check_max_len
-
-INITIAL: dict[str, Initial] = {"p": lambda table, generator: table.normal_(0.0, 1.0, generator=generator)}
+from coca_train.positions.token_positions import DeviceCopies, Positions
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -57,6 +56,8 @@ class Tables(NamedTuple):
 class Scheme(Position):
     """Positions correlate with positions, through their own projections."""
 
+    INITIAL: ClassVar[Mapping[str, Initial]] = {"p": lambda p, generator: p.normal_(0.0, 1.0, generator=generator)}
+
     relative = False
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
@@ -66,23 +67,24 @@ class Scheme(Position):
         self.u_k = nn.Parameter(torch.empty(shape.n_kv_heads * shape.head_dim, shape.d_model))
         self.table = nn.Parameter(torch.empty(settings.n_buckets, shape.n_heads))
         self.buckets_R = buckets(settings.n_buckets, settings.max_distance)
+        self._on_device = DeviceCopies()
 
     @property
     def max_positions(self) -> int:
         """Rows of p."""
         return self.settings.max_len
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
         """UserError (E-POS-04) when a position has no row in p."""
-        for pos in (pos_BS, pos_BT):
-            check_max_len(pos, self.settings.max_len, self.settings.scheme)
+        for positions in (keys, queries):
+            check_max_len(positions, self.settings.max_len, self.settings.scheme)
         dtype = torch.promote_types(self.p.dtype, torch.float32)
-        query, key = F.linear(self.p[pos_BT], self.u_q).to(dtype), F.linear(self.p[pos_BS], self.u_k).to(dtype)
+        query, key = (F.linear(self.p[each.pos_BT], u).to(dtype) for each, u in ((queries, self.u_q), (keys, self.u_k)))
         width = (-1, self.shape.head_dim)
-        bias_RH = self.table[on(self.buckets_R, self.table.device)]
+        bias_RH = self.table[self._on_device.on(self.buckets_R, self.table.device)]
         return Tables(query.unflatten(-1, width), key.unflatten(-1, width), bias_RH.T.to(dtype))
 
-    def of_heads(self, tables: Tables, heads: Heads) -> Tables:
+    def select_heads(self, tables: Tables, heads: Heads) -> Tables:
         """Both projections of the positions."""
         key_BSGD = tables.key_BSGD.repeat_interleave(heads.repeats, dim=2)[:, :, heads.key]
         return tables._replace(query_BTHD=tables.query_BTHD[:, :, heads.query], key_BSGD=key_BSGD)

@@ -21,8 +21,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
-from coca_train.positions import frequencies, known, rotary
+from coca_train.positions import frequencies, rotary
 from coca_train.positions.base import Problem
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime.errors import UserError
 
 # What ζ_0^(-N/b) may take of a dtype's exponent range [bits]; the rest is left to q·k. bfloat16 ends like float32.
@@ -51,8 +52,8 @@ class Settings:
 class Tables(NamedTuple):
     """Rotations of queries and keys with their powers of ζ multiplied in, and how many tokens they span."""
 
-    query: rotary.Turn
-    key: rotary.Turn
+    query: rotary.CosSin
+    key: rotary.CosSin
     span: int
     reach: tuple[bool, bool]  # whether float16, and the other dtypes, go as far; known here, as the span may differ
 
@@ -60,18 +61,17 @@ class Tables(NamedTuple):
 class Scheme(rotary.Rotary):
     """Rotates queries and keys; lets queries fade and keys grow with the position."""
 
-    settles_keys = False  # the centre moves with the positions in hand
+    caches_rotated_keys = False  # the centre moves with the positions in hand
 
-    def forward(self, pos_BT: Tensor, pos_BS: Tensor, length: int) -> Tables:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
         """length: the sequence length that dynamic frequencies adapt to [tokens]."""
-        spectrum = self.frequencies(length)
-        place_BT, place_BS = (rotary.places(pos, spectrum).double() for pos in (pos_BT, pos_BS))
-        query_extent, key_extent = known.extent(pos_BT), known.extent(pos_BS)
-        first, last = float(min(query_extent.first, key_extent.first)), float(max(query_extent.last, key_extent.last))
+        spectrum = self.spectrum(length, queries.pos_BT.device)
+        place_BT, place_BS = (rotary.places(each.pos_BT, spectrum).double() for each in (queries, keys))
+        first, last = float(min(queries.first, keys.first)), float(max(queries.last, keys.last))
         if spectrum.positions_N is not None:
             first, last = 0.0, spectrum.end
         centre = (first + last) // 2
-        query, key = rotary.turns(pos_BT, pos_BS, spectrum)
+        query, key = rotary.query_and_key_tables(queries, keys, spectrum)
         query = _scaled(query, self._powers(place_BT - centre))
         key = _scaled(key, self._powers(centre - place_BS))
         span = math.ceil(last - first) + 1
@@ -110,5 +110,5 @@ class Scheme(rotary.Rotary):
         )
 
 
-def _scaled(turn: rotary.Turn, power_BT1R: Tensor) -> rotary.Turn:
+def _scaled(turn: rotary.CosSin, power_BT1R: Tensor) -> rotary.CosSin:
     return turn._replace(cos_BT1R=turn.cos_BT1R * power_BT1R, sin_BT1R=turn.sin_BT1R * power_BT1R)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from coca_train.extending import parts
-from coca_train.extending.scheme import SchemeContract
+from coca_train.testing import parts
+from coca_train.testing.scheme import SchemeContract
 
 
 class TestContract(SchemeContract):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coca_train.extending.frequency import FrequencyContract
 from coca_train.positions import FREQUENCIES, frequencies
+from coca_train.testing.frequency import FrequencyContract
 
 
 class TestContract(FrequencyContract):

@@ -4,7 +4,8 @@ token that is cached.
     score(m, n) = q·k / √D - a_h² · log(1 + p·r) · σ(w_h · x_n)     for each head h, r = m - n
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -12,9 +13,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import AttentionShape, Hook, Hooked, Initial, LayerPosition, Pairs, Position
-
-INITIAL: dict[str, Initial] = {"a": lambda a_H, generator: a_H.fill_(1.0)}
+from coca_train.positions.base import AttentionShape, Hook, Initial, LayerPosition, Pairs, Position, ScoreMod
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -60,13 +59,15 @@ class Layer(LayerPosition):
         gate_BSH = self.gate(x_BSC)
         return (gate_BSH.to(torch.promote_types(gate_BSH.dtype, torch.float32)).sigmoid(),)
 
-    def hooked(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> Hooked:
+    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
         a_H = self.strength()
         power = torch.full((1,), self.settings.power, dtype=a_H.dtype, device=a_H.device)
-        return Hooked(CLOSE, (a_H, power), keys=tokens)
+        return ScoreMod(CLOSE, (a_H, power), keys=tokens)
 
 
 class Scheme(Position):
     """Distance, as far as tokens let it count."""
+
+    INITIAL: ClassVar[Mapping[str, Initial]] = {"a": lambda a_H, generator: a_H.fill_(1.0)}
 
     layer_class = Layer

@@ -7,18 +7,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.frequencies import RopeScaling, Spectrum, base_frequencies
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(RopeScaling):
     """Powers of the frequencies."""
 
     name: Literal["powered"]
-    theta: _shared.Theta
     power: Annotated[float, Field(gt=0, description="exponent")]
 
-
-def spectrum(settings: Settings, rotary_dim: int, length: int) -> Spectrum:
-    """Independent of `length` [tokens]."""
-    return Spectrum((_shared.base_frequencies(settings.theta, rotary_dim) ** settings.power).to(torch.float32), 1.0)
+    def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
+        return Spectrum((base_frequencies(self.theta, rotary_dim) ** self.power).to(torch.float32), 1.0)

@@ -1,0 +1,19 @@
+"""Softmax attention: which keys a query sees (visibilities), and the kernels that compute it.
+
+From the definition outwards: visibility.py (what a query sees), scores.py (a tile of scores), kernels.py (`eager`, the
+definition, and torch's fused attention), tiled_attention.py and flex.py (any scheme in linear memory).
+
+Nothing here imports torch before it is needed: the registry is what `--help` lists.
+"""
+
+from importlib import import_module
+from pathlib import Path
+
+from coca_train.config.files import Registry
+
+VISIBILITIES = Registry(
+    Path(__file__).parent / "visibilities",
+    lambda name: import_module(f"{__name__}.visibilities.{name}"),
+    "name",
+    "coca_train.visibilities",
+)

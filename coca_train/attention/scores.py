@@ -1,0 +1,337 @@
+"""The scores of attention for one tile of queries and keys: the one place where everything is added up.
+
+score = ((q'·k' + q_m·e_r + k_n·e_r) * scale + b(h, r)) * λ_m, r the distance of the pair as the scheme sees it, λ_m
+the logit scale of the query; then what the scheme's hook makes of it; -inf where the pair is not seen. Terms are
+tables over r; two ways to spread them over a tile, equal by test:
+
+gathered  by the distance of each pair: the definition, for any positions;
+shifted   where positions rise by one: the rows of a (queries x distances) matrix, each shifted by one against
+          the one above, are a tile. A reshape: nothing is looked up, and the backward pass is one too.
+
+Shape legend: B batch, H query heads, G key/value heads, t queries, s keys, W distances in the tile,
+R rows of a table, E dot-product width, D width, N numbers that a hook carries.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from coca_train.attention.visibility import Layout, all_seen, seen
+from coca_train.positions.base import Hook, Pairs, PositionedQK, ScoreMod, Terms
+from coca_train.runtime.compilation import compile_with_fallback
+from coca_train.runtime.machine import can_compile
+
+
+class Part(NamedTuple):
+    """One view of an attention: what the scheme made of queries and keys, and where they stand."""
+
+    q_BTHE: Tensor
+    k_BSGE: Tensor
+    terms: Terms
+    layout: Layout
+    score_mod: ScoreMod | None = None
+    scale_BT: Tensor | None = None  # of every query's scores (models/layers.py), float32
+
+    @property
+    def hook(self) -> Hook | None:
+        return None if self.score_mod is None else self.score_mod.by
+
+
+def part_of(mapped: PositionedQK, layout: Layout, scale_BT: Tensor | None = None) -> Part:
+    """What a layer made of its queries and keys, in one layout."""
+    return Part(mapped.q_BTHE, mapped.k_BSGE, mapped.terms, layout, mapped.score_mod, scale_BT)
+
+
+def check_carry(parts: Sequence[Part]) -> bool:
+    """Whether a hook carries something from tile to tile. It runs along one view: visibilities of several refuse it."""
+    carries = any(part.hook is not None and part.hook.carried for part in parts)
+    assert len(parts) == 1 or not carries, "visibilities/_pairs.py refuses this"
+    return carries
+
+
+class Tensors(NamedTuple):
+    """A part's tensors, heads first but for the hook's; of everything, or of one tile (`slice_tile`)."""
+
+    q_BHtE: Tensor
+    k_BGsE: Tensor
+    query_q_BHtD: Tensor | None
+    query_e_HRD: Tensor | None
+    key_k_BGsD: Tensor | None
+    key_e_HRD: Tensor | None
+    distance_HR: Tensor | None
+    value_RD: Tensor | None
+    scale_B1t1: Tensor | None
+    parameters: tuple[Tensor, ...]  # the hook's, as it was given them
+    queries: tuple[Tensor, ...]
+    keys: tuple[Tensor, ...]
+
+
+def tensors_of(part: Part) -> Tensors:
+    """Views of a part's tensors with heads first."""
+    query_q, query_e = part.terms.query or (None, None)
+    key_k, key_e = part.terms.key or (None, None)
+    return Tensors(
+        part.q_BTHE.transpose(1, 2),
+        part.k_BSGE.transpose(1, 2),
+        None if query_q is None else query_q.transpose(1, 2),
+        None if query_e is None else query_e.transpose(0, 1),
+        None if key_k is None else key_k.transpose(1, 2),
+        None if key_e is None else key_e.transpose(0, 1),
+        part.terms.distance_HR,
+        part.terms.value_RD,
+        None if part.scale_BT is None else part.scale_BT[:, None, :, None],
+        *((), (), ()) if part.score_mod is None else part.score_mod[1:],
+    )
+
+
+def leaves(tensors: Tensors) -> list[tuple[str, Tensor | None]]:
+    """Every tensor with the field it stands in, the fields that hold several unfolded."""
+    pairs = []
+    for name, value in zip(Tensors._fields, tensors, strict=True):
+        pairs += [(name, each) for each in (value if isinstance(value, tuple) else (value,))]
+    return pairs
+
+
+def unflatten(tensors: Tensors, values: Iterable[Any]) -> Tensors:
+    """Tensors of the same form with other values, in the order of `leaves`."""
+    left = iter(values)
+    return Tensors._make(tuple(islice(left, len(x))) if isinstance(x, tuple) else next(left) for x in tensors)
+
+
+class Tile(NamedTuple):
+    """Some queries (indices among the T) and keys (among the S) of a layout."""
+
+    layout: Layout
+    queries: slice
+    keys: slice
+    shifted: bool  # spread terms by shifting; else by gathering
+
+    @property
+    def distance_Bts(self) -> Tensor:
+        """Distance of each pair as the scheme sees it; 0 for keys that come later."""
+        pos_BT, pos_BS = self.layout.pos_BT[:, self.queries], self.layout.pos_BS[:, self.keys]
+        return (pos_BT[:, :, None] - pos_BS[:, None, :]).clamp(min=0)
+
+    def rows(self, n_rows: int, descending: bool, device: torch.device) -> Tensor | None:
+        """Which rows of a table the W = t + s - 1 distances of a shifted tile take, or None: all of them."""
+        if not self.shifted:
+            return None
+        offset = self.layout.text_BS.shape[1] - self.layout.text_BT.shape[1]
+        lowest = offset + self.queries.start - (self.keys.stop - 1)
+        highest = offset + self.queries.stop - 1 - self.keys.start
+        distances_W = torch.arange(lowest, highest + 1, device=device).clamp(0, n_rows - 1)
+        return distances_W.flip(0) if descending else distances_W
+
+
+# Where each field of Tensors is cut (dimension), and how its rows of distances are ordered in a shifted tile.
+_QUERY_DIM = {"q_BHtE": 2, "query_q_BHtD": 2, "scale_B1t1": 2, "queries": 1}
+_KEY_DIM = {"k_BGsE": 2, "key_k_BGsD": 2, "keys": 1}
+_DESCENDING, _ASCENDING = ("query_e_HRD", "distance_HR", "value_RD"), ("key_e_HRD",)
+ROW_DIM = {"query_e_HRD": 1, "key_e_HRD": 1, "distance_HR": 1, "value_RD": 0}
+
+
+def place(name: str, tensor: Tensor, tile: Tile) -> tuple[int, slice | Tensor | None]:
+    """(dimension, what of it) a tile takes of a tensor in this field of Tensors; None: all of it."""
+    if name in _QUERY_DIM:
+        return _QUERY_DIM[name], tile.queries
+    if name in _KEY_DIM:
+        return _KEY_DIM[name], tile.keys
+    if name == "parameters":
+        return 0, None
+    dim = ROW_DIM[name]
+    return dim, tile.rows(tensor.shape[dim], name in _DESCENDING, tensor.device)
+
+
+def slice_tile(tensors: Tensors, tile: Tile) -> Tensors:
+    """The tensors of one tile."""
+    pieces = []
+    for name, tensor in leaves(tensors):
+        if tensor is not None:
+            dim, what = place(name, tensor, tile)
+            if isinstance(what, slice):
+                tensor = tensor.narrow(dim, what.start, what.stop - what.start)
+            elif what is not None:
+                tensor = tensor.index_select(dim, what)
+        pieces.append(tensor)
+    return unflatten(tensors, pieces)
+
+
+def repeat_heads(x_BGsD: Tensor, n_heads: int) -> Tensor:
+    """Key/value heads repeated for the query heads they serve."""
+    n_groups = x_BGsD.shape[1]
+    return x_BGsD if n_groups == n_heads else x_BGsD.repeat_interleave(n_heads // n_groups, dim=1)
+
+
+def grouped(x_BHtN: Tensor, y_BGNs: Tensor) -> Tensor:
+    """x @ y of every query head with the head that serves it, (B, H, t, s): nothing is repeated, the rows of the query
+    heads of a group stand below one another."""
+    n_heads, n_groups = x_BHtN.shape[1], y_BGNs.shape[1]
+    if n_heads == n_groups:
+        return x_BHtN @ y_BGNs
+    rows = x_BHtN.unflatten(1, (n_groups, -1)).flatten(2, 3)
+    return (rows @ y_BGNs).unflatten(2, (n_heads // n_groups, -1)).flatten(1, 2)
+
+
+def scores(
+    hook: Hook | None,
+    piece: Tensors,
+    tile: Tile,
+    scale: float,
+    masked_B1ts: Tensor | None,
+    carry_BHtN: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """(scores_BHts of a tile, what its hook carries on to the tile on its left). Pairs that are not seen have some
+    finite score. carry_BHtN: from the tile on its right; None: there is none. Float32 or wider with terms or a hook,
+    else in the dtype of q."""
+    total_BHts = _sums(piece, tile, scale)
+    if hook is None:
+        return total_BHts, None
+    if carry_BHtN is None:
+        carry_BHtN = _wide(total_BHts).new_zeros(*total_BHts.shape[:3], hook.carried)
+    pairs = Pairs(
+        _wide(total_BHts),
+        None if masked_B1ts is None else ~masked_B1ts,
+        tile.layout.pos_BT[:, tile.queries],
+        tile.layout.pos_BS[:, tile.keys],
+        piece.parameters,
+        piece.queries,
+        piece.keys,
+    )
+    compiles_alone = fuses(total_BHts.device.type) and not torch.compiler.is_compiling()  # else its graph has the hook
+    return (_compiled(hook.scores) if compiles_alone else hook.scores)(pairs, carry_BHtN)
+
+
+def fuses(device: str) -> bool:
+    """Whether kernels are made on the way for tensors of this device: on CUDA, where something can compile them. What
+    is being compiled already has a compiler."""
+    return device == "cuda" and (torch.compiler.is_compiling() or can_compile(device))
+
+
+@cache
+def _compiled(function: Callable[..., Any], backend: str = "inductor") -> Callable[..., Any]:
+    """A hook works on many small tensors of a tile's size: one fused kernel instead of a dozen. On the CPU a tile
+    stays in the cache, and compiling costs more than it gains."""
+    return compile_with_fallback(function, backend, f"attention's hook {function.__module__}.{function.__qualname__}")
+
+
+def _sums(piece: Tensors, tile: Tile, scale: float) -> Tensor:
+    """q'·k' and the terms of every pair, (B, H, t, s)."""
+    n_heads = piece.q_BHtE.shape[1]
+    total = grouped(piece.q_BHtE * scale, piece.k_BGsE.transpose(-1, -2))
+    if piece.query_q_BHtD is not None and piece.query_e_HRD is not None:
+        by_distance = (piece.query_q_BHtD * scale) @ piece.query_e_HRD.transpose(-1, -2)
+        total = _wide(total) + _spread(by_distance, tile, tile.distance_Bts if not tile.shifted else None)
+    if piece.key_k_BGsD is not None and piece.key_e_HRD is not None:
+        by_distance = (repeat_heads(piece.key_k_BGsD, n_heads) * scale) @ piece.key_e_HRD.transpose(-1, -2)
+        distance = tile.distance_Bts.transpose(-1, -2) if not tile.shifted else None
+        total = _wide(total) + _spread(by_distance, tile, distance).transpose(-1, -2)
+    if piece.distance_HR is not None:
+        if tile.shifted:
+            bias: Any = _Diagonals.apply(piece.distance_HR, piece.q_BHtE.shape[2])
+        else:
+            last = piece.distance_HR.shape[1] - 1
+            bias = piece.distance_HR[:, tile.distance_Bts.clamp(max=last)].transpose(0, 1)
+        total = _wide(total) + bias
+    return total if piece.scale_B1t1 is None else _wide(total) * piece.scale_B1t1
+
+
+def apply_values(p_BHts: Tensor, v_BGsD: Tensor, value_RD: Tensor | None, tile: Tile) -> Tensor:
+    """Σ_s p·(v_s + value[r]): what a tile adds to the output, out_BHtD in the dtype of v."""
+    out = grouped(p_BHts.to(v_BGsD.dtype), v_BGsD)
+    if value_RD is None:
+        return out
+    by_distance = _gathered(p_BHts, tile, value_RD.shape[0])
+    return out + (by_distance.to(value_RD.dtype) @ value_RD).to(out.dtype)
+
+
+def apply_values_backward(
+    g_BHtD: Tensor, p_BHts: Tensor, v_BGsD: Tensor, value_RD: Tensor | None, tile: Tile
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the gradients of p (a new tensor in its dtype), v and value, from that of the result of `apply_values`,
+    which is not computed again."""
+    n_groups = v_BGsD.shape[1]
+    g_p_BHts = grouped(g_BHtD, v_BGsD.transpose(-1, -2)).to(p_BHts.dtype)
+    rows_p, rows_g = (x.unflatten(1, (n_groups, -1)).flatten(2, 3) for x in (p_BHts.to(v_BGsD.dtype), g_BHtD))
+    g_v_BGsD = rows_p.transpose(-1, -2) @ rows_g
+    if value_RD is None:
+        return g_p_BHts, g_v_BGsD, None
+    g_BHtD, distance_Bts = g_BHtD.to(value_RD.dtype), None if tile.shifted else tile.distance_Bts
+    g_p_BHts += _spread(g_BHtD @ value_RD.transpose(-1, -2), tile, distance_Bts)
+    by_distance = _gathered(p_BHts, tile, value_RD.shape[0]).to(value_RD.dtype)
+    return g_p_BHts, g_v_BGsD, torch.einsum("bhtr,bhtd->rd", by_distance, g_BHtD)
+
+
+def masked_pairs(tile: Tile) -> Tensor | None:
+    """Pairs of a tile that are not seen, (B, 1, t, s); None: all are."""
+    # Most tiles lie below the diagonal, where all is seen: that saves the masking of their scores.
+    if all_seen(tile.layout, tile.queries, tile.keys):
+        return None
+    seen_Bts = seen(tile.layout, tile.queries, tile.keys)
+    # Indices do not tell it where there are documents.
+    return None if may_be_asked(seen_Bts) and bool(seen_Bts.all()) else ~seen_Bts[:, None]
+
+
+def may_be_asked(tensor: Tensor) -> bool:
+    """Whether looking at values costs nothing: a device would be waited for, and a graph has none yet."""
+    return tensor.is_cpu and not torch.compiler.is_compiling()
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Float32 or wider: a bias reaches thousands, and bfloat16 would round the score away."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _spread(x_BHtR: Tensor, tile: Tile, distance_Bts: Tensor | None) -> Tensor:
+    """Columns by distance -> columns by key."""
+    if distance_Bts is None:
+        return _shift(x_BHtR)
+    index = distance_Bts.clamp(max=x_BHtR.shape[-1] - 1)[:, None]
+    return x_BHtR.gather(-1, index.expand(*x_BHtR.shape[:2], -1, -1))
+
+
+def _gathered(x_BHts: Tensor, tile: Tile, n_rows: int) -> Tensor:
+    """The transpose of `_spread`: columns by key -> columns by distance, summed where they share one."""
+    if tile.shifted:
+        return _unshift(x_BHts)
+    index = tile.distance_Bts.clamp(max=n_rows - 1)[:, None].expand_as(x_BHts)
+    return x_BHts.new_zeros(*x_BHts.shape[:3], n_rows).scatter_add(-1, index, x_BHts)
+
+
+class _Diagonals(torch.autograd.Function):
+    """(H, W) -> (H, t, s): `_shift` of one row for all queries, of which no t x W matrix is made. Its gradient sums
+    every diagonal."""
+
+    @staticmethod
+    def forward(ctx: Any, x_HW: Tensor, t: int) -> Tensor:
+        return x_HW.unfold(-1, x_HW.shape[-1] - t + 1, 1).flip(-2)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _unshift(grads[0]).sum(-2), None
+
+
+def _shift(x: Tensor) -> Tensor:
+    """(…, t, W) -> (…, t, s), W = t + s - 1: row i from column t - 1 - i on.
+
+    Row i begins one element earlier than row i - 1: read with rows of length W - 1, that is a straight cut.
+    """
+    t, w = x.shape[-2:]
+    if t == 1:
+        return x
+    flat = x.flatten(-2)[..., t - 1 : t - 1 + t * (w - 1)]
+    return flat.unflatten(-1, (t, w - 1))[..., : w - t + 1]
+
+
+def _unshift(x: Tensor) -> Tensor:
+    """The transpose of `_shift`: (…, t, s) -> (…, t, W), zeros where a row has no key."""
+    t, s = x.shape[-2:]
+    if t == 1:
+        return x
+    w = t + s - 1
+    flat = F.pad(x, (0, w - 1 - s)).flatten(-2)
+    return F.pad(flat, (t - 1, 1)).unflatten(-1, (t, w))

@@ -1,0 +1,58 @@
+"""What the three contracts share: which settings are tested, and that these are strict and described."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from coca_train.config.files import Registry
+from coca_train.testing import parts
+
+
+class Contract:
+    """A class of tests that a test file inherits. kind: the attribute by which it names what it is about. registry: of
+    its kind. shipped: the group of configs/ whose yamls that name it are tested too; empty: none.
+
+    cases: settings to test besides, without the key that names it.
+    """
+
+    kind: ClassVar[str]
+    registry: ClassVar[Registry]
+    shipped: ClassVar[str]
+    cases: ClassVar[Sequence[Mapping[str, Any]]] = ()
+
+    @classmethod
+    def settings(cls) -> dict[str, dict[str, Any]]:
+        """By name, all settings that are tested: the cases, then the shipped ones."""
+        name, tag = getattr(cls, cls.kind), cls.registry.tag
+        given = {"-".join(["case", *map(_word, case.values())]): {tag: name, **case} for case in cls.cases}
+        offered = parts.shipped(cls.shipped) if cls.shipped else ()
+        return given | {choice: each for choice, each in offered if each[tag] == name}
+
+    @classmethod
+    def products(cls) -> dict[str, tuple[Mapping[str, Any], int]]:
+        """Fixtures beside `settings`, each with its values by name, and how many of the settings meet all of them."""
+        return {}
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Each test for all settings, or for a few under every value of another axis."""
+        by_name = list(self.settings().items())
+        assert by_name, f"{getattr(self, self.kind)}: no yaml of configs/ names it that is tested, so give `cases`"
+        for fixture, (values, few) in self.products().items():
+            if fixture in metafunc.fixturenames:
+                metafunc.parametrize(fixture, list(values.values()), ids=list(values))
+                by_name = by_name[:few]
+        if "settings" in metafunc.fixturenames:
+            metafunc.parametrize("settings", [each for _, each in by_name], ids=[name for name, _ in by_name])
+
+    def test_settings_are_described_and_strict(self, settings: Any) -> None:
+        """Every option is in the yaml and has a description; another is refused; what is wrong is said with a fix."""
+        typed = parts.strict(self.registry, settings)
+        for key, text, fix in self.problems(typed) if hasattr(typed, "problems") else ():
+            assert key.startswith(("position.", "model.")) and text and fix
+
+    def problems(self, typed: Any) -> Iterable[tuple[str, str, str]]:
+        """What such settings say of models that few can do with."""
+        return ()
+
+
+def _word(value: Any) -> str:
+    return str(value.get("name", "")) if isinstance(value, Mapping) else str(value)

@@ -1,0 +1,127 @@
+"""Attention as a definition sees it: whole T x S matrices in float64, in which every pair of tokens has positions
+(m, n) of its own. No table, map or mask is shared between pairs. Slow, and meant to be read.
+
+Shape legend: B batch, T queries, S keys, H query heads, G key/value heads, D head_dim, K cached key width, C d_model.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from coca_train.attention.visibility import Layout, seen
+from coca_train.positions import frequencies
+from coca_train.positions.base import Projections
+from coca_train.testing import parts
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem. Keys are repeated to the query heads (k_BHSK); k_BSGK are those of the cache."""
+
+    settings: Mapping[str, Any]
+    q_BHTD: Tensor
+    k_BHSK: Tensor
+    k_BSGK: Tensor
+    x_BSC: Tensor  # the layer's normalised input
+    seen_BTS: Tensor  # bool
+    m_BTS: Tensor  # where the scheme takes the query of every pair to stand
+    n_BTS: Tensor  # and its key
+    length: int  # what dynamic frequencies adapt to [tokens]
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)  # by the names that a checkpoint has for them
+    project: Projections | None = None  # the layer's own W_Q and W_K
+    turns: Callable[[int], tuple[Any, float]] | None = None  # in place of `spectrum`
+
+    @property
+    def content_BHTS(self) -> Tensor:
+        """q·k / √D."""
+        return self.q_BHTD @ self.k_BHSK.mT / math.sqrt(self.q_BHTD.shape[-1])
+
+    @property
+    def distance_BTS(self) -> Tensor:
+        """m - n of every pair; 0 for those that causality hides."""
+        return (self.m_BTS - self.n_BTS).clamp(min=0)
+
+    def spectrum(self, width: int) -> tuple[Any, float]:
+        """(θ of every pair of features, temperature) of the settings' frequencies, which a contract of their own
+        (testing/frequency.py) holds to their definition."""
+        if self.turns is not None:
+            return self.turns(width)
+        typed = frequencies.FREQUENCIES.settings(self.settings["frequencies"])
+        spectrum = frequencies.build(typed, width)(self.length)
+        return spectrum.inv_freq_J.double().tolist(), spectrum.temperature
+
+
+class Definition(Protocol):
+    """How a scheme is defined, pair by pair."""
+
+    def score(self, problem: Problem) -> Tensor:
+        """The score of every pair before the softmax, divided by √D, (B, H, T, S)."""
+        ...
+
+    def value(self, problem: Problem) -> Tensor | None:
+        """What the value of key n becomes richer by when query m reads it, (B, T, S, D); None: nothing."""
+        ...
+
+
+def problem(
+    settings: Mapping[str, Any],
+    q_BTHD: Tensor,
+    k_BSGK: Tensor,
+    pos_BT: Tensor,
+    pos_BS: Tensor,
+    length: int,
+    d_model: int = 24,
+    **more: Any,
+) -> Problem:
+    """A problem whose pairs stand where their tokens do. Causal: the queries are the last T tokens."""
+    q, k = q_BTHD.transpose(1, 2), k_BSGK.transpose(1, 2)
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    m_BTS, n_BTS = torch.broadcast_tensors(pos_BT[:, :, None], pos_BS[:, None, :])
+    seen_BTS = torch.ones(m_BTS.shape, dtype=torch.bool).tril(m_BTS.shape[2] - m_BTS.shape[1])
+    x_BSC = parts.inputs(k_BSGK, d_model)
+    return Problem(settings, q, k, k_BSGK, x_BSC, seen_BTS, m_BTS, n_BTS, length, **more)
+
+
+def placed(layouts: tuple[Layout, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """(seen, m, n), each (B, T, S): what the views of a visibility show together, and where they place it.
+    AssertionError where two of them show one pair."""
+    everything = slice(0, layouts[0].text_BT.shape[1]), slice(0, layouts[0].text_BS.shape[1])
+    total = [seen(layouts[0], *everything).new_zeros(()), torch.tensor(0), torch.tensor(0)]
+    for layout in layouts:
+        shown = seen(layout, *everything)
+        assert not (total[0] & shown).any(), "two views show one pair"
+        stand = torch.broadcast_tensors(layout.pos_BT[:, :, None], layout.pos_BS[:, None, :])
+        total = [total[0] | shown, *(torch.where(shown, x, old) for x, old in zip(stand, total[1:], strict=True))]
+    return total[0], total[1], total[2]
+
+
+def attend(scores_BHTS: Tensor, v_BSGD: Tensor, seen: Tensor, value_BTSD: Tensor | None = None) -> Tensor:
+    """Softmax over the keys that are seen, (B, T, H, D). seen: of any shape that (B, H, T, S) is reached from."""
+    v = v_BSGD.transpose(1, 2).repeat_interleave(scores_BHTS.shape[1] // v_BSGD.shape[2], 1)
+    alpha = scores_BHTS.masked_fill(~seen, -math.inf).softmax(-1)
+    out = alpha @ v
+    if value_BTSD is not None:
+        out = out + torch.einsum("bhts,btsd->bhtd", alpha, value_BTSD.expand(alpha.shape[0], -1, -1, -1))
+    return out.transpose(1, 2)
+
+
+def attention(definition: Definition, given: Problem, v_BSGD: Tensor) -> Tensor:
+    """The definition's attention, (B, T, H, D)."""
+    with doubles():
+        return attend(definition.score(given), v_BSGD, given.seen_BTS[:, None], definition.value(given))
+
+
+@contextmanager
+def doubles() -> Iterator[None]:
+    """float64 where no dtype is said: a number times an integer distance would be float32, and a definition is not."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,126 @@
+"""Files of something new, each saying what it must answer: `python -m coca_train.testing.stubs scheme mine`.
+
+The files train, load and pass `make check` as they are, doing nothing; their test fails until the definition is
+written. With a folder as third word they are for a package of one's own: module, test and configs/ in that folder.
+"""
+
+import keyword
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coca_train.config.files import Registry, config_dir
+from coca_train.runtime.errors import UserError
+
+TEMPLATES = Path(__file__).parent / "templates"
+USAGE = "python -m coca_train.testing.stubs scheme|frequency|visibility|suite NAME [FOLDER]"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Where the files of one kind of thing go. {} is the name."""
+
+    registry: Registry
+    source: str
+    group: str  # of configs/
+    test: str
+    choose: str  # the command that uses it
+
+
+def kinds() -> dict[str, Kind]:
+    """By the first word of the command."""
+    from coca_train.attention import VISIBILITIES
+    from coca_train.evaluation.suites import SUITES
+    from coca_train.positions import FREQUENCIES, SCHEMES
+
+    positions, test = "coca_train/positions", "tests/positions/test_{}.py"
+    train = "python -m coca_train +experiment=sketch"  # minutes; the default is a long run
+    frequency = f"{train} position=rope position/frequencies={{}}"
+    suite = "python -m coca_train evaluate +eval={} checkpoint=runs/quickstart"
+    return {
+        "scheme": Kind(SCHEMES, f"{positions}/schemes/{{}}.py", "position", test, f"{train} position={{}}"),
+        "frequency": Kind(FREQUENCIES, f"{positions}/frequencies/{{}}.py", "position/frequencies", test, frequency),
+        "visibility": Kind(
+            VISIBILITIES, "coca_train/attention/visibilities/{}.py", "visibility", test, f"{train} visibility={{}}"
+        ),
+        "suite": Kind(
+            SUITES, "coca_train/evaluation/suites/{}.py", "evaluation/eval", "tests/evaluation/test_{}_suite.py", suite
+        ),
+    }
+
+
+def write(kind: Kind, word: str, name: str, root: Path, own_package: bool) -> list[Path]:
+    """Source, yaml and test, in this order. UserError where the name is no identifier, is taken, or a file is there."""
+    if not own_package and not (root / "tests").is_dir():
+        raise UserError(
+            f"E-EXT-04 NAME={name}: {root} is no checkout of coca_train. Fix: name a FOLDER of your own: {USAGE}"
+        )
+    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name != name.lower():
+        raise UserError(
+            f"E-EXT-01 NAME={name}: a module cannot be called so. Fix: make a name of lower-case letters, digits and _"
+        )
+    if name in kind.registry.names():
+        where = kind.registry.source(name)
+        raise UserError(f"E-EXT-02 NAME={name}: there is one already, {where}. Fix: choose another name")
+    source, test = ("{}.py", "test_{}.py") if own_package else (kind.source, kind.test)
+    config = f"configs/{kind.group}/{{}}.yaml"
+    paths = [root / each.format(name) for each in (source, config, test)]
+    for path in paths:
+        if path.exists():
+            raise UserError(f"E-EXT-03 NAME={name}: {path} exists. Fix: choose another name, or remove the file")
+    for path, template in zip(paths, ("source.py", "config.yaml", "test.py"), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = (TEMPLATES / word / f"{template}.txt").read_text(encoding="utf-8")
+        path.write_text(text.replace("@NAME@", name).replace("@TITLE@", name.capitalize()), encoding="utf-8")
+    return paths
+
+
+def steps(kind: Kind, name: str, paths: Sequence[Path], own_package: bool) -> list[str]:
+    """What is left to do, in order."""
+    source, config, test = paths
+    listed = [
+        f"{source}: answer what its docstring and comments ask",
+        f"{config}: its first comment is what --help shows; say what it is, and where it comes from",
+        f"{test}: the definition, and numbers that did not come through your code; it fails until they are there",
+    ]
+    choose, run = kind.choose.format(name), f"pytest {test}"
+    if own_package:
+        listed.append(f'offer it: the entry point {name} = "<package>.{name}" in the group {kind.registry.plugins}')
+        return [*listed, run, f"{choose} --config-dir {config.parents[len(kind.group.split('/'))]}"]
+    listed.append(run)
+    return [*listed, "make docs (the references and figures that list every choice)", "make check", choose]
+
+
+def _free(kind: Kind) -> str:
+    """A name that nothing of this kind has."""
+    taken = kind.registry.names()
+    return next(name for name in ("mine", *(f"mine_{n}" for n in range(2, len(taken) + 3))) if name not in taken)
+
+
+def main(words: Sequence[str]) -> int:
+    """Write the files and print what to do with them."""
+    try:
+        by_word = kinds()
+        if len(words) not in (2, 3) or words[0] not in by_word or not words[1]:
+            given = " ".join(words).strip() or "nothing"
+            word = words[0] if words and words[0] in by_word else "scheme"
+            raise UserError(
+                f"E-EXT-05 {given}: a kind and a name are needed. Fix: make {word} NAME={_free(by_word[word])}, or "
+                f"{USAGE}"
+            )
+        own_package = len(words) == 3
+        root = Path(words[2]) if own_package else config_dir().parent
+        kind, name = by_word[words[0]], words[1]
+        paths = write(kind, words[0], name, root, own_package)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if not own_package:
+        paths = [path.relative_to(root) for path in paths]
+    print(*(f"{i}. {step}" for i, step in enumerate(steps(kind, name, paths, own_package), 1)), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
