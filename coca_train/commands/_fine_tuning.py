@@ -7,8 +7,8 @@ from typing import Any
 from coca_train import settings
 from coca_train.config.compose import Assembled, compose
 from coca_train.config.files import config_dir
+from coca_train.config.load import saved_settings
 from coca_train.config.messages import show
-from coca_train.config.places import plain
 from coca_train.hub.from_start import begun_run
 from coca_train.runtime import bfloat16
 from coca_train.runtime.trees import leaves, section
@@ -24,7 +24,7 @@ def set_precision(a: Assembled, groups: Mapping[str, str], values: dict[str, Any
     if "engine" in groups:
         return
     if (run_dir := begun_run(values)) is not None:
-        dtype = section(plain(run_dir / "config.yaml"), "engine").get("dtype", "fp32")
+        dtype = section(saved_settings(run_dir / "config.yaml"), "engine").get("dtype", "fp32")
     else:
         dtype = "bf16" if (_here(section(values, "engine").get("device")) if bf16 is None else bf16) else "fp32"
     a.tree["engine"] = a.tree["engine"] | {"dtype": dtype}

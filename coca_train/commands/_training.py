@@ -59,7 +59,7 @@ def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:
         run = section(resolve(a.tree)[0], "run")
         run_dir = Path(str(run["root"]), str(run["name"]))
         record = outside.read_object(run_dir / "run.json")
-        said = words_of(record.get("schedule", record["overrides"]))
+        said = words_of(record["schedule"])
         if not any(run_dir.glob("checkpoints/step-*")):
             return words  # it begins anew
     except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):

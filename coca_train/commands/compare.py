@@ -219,7 +219,7 @@ def finished(run_dir: Path, loaded: Loaded) -> bool:
 
     config = run_dir / "config.yaml"
     # By the text: whatever option has changed, it is another training.
-    if not config.exists() or outside.read_text(config) != loaded.yaml:
+    if not config.exists() or outside.read_text(config) != loaded.record:
         return False
     return is_finished(run_dir / "report", {"format": FORMAT, "step": resolve(loaded.config)[-1].last_step})
 

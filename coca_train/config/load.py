@@ -6,6 +6,7 @@ leave out, from their template and from the files of the choices they name; then
 typed sections only. Problems of all steps are collected, and the user reads all of them at once.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from coca_train.config.fields import fields_of
 from coca_train.config.files import config_dir, runs_in
 from coca_train.config.interpolate import resolve
 from coca_train.config.messages import ConfigError, Problem
-from coca_train.config.older import complete
 from coca_train.config.overrides import apply, parse
 from coca_train.config.parts import fill, part_problems
 from coca_train.config.places import plain, read, stop
@@ -26,7 +26,10 @@ from coca_train.config.root import Root
 from coca_train.config.shorter import shorten
 from coca_train.config.strict import misplaced, type_sections, unknown
 from coca_train.runtime import dist
+from coca_train.runtime.errors import CheckpointError
 from coca_train.runtime.trees import copied, leaves
+
+FORMAT = 2  # of a run's config.yaml and run.json; another number for every change that an older program cannot read
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,13 @@ class Loaded:
 
     @property
     def yaml(self) -> str:
-        """What a run directory keeps as config.yaml."""
+        """The configuration as a user reads it."""
         return yaml.safe_dump(self.tree, sort_keys=False, allow_unicode=True)
+
+    @property
+    def record(self) -> str:
+        """What a run directory keeps as config.yaml."""
+        return f"format: {FORMAT}\n{self.yaml}"
 
     def tell(self) -> None:
         """Say its notes in the terminal, once."""
@@ -122,9 +130,24 @@ def load_saved(root: Root, path: Path) -> Loaded:
         fix = f"write {held[0]}" if (held := runs_in(path.parent)) else "give the directory of a run"
         raise stop(Problem("E-CFG-15", (), "there is no such file", fix, str(path)))
     problems = read(path, "", places)
+    tree = saved_settings(path)
+    fill(root, tree, places, (config_dir(),))
+    return load(Assembled(root, tree, {}, places, problems), launch=False)
+
+
+def saved_settings(path: Path) -> dict[str, Any]:
+    """Read a run's config.yaml as plain values. Raises ConfigError for no such file, CheckpointError E-CKP-31."""
     tree = plain(path)
     if not isinstance(tree, dict):
         raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
-    complete(tree)
-    fill(root, tree, places, (config_dir(),))
-    return load(Assembled(root, tree, {}, places, problems), launch=False)
+    check_format(path, tree)
+    return {key: value for key, value in tree.items() if key != "format"}
+
+
+def check_format(path: Path, record: Mapping[str, Any]) -> None:
+    """Refuse a run's record of another format. Raises CheckpointError E-CKP-31."""
+    if (found := record.get("format", 1)) != FORMAT:
+        raise CheckpointError(
+            f"E-CKP-31 {path}: another version of coca_train made this run (format {found}; this version reads "
+            f"{FORMAT}). Fix: use that version, or begin another run: run.name=<another>"
+        )

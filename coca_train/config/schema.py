@@ -16,11 +16,6 @@ OWN = "own"  # the kind of layers that are as the run says
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
-def _way(value: Any) -> Any:
-    """Runs of before there was `selective` said false or true."""
-    return {False: "none", True: "full"}[value] if isinstance(value, bool) else value
-
-
 def _whole(value: Any) -> Any:
     """pydantic takes 1.0 and true where 1 is one of the choices; we do not."""
     if type(value) is not int:
@@ -55,12 +50,13 @@ class LogitScaleConfig:
     """Scores multiplied by a number that grows with the query's position (docs/positions.md, "Layers")."""
 
     name: Literal["none", "log", "steps"] = Field(
-        description="none; log: max(1, ln(m+1) / ln(length)); steps: 1 + beta ln(1 + floor((m+1) / length)), Llama 4's"
+        default="none",
+        description="none; log: max(1, ln(m+1) / ln(length)); steps: 1 + beta ln(1 + floor((m+1) / length)), Llama 4's",
     )
     length: Annotated[int, Field(gt=1)] | None = Field(
-        description="positions that are left as they are [tokens]; null = train.seq_len"
+        default=None, description="positions that are left as they are [tokens]; null = train.seq_len"
     )
-    beta: float = Field(gt=0, description="height of the steps (steps only)")
+    beta: float = Field(default=0.1, gt=0, description="height of the steps (steps only)")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -78,9 +74,12 @@ class ModelConfig:
     norm_eps: float = Field(gt=0, description="added to the variance in the normalisation")
     activation: Literal["gelu", "gelu_tanh", "swiglu"] = Field(description="feed-forward activation")
     qk_norm: Literal["none", "head"] = Field(
-        description="head: RMSNorm over each head of queries and keys, before the position scheme (Qwen 3, Gemma 3)"
+        default="none",
+        description="head: RMSNorm over each head of queries and keys, before the position scheme (Qwen 3, Gemma 3)",
     )
-    logit_scale: LogitScaleConfig = Field(description="growth of the scores with the length")
+    logit_scale: LogitScaleConfig = Field(
+        default=LogitScaleConfig(), description="growth of the scores with the length"
+    )
     residual: Literal["parallel", "sequential"] = Field(
         description="parallel: x + attention(norm x) + mlp(norm x), GPT-NeoX; sequential: one after the other"
     )
@@ -303,7 +302,7 @@ class EngineConfig:
     attention: Literal["auto", "eager", "sdpa", "blocked"] = Field(
         description="attention kernel; auto picks the fastest"
     )
-    activation_checkpointing: Annotated[Literal["none", "selective", "full"], BeforeValidator(_way)] = Field(
+    activation_checkpointing: Literal["none", "selective", "full"] = Field(
         description="what is computed again in the backward pass: none; selective: all but products with weights and "
         "fused attention; full: all but a block's input"
     )

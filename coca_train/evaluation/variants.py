@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from coca_train.config.choice import EXAMPLES, SPELLING, words
 from coca_train.config.exchange import LOGIT_SCALE
 from coca_train.config.messages import ConfigError
-from coca_train.config.older import as_ever
 from coca_train.config.schema import Config, LogitScaleConfig
 from coca_train.evaluation.results import OWN
 from coca_train.runtime.errors import UserError
@@ -113,6 +112,6 @@ IMPOSSIBLE = ("E-CFG-33", "E-CFG-20", "E-CFG-44")
 
 def described(variant: Variant) -> dict[str, Any]:
     """Everything a cell's content depends on in a variant, as plain values."""
-    content = {"position": as_ever(asdict(variant.position)), "visibility": asdict(variant.visibility)}
+    content = {"position": asdict(variant.position), "visibility": asdict(variant.visibility)}
     # Only where it was exchanged: cells that were measured before it could be have none, and are found again.
     return content | ({"logit_scale": asdict(variant.logit_scale)} if variant.logit_scale else {})

@@ -156,8 +156,7 @@ def _data(source: Source) -> str:
     if not record["fingerprint"].get("sources"):
         return "Not known: these weights were imported.\n"
     trained = [stage for stage in resolve(load_saved(source.path).config) if stage.first_step < source.origin["step"]]
-    only = {"name": trained[0].name, "fingerprint": record["fingerprint"]}  # of a run older than stages
-    begun = {entry["name"]: entry["fingerprint"]["sources"] for entry in record.get("stages", [only])}
+    begun = {entry["name"]: entry["fingerprint"]["sources"] for entry in record["stages"]}
     rows = [
         [stage.name, name, f"{entry['weight']:g}", f"{entry['tokens']:,}", _licences(data[name].path)]
         for stage in trained

@@ -1,7 +1,6 @@
 """config.json of a Hugging Face folder, read into an Architecture. What is not understood is refused, in words."""
 
 import json
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from coca_train import positions
 from coca_train.config.check import heads, kv_heads, scheme
-from coca_train.config.older import complete, model_config
-from coca_train.config.schema import LayersConfig
+from coca_train.config.schema import LayersConfig, ModelConfig
 from coca_train.config.sizes import weights
 from coca_train.hub import families, own_json
 from coca_train.hub.architecture import Architecture
@@ -66,8 +64,6 @@ def of_sections(path: Path | str, sections: Any) -> Architecture:
     """What the sections of an export of ours say. path: for errors. Raises UserError E-IOP-03, E-IOP-04."""
     if not isinstance(sections, dict) or not set(sections) >= {"model", "position", "visibility", "seq_len"}:
         raise UserError(f"E-IOP-03 {path} {own_json.OWN}: sections are missing. Fix: export the folder again")
-    sections = deepcopy(sections)
-    complete(sections)
     named = ("model", "position", "visibility", "seq_len", "layers")
     return _typed(path, **{key: sections[key] for key in named if key in sections})
 
@@ -77,7 +73,7 @@ def _typed(
 ) -> Architecture:
     """The sections, typed and held against each other."""
     try:
-        typed = model_config(model)
+        typed = TypeAdapter(ModelConfig).validate_json(json.dumps(model))
         settings = positions.settings(position)
         if problems := weights(typed) or heads(typed) or kv_heads(typed) or scheme(typed, settings):
             raise ValueError(problems[0].message)

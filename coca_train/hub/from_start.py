@@ -13,7 +13,7 @@ from coca_train.checkpoint.manifest import FOLDER
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.compose import Assembled
 from coca_train.config.exchange import exchanged
-from coca_train.config.places import plain
+from coca_train.config.load import saved_settings
 from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import tokenizer_files
@@ -99,7 +99,7 @@ def _exportable(position: dict[str, Any], theirs: dict[str, Any], family: str | 
 
 def _of_itself(run_dir: Path) -> dict[str, Any]:
     """The same sections of a run that has begun."""
-    tree = plain(run_dir / "config.yaml")
+    tree = saved_settings(run_dir / "config.yaml")
     data = {key: tree["data"][key] for key in ("dir", "tokenizer")}
     sections = {key: tree[key] for key in ("model", "position", "visibility", "layers") if key in tree}
     return sections | {"train": {"seq_len": tree["train"]["seq_len"]}, "data": data, "family": None}

@@ -12,7 +12,7 @@ import torch
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.record import digest, versions
 from coca_train.checkpoint.weights import MODEL
-from coca_train.config.load import Assembled, Loaded, assemble, load
+from coca_train.config.load import FORMAT, Assembled, Loaded, assemble, load
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import shard_files
@@ -35,6 +35,7 @@ def write(
         durable.write_new(folder / Path(config.data.tokenizer).name, outside.read_bytes(tokenizer.path))
     settings = flatten(asdict(config))
     record = {
+        "format": FORMAT,
         "run_id": uuid.uuid4().hex,
         "settings": settings,
         "model_digest": digest(
@@ -55,7 +56,7 @@ def write(
     checkpoint.mkdir(parents=True)
     _checkpoint(checkpoint, source, record, config.engine.dtype)
     durable.write_new(checkpoint.parent / "latest", f"{checkpoint.name}\n".encode())
-    durable.write_new(folder / "config.yaml", configured.yaml.encode())
+    durable.write_new(folder / "config.yaml", configured.record.encode())
     durable.write_new(folder / "run.json", (json.dumps(record, indent=1) + "\n").encode())
 
 

@@ -215,9 +215,7 @@ def imported(record: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _run(path: Path, verified: bool) -> Source:
-    record: dict[str, Any] = {"run_id": None}  # of a run of an early version
-    if (path / "run.json").is_file():
-        record = read_record(path)
+    record = read_record(path)
     loaded = load_saved(path)
     find = checkpoint.find if verified else checkpoint.newest
     newest = find(path, record["run_id"])

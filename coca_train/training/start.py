@@ -149,8 +149,6 @@ def _compare_tokenizers(config: Config, ours: Tokenizer, theirs: dict[str, Path]
 
 def _of_run(path: Path) -> dict[str, Path]:
     """The tokenizer of a run and, where it was imported, the other files of the same tokenizer; empty: not known."""
-    if not (path / "run.json").is_file():  # of a run of an early version
-        return {}
     record = read_record(path)
     sha = (record["fingerprint"].get("tokenizer") or {}).get("sha256")
     if sha is None:

@@ -8,8 +8,7 @@ import torch
 import transformers
 
 from coca_train import positions
-from coca_train.config.older import model_config
-from coca_train.config.schema import LayersConfig
+from coca_train.config.schema import LayersConfig, ModelConfig
 from coca_train.hub import own_json, transformers_side
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.weights import Source
@@ -126,7 +125,7 @@ def random_source(
         "tie_embeddings": False, "dropout": 0.0, "init_std": 0.02, "init_depth_scaled": False,
     }  # fmt: skip
     architecture = Architecture(
-        model_config(section | model),
+        ModelConfig(**section | model),
         positions.settings(position),
         visibilities.settings(visibility or {"name": "causal"}),
         LENGTH,

@@ -66,9 +66,7 @@ def test_a_run_that_does_not_say_its_tokenizer(
     """One line, and it begins."""
     (spoilt / "tokenizer.model").unlink()
     bare = imported(llama, runs.folder, "bare", tokenizer="none")
-    older = runs.train("older", *LLAMA, *STILL)
-    (older / "run.json").unlink()
-    for number, folder in enumerate((bare, older, spoilt)):
+    for number, folder in enumerate((bare, spoilt)):
         capsys.readouterr()
         begin(runs, folder, name=f"r{number}")
         assert capsys.readouterr().err.count("does not say which tokenizer its weights go with") == 1
