@@ -8,12 +8,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coca_train.config import load as loading
-from coca_train.config.check import RULES, problems
+from coca_train.config.check import TRAINING
 from coca_train.config.choice import option_problems
 from coca_train.config.compose import Assembled
 from coca_train.config.fields import fields_of
@@ -24,7 +23,7 @@ from coca_train.config.places import place_of
 from coca_train.config.root import Root
 from coca_train.config.schema import Config, EvalConfig, TrainConfig
 from coca_train.positions import FREQUENCIES, SCHEMES, VISIBILITIES
-from coca_train.positions.rules import heads_shared, layers_fit, visibility_fits, visibility_trains
+from coca_train.positions import rules as _rules  # noqa: F401 (they register themselves)
 from coca_train.runtime.trees import copied, section
 
 FINE_TUNING = "_fine_tuning"  # a part of configs/experiment
@@ -32,6 +31,7 @@ TOKENIZERS = ("tokenizer.model", "tokenizer.json")  # names that the file of a t
 HELD_OUT = "held_out"  # folder of a run, with its held-out text by source
 
 
+@TRAINING.over("eval", "position", "visibility", "train")
 def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: TrainConfig) -> Iterator[Problem]:
     """Options of what a training tries on its own weights, `dynamic_ntk@alpha:4`: before it starts, not at its end."""
     sections = {"position": asdict(position), "visibility": asdict(visibility), "train": asdict(train)}
@@ -103,21 +103,17 @@ TRAIN = Root(
         "eval",
         "experiment",
     ),
-    check=partial(
-        problems, rules=(*RULES, visibility_fits, visibility_trains, layers_fit, heads_shared, tried_options)
-    ),
+    check=TRAINING.check,
     command="coca_train",
     examples="train.max_steps=100, or group=choice, e.g. position=coca",
     place="run.root and run.name",
     implied=fine_tuning,
-    brings=name_from_paths,
+    derive=name_from_paths,
     without_default=("experiment",),
     from_top=("experiment",),
     registries={"position": SCHEMES, "position.frequencies": FREQUENCIES, "visibility": VISIBILITIES},
-    templates={"stages": "stages/_stage"},
     swept=True,
     staged=True,
-    parts=("position", "visibility", "layers", "stages"),
 )
 
 

@@ -8,9 +8,9 @@ the checks and the messages. Where several are tried in turn, each is written as
 from dataclasses import asdict, replace
 
 from coca_train.config.choice import assembled
-from coca_train.config.exchange import LOGIT_SCALE
 from coca_train.config.load import load
 from coca_train.config.messages import Problem
+from coca_train.config.parts import LOGIT_SCALE
 from coca_train.config.parts import SECTIONS as SECTIONS_OF_STAGES
 from coca_train.config.places import stop
 from coca_train.config.schema import Config

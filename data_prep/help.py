@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from coca_train.config.listing import assembled, choice_lines, option_lines, tables
+from coca_train.config.verb import assembled, choice_lines, option_lines, tables
 from data_prep.settings import PREPARE, overrides
 
 MINE = "corpus.name=mine corpus.sources.text.files='[raw/*.jsonl.gz]'"

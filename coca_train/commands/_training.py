@@ -11,8 +11,7 @@ from typing import Any
 from coca_train import settings
 from coca_train.config import load as loading
 from coca_train.config.compose import Assembled
-from coca_train.config.interpolate import resolve
-from coca_train.config.load import Loaded, assemble
+from coca_train.config.load import Loaded, assemble, resolve
 from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import section
@@ -74,7 +73,7 @@ def short(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-TRAIN = replace(settings.TRAIN, brings=_bring)
+TRAIN = replace(settings.TRAIN, derive=_bring)
 
 
 def load(
@@ -82,5 +81,5 @@ def load(
 ) -> Loaded:
     """As settings.load. launch: also the rules about this machine and this launch. bf16: whether the machine that is
     meant computes in it; None: this one is meant."""
-    root = TRAIN if bf16 is None else replace(TRAIN, brings=partial(_bring, bf16=bf16))
+    root = TRAIN if bf16 is None else replace(TRAIN, derive=partial(_bring, bf16=bf16))
     return loading.load(assemble(root, overrides, config_dirs), launch)

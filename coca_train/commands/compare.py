@@ -60,8 +60,9 @@ class RootConfig:
     """Where the comparison lies."""
 
     root: str | None = Field(
+        default=None,
         description="folder of the trained runs, and of what compares them; null: runs/compare, of an experiment "
-        "runs/compare-<experiment>"
+        "runs/compare-<experiment>",
     )
 
 
@@ -70,14 +71,19 @@ class CompareConfig:
     """What is compared."""
 
     schemes: Annotated[Names, ChoiceOf("position")] = Field(
+        default_factory=lambda: ["rope", "alibi", "coca", "coca_strict"],
         description="choices of configs/position, with commas or spaces between them; coca:clex is coca with the "
         "frequencies clex, rope:sliding_window rope with that visibility, rope:yarn@factor:8 with options behind an @; "
-        "their runs are coca-clex, rope-sliding_window, rope-yarn-factor-8"
+        "their runs are coca-clex, rope-sliding_window, rope-yarn-factor-8",
     )
-    runs: Paths = Field(description="finished runs to compare, with commas between them; []: train schemes")
-    seeds: Annotated[int, Field(ge=1, le=100)] = Field(description="trainings of each scheme, each with its own seed")
-    pool: bool = Field(description="one row a model, the mean over its seeds; false: a row a training")
-    run: RootConfig
+    runs: Paths = Field(
+        default_factory=list, description="finished runs to compare, with commas between them; []: train schemes"
+    )
+    seeds: Annotated[int, Field(ge=1, le=100)] = Field(
+        default=1, description="trainings of each scheme, each with its own seed"
+    )
+    pool: bool = Field(default=True, description="one row a model, the mean over its seeds; false: a row a training")
+    run: RootConfig = RootConfig()
 
 
 def _rules(sections: dict[str, Any], launch: bool) -> list[Problem]:
@@ -96,7 +102,6 @@ def _rules(sections: dict[str, Any], launch: bool) -> list[Problem]:
 
 COMPARE = Root(
     name="compare",
-    folder="commands",
     schema=CompareConfig,
     check=_rules,
     command="coca_train compare",

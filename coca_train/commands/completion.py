@@ -157,7 +157,6 @@ def _values(root: Root, word: str, dirs: tuple[Path, ...]) -> Iterator[str]:
 
 COMPLETION = Root(
     name="completion",
-    folder="commands",
     schema=CompletionConfig,
     command="coca_train completion",
     examples="shell=bash",

@@ -40,12 +40,14 @@ class DoctorConfig:
     """How long, and how much."""
 
     limit_s: Positive = Field(
-        description="longest that a part may take; then the doctor ends, naming the rank [seconds]"
+        default=60, description="longest that a part may take; then the doctor ends, naming the rank [seconds]"
     )
-    meet_s: Positive = Field(description="how long all ranks have to start [seconds]")
-    data_s: int = Field(ge=0, description="time for holding blocks of the data against their sums [seconds]")
-    disk_mib: int = Field(ge=6, description="what each rank writes at run.root, into a file without a name [MiB]")
-    reduce_mib: Positive = Field(description="the largest all-reduce [MiB]")
+    meet_s: Positive = Field(default=120, description="how long all ranks have to start [seconds]")
+    data_s: int = Field(default=5, ge=0, description="time for holding blocks of the data against their sums [seconds]")
+    disk_mib: int = Field(
+        default=48, ge=6, description="what each rank writes at run.root, into a file without a name [MiB]"
+    )
+    reduce_mib: Positive = Field(default=64, description="the largest all-reduce [MiB]")
 
 
 def _doctor(loaded: Loaded, arguments: Arguments) -> int:
@@ -65,7 +67,6 @@ def _doctor(loaded: Loaded, arguments: Arguments) -> int:
 
 DOCTOR = Root(
     name="doctor",
-    folder="commands",
     schema=DoctorConfig,
     command="coca_train doctor",
     examples="limit_s=120, or an override of a training, e.g. run.root=/shared/runs",

@@ -38,6 +38,7 @@ class LaunchConfig:
 
     script: Literal["slurm", "site", "tokenize", "local"] = Field(description="which; its name alone is short for it")
     lead_s: int | None = Field(
+        default=None,
         ge=1,
         le=10**7,
         description="slurm: seconds before the time limit at which the ranks are warned, and save; null: a minute and "
@@ -59,9 +60,7 @@ def script(config: LaunchConfig) -> str:
     return text if config.lead_s is None else text.replace(LEAD, LEAD.replace("auto", str(config.lead_s)))
 
 
-LAUNCH = Root(
-    name="launch", folder="commands", schema=LaunchConfig, command="coca_train launch", examples="script=slurm"
-)
+LAUNCH = Root(name="launch", schema=LaunchConfig, command="coca_train launch", examples="script=slurm")
 
 
 def _print(loaded: Loaded, arguments: Arguments) -> None:

@@ -43,7 +43,7 @@ All words but the options below are those of a training (python -m coca_train tr
 class PlanConfig:
     """What a run is planned for."""
 
-    gpus: Positive = Field(description="how many")
+    gpus: Positive = Field(default=1, description="how many")
     gpu: Literal[
         "t4",
         "v100_16gb",
@@ -59,14 +59,19 @@ class PlanConfig:
         "h200",
         "b200",
         "cpu",
-    ] = Field(description="which; cpu: this machine without one (what engine.device=cpu plans for)")
+    ] = Field(
+        default="a100_80gb", description="which; cpu: this machine without one (what engine.device=cpu plans for)"
+    )
     mfu: float | None = Field(
+        default=None,
         gt=0,
         le=1,
         description="model FLOPs utilisation to plan hours with, the share of the peak that a run reaches; null: hours "
         "of the step as it is counted",
     )
-    measure: bool = Field(description="take a step on this machine and show its parts beside the counted ones")
+    measure: bool = Field(
+        default=False, description="take a step on this machine and show its parts beside the counted ones"
+    )
 
 
 def _plan(loaded: Loaded, arguments: Arguments) -> None:
@@ -105,7 +110,6 @@ def _measure(stage: "Stage") -> "Callable[[Outline, float], dict[str, float]]":
 
 PLAN = Root(
     name="plan",
-    folder="commands",
     schema=PlanConfig,
     command="coca_train plan",
     examples="gpus=8, or an override of a training, e.g. train.seq_len=8192",

@@ -35,12 +35,14 @@ class SchemesConfig:
     """What the catalogue tells, and of which model."""
 
     scheme: Annotated[str | None, ChoiceOf("position")] = Field(
-        description="choice of configs/position to tell all about; null: tables of all"
+        default=None, description="choice of configs/position to tell all about; null: tables of all"
     )
-    model: Annotated[str, ChoiceOf("model")] = Field(description="choice of configs/model that the numbers are for")
-    seq_len: Positive = Field(description="training window of that model [tokens]")
+    model: Annotated[str, ChoiceOf("model")] = Field(
+        default="neox_350m", description="choice of configs/model that the numbers are for"
+    )
+    seq_len: Positive = Field(default=512, description="training window of that model [tokens]")
     figures: str | None = Field(
-        description="folder to write the SVGs of schemes and visibilities to, instead of printing"
+        default=None, description="folder to write the SVGs of schemes and visibilities to, instead of printing"
     )
 
 
@@ -69,7 +71,6 @@ def _schemes(loaded: Loaded, arguments: Arguments) -> None:
 
 SCHEMES = Root(
     name="schemes",
-    folder="commands",
     schema=SchemesConfig,
     command="coca_train schemes",
     examples="scheme=alibi",

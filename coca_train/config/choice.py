@@ -7,12 +7,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from coca_train.config.exchange import GROUPS, LOGIT_SCALE, exchanged
+from coca_train.config.compose import Assembled
 from coca_train.config.files import choices, config_dir
-from coca_train.config.interpolate import resolve
-from coca_train.config.load import Assembled
+from coca_train.config.load import resolve
 from coca_train.config.messages import Problem
 from coca_train.config.overrides import apply, parse, place, wrong
+from coca_train.config.parts import GROUPS, LOGIT_SCALE, exchanged
 from coca_train.config.places import read
 from coca_train.config.root import Root
 from coca_train.config.strict import type_sections

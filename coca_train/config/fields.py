@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from coca_train.config.interpolate import Verbatim
 from coca_train.config.root import Root
 
 
@@ -185,6 +184,12 @@ def modules_with(root: Root, key: str) -> str:
 
 # Options that are not spelled as Hydra's grammar wants it. `prompt=def main(x="a, b")` would need quotes inside quotes,
 # and `schemes=rope,coca` would be a sweep.
+
+
+class Verbatim(str):
+    """Text that means itself: nothing in it is an interpolation."""
+
+    __slots__ = ()
 
 
 class AsTyped:

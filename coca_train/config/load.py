@@ -1,11 +1,14 @@
-"""From YAML files and overrides to one frozen, checked configuration. Hydra is used in this package only.
+"""From YAML files and overrides to one frozen, checked configuration, in two passes.
 
-The order matters. Files are merged first (Hydra), then the command line, which wins; then named parts get what they
-leave out, from their template and from the files of the choices they name; then interpolations are resolved, so that
-`${train.seq_len}` is what the command line made of it; only then is anything typed, and the rules between options see
-typed sections only. Problems of all steps are collected, and the user reads all of them at once.
+Compose: files are merged (compose.py), then the command line, which wins; then named parts get what they leave out
+(parts.py). Check: interpolations are resolved, so that `${train.seq_len}` is what the command line made of it; then
+sections are typed (strict.py), and the rules between options (rules.py) see typed sections only. Problems of all steps
+are collected, and the user reads all of them at once.
 """
 
+import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,23 +16,25 @@ from typing import Any
 
 import yaml
 
-from coca_train.config.compose import Assembled, compose
-from coca_train.config.fields import fields_of
-from coca_train.config.files import config_dir, runs_in
-from coca_train.config.interpolate import resolve
-from coca_train.config.messages import ConfigError, Problem
+from coca_train.config.compose import Assembled, compose, describe_replaced
+from coca_train.config.fields import Verbatim, fields_of
+from coca_train.config.files import runs_in
+from coca_train.config.messages import ConfigError, Problem, is_secret, secret_fix
 from coca_train.config.overrides import apply, parse
-from coca_train.config.parts import fill, part_problems
+from coca_train.config.parts import fill, part_problems, shorten
 from coca_train.config.places import plain, read, stop
-from coca_train.config.replaced import told
 from coca_train.config.root import Root
-from coca_train.config.shorter import shorten
 from coca_train.config.strict import misplaced, type_sections, unknown
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError
-from coca_train.runtime.trees import copied, leaves
+from coca_train.runtime.trees import copied, leaves, lookup
 
 FORMAT = 2  # of a run's config.yaml and run.json; another number for every change that an older program cannot read
+_ALLOWED = re.compile(
+    r"\$\{(?:oc\.env:(?P<env>COCA_TRAIN_[A-Z0-9_]+)(?:,(?P<default>[^${},]*))?|(?P<key>[A-Za-z_][\w.]*))\}"
+)
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_DEEPEST = 20
 
 
 @dataclass(frozen=True)
@@ -67,23 +72,22 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
     a.overrides = list(overrides)
     a.comes_along = bool(implied)
     if not implied:  # nobody asked for what comes along: it gives way without a word
-        a.notes += told(a.replaced)
+        a.notes += describe_replaced(a.replaced)
     a.problems = [*parsed.problems, *a.problems]
-    fill(root, a.tree, a.places, dirs)  # before overrides too: what a template brings is there, and `+` is refused
-    if root.brings is not None:
-        root.brings(a, parsed.groups, lambda: _typed(a, parsed.values))
+    if root.derive is not None:
+        root.derive(a, parsed.groups, lambda: _with_values(a, parsed.values))
     if root.staged and any("max_steps" in word for word in overrides):  # resolving takes time
-        shorten(a, parsed.values, _typed(a, parsed.values))
+        a.notes += shorten(a.tree, a.places, parsed.values, _with_values(a, parsed.values))
     a.examples = dict(leaves(a.tree))
     # In the order typed: a later word wins over an earlier one, and may set inside what that one brought.
     for override in parsed.values:
         a.problems += apply(a, override)
-    fill(root, a.tree, a.places, dirs)  # parts and choices that the command line brought
+    fill(root, a.tree, a.places)  # parts and choices that the command line brought
     return a
 
 
-def _typed(a: Assembled, values: list[Any]) -> dict[str, Any]:
-    """The tree as the command line has it, resolved, by itself; what is wrong with it is told when it is loaded."""
+def _with_values(a: Assembled, values: list[Any]) -> dict[str, Any]:
+    """Return a copy of the tree with the values of the command line, resolved; what is wrong is reported later."""
     other = Assembled(a.root, copied(a.tree))
     for override in values:
         apply(other, override)
@@ -131,7 +135,7 @@ def load_saved(root: Root, path: Path) -> Loaded:
         raise stop(Problem("E-CFG-15", (), "there is no such file", fix, str(path)))
     problems = read(path, "", places)
     tree = saved_settings(path)
-    fill(root, tree, places, (config_dir(),))
+    fill(root, tree, places)
     return load(Assembled(root, tree, {}, places, problems), launch=False)
 
 
@@ -151,3 +155,66 @@ def check_format(path: Path, record: Mapping[str, Any]) -> None:
             f"E-CKP-31 {path}: another version of coca_train made this run (format {found}; this version reads "
             f"{FORMAT}). Fix: use that version, or begin another run: run.name=<another>"
         )
+
+
+# The only two interpolations a configuration may use: ${section.option} and ${oc.env:COCA_TRAIN_…,default}. Resolved
+# here and not by OmegaConf, so that no other resolver can be reached from a configuration and every wrong one is
+# reported, not the first; and before typing, because a text `${train.seq_len}` stands where a number is needed.
+
+
+class _WrongError(Exception):
+    """Carries a Problem out of the recursion."""
+
+
+def resolve(tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """A copy of `tree` without interpolations, and what is wrong with them; secrets, and values that are missing."""
+    problems: list[Problem] = []
+
+    def copy(value: Any, key: str) -> Any:
+        if isinstance(value, dict):
+            return {name: copy(part, f"{key}.{name}" if key else str(name)) for name, part in value.items()}
+        if isinstance(value, list):
+            return [copy(part, f"{key}.{i}") for i, part in enumerate(value)]
+        if is_secret(key, value) and not isinstance(value, Verbatim):
+            message = "this is a secret; a configuration is saved and logged"
+            problems.append(Problem("E-SEC-02", (key,), message, secret_fix(key)))
+        elif value == "???":
+            problems.append(Problem("E-CFG-11", (key,), "it has no value yet", f"pass {key}=…"))
+        try:
+            return text(value, (key,)) if isinstance(value, str) else value
+        except _WrongError as wrong:
+            problems.append(wrong.args[0])
+            return value
+
+    def text(value: str, chain: tuple[str, ...]) -> Any:
+        if isinstance(value, Verbatim) or "${" not in value:
+            return str(value)
+        if whole := _ALLOWED.fullmatch(value):  # what stands there keeps its type, and a number in a variable is one
+            found = target(whole, chain)
+            return json.loads(found) if whole["env"] and _NUMBER.fullmatch(found) else found
+        if "${" in _ALLOWED.sub("", value):
+            message = "this interpolation is not allowed; ${section.option} and ${oc.env:COCA_TRAIN_NAME,default} are"
+            raise _WrongError(Problem("E-SEC-03", chain[:1], message, "write the value itself"))
+        return _ALLOWED.sub(lambda match: str(target(match, chain)), value)
+
+    def target(match: re.Match[str], chain: tuple[str, ...]) -> Any:
+        name, key = match["env"], match["key"]
+        if name:
+            if (value := os.environ.get(name, match["default"])) is None:
+                message, fix = f"the environment variable {name} is not set", f"export {name}=…, or write the value"
+                raise _WrongError(Problem("E-CFG-12", chain[:1], message, fix))
+            return value
+        if key in chain or len(chain) > _DEEPEST:
+            message = f"interpolation in a circle: {' -> '.join([*chain, key])}"
+            raise _WrongError(Problem("E-CFG-12", chain[:1], message, "write one value out"))
+        try:
+            value = lookup(tree, key)
+        except KeyError:
+            message, fix = f"${{{key}}} does not exist", f"set {key}, or write the value itself"
+            raise _WrongError(Problem("E-CFG-12", chain[:1], message, fix)) from None
+        if isinstance(value, (dict, list)):
+            message = f"${{{key}}} is a {'section' if isinstance(value, dict) else 'list'}, not a value"
+            raise _WrongError(Problem("E-CFG-12", chain[:1], message, "name one option"))
+        return text(value, (*chain, key)) if isinstance(value, str) else value
+
+    return copy(tree, ""), problems

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coca_train.config.compose import Assembled
-from coca_train.config.exchange import over
 from coca_train.config.fields import options, spelling_of
 from coca_train.config.files import choices, folders_with
-from coca_train.config.messages import Problem, is_secret, nearest, show
+from coca_train.config.messages import Problem, is_secret, show
+from coca_train.config.parts import over
 from coca_train.config.places import DEEPEST
 from coca_train.config.root import Root
 
@@ -145,14 +145,9 @@ def _refused_key(
     if sweeps:
         each = "add --multirun to run each" if root.swept else f"write one, or a list as {key}=[a,b]"
         return "several values for one option", f"{each}, or quote text with commas: \"{key}='a,b'\""
-    known = [option.key for option in options(root)]
-    if "." in key or key in known or is_section:
-        return None
-    if any(each.startswith(f"{key}.") for each in known):
+    if not is_section and any(option.key.startswith(f"{key}.") for option in options(root)):
         return "is a section, not a value", f"set an option inside it: {key}.<option>=…", "E-CFG-34"
-    close = nearest(key, [*root.groups, *root.beside, *known])
-    fix = f"did you mean {' or '.join(close)}?" if close else f"see `python -m {root.command} --help`"
-    return "unknown key", fix, "E-CFG-01"
+    return None
 
 
 def _unreadable(root: Root, raw: str) -> Problem:

@@ -5,7 +5,7 @@ Known traps: `1:30:00` is the number 5400, `012` is 10, `yes` is true, aliases m
 
 import errno
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.runtime import outside
 
 MAX_BYTES = 1_000_000
-MAX_NODES = 10_000
 DEEPEST = 50  # sections inside sections; ours have six
 MOST_DIGITS = 300  # of a number: none of ours has more than twenty
 _TOO_LONG = re.compile(rf"[-+0-9_:]{{{MOST_DIGITS + 1},}}")
@@ -67,30 +66,25 @@ def _nodes(path: Path, state: tuple[int, int]) -> yaml.Node | None:
         what = show(root.value) if isinstance(root, yaml.ScalarNode) else "a list"
         text = f"holds {what}, and no options"
         raise stop(Problem("E-CFG-13", (), text, "write lines of the form key: value", place))
-    if root is not None and _count(root, {}) > MAX_NODES:
-        text = f"more than {MAX_NODES} values once its aliases are expanded"
-        raise stop(Problem("E-CFG-14", (), text, "write without aliases", place))
-    for key in _keys(root):
-        if key.tag == "tag:yaml.org,2002:null":
-            line = f"{place}:{key.start_mark.line + 1}"
-            raise stop(Problem("E-CFG-13", (), "a key without a name", "write the name of an option", line))
+    _check_keys(root, place)
     return root
 
 
-def _keys(root: yaml.Node | None) -> Iterator[yaml.Node]:
-    """Of every section, once."""
-    todo, seen = [root], set[int]()
-    while todo:
-        node = todo.pop()
-        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
-            continue
-        seen.add(id(node))
-        for each in node.value:
-            if isinstance(each, tuple):
-                yield each[0]
-                todo.append(each[1])
-            else:
-                todo.append(each)
+def _check_keys(node: yaml.Node | None, place: str) -> None:
+    """Refuse keys without a name, and those that stand twice in a section."""
+    lines: dict[str, int] = {}
+    for each in node.value if isinstance(node, yaml.CollectionNode) else ():
+        key, value = each if isinstance(each, tuple) else (None, each)
+        if key is not None:
+            line, name = key.start_mark.line + 1, str(key.value)
+            if key.tag == "tag:yaml.org,2002:null":
+                fix = "write the name of an option"
+                raise stop(Problem("E-CFG-13", (), "a key without a name", fix, f"{place}:{line}"))
+            if name in lines:
+                text = f"the key {show(name)} stands twice, in lines {lines[name]} and {line}"
+                raise stop(Problem("E-CFG-03", (), text, "remove one of the two", f"{place}:{line}"))
+            lines[name] = line
+        _check_keys(value, place)
 
 
 def _look_through(text: str, place: str) -> None:
@@ -106,6 +100,10 @@ def _look_through(text: str, place: str) -> None:
                 raise stop(Problem("E-CFG-14", (), message, "flatten the file", line))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
+        # Ten lines of nested aliases are gigabytes once they are expanded.
+        if isinstance(event, yaml.AliasEvent):
+            message = f"an alias, *{event.anchor}; aliases are not expanded here"
+            raise stop(Problem("E-CFG-14", (), message, "write the values out", line))
         # Of what a tag makes of a value loaders do not agree, and what they raise is not always an error of YAML.
         if isinstance(event, yaml.NodeEvent) and (tag := getattr(event, "tag", None)) is not None:
             message = f"the tag {show(tag.replace('tag:yaml.org,2002:', '!!'))} before a value"
@@ -127,16 +125,6 @@ def plain(path: Path) -> Any:
         raise stop(Problem("E-CFG-13", (), show(str(error)), "write plain YAML", shown(path))) from None
 
 
-def _count(node: yaml.Node, known: dict[int, int]) -> int:
-    """Nodes below `node` with aliases expanded, without expanding them; an endless alias counts as too many."""
-    if id(node) not in known:
-        known[id(node)] = MAX_NODES + 1  # what a node inside itself sees
-        children = node.value if isinstance(node, (yaml.MappingNode, yaml.SequenceNode)) else []
-        flat = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
-        known[id(node)] = 1 + sum(_count(child, known) for child in flat)
-    return known[id(node)]
-
-
 def read(path: Path, package: str, places: dict[str, str]) -> list[Problem]:
     """Note the line of every key of a file placed at `package`; report what YAML would silently change.
 
@@ -150,16 +138,11 @@ def read(path: Path, package: str, places: dict[str, str]) -> list[Problem]:
 
 
 def _walk(node: yaml.MappingNode, prefix: str, path: Path, places: dict[str, str], problems: list[Problem]) -> None:
-    lines: dict[str, int] = {}
     for name, value in node.value:
-        key, line = f"{prefix}.{name.value}" if prefix else str(name.value), name.start_mark.line + 1
-        place = f"{shown(path)}:{line}"
+        key = f"{prefix}.{name.value}" if prefix else str(name.value)
+        place = f"{shown(path)}:{name.start_mark.line + 1}"
         if key == "defaults":
             continue
-        if key in lines:
-            text = f"the key stands twice in this file, in lines {lines[key]} and {line}"
-            problems.append(Problem("E-CFG-03", (key,), text, "remove one of the two", place))
-        lines[key] = line
         places[key] = place
         if isinstance(value, yaml.MappingNode):
             _walk(value, key, path, places, problems)

@@ -24,19 +24,16 @@ class Root:
     from_top: tuple[str, ...] = ()  # groups whose files are `@package _global_`
     # Sections typed by a module they name, dotted; the section's path is the group that chooses the module.
     registries: Mapping[str, Registry] = field(default_factory=dict)
-    # Sections of named parts -> the file with what a part leaves out, from `configs`, without its ending.
-    templates: dict[str, str] = field(default_factory=dict)
     folder: str = ""  # below configs, where top file and groups are
     beside: tuple[str, ...] = ()  # what its command takes besides, for suggestions
     swept: bool = False  # its command takes --multirun
     staged: bool = False  # it has stages and kinds of layers (parts.py)
-    parts: tuple[str, ...] = ()  # sections with named parts, and those that such parts differ from
     # Choices that come along with what the command line says, where it does not choose itself: (its choices, its values
     # as `overrides.Parsed` has them).
     implied: Callable[[Mapping[str, str], Sequence[Any]], dict[str, str]] = lambda groups, values: {}
     # Puts into an assembled configuration what is known of it elsewhere, below the command line: (assembled, choices
     # of the command line, the tree as all of the command line has it, resolved when it is called).
-    brings: Callable[[Any, Mapping[str, str], Callable[[], dict[str, Any]]], None] | None = None
+    derive: Callable[[Any, Mapping[str, str], Callable[[], dict[str, Any]]], None] | None = None
 
     @property
     def tags(self) -> dict[str, str]:

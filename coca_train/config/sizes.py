@@ -1,8 +1,9 @@
-"""What no machine has room for, told by arithmetic before anything is built.
+"""Arithmetic of sizes: what no machine has room for, said before anything is built, and how work is divided.
 
-Lower bounds all: what passes may still be too much, and `plan` says so to the byte.
+Bounds are lower bounds: what passes may still be too much, and `plan` says so to the byte.
 """
 
+import math
 import os
 from collections.abc import Iterator
 
@@ -137,3 +138,16 @@ def here(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterat
         text = f"{rows:,} sequences x {length:,} tokens x {model.d_model:,} wide x {each} bytes = {n_bytes(needed)}; "
         fix = "write train.micro_batch_size=1 train.seq_len=1024, for example"
         yield Problem("E-CFG-74", ("train.seq_len", "train.micro_batch_size"), text + has, fix)
+
+
+def divisors(of: int, near: int) -> list[int]:
+    """Return divisors, the nearest first; of numbers beyond a million only what a million is enough to find."""
+    small = [n for n in range(1, min(math.isqrt(of), 1_000_000) + 1) if of % n == 0]
+    return sorted({*small, *(of // n for n in small)}, key=lambda n: (abs(n - near), n))
+
+
+def micro_batch_size(train: TrainConfig, engine: EngineConfig, n_devices: int) -> int:
+    """Return the sequences of one forward on each device: the most that train.micro_batch_size allows and that divide
+    the device's part of the global batch."""
+    rows = train.global_batch_size * engine.sequence_parallel // n_devices
+    return max(m for m in divisors(rows, train.micro_batch_size) if m <= train.micro_batch_size)

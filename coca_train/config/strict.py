@@ -128,14 +128,15 @@ def unknown(root: Root, key: str, examples: Collection[str]) -> Problem:
     """A key that nobody has, or that belongs to another scheme, scaling or visibility than the chosen one."""
     key = _of_list(key)
     if owners := modules_with(root, key):
-        return Problem("E-CFG-01", (key,), "the chosen one has no such option", f"choose {owners}, or leave it away")
+        return Problem("E-CFG-01", (key,), "the chosen one has no such option", f"choose {owners}, or omit it")
     first, *inner = key.split(".")
     if any(part.startswith("_") and part.endswith("_") for part in (first, *inner)):
         text = "keys like _target_ are not used here: a config cannot name code to run"
         return Problem("E-SEC-01", (key,), text, "remove it")
     known = list(dict.fromkeys([*map(_of_list, examples), *(option.key for option in options(root))]))
     section = key.rpartition(".")[0]
-    inside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
+    inside = [name.rpartition(".")[2] for name in known if section and name.rpartition(".")[0] == section]
+    known += [] if section else [*root.groups, *root.beside]
     fix = f"{section} has {', '.join(inside)}" if inside else f"see `python -m {root.command} --help` for all options"
     if close := nearest(key, known):
         fix = f"did you mean {' or '.join(close)}?"

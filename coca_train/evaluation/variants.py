@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from coca_train.config.choice import EXAMPLES, SPELLING, words
-from coca_train.config.exchange import LOGIT_SCALE
 from coca_train.config.messages import ConfigError
+from coca_train.config.parts import LOGIT_SCALE
 from coca_train.config.schema import Config, LogitScaleConfig
 from coca_train.evaluation.results import OWN
 from coca_train.runtime.errors import UserError

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from coca_train import positions
-from coca_train.config.check import heads, kv_heads, scheme
+from coca_train.config.check import heads, scheme
 from coca_train.config.schema import LayersConfig, ModelConfig
 from coca_train.config.sizes import weights
 from coca_train.hub import families, own_json
@@ -75,7 +75,7 @@ def _typed(
     try:
         typed = TypeAdapter(ModelConfig).validate_json(json.dumps(model))
         settings = positions.settings(position)
-        if problems := weights(typed) or heads(typed) or kv_heads(typed) or scheme(typed, settings):
+        if problems := weights(typed) or heads(typed) or scheme(typed, settings):
             raise ValueError(problems[0].message)
         schedule = UNIFORM if layers is None else TypeAdapter(LayersConfig).validate_json(json.dumps(layers))
         return Architecture(typed, settings, visibilities.settings(visibility), seq_len, schedule)

@@ -12,8 +12,8 @@ from typing import Any
 from coca_train.checkpoint.manifest import FOLDER
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.compose import Assembled
-from coca_train.config.exchange import exchanged
 from coca_train.config.load import saved_settings
+from coca_train.config.parts import exchanged
 from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import tokenizer_files

@@ -6,11 +6,11 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
-from coca_train.config.check import RULES
+from coca_train.config.check import TRAINING, batches, slices
 from coca_train.config.messages import ConfigError, Problem, show
+from coca_train.config.rules import World
 from coca_train.config.schema import Config
-from coca_train.config.sharing import batches, micro_batch_size, slices
-from coca_train.config.world import World
+from coca_train.config.sizes import micro_batch_size
 from coca_train.planning import roofline
 from coca_train.planning.gpus import Gpu, peak_of
 from coca_train.planning.memory import GpuMemory, memory
@@ -121,9 +121,6 @@ def _can_share(config: Config, n_ranks: int) -> bool:
     return not [*slices(engine, config.model, config.train), *of_scheme]
 
 
-OF_THIS_MACHINE = ("E-RUN-04", "E-CFG-27")  # a plan is for another one: what GPUs are here does not matter
-
-
 @dataclass(frozen=True)
 class Cluster:
     """Where a run would be. mfu: model FLOPs utilisation it is taken to reach (throughput.py says what that is); None:
@@ -215,16 +212,9 @@ def check_launch(config: Config, cluster: Cluster) -> None:
 
     Raises ConfigError with all of them, UserError for a GPU that has not got the dtype.
     """
-    known: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(config)} | {
-        "world": World(0, cluster.n_gpus, 0)
-    }
-    problems: list[Problem] = []
-    for rule in RULES:
-        wanted = rule.__code__.co_varnames[: rule.__code__.co_argcount]
-        if "world" in wanted:
-            problems += rule(**{name: known[name] for name in wanted})
-    problems = [problem for problem in problems if problem.id not in OF_THIS_MACHINE]
-    if problems:
+    sections: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(config)}
+    # Not those about this machine: a plan is for another one.
+    if problems := TRAINING.problems(sections | {"world": World(0, cluster.n_gpus, 0)}, ["launch"]):
         raise ConfigError(problems, [_line(problem, config) for problem in problems])
     peak_of(cluster.gpu, config.engine.dtype)
 

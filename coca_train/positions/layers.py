@@ -8,7 +8,7 @@ from dataclasses import asdict
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
-from coca_train.config.exchange import over
+from coca_train.config.parts import over
 from coca_train.config.schema import OWN, LayersConfig, LogitScaleConfig, ModelConfig
 from coca_train.positions import SCHEMES, VISIBILITIES
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from coca_train.config.messages import is_secret, show
-from coca_train.config.world import divisors
+from coca_train.config.sizes import divisors
 from coca_train.settings import load
 from tests.config.support import has, refused, table
 
@@ -36,7 +36,7 @@ optim.lr=-1e-4 | E-CFG-05 | optim.lr=-1e-4 | > 0
 optim.lr=0 | E-CFG-05 | optim.lr=0 | > 0
 model.dropout=1 | E-CFG-05 | model.dropout | >= 0 and < 1
 eval.extrapolation.multiples=[] | E-CFG-05 | eval.extrapolation.multiples
-run.seed=99999999999999999999 | E-CFG-05 | run.seed | 63 bits
+run.seed=99999999999999999999 | E-CFG-05 | run.seed | <= 9223372036854775807
 position.frequencies.theta=0.5 | E-CFG-05 | position.frequencies.theta=0.5 | > 1
 optim.lr=nan | E-CFG-06 | optim.lr=nan | finite
 optim.lr=inf | E-CFG-06 | optim.lr=inf | finite

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coca_train import positions
-from coca_train.config.interpolate import resolve
+from coca_train.config.load import resolve
 from coca_train.config.schema import Config, ModelConfig
 from coca_train.models.scores import Part, part_of
 from coca_train.planning.catalog.entries import Entry
