@@ -31,7 +31,7 @@ TOKENIZERS = ("tokenizer.model", "tokenizer.json")  # names that the file of a t
 HELD_OUT = "held_out"  # folder of a run, with its held-out text by source
 
 
-@TRAINING.over("eval", "position", "visibility", "train")
+@TRAINING.rule("eval", "position", "visibility", "train")
 def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: TrainConfig) -> Iterator[Problem]:
     """Options of what a training tries on its own weights, `dynamic_ntk@alpha:4`: before it starts, not at its end."""
     sections = {"position": asdict(position), "visibility": asdict(visibility), "train": asdict(train)}
@@ -45,7 +45,7 @@ def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: Train
                 yield from option_problems(TRAIN, option, copied(sections), group, text)
 
 
-def fine_tuning(groups: Mapping[str, str], values: Sequence[Any]) -> dict[str, str]:
+def imply_fine_tuning(groups: Mapping[str, str], values: Sequence[Any]) -> dict[str, str]:
     """What start.path brings along where no experiment is chosen: the quickstart's rates would ruin trained weights."""
     path = None
     for override in values:
@@ -107,13 +107,13 @@ TRAIN = Root(
     command="coca_train",
     examples="train.max_steps=100, or group=choice, e.g. position=coca",
     place="run.root and run.name",
-    implied=fine_tuning,
+    implied_choices=imply_fine_tuning,
     derive=name_from_paths,
-    without_default=("experiment",),
-    from_top=("experiment",),
+    optional_groups=("experiment",),
+    global_groups=("experiment",),
     registries={"position": SCHEMES, "position.frequencies": FREQUENCIES, "visibility": VISIBILITIES},
     swept=True,
-    staged=True,
+    has_stages=True,
 )
 
 
@@ -150,7 +150,7 @@ def own_tokenizer(run_dir: Path) -> Path | None:
     return next((file for name in TOKENIZERS if (file := run_dir / name).is_file()), None)
 
 
-def of_training(word: str) -> bool:
+def is_training_override(word: str) -> bool:
     """Whether a word of another command can be an override of a training: an option inside a section, or a group's
     choice."""
     key = word.partition("=")[0].lstrip("+~")

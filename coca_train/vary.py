@@ -12,7 +12,7 @@ from coca_train.config.load import load
 from coca_train.config.messages import Problem
 from coca_train.config.parts import LOGIT_SCALE
 from coca_train.config.parts import SECTIONS as SECTIONS_OF_STAGES
-from coca_train.config.places import stop
+from coca_train.config.places import fatal_error
 from coca_train.config.schema import Config
 from coca_train.settings import TRAIN
 
@@ -39,5 +39,7 @@ def vary(config: Config, overrides: list[str]) -> Config:
         from coca_train.positions.frequencies import exchange_problem
 
         if text := exchange_problem(config.position.frequencies, varied.position.frequencies):
-            raise stop(Problem("E-CFG-33", (), text, "choose other frequencies", "command line position/frequencies"))
+            raise fatal_error(
+                Problem("E-CFG-33", (), text, "choose other frequencies", "command line position/frequencies")
+            )
     return replace(varied, stages=config.stages)

@@ -38,7 +38,7 @@ RULES = Rules()
 LONGEST_LINE = 2**31 - 1  # what pyarrow's columns and a pickle's frames hold without further thought
 
 
-@RULES.over("corpus", "mix")
+@RULES.rule("corpus", "mix")
 def _names(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
     problems = [*names("corpus.sources", corpus.sources), *names("mix.groups", mix.groups)]
     if corpus.name in choices("data", (config_dir(),)):
@@ -47,7 +47,7 @@ def _names(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
     return problems
 
 
-@RULES.over("corpus", "tokenizer", "leakage", "retrieval")
+@RULES.rule("corpus", "tokenizer", "leakage", "retrieval")
 def _paths(
     corpus: CorpusConfig, tokenizer: TokenizerConfig, leakage: LeakageConfig, retrieval: RetrievalConfig
 ) -> list[Problem]:
@@ -93,7 +93,7 @@ def _unknown_kind(name: str, source: CorpusSourceConfig) -> Problem:
     return Problem("E-CFG-50", keys, text, fix)
 
 
-@RULES.over("corpus")
+@RULES.rule("corpus")
 def _kinds(corpus: CorpusConfig) -> list[Problem]:
     """Whether a source says where its documents come from, and nothing of another kind."""
     problems = []
@@ -122,7 +122,7 @@ def _kinds(corpus: CorpusConfig) -> list[Problem]:
     return problems
 
 
-@RULES.over("corpus")
+@RULES.rule("corpus")
 def _filters(corpus: CorpusConfig) -> list[Problem]:
     problems = []
     for name, source in corpus.sources.items():
@@ -148,7 +148,7 @@ def _filters(corpus: CorpusConfig) -> list[Problem]:
     return problems
 
 
-@RULES.over("corpus", "mix")
+@RULES.rule("corpus", "mix")
 def _groups(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
     problems = []
     if not mix.groups:
@@ -175,7 +175,7 @@ def _groups(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
     return problems
 
 
-@RULES.over("corpus")
+@RULES.rule("corpus")
 def _weights(corpus: CorpusConfig) -> list[Problem]:
     """Within a group either every source has a weight or none, and only what is trained on can have one."""
     problems = []
@@ -197,7 +197,7 @@ def _weights(corpus: CorpusConfig) -> list[Problem]:
     return problems
 
 
-@RULES.over("work")
+@RULES.rule("work")
 def _work(work: WorkConfig) -> list[Problem]:
     problems = []
     shard = re.fullmatch(r"(0|[1-9][0-9]{0,6})/([1-9][0-9]{0,6})", work.shard)
@@ -218,7 +218,7 @@ def _work(work: WorkConfig) -> list[Problem]:
     return problems
 
 
-@RULES.over("look", "corpus")
+@RULES.rule("look", "corpus")
 def _look(look: LookConfig, corpus: CorpusConfig) -> list[Problem]:
     if look.source is None or look.source in corpus.sources:
         return []
@@ -227,7 +227,7 @@ def _look(look: LookConfig, corpus: CorpusConfig) -> list[Problem]:
     return [Problem("E-CFG-57", ("look.source",), text, f"write look.source={best}")]
 
 
-@RULES.over("retrieval")
+@RULES.rule("retrieval")
 def _retrieval(retrieval: RetrievalConfig) -> list[Problem]:
     problems = names("retrieval.sets", retrieval.sets)
     for name, chosen in retrieval.sets.items():
@@ -268,7 +268,7 @@ PREPARE = Root(
     command="data_prep",
     examples="work.workers=8, or group=choice, e.g. corpus=files",
     place="corpus.dir and corpus.name",
-    from_top=("corpus",),
+    global_groups=("corpus",),
     derive=own_sources,
 )
 

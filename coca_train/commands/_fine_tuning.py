@@ -26,19 +26,21 @@ def set_precision(a: Assembled, groups: Mapping[str, str], values: dict[str, Any
     if (run_dir := begun_run(values)) is not None:
         dtype = section(saved_settings(run_dir / "config.yaml"), "engine").get("dtype", "fp32")
     else:
-        dtype = "bf16" if (_here(section(values, "engine").get("device")) if bf16 is None else bf16) else "fp32"
+        dtype = (
+            "bf16" if (_computes_bf16(section(values, "engine").get("device")) if bf16 is None else bf16) else "fp32"
+        )
     a.tree["engine"] = a.tree["engine"] | {"dtype": dtype}
     a.places["engine.dtype"] = "start.path"
 
 
 @cache
-def _here(device: Any) -> bool:
+def _computes_bf16(device: Any) -> bool:
     import torch  # counts through NVML, without a CUDA context
 
     return bfloat16.on_gpus() if device != "cpu" and torch.cuda.device_count() else bfloat16.on_cpu()
 
 
-def said(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> str:
+def describe_changes(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> str:
     """The block CHANGED: what is otherwise than in the quickstart because of start.path, and the words that undo it."""
     values, usual = typed(), compose(settings.TRAIN, {}, (config_dir(),))
     path = section(values, "start").get("path")

@@ -21,7 +21,7 @@ LONGEST = 100  # characters of a folder's name that is made of what it holds
 FROM_START = "from_start"  # the choice of the group `model`
 
 
-def _bring(
+def _derive(
     a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]], bf16: bool | None = None
 ) -> None:
     """Bring the model of start.path for `model=from_start`, or where the command line chooses neither a model nor an
@@ -30,19 +30,19 @@ def _bring(
     bf16: whether the machine computes in it, where it is not this one.
     """
     settings.name_from_paths(a, groups, typed)
-    if a.choices.get("model") == FROM_START or (a.comes_along and "model" not in groups):
+    if a.choices.get("model") == FROM_START or (a.has_implied_choices and "model" not in groups):
         from coca_train.hub.from_start import bring  # torch, which help and most trainings need not wait for
 
         bring(a, groups, typed)
-    if a.comes_along:  # there is a start.path, and no experiment
+    if a.has_implied_choices:  # there is a start.path, and no experiment
         from coca_train.commands import _fine_tuning
 
         _fine_tuning.set_precision(a, groups, typed(), bf16)
-        a.notes.append(_fine_tuning.said(a, groups, typed))
+        a.notes.append(_fine_tuning.describe_changes(a, groups, typed))
     if settings.paths_given(a):
         from coca_train.commands import _from_text
 
-        _from_text.bring(a, typed)
+        _from_text.derive_data(a, typed)
 
 
 def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:
@@ -73,7 +73,7 @@ def short(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-TRAIN = replace(settings.TRAIN, derive=_bring)
+TRAIN = replace(settings.TRAIN, derive=_derive)
 
 
 def load(
@@ -81,5 +81,5 @@ def load(
 ) -> Loaded:
     """As settings.load. launch: also the rules about this machine and this launch. bf16: whether the machine that is
     meant computes in it; None: this one is meant."""
-    root = TRAIN if bf16 is None else replace(TRAIN, derive=partial(_bring, bf16=bf16))
+    root = TRAIN if bf16 is None else replace(TRAIN, derive=partial(_derive, bf16=bf16))
     return loading.load(assemble(root, overrides, config_dirs), launch)

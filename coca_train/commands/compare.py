@@ -26,7 +26,7 @@ from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
 from coca_train.schedule import resolve
-from coca_train.settings import TRAIN, folder_flags, of_training
+from coca_train.settings import TRAIN, folder_flags, is_training_override
 
 OURS = ("position=", "run.name=")
 PART = re.compile(r"(?:^|:)([^:@]*(?:@[^:@]*(?::[^:@]*)?)*)")  # a colon behind an @ is inside an option
@@ -94,7 +94,7 @@ def _rules(sections: dict[str, Any], launch: bool) -> list[Problem]:
             problems.append(Problem("E-CFG-31", (key,), f"{twice[0]} is there twice", "name each once"))
     if sections.get("runs") and (seeds := sections.get("seeds", 1)) > 1:
         text = f"runs are compared with the seeds they have, and {seeds} of each are trained of schemes only"
-        problems.append(Problem("E-CFG-31", ("seeds", "runs"), text, "leave seeds out"))
+        problems.append(Problem("E-CFG-31", ("seeds", "runs"), text, "omit seeds"))
     if sections.get("schemes") == [] and not sections.get("runs"):
         problems.append(Problem("E-CFG-31", ("schemes",), "one or more are needed", "schemes=rope,coca"))
     return problems
@@ -106,7 +106,7 @@ COMPARE = Root(
     check=_rules,
     command="coca_train compare",
     examples="schemes=rope,coca, or an override of a training, e.g. train.max_steps=2000",
-    beside=TRAIN.groups,
+    also_takes=TRAIN.groups,
 )
 
 
@@ -280,7 +280,7 @@ def _compare(loaded: Loaded, arguments: Arguments) -> int:
     command = arguments.again(COMPARE.command)
     if refused := [word for word in overrides if word.startswith(OURS)]:
         text = "compare sets this itself, per scheme"
-        raise UserError(f"E-CFG-31 command line {refused[0]}: {text}. Fix: leave it out")
+        raise UserError(f"E-CFG-31 command line {refused[0]}: {text}. Fix: omit it")
     if given.runs:
         names = [Path(run).name for run in given.runs]
         if len(set(names)) < len(names):
@@ -306,5 +306,5 @@ VERB = Verb(
     _compare,
     flags=(*FLAGS, "--config-dir"),
     goes_on="from the last checkpoint",
-    passes_on=of_training,
+    is_for_training=is_training_override,
 )

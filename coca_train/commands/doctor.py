@@ -1,12 +1,10 @@
 """Examine machines, network and disks before a run, rank by rank."""
 
-import sys
 from dataclasses import asdict
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.commands import main
 from coca_train.commands._training import load
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
@@ -14,7 +12,7 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime.errors import UserError
-from coca_train.settings import TRAIN, of_training
+from coca_train.settings import TRAIN, is_training_override
 
 USAGE = """\
 Is this machine, are these nodes fit for the run? Started as the training is, with the same words.
@@ -55,7 +53,7 @@ def _doctor(loaded: Loaded, arguments: Arguments) -> int:
 
     given = Effort(**asdict(loaded.config))
     training = load(arguments.overrides, arguments.config_dirs, launch=False)
-    training.tell()
+    training.log_notes()
     config = training.config
     problem = ""
     try:  # a launch that does not fit one rank is told by all, in the table
@@ -70,9 +68,6 @@ DOCTOR = Root(
     schema=DoctorConfig,
     command="coca_train doctor",
     examples="limit_s=120, or an override of a training, e.g. run.root=/shared/runs",
-    beside=TRAIN.groups,
+    also_takes=TRAIN.groups,
 )
-VERB = Verb(DOCTOR, USAGE, _doctor, flags=(*FLAGS, "--config-dir"), passes_on=of_training)
-
-if __name__ == "__main__":
-    sys.exit(main(["doctor", *sys.argv[1:]]))
+VERB = Verb(DOCTOR, USAGE, _doctor, flags=(*FLAGS, "--config-dir"), is_for_training=is_training_override)

@@ -1,6 +1,5 @@
-"""Let a trained model go on from a prompt."""
+"""Generate text from a trained model."""
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -8,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.commands import main
 from coca_train.config.command_line import Arguments
 from coca_train.config.fields import Text
 from coca_train.config.load import Loaded
@@ -76,12 +74,12 @@ class GenerateConfig:
 def _tokens(run: "TrainedRun", given: GenerateConfig) -> list[int]:
     """Those that begin it and its own. UserError where prompt and continuation leave more in the cache than this
     machine holds."""
-    from coca_train.config.sizes import of_cache
+    from coca_train.config.sizes import cache_fits
     from coca_train.evaluation.subject import begin_of, run_begins
 
     begins = given.begin == "auto" and run_begins(Path(given.run), run.tokenizer)
     tokens = [*begin_of(given.begin, begins, run.tokenizer), *run.tokenizer.encode(given.prompt)]
-    for problem in of_cache(run.loaded.config.model, len(tokens) + given.max_new_tokens):
+    for problem in cache_fits(run.loaded.config.model, len(tokens) + given.max_new_tokens):
         raise UserError(f"{problem.id} command line {problem.message}. Fix: {problem.fix}")
     return tokens
 
@@ -128,9 +126,6 @@ GENERATE = Root(
     schema=GenerateConfig,
     command="coca_train generate",
     examples="temperature=0.8",
-    beside=tuple(GROUPS),
+    also_takes=tuple(GROUPS),
 )
-VERB = Verb(GENERATE, USAGE, _generate, needs_words=True, passes_on=varies)
-
-if __name__ == "__main__":
-    sys.exit(main(["generate", *sys.argv[1:]]))
+VERB = Verb(GENERATE, USAGE, _generate, needs_words=True, is_for_training=varies)

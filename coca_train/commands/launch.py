@@ -1,13 +1,11 @@
 """Print a script that starts trainings: a Slurm job, what a cluster needs around it, all GPUs of this machine."""
 
-import sys
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.commands import main
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.root import Root
@@ -73,8 +71,5 @@ VERB = Verb(
     _print,
     foot="docs/operations.md says how a job ends and when it is queued again",
     needs_words=True,
-    written_out=lambda words: [word if "=" in word else f"script={word}" for word in words],
+    expand=lambda words: [word if "=" in word else f"script={word}" for word in words],
 )
-
-if __name__ == "__main__":
-    sys.exit(main(["launch", *sys.argv[1:]]))

@@ -1,6 +1,5 @@
 """Say what a run will cost, before it starts."""
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -8,14 +7,13 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.commands import main
 from coca_train.commands._training import load
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import FLAGS, Verb
-from coca_train.settings import TRAIN, of_training
+from coca_train.settings import TRAIN, is_training_override
 
 if TYPE_CHECKING:
     from coca_train.planning.outline import Outline
@@ -87,7 +85,7 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
     gpu = find(given.gpu)
     bf16 = None if gpu.kind == "cpu" else gpu_peak(gpu.device, "bf16", tf32=False) is not None
     training = load(arguments.overrides, arguments.config_dirs, launch=False, bf16=bf16)
-    training.tell()
+    training.log_notes()
     config = training.config
     cluster = Cluster(given.gpus, find("cpu") if config.engine.device == "cpu" else gpu, given.mfu)
     for stage in resolve(config):
@@ -113,9 +111,6 @@ PLAN = Root(
     schema=PlanConfig,
     command="coca_train plan",
     examples="gpus=8, or an override of a training, e.g. train.seq_len=8192",
-    beside=TRAIN.groups,
+    also_takes=TRAIN.groups,
 )
-VERB = Verb(PLAN, USAGE, _plan, flags=(*FLAGS, "--config-dir"), passes_on=of_training)
-
-if __name__ == "__main__":
-    sys.exit(main(["plan", *sys.argv[1:]]))
+VERB = Verb(PLAN, USAGE, _plan, flags=(*FLAGS, "--config-dir"), is_for_training=is_training_override)

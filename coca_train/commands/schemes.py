@@ -7,7 +7,6 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.commands import main
 from coca_train.config.command_line import Arguments
 from coca_train.config.fields import ChoiceOf
 from coca_train.config.load import Loaded
@@ -50,7 +49,7 @@ def _schemes(loaded: Loaded, arguments: Arguments) -> None:
     given: SchemesConfig = loaded.config
     one = known(given.scheme) if given.scheme else None
     if one and "--markdown" in arguments.flags:
-        raise UserError("E-CFG-02 command line --markdown: prints all schemes. Fix: leave out --markdown, or scheme=")
+        raise UserError("E-CFG-02 command line --markdown: prints all schemes. Fix: omit --markdown, or scheme=")
     if given.figures:
         from coca_train.planning.catalog.figures import write_figures
 
@@ -76,6 +75,3 @@ SCHEMES = Root(
     examples="scheme=alibi",
 )
 VERB = Verb(SCHEMES, USAGE, _schemes, flags=(*FLAGS, "--markdown"))
-
-if __name__ == "__main__":
-    sys.exit(main(["schemes", *sys.argv[1:]]))

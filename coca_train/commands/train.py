@@ -1,4 +1,4 @@
-"""Train a language model whose context reaches further than it was trained."""
+"""Train a language model whose context reaches further than it was trained on."""
 
 from coca_train.commands._training import TRAIN, remembered
 from coca_train.config.command_line import Arguments
@@ -7,7 +7,7 @@ from coca_train.config.verb import FLAGS, Reference, Verb
 from coca_train.runtime.silence import explained
 
 USAGE = """\
-Train a language model whose context reaches further than it was trained.
+Train a language model whose context reaches further than it was trained on.
 
   python -m coca_train                                    the quickstart: some minutes on two CPU cores
   python -m coca_train position=rope optim.lr=3e-4        another choice, another value

@@ -37,10 +37,10 @@ for _rule, *_sections in (
     (sizes.evaluation, "model", "train", "eval"),
     (sizes.steps, "train", "stages"),
 ):
-    TRAINING.over(*_sections)(_rule)
+    TRAINING.rule(*_sections)(_rule)
 
 
-@TRAINING.over("train", "engine", "world", about="launch")
+@TRAINING.rule("train", "engine", "world", about="launch")
 def batches(train: TrainConfig, engine: EngineConfig, world: World) -> Iterator[Problem]:
     """Processes come in groups that share a sequence, and the global batch divides among all groups."""
     shared = engine.sequence_parallel
@@ -58,7 +58,7 @@ def batches(train: TrainConfig, engine: EngineConfig, world: World) -> Iterator[
         yield Problem("E-CFG-19", ("train.global_batch_size",), text, fix)
 
 
-@TRAINING.over("model")
+@TRAINING.rule("model")
 def heads(model: ModelConfig) -> list[Problem]:
     """Heads divide the width, and query heads share key and value heads evenly."""
     wrong = []
@@ -87,14 +87,14 @@ def pattern(layers: LayersConfig) -> list[Problem]:
     return wrong
 
 
-@TRAINING.over("model", "position")
+@TRAINING.rule("model", "position")
 def scheme(model: ModelConfig, position: Any) -> list[Problem]:
     """What the position scheme has against the model."""
     found = position.problems(model) if hasattr(position, "problems") else []
     return [Problem("E-CFG-20", (key,), text, fix) for key, text, fix in found]
 
 
-@TRAINING.over("engine", "model", "train")
+@TRAINING.rule("engine", "model", "train")
 def slices(engine: EngineConfig, model: ModelConfig, train: TrainConfig) -> Iterator[Problem]:
     """Ranks that share a sequence cut its heads and its tokens evenly."""
     n = engine.sequence_parallel
@@ -110,7 +110,7 @@ def slices(engine: EngineConfig, model: ModelConfig, train: TrainConfig) -> Iter
             yield Problem("E-CFG-80", (SHARED, key), text, f"write {SHARED}={math.gcd(whole, n)}")
 
 
-@TRAINING.over("position", "data")
+@TRAINING.rule("position", "data")
 def recurrence(position: Any, data: DataConfig) -> Iterator[Problem]:
     """Segment recurrence: the memory is the text before, which the data must be as well."""
     if not getattr(position, "memory_len", 0):
@@ -125,7 +125,7 @@ def recurrence(position: Any, data: DataConfig) -> Iterator[Problem]:
         yield Problem("E-CFG-43", ("data.document_mask", "position.memory_len"), text, fix)
 
 
-@TRAINING.over("engine", "world", about="machine")
+@TRAINING.rule("engine", "world", about="machine")
 def device(engine: EngineConfig, world: World) -> Iterator[Problem]:
     """This machine has the GPUs that its processes need."""
     if engine.device == "cuda" and world.local_rank >= _gpus():
@@ -142,7 +142,7 @@ def _gpus() -> int:
     return torch.cuda.device_count()  # through NVML; no CUDA context is made
 
 
-@TRAINING.over("engine", "world", about="launch")
+@TRAINING.rule("engine", "world", about="launch")
 def engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
     """What an engine cannot do."""
     if engine.kind == "deepspeed" and engine.zero_stage == 0 and engine.dtype != "fp32":
@@ -165,7 +165,7 @@ def engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
         yield Problem("E-CFG-36", ("engine.kind",), text, "write engine=deepspeed, or start without torchrun")
 
 
-@TRAINING.over("stages")
+@TRAINING.rule("stages")
 def stages(stages: dict[str, StageConfig]) -> Iterator[Problem]:
     """There is a stage, and each keeps only what the one before it has."""
     if not stages:
@@ -183,7 +183,7 @@ def stages(stages: dict[str, StageConfig]) -> Iterator[Problem]:
         before = stage
 
 
-@TRAINING.over("stages", about="machine")
+@TRAINING.rule("stages", about="machine")
 def adapters(stages: dict[str, StageConfig]) -> Iterator[Problem]:
     """What makes adapters is installed; a trained run is read without it."""
     keys = [f"stages.{name}.lora.rank" for name, stage in stages.items() if stage.lora.rank is not None]
@@ -192,7 +192,7 @@ def adapters(stages: dict[str, StageConfig]) -> Iterator[Problem]:
         yield from (Problem("E-STG-18", (key,), text, "pip install peft") for key in keys)
 
 
-@TRAINING.over("tracking", about="machine")
+@TRAINING.rule("tracking", about="machine")
 def tracking(tracking: TrackingConfig) -> Iterator[Problem]:
     """What tracks is installed."""
     for name, wanted in {"tensorboard": tracking.tensorboard, "wandb": tracking.wandb != "disabled"}.items():
@@ -201,7 +201,7 @@ def tracking(tracking: TrackingConfig) -> Iterator[Problem]:
             yield Problem("E-CFG-37", (f"tracking.{name}",), text, f"pip install {name}")
 
 
-@TRAINING.over("optim")
+@TRAINING.rule("optim")
 def rates(optim: OptimConfig) -> Iterator[Problem]:
     """No rate lies above the peak."""
     for key in ("min_lr", "warmup_init_lr"):
@@ -210,7 +210,7 @@ def rates(optim: OptimConfig) -> Iterator[Problem]:
             yield Problem("E-CFG-23", (f"optim.{key}", "optim.lr"), "it lies above the peak learning rate", fix)
 
 
-@TRAINING.over("data")
+@TRAINING.rule("data")
 def sources(data: DataConfig) -> Iterator[Problem]:
     """Held-out text is not trained on, no text is two sources, and options of making data are about data made."""
     first: dict[str | None, str] = {}  # path -> the option that names it first
@@ -235,7 +235,7 @@ def sources(data: DataConfig) -> Iterator[Problem]:
             yield Problem("E-CFG-85", (f"data.{name}", "data.path"), text, "write data.path=<folder>, or omit it")
 
 
-@TRAINING.over("data", "train")
+@TRAINING.rule("data", "train")
 def packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
     """Packings go with the rest of the data section."""
     windows, long, often = data.packing == "windows", "data.upsample_from_tokens", "data.upsample_factor"
@@ -262,7 +262,7 @@ def packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
         yield Problem("E-CFG-61", (long, often), "no length is given to begin at", fix)
 
 
-@TRAINING.over("run", "data", "start")
+@TRAINING.rule("run", "data", "start")
 def places(run: RunConfig, data: DataConfig, start: StartConfig) -> Iterator[Problem]:
     """Paths are paths."""
     options = {"run.root": run.root, "data.dir": data.dir, "data.tokenizer": data.tokenizer}
@@ -273,7 +273,7 @@ def places(run: RunConfig, data: DataConfig, start: StartConfig) -> Iterator[Pro
     yield from paths(options | {key: path for key, path in given.items() if path is not None})
 
 
-@TRAINING.over("eval")
+@TRAINING.rule("eval")
 def extrapolation(eval: EvalConfig) -> Iterator[Problem]:
     """Choices that a finished run is tried with exist. Their options: settings.py, which knows the modules."""
     for key, group, example in (

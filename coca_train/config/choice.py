@@ -3,6 +3,7 @@
 Nothing here knows a scheme: the training's settings come as its `Root`.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -51,11 +52,15 @@ def option_problems(root: Root, option: str, sections: dict[str, Any], group: st
         words(group, text)
     except ValueError as error:
         return [Problem("E-CFG-16", (option,), f"{text}: {error}", f"write {option}=[{EXAMPLES[group]}]")]
-    a = assembled(root, sections, words(group, text))
-    a.tree, without_value = resolve(a.tree)
-    top = GROUPS[group].partition(".")[0]
-    _, mistyped = type_sections(root, {top: a.tree[top]}, a.examples)
-    name, prefix = text.partition("@")[0], re.escape(GROUPS[group])
+    name, *pairs = text.split("@")
+    above, _, axis = GROUPS[group].rpartition(".")
+    parent = section(sections, above) if above else sections
+    parent[axis] = exchanged(group, name, parent[axis])
+    examples = dict(leaves(parent[axis], GROUPS[group]))
+    parent[axis] |= {key: _value(value) for key, _, value in (pair.partition(":") for pair in pairs)}
+    tree, without_value = resolve(sections)
+    _, mistyped = type_sections(root, {above or axis: tree[above or axis]}, examples)
+    prefix = re.escape(GROUPS[group])
 
     def spelled(line: str) -> str:
         line = re.sub(rf"{prefix}\.(\w+)=([^,\s]+)", rf"{option}=[{name}@\1:\2]", line)
@@ -63,8 +68,15 @@ def option_problems(root: Root, option: str, sections: dict[str, Any], group: st
 
     return [
         Problem(each.id, (option,), f"{text}: {spelled(each.message)}", spelled(each.fix))
-        for each in [*a.problems, *without_value, *mistyped]
+        for each in [*without_value, *mistyped]
     ]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def assembled(root: Root, sections: dict[str, Any], overrides: Sequence[str]) -> Assembled:
@@ -94,6 +106,6 @@ def _choose(a: Assembled, scheme: str, group: str, name: str) -> list[Problem]:
     parent = section(a.tree, above) if above else a.tree
     if axis not in parent:
         text = f"the weights were trained with {scheme}, which has no {axis}"
-        return [Problem("E-CFG-33", (), text, f"leave {group} away", where)]
+        return [Problem("E-CFG-33", (), text, f"omit {group}", where)]
     parent[axis] = exchanged(group, name, parent[axis])
     return read(choices(group, (config_dir(),))[name], GROUPS[group], a.places)

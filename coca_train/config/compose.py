@@ -16,8 +16,8 @@ import yaml
 
 from coca_train.config.files import choices, shown, stamp
 from coca_train.config.messages import Problem, is_secret, show
-from coca_train.config.parts import fill, over
-from coca_train.config.places import nodes, place_of, read, stop
+from coca_train.config.parts import fill, merge
+from coca_train.config.places import fatal_error, nodes, place_of, read
 from coca_train.config.root import Root
 from coca_train.runtime import outside
 from coca_train.runtime.trees import copied, leaves, lookup, section
@@ -53,7 +53,7 @@ class Assembled:
     examples: dict[str, Any] = field(default_factory=dict)  # by dotted key, the values before overrides
     typed: dict[str, str] = field(default_factory=dict)  # by dotted key, the values of the command line, as typed
     overrides: list[str] = field(default_factory=list)  # the words of the command line
-    comes_along: bool = False  # whether choices came along with the words (`Root.implied`)
+    has_implied_choices: bool = False  # whether choices came along with the words (`Root.implied_choices`)
     notes: list[str] = field(default_factory=list)  # what differs from what files or words alone say
 
     def __post_init__(self) -> None:
@@ -93,9 +93,9 @@ def compose(root: Root, groups: Mapping[str, str], dirs: tuple[Path, ...]) -> As
         fill(root, a.tree, a.places)
         return a
     state = tuple((path, *stamp(path)) for path in _files_of(root, dirs))
-    base = _merge(root, root.name, tuple((g, o) for g, o in groups.items() if g in root.from_top), dirs, state)
+    base = _merge(root, root.name, tuple((g, o) for g, o in groups.items() if g in root.global_groups), dirs, state)
     a = Assembled(root, copied(base.tree), dict(base.choices), dict(base.places), list(base.problems))
-    typed = [group for group in groups if group not in root.from_top]
+    typed = [group for group in groups if group not in root.global_groups]
     for group in sorted(typed, key=lambda group: group.count("/")):  # position before its axes
         above, _, axis = group.rpartition("/")
         parent = section(a.tree, above.replace("/", ".")) if above else a.tree
@@ -105,13 +105,13 @@ def compose(root: Root, groups: Mapping[str, str], dirs: tuple[Path, ...]) -> As
         part = _merge(root, f"{group}/{groups[group]}", (), dirs, state)
         key, word = group.replace("/", "."), f"{group}={groups[group]}"
         a.chosen[key] = word
-        a.replaced += _replaced(a, base, group, word)
+        a.replaced += _replaced(a, base, group, word) if base.above else ()
         a.problems += part.problems
         a.choices = {g: o for g, o in a.choices.items() if not g.startswith(f"{group}/")} | part.choices
         a.choices[group] = groups[group]
         a.places = {each: place for each, place in a.places.items() if not _inside(each, key)} | part.places
         parent.pop(axis or group, None)
-        a.tree = over(a.tree, copied(part.tree), named={})
+        a.tree = merge(a.tree, copied(part.tree), named={})
     fill(root, a.tree, a.places)
     a.examples = dict(leaves(a.tree))
     return a
@@ -140,7 +140,7 @@ def _merge(root: Root, name: str, groups: tuple[tuple[str, str], ...], dirs: tup
     from coca_train.config.hydra_internals import merge_files
 
     # Hydra wants a plus where there is no default.
-    overrides = [f"{'+' if group in root.without_default else ''}{group}={option}" for group, option in groups]
+    overrides = [f"{'+' if group in root.optional_groups else ''}{group}={option}" for group, option in groups]
     try:
         merged = merge_files(dirs, name, overrides)
     except (HydraException, OmegaConfBaseException) as error:
@@ -148,17 +148,19 @@ def _merge(root: Root, name: str, groups: tuple[tuple[str, str], ...], dirs: tup
         for path in _files_of(root, dirs):  # Hydra sees no file where there is a pipe or a folder
             if any(path.match(f"{each}.yaml") for each in re.findall(r"'([\w/.-]+)'", text)):
                 nodes(path)
-        raise stop(Problem("E-CFG-15", (), show(text), "mend the defaults list", "configs")) from None
+        raise fatal_error(Problem("E-CFG-15", (), show(text), "mend the defaults list", "configs")) from None
     except yaml.MarkedYAMLError as error:  # what is YAML, and nothing that OmegaConf holds
         mark = error.problem_mark
         place = f"{shown(Path(mark.name))}:{mark.line + 1}" if mark else "configs"
-        raise stop(Problem("E-CFG-13", (), show(error.problem or str(error)), "write plain YAML", place)) from None
+        raise fatal_error(
+            Problem("E-CFG-13", (), show(error.problem or str(error)), "write plain YAML", place)
+        ) from None
     except ValueError as error:  # behind the errors above, which are such too
         line = re.search(r" in '(@.*)'$", str(error))  # a header that Hydra cannot read, of a file it does not name
         if line is None:
             raise
         text, fix = f"# {show(line[1])}: {show(str(error))}", "write # @package _global_ as the first line"
-        raise stop(Problem("E-CFG-15", (), text, fix, "configs")) from None
+        raise fatal_error(Problem("E-CFG-15", (), text, fix, "configs")) from None
     places, problems, above = {}, [], []
     for each, package in merged.files:  # the last place noted for a key is the one that counts
         file = next((folder / f"{each}.yaml" for folder in dirs if (folder / f"{each}.yaml").is_file()), None)

@@ -22,9 +22,9 @@ from coca_train.config.files import runs_in
 from coca_train.config.messages import ConfigError, Problem, is_secret, secret_fix
 from coca_train.config.overrides import apply, parse
 from coca_train.config.parts import fill, part_problems, shorten
-from coca_train.config.places import plain, read, stop
+from coca_train.config.places import fatal_error, plain, read
 from coca_train.config.root import Root
-from coca_train.config.strict import misplaced, type_sections, unknown
+from coca_train.config.strict import explain_unknown_key, find_misplaced, type_sections
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError
 from coca_train.runtime.trees import copied, leaves, lookup
@@ -56,7 +56,7 @@ class Loaded:
         """What a run directory keeps as config.yaml."""
         return f"format: {FORMAT}\n{self.yaml}"
 
-    def tell(self) -> None:
+    def log_notes(self) -> None:
         """Say its notes in the terminal, once."""
         for note in self.notes:
             dist.log(note)
@@ -67,16 +67,16 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
     Raises ConfigError for files that cannot be read."""
     dirs = root.dirs(config_dirs)
     parsed = parse(root, overrides, dirs)
-    implied = root.implied(parsed.groups, parsed.values)
+    implied = root.implied_choices(parsed.groups, parsed.values)
     a = compose(root, implied | parsed.groups, dirs)
     a.overrides = list(overrides)
-    a.comes_along = bool(implied)
-    if not implied:  # nobody asked for what comes along: it gives way without a word
+    a.has_implied_choices = bool(implied)
+    if a.replaced and not implied:  # nobody asked for what comes along: it gives way without a word
         a.notes += describe_replaced(a.replaced)
     a.problems = [*parsed.problems, *a.problems]
     if root.derive is not None:
         root.derive(a, parsed.groups, lambda: _with_values(a, parsed.values))
-    if root.staged and any("max_steps" in word for word in overrides):  # resolving takes time
+    if root.has_stages and any("max_steps" in word for word in overrides):  # resolving takes time
         a.notes += shorten(a.tree, a.places, parsed.values, _with_values(a, parsed.values))
     a.examples = dict(leaves(a.tree))
     # In the order typed: a later word wins over an earlier one, and may set inside what that one brought.
@@ -100,14 +100,14 @@ def load(a: Assembled, launch: bool = True) -> Loaded:
     launch: also the rules about this machine and this launch.
     """
     root, fields = a.root, fields_of(a.root.schema)
-    if wrong_level := misplaced(root, a.tree):
+    if wrong_level := find_misplaced(root, a.tree):
         a.problems += wrong_level
         raise ConfigError(a.problems, a.lines())
     written = a.tree
     a.tree, without_value = resolve(written)
     reported = {problem.keys[0] for problem in without_value}
     nowhere = [key for name in a.tree if name not in fields for key, _ in leaves(a.tree[name], name)]
-    mistakes = [unknown(root, key, a.examples) for key in nowhere if key not in reported]
+    mistakes = [explain_unknown_key(root, key, a.examples) for key in nowhere if key not in reported]
     for name in (name for name in fields if name not in a.tree):
         mistakes.append(Problem("E-CFG-11", (name,), "the section is missing", f"restore {name} in the defaults list"))
     ordered = {name: a.tree[name] for name in fields if name in a.tree}
@@ -121,7 +121,7 @@ def load(a: Assembled, launch: bool = True) -> Loaded:
     if not a.problems:
         config = root.schema(**typed)
         # Parts stand over the run's own sections: while those are wrong, so would be every part.
-        a.problems += part_problems(root, config, launch) if root.staged else []
+        a.problems += part_problems(root, config, launch) if root.has_stages else []
         if not a.problems:
             return Loaded(config, ordered, a.overrides, tuple(a.notes))
     raise ConfigError(a.problems, a.lines())
@@ -132,7 +132,7 @@ def load_saved(root: Root, path: Path) -> Loaded:
     places: dict[str, str] = {}
     if not path.is_file():
         fix = f"write {held[0]}" if (held := runs_in(path.parent)) else "give the directory of a run"
-        raise stop(Problem("E-CFG-15", (), "there is no such file", fix, str(path)))
+        raise fatal_error(Problem("E-CFG-15", (), "there is no such file", fix, str(path)))
     problems = read(path, "", places)
     tree = saved_settings(path)
     fill(root, tree, places)
@@ -143,7 +143,9 @@ def saved_settings(path: Path) -> dict[str, Any]:
     """Read a run's config.yaml as plain values. Raises ConfigError for no such file, CheckpointError E-CKP-31."""
     tree = plain(path)
     if not isinstance(tree, dict):
-        raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
+        raise fatal_error(
+            Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path))
+        )
     check_format(path, tree)
     return {key: value for key, value in tree.items() if key != "format"}
 

@@ -94,7 +94,7 @@ _SPECIAL_IDS = {"checkpoint.keep": "E-CFG-26", "checkpoint.save_every_steps": "E
 _BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "too_short", "too_long"}
 
 
-def mistyped(key: str, value: Any, needs: str, example: Any, kind: str, detail: str = "") -> Problem:
+def explain_type_error(key: str, value: Any, needs: str, example: Any, kind: str, detail: str = "") -> Problem:
     """A value of the wrong type or out of bounds. kind: pydantic's error type; needs: what is right, in words."""
     shape = "a number" if isinstance(value, float) else kind_of(value)
     write = f"write {key}={show(example)}" if example is not None else f"give {needs}"

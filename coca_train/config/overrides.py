@@ -11,7 +11,7 @@ from coca_train.config.compose import Assembled
 from coca_train.config.fields import options, spelling_of
 from coca_train.config.files import choices, folders_with
 from coca_train.config.messages import Problem, is_secret, show
-from coca_train.config.parts import over
+from coca_train.config.parts import merge
 from coca_train.config.places import DEEPEST
 from coca_train.config.root import Root
 
@@ -186,7 +186,7 @@ def apply(a: Assembled, override: "Override") -> list[Problem]:
     if not override.is_delete():
         value: Any = override.value()
         # Option by option, a section that names a choice too: at the command line all of a section is in sight.
-        node[name] = over(node.get(name), value, named={}) if isinstance(value, dict) else value
+        node[name] = merge(node.get(name), value, named={}) if isinstance(value, dict) else value
     elif name in node:
         del node[name]
     else:

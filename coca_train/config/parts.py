@@ -2,7 +2,7 @@
 take the place of others.
 
 What names another choice of a config group brings the values of that choice's file (`exchanged`); what names none
-changes single values, and leaves all others as they are (`over`). Sources, stages and kinds of layers are completed
+changes single values, and leaves all others as they are (`merge`). Sources, stages and kinds of layers are completed
 while everything is still plain values (`fill`). `stage_config` and `part_problems` put what a stage or a kind of layers
 holds over the run's own sections, and type only the sections in which it differs.
 """
@@ -60,7 +60,7 @@ def exchanged(group: str, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     return values | ({"theta": own["theta"]} if keeps_theta else {})
 
 
-def over(below: Any, above: Any, name: str = "", named: Mapping[str, str] = NAMED) -> Any:
+def merge(below: Any, above: Any, name: str = "", named: Mapping[str, str] = NAMED) -> Any:
     """`above` where it has a value, else `below`: sections are merged, all else is replaced.
 
     name: what the section is called. named: sections that are replaced too, when `above` names a choice. It is
@@ -72,7 +72,7 @@ def over(below: Any, above: Any, name: str = "", named: Mapping[str, str] = NAME
     # The same scheme is no exchange: `position: {scheme: rope, frequencies: …}` changes the frequencies of a rope.
     if tag in above and not (name == "position" and above[tag] == below.get(tag)):
         return above
-    merged = {key: over(below[key], part, key, named) if key in below else part for key, part in above.items()}
+    merged = {key: merge(below[key], part, key, named) if key in below else part for key, part in above.items()}
     return below | merged
 
 
@@ -83,7 +83,7 @@ def fill(root: Root, tree: dict[str, Any], places: dict[str, str]) -> None:
     a part is left as it is: typing reports it.
     """
     _fill_defaults(root, root.schema, tree, "", places)
-    if root.staged:
+    if root.has_stages:  # a stage may name a choice, a kind of layers too
         run = {key: section(tree, key) for key in ("position", "visibility")}
         kinds, stages = section(tree, "layers.kinds"), section(tree, "stages")
         for name, kind in kinds.items():
@@ -91,7 +91,7 @@ def fill(root: Root, tree: dict[str, Any], places: dict[str, str]) -> None:
         for stage_name, stage in stages.items():
             _fill_choices(f"stages.{stage_name}", stage, run, places)
             for name, kind in section(stage, "layers.kinds").items():
-                base = {key: over(part, section(kinds, f"{name}.{key}"), key) for key, part in run.items()}
+                base = {key: merge(part, section(kinds, f"{name}.{key}"), key) for key, part in run.items()}
                 _fill_choices(f"stages.{stage_name}.layers.kinds.{name}", kind, base, places)
 
 
@@ -127,7 +127,7 @@ def _fill_choices(where: str, part: Any, base: dict[str, Any], places: dict[str,
         if (path := choices(group, (config_dir(),)).get(str(chosen[tag]))) is not None:
             # Another scheme has weights of its own, and a theta of its own: the run's is kept for the run's scheme.
             values = exchanged(group, chosen[tag], {} if other_scheme else section(base, key))
-            chosen |= over(values, chosen)
+            chosen |= merge(values, chosen)
             _note(path, f"{where}.{key}", places)
 
 
@@ -146,7 +146,7 @@ def stage_config(root: Root, config: Config, name: str) -> tuple[Config, list[Pr
     """
     stage, problems = config.stages[name], []
     if changes := _changes(stage):
-        complete = over({key: asdict(getattr(config, key)) for key in changes}, changes)
+        complete = merge({key: asdict(getattr(config, key)) for key in changes}, changes)
         if sources := section(complete, "data.sources"):
             complete["data"]["sources"] = {key: part for key, part in sources.items() if part is not None}
         typed, problems = type_sections(root, complete, _examples(config))
@@ -166,15 +166,16 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
     for name, stage in config.stages.items():
         if stage.max_steps is not None and stage.tokens is not None:
             keys = (f"stages.{name}.max_steps", f"stages.{name}.tokens")
-            problems.append(Problem("E-STG-03", keys, "both say how long the stage is", "leave one of them away"))
+            problems.append(Problem("E-STG-03", keys, "both say how long the stage is", "omit one of them"))
         changes = _changes(stage)
-        if fixed := [key for key in FIXED if _within(key, changes)]:
+        if changes:
             text = "a stage cannot change this"
-            problems += [Problem("E-STG-04", (f"stages.{name}.{key}",), text, FIXED[key]) for key in fixed]
-            continue
-        if problem := _no_frequencies(changes, config.position, f"stages.{name}"):
-            problems.append(problem)
-            continue
+            fixed = [key for key in FIXED if _within(key, changes)]
+            refused = [Problem("E-STG-04", (f"stages.{name}.{key}",), text, FIXED[key]) for key in fixed]
+            refused += [] if refused else _no_frequencies(changes, config.position, f"stages.{name}")
+            if refused:
+                problems += refused
+                continue
         complete, wrong = stage_config(root, config, name)
         # Rules see what is right by itself; of a section that is wrong `complete` has the run's.
         right = vars(complete).keys() - {problem.keys[0].partition(".")[0] for problem in wrong} - {"stages"}
@@ -212,24 +213,24 @@ def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:
     kind = config.layers.kinds[name]
     changes = {"position": kind.position, "visibility": kind.visibility, "model": {"logit_scale": kind.logit_scale}}
     run = {key: asdict(getattr(config, key)) for key in changes}
-    if problem := _no_frequencies(changes, config.position, f"layers.kinds.{name}"):
-        return [problem]
-    typed, problems = type_sections(root, over(run, changes), _examples(config))
+    if problems := _no_frequencies(changes, config.position, f"layers.kinds.{name}"):
+        return problems
+    typed, problems = type_sections(root, merge(run, changes), _examples(config))
     problems = problems or root.check(typed, False)
     words = f"in layers of the kind {name}: "
     return [_of_part(each, changes, run, f"layers.kinds.{name}", words, {}) for each in problems]
 
 
-def _no_frequencies(part: dict[str, Any], position: Any, place: str) -> Problem | None:
+def _no_frequencies(part: dict[str, Any], position: Any, place: str) -> list[Problem]:
     """Frequencies of a part whose scheme has none, as one problem: each of their options would be one.
 
     position: of the run. place: of the part."""
     own = section(part, "position")
     if "frequencies" not in own or "scheme" in own or hasattr(position, "frequencies"):
-        return None
+        return []
     key = f"{place}.position.frequencies"
     keys, text = (key, "position.scheme"), f"{position.scheme} has no frequencies that could be others here"
-    return Problem("E-CFG-33", keys, text, f"choose position=rope, or write ~{key}")
+    return [Problem("E-CFG-33", keys, text, f"choose position=rope, or write ~{key}")]
 
 
 def _of_part(problem: Problem, part: Any, run: Any, place: str, words: str, names: dict[str, str]) -> Problem:

@@ -15,6 +15,7 @@ import yaml
 from coca_train.config.files import shown, stamp
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.runtime import outside
+from coca_train.runtime.trees import copied
 
 MAX_BYTES = 1_000_000
 DEEPEST = 50  # sections inside sections; ours have six
@@ -30,7 +31,7 @@ def place_of(key: str, places: Mapping[str, str]) -> str:
     return places.get(key, "")
 
 
-def stop(problem: Problem) -> ConfigError:
+def fatal_error(problem: Problem) -> ConfigError:
     """An error that leaves nothing more to check."""
     return ConfigError([problem], [f"{problem.id} {problem.place}: {problem.message}. Fix: {problem.fix}"])
 
@@ -50,22 +51,22 @@ def _nodes(path: Path, state: tuple[int, int]) -> yaml.Node | None:
         root = yaml.compose(text, Loader=_Loader)
     except UnicodeDecodeError as error:
         text = f"not UTF-8 (byte {error.start})"
-        raise stop(Problem("E-CFG-15", (), text, "save the file as UTF-8", place)) from None
+        raise fatal_error(Problem("E-CFG-15", (), text, "save the file as UTF-8", place)) from None
     except OSError as error:
         if error.errno == errno.EFBIG:
             problem = Problem("E-CFG-14", (), "the file is larger than 1 MB", "keep data out of configs", place)
         else:
             problem = Problem("E-CFG-15", (), f"cannot be read: {error.strerror}", "give a readable file", place)
-        raise stop(problem) from None
+        raise fatal_error(problem) from None
     except (yaml.MarkedYAMLError, yaml.reader.ReaderError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place
         text = f"this is not YAML: {show(getattr(error, 'problem', None) or str(error))}"
-        raise stop(Problem("E-CFG-13", (), text, "indent with spaces, close what is open", line)) from None
+        raise fatal_error(Problem("E-CFG-13", (), text, "indent with spaces, close what is open", line)) from None
     if root is not None and not isinstance(root, yaml.MappingNode):
         what = show(root.value) if isinstance(root, yaml.ScalarNode) else "a list"
         text = f"holds {what}, and no options"
-        raise stop(Problem("E-CFG-13", (), text, "write lines of the form key: value", place))
+        raise fatal_error(Problem("E-CFG-13", (), text, "write lines of the form key: value", place))
     _check_keys(root, place)
     return root
 
@@ -79,10 +80,10 @@ def _check_keys(node: yaml.Node | None, place: str) -> None:
             line, name = key.start_mark.line + 1, str(key.value)
             if key.tag == "tag:yaml.org,2002:null":
                 fix = "write the name of an option"
-                raise stop(Problem("E-CFG-13", (), "a key without a name", fix, f"{place}:{line}"))
+                raise fatal_error(Problem("E-CFG-13", (), "a key without a name", fix, f"{place}:{line}"))
             if name in lines:
                 text = f"the key {show(name)} stands twice, in lines {lines[name]} and {line}"
-                raise stop(Problem("E-CFG-03", (), text, "remove one of the two", f"{place}:{line}"))
+                raise fatal_error(Problem("E-CFG-03", (), text, "remove one of the two", f"{place}:{line}"))
             lines[name] = line
         _check_keys(value, place)
 
@@ -97,32 +98,39 @@ def _look_through(text: str, place: str) -> None:
             depth += 1
             if depth > DEEPEST:
                 message = f"sections are nested deeper than {DEEPEST} levels"
-                raise stop(Problem("E-CFG-14", (), message, "flatten the file", line))
+                raise fatal_error(Problem("E-CFG-14", (), message, "flatten the file", line))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         # Ten lines of nested aliases are gigabytes once they are expanded.
         if isinstance(event, yaml.AliasEvent):
             message = f"an alias, *{event.anchor}; aliases are not expanded here"
-            raise stop(Problem("E-CFG-14", (), message, "write the values out", line))
+            raise fatal_error(Problem("E-CFG-14", (), message, "write the values out", line))
         # Of what a tag makes of a value loaders do not agree, and what they raise is not always an error of YAML.
         if isinstance(event, yaml.NodeEvent) and (tag := getattr(event, "tag", None)) is not None:
             message = f"the tag {show(tag.replace('tag:yaml.org,2002:', '!!'))} before a value"
-            raise stop(Problem("E-CFG-13", (), message, "write the value alone", line))
+            raise fatal_error(Problem("E-CFG-13", (), message, "write the value alone", line))
         if isinstance(event, yaml.ScalarEvent) and not event.style and _TOO_LONG.fullmatch(event.value):
             message = f"a number of {len(event.value):,} digits"
-            raise stop(Problem("E-CFG-14", (), message, f"write at most {MOST_DIGITS} digits", line))
+            raise fatal_error(Problem("E-CFG-14", (), message, f"write at most {MOST_DIGITS} digits", line))
 
 
 def plain(path: Path) -> Any:
-    """The values of a file, by the quick loader where there is one, after the checks of `nodes`."""
+    """Return the values of a file, by the quick loader where there is one, after the checks of `nodes`."""
+    return copied(_plain(path, stamp(path)))
+
+
+@lru_cache(maxsize=1024)
+def _plain(path: Path, state: tuple[int, int]) -> Any:
     nodes(path)
     try:
         return yaml.load(outside.read_text(path, MAX_BYTES), Loader=_Loader)  # noqa: S506 (a safe one)
     except yaml.MarkedYAMLError as error:  # a key that is a list, a date that is none
         line = f"{shown(path)}:{error.problem_mark.line + 1}" if error.problem_mark else shown(path)
-        raise stop(Problem("E-CFG-13", (), show(error.problem or str(error)), "write plain YAML", line)) from None
+        raise fatal_error(
+            Problem("E-CFG-13", (), show(error.problem or str(error)), "write plain YAML", line)
+        ) from None
     except ValueError as error:
-        raise stop(Problem("E-CFG-13", (), show(str(error)), "write plain YAML", shown(path))) from None
+        raise fatal_error(Problem("E-CFG-13", (), show(str(error)), "write plain YAML", shown(path))) from None
 
 
 def read(path: Path, package: str, places: dict[str, str]) -> list[Problem]:

@@ -20,17 +20,17 @@ class Root:
     groups: tuple[str, ...] = ()  # config groups: folders below configs/<folder>
     check: Callable[[dict[str, Any], bool], list[Problem]] = lambda sections, launch: []  # -> what rules find
     place: str = ""  # what decides where results go
-    without_default: tuple[str, ...] = ()  # groups of which nothing is chosen in the top file
-    from_top: tuple[str, ...] = ()  # groups whose files are `@package _global_`
+    optional_groups: tuple[str, ...] = ()  # groups of which nothing is chosen in the top file
+    global_groups: tuple[str, ...] = ()  # groups whose files are `@package _global_`
     # Sections typed by a module they name, dotted; the section's path is the group that chooses the module.
     registries: Mapping[str, Registry] = field(default_factory=dict)
     folder: str = ""  # below configs, where top file and groups are
-    beside: tuple[str, ...] = ()  # what its command takes besides, for suggestions
+    also_takes: tuple[str, ...] = ()  # what its command takes besides, for suggestions
     swept: bool = False  # its command takes --multirun
-    staged: bool = False  # it has stages and kinds of layers (parts.py)
+    has_stages: bool = False  # it has stages and kinds of layers (parts.py)
     # Choices that come along with what the command line says, where it does not choose itself: (its choices, its values
     # as `overrides.Parsed` has them).
-    implied: Callable[[Mapping[str, str], Sequence[Any]], dict[str, str]] = lambda groups, values: {}
+    implied_choices: Callable[[Mapping[str, str], Sequence[Any]], dict[str, str]] = lambda groups, values: {}
     # Puts into an assembled configuration what is known of it elsewhere, below the command line: (assembled, choices
     # of the command line, the tree as all of the command line has it, resolved when it is called).
     derive: Callable[[Any, Mapping[str, str], Callable[[], dict[str, Any]]], None] | None = None

@@ -37,7 +37,7 @@ class Rules:
     def __init__(self) -> None:
         self._rules: list[tuple[tuple[str, ...], Scope, Callable[..., Iterable[Problem]]]] = []
 
-    def over(self, *sections: str, about: Scope = "settings") -> Callable[[Function], Function]:
+    def rule(self, *sections: str, about: Scope = "settings") -> Callable[[Function], Function]:
         """Register a function as a rule over these sections, which it takes in this order."""
 
         def register(function: Function) -> Function:

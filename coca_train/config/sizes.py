@@ -76,7 +76,7 @@ def evaluation(model: ModelConfig, train: TrainConfig, eval: EvalConfig) -> Iter
         yield Problem("E-CFG-72", ("eval.sample_tokens",), text, "write eval.sample_tokens=64")
 
 
-def of_cache(model: ModelConfig, n_tokens: int) -> Iterator[Problem]:
+def cache_fits(model: ModelConfig, n_tokens: int) -> Iterator[Problem]:
     """Keys and values of a text that this machine's memory has no room for."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if (needed := n_tokens * _cached_bytes(model)) > total:

@@ -36,11 +36,10 @@ class Reference:
 class Verb:
     """A command.
 
-    run: does it, with its configuration and the words that are for the training's (`passes_on`). usage, foot: how help
-    begins and ends. goes_on: where the same command goes on after an interrupt. needs_words: without any, it shows its
-    help. written_out: makes overrides of short forms. remembered: the words and, before them, what an earlier command
-    line said and this one, with these folders of configs, leaves unsaid. answers: by flag, what is done in place of a
-    run.
+    run: does it, with its configuration and the words that `is_for_training` keeps for the training's. usage, foot: how
+    help begins and ends. goes_on: where the same command goes on after an interrupt. needs_words: without any, it shows
+    its help. expand: makes overrides of short forms. remembered: the words and, before them, what an earlier command
+    line said and this one, with these folders of configs, leaves unsaid. answers: by flag, what is done instead.
     """
 
     root: Root
@@ -50,8 +49,8 @@ class Verb:
     flags: tuple[str, ...] = FLAGS
     goes_on: str = "from the beginning"
     needs_words: bool = False
-    passes_on: Callable[[str], bool] = lambda word: False
-    written_out: Callable[[Sequence[str]], list[str]] = list
+    is_for_training: Callable[[str], bool] = lambda word: False
+    expand: Callable[[Sequence[str]], list[str]] = list
     remembered: Callable[[list[str], tuple[Path, ...]], list[str]] = lambda words, dirs: words
     reference: Reference | None = None
     answers: Mapping[str, Callable[[Arguments], int]] = field(default_factory=dict)
@@ -60,9 +59,9 @@ class Verb:
         """Answer a command line. Raises UserError."""
         arguments = read_arguments(argv, self.flags)
         dirs = arguments.config_dirs if self.root.groups else ()
-        # Its own options before what passes_on says: `compare run.root=x` is about its own run.root.
-        own, words = {option.key for option in options(self.root)}, self.written_out(arguments.overrides)
-        others = [word for word in words if word.partition("=")[0] not in own and self.passes_on(word)]
+        # Its own options before what is_for_training says: `compare run.root=x` is about its own run.root.
+        own, words = {option.key for option in options(self.root)}, self.expand(arguments.overrides)
+        others = [word for word in words if word.partition("=")[0] not in own and self.is_for_training(word)]
         words = [word for word in words if word not in others]
         if "--version" in arguments.flags:
             print(f"coca_train {__version__}")
@@ -75,7 +74,7 @@ class Verb:
         else:
             # What is only shown is not launched here: a recipe for many GPUs can be read on a laptop.
             loaded = load(assemble(self.root, self.remembered(words, dirs), dirs), launch=not arguments.cfg)
-            loaded.tell()
+            loaded.log_notes()
             if not arguments.cfg:
                 return self.run(loaded, replace(arguments, overrides=others))
             print(loaded.yaml, end="")

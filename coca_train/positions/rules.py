@@ -11,7 +11,7 @@ from coca_train.positions.layers import kinds
 from coca_train.runtime.errors import UserError
 
 
-@TRAINING.over("visibility", "position", "model")
+@TRAINING.rule("visibility", "position", "model")
 def visibility_fits(visibility: Any, position: Any, model: ModelConfig) -> list[Problem]:
     """Whether the visibility goes with the scheme."""
     from coca_train.positions import visibilities  # torch, which help does not wait for
@@ -22,7 +22,7 @@ def visibility_fits(visibility: Any, position: Any, model: ModelConfig) -> list[
     return [Problem("E-CFG-44", (key, "position.scheme"), text, fix) for key, text, fix in problems]
 
 
-@TRAINING.over("layers", "position", "visibility", "model")
+@TRAINING.rule("layers", "position", "visibility", "model")
 def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: ModelConfig) -> list[Problem]:
     """Whether the kinds of layers go together in one model. Each by itself: config/parts.py."""
     issues = pattern(layers)
@@ -44,7 +44,7 @@ def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: Mode
     return issues
 
 
-@TRAINING.over("engine", "layers", "position", "visibility", "model")
+@TRAINING.rule("engine", "layers", "position", "visibility", "model")
 def heads_shared(
     engine: EngineConfig, layers: LayersConfig, position: Any, visibility: Any, model: ModelConfig
 ) -> list[Problem]:
@@ -84,7 +84,7 @@ def _untrained(position: Any) -> Problem:
     return Problem("E-CFG-69", ("layers.pattern", "position.scheme"), text, fix)
 
 
-@TRAINING.over("visibility", "position", "layers", about="launch")
+@TRAINING.rule("visibility", "position", "layers", about="launch")
 def visibility_trains(visibility: Any, position: Any, layers: LayersConfig) -> list[Problem]:
     """What cannot be trained with; trained weights may be read in any way."""
     from coca_train.positions import visibilities

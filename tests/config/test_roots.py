@@ -47,8 +47,8 @@ MEAL = Root(
     command="kitchen",
     examples="table.salt=1, or group=choice, e.g. course=first",
     place="the stove",
-    without_default=("extra",),
-    from_top=("course", "extra"),
+    optional_groups=("extra",),
+    global_groups=("course", "extra"),
 )
 
 
@@ -119,7 +119,7 @@ def test_the_real_roots_know_nothing_of_each_other():
     assert "E-CFG-01 command line corpus=files: unknown key" in wrong(TRAIN, ["corpus=files"])
     assert "E-CFG-01 command line model=neox_tiny: unknown key" in wrong(PREPARE, ["model=neox_tiny"])
     assert "E-CFG-01 command line model.n_layers=2: unknown key" in wrong(PREPARE, ["model.n_layers=2"])
-    assert set(loading.assemble(TRAIN, []).choices) == set(TRAIN.groups) - set(TRAIN.without_default)
+    assert set(loading.assemble(TRAIN, []).choices) == set(TRAIN.groups) - set(TRAIN.optional_groups)
 
 
 FILES = "corpus.sources.text.files=[a.jsonl]"
