@@ -125,7 +125,7 @@ def markdown() -> str:
         "",
         "Made by `python -m data_prep --markdown`; do not edit.",
         "`python -m data_prep <verb> corpus=<choice> section.option=value`; values are those of `corpus=files`.",
-        "`<name>` is the name of a source or of a group. What a source does not say: `configs/corpus/_source.yaml`.",
+        "`<name>` is the name of a source or of a group.",
         "",
         "## Verbs",
         "",

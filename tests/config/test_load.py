@@ -2,14 +2,18 @@
 
 import os
 import re
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, asdict, is_dataclass, replace
 from functools import partial
+from typing import Any
 
 import pytest
 import yaml
 
+from coca_train.config.fields import fields_of
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import ConfigError
+from coca_train.config.schema import Config
+from coca_train.runtime.trees import leaves, section
 from coca_train.schedule import resolve
 from coca_train.settings import load, load_saved
 from coca_train.vary import vary
@@ -134,6 +138,20 @@ def test_a_saved_run_reads_back(tmp_path, words):
     saved = load_saved(tmp_path)
     assert (saved.config, saved.yaml) == (loaded.config, loaded.yaml)
     assert resolve(saved.config) == resolve(loaded.config)
+
+
+@pytest.mark.parametrize("group", ["model", "optim", "engine", "tracking", "eval", "data"])
+def test_a_choice_says_only_what_differs_from_the_schema(group):
+    """Every default stands in one place."""
+    defaults: dict[str, Any] = {}
+    kind = fields_of(Config)[group].annotation
+    for name, field in fields_of(kind).items():
+        default = field.get_default(call_default_factory=True)
+        defaults[name] = asdict(default) if is_dataclass(default) else default
+    for path in choices(group, (config_dir(),)).values():
+        for key, value in leaves(yaml.safe_load(path.read_text()) or {}):
+            *above, name = key.split(".")
+            assert section(defaults, above[0]).get(name, ...) != value if above else defaults.get(name) != value, path
 
 
 def test_packings_that_go_together():
