@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 from coca_train.config.choice import assembled
 from coca_train.config.load import load
-from coca_train.config.messages import Problem
+from coca_train.config.messages import Incompatible
 from coca_train.config.parts import LOGIT_SCALE
 from coca_train.config.parts import SECTIONS as SECTIONS_OF_STAGES
 from coca_train.config.places import fatal_error
@@ -18,13 +18,13 @@ from coca_train.settings import TRAIN
 
 
 def varies(word: str) -> bool:
-    """Whether a word of a command line is for `vary`: it is about visibility, position or logit scale."""
+    """Return whether a word of a command line is for `vary`: it is about visibility, position or logit scale."""
     key = word.partition("=")[0].lstrip("+~")
     return key.startswith(f"{LOGIT_SCALE}.") or key.replace("/", ".").split(".")[0] in ("visibility", "position")
 
 
 def vary(config: Config, overrides: list[str]) -> Config:
-    """The configuration of trained weights with another visibility, other frequencies or another logit scale.
+    """Return the configuration of trained weights with another visibility, frequencies or logit scale.
 
     A choice stands in place of the whole section, but for the base theta (config/exchange.py). Raises ConfigError
     with everything that is wrong.
@@ -40,6 +40,6 @@ def vary(config: Config, overrides: list[str]) -> Config:
 
         if text := exchange_problem(config.position.frequencies, varied.position.frequencies):
             raise fatal_error(
-                Problem("E-CFG-33", (), text, "choose other frequencies", "command line position/frequencies")
+                Incompatible("E-CFG-33", (), text, "choose other frequencies", "command line position/frequencies")
             )
     return replace(varied, stages=config.stages)

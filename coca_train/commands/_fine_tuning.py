@@ -19,8 +19,8 @@ Your own text: data.path=<folder of texts> (docs/data.md)"""
 
 
 def set_precision(a: Assembled, groups: Mapping[str, str], values: dict[str, Any], bf16: bool | None) -> None:
-    """bf16 where the machine computes in it; a run that has begun keeps what it has. values: the tree as the command
-    line has it. bf16: whether the machine does, where it is not this one."""
+    """Set bf16 where the machine computes in it; a run that has begun keeps what it has. values: the tree as the
+    command line has it. bf16: whether the machine does, where it is not this one."""
     if "engine" in groups:
         return
     if (run_dir := begun_run(values)) is not None:
@@ -41,7 +41,7 @@ def _computes_bf16(device: Any) -> bool:
 
 
 def describe_changes(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> str:
-    """The block CHANGED: what is otherwise than in the quickstart because of start.path, and the words that undo it."""
+    """Return the block CHANGED: what differs from the quickstart because of start.path, and the words that undo it."""
     values, usual = typed(), compose(settings.TRAIN, {}, (config_dir(),))
     path = section(values, "start").get("path")
     rows = list(_changed(a, groups, values, usual))

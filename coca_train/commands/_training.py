@@ -46,7 +46,7 @@ def _derive(
 
 
 def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:
-    """The words, and of a run that has begun those that gave it its stages, where these say nothing of stages.
+    """Return the words, preceded by those that gave a begun run its stages where these say nothing of stages.
 
     A schedule that was typed once is the run's: its next start goes on with it. What files say of stages may be edited,
     and is read anew.
@@ -69,7 +69,7 @@ def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:
 
 
 def short(name: str) -> str:
-    """A folder's name, no longer than LONGEST but for a digest, by which it differs from others that begin alike."""
+    """Shorten a folder's name to LONGEST characters and a digest, which tells it from others that begin alike."""
     return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 

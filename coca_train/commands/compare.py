@@ -118,7 +118,7 @@ class SchemeRun:
     words: list[str]
 
     def with_seed(self, number: int, overrides: list[str], config_dirs: tuple[Path, ...]) -> "SchemeRun":
-        """number: 1 is the training as it is without seeds."""
+        """Return the training with its seeds raised; number 1 is the training as it is without seeds."""
         if number == 1:
             return self
         first = load([*overrides, *self.words], config_dirs).config
@@ -171,7 +171,7 @@ def _known(key: str, name: str, offered: Iterable[str]) -> None:
 
 
 def train_all(schemes: list[SchemeRun], root: str, overrides: list[str], config_dirs: tuple[Path, ...]) -> int:
-    """Train what is not finished; 0, or the exit code of the first training that failed."""
+    """Train what is not finished. Returns 0, or the exit code of the first training that failed."""
     refuse_torchrun(": a comparison", "train each scheme with torchrun, then compare them with runs=…")
     jobs = {}
     for item in schemes:
@@ -219,7 +219,7 @@ def _check_source(run_dir: Path, loaded: Loaded) -> None:
 
 
 def finished(run_dir: Path, loaded: Loaded) -> bool:
-    """Whether this very configuration has been trained to its last step and its report."""
+    """Return whether this very configuration has been trained to its last step and its report."""
     from coca_train.training.ending import FORMAT, is_finished
 
     config = run_dir / "config.yaml"
@@ -230,7 +230,7 @@ def finished(run_dir: Path, loaded: Loaded) -> bool:
 
 
 def place(root: Path, models: Sequence[str]) -> Path:
-    """Where a comparison of these models lies: by what was compared, so that another one does not overwrite it."""
+    """Return the folder of a comparison, named by what was compared, so that another one does not overwrite it."""
     return root / "comparisons" / short("-vs-".join(models))
 
 

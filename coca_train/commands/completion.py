@@ -87,7 +87,7 @@ class _Completion(Verb):
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last of these words of a command line can become; an option that wants a value ends with `=`."""
+    """Return what the last of these words can become; an option that wants a value ends with `=`."""
     *before, word = words
     offered = [] if before else list(verbs())
     name = before.pop(0) if before and before[0] in verbs() else DEFAULT

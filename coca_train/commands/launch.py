@@ -45,7 +45,7 @@ class LaunchConfig:
 
 
 def folder() -> Path:
-    """The scripts: inside the installed package, or beside it in a source checkout."""
+    """Return the folder of the scripts: inside the installed package, or next to it in a source checkout."""
     here = Path(__file__).resolve()
     for place in (here.parents[1] / "launch_scripts", here.parents[2] / "launch"):
         if (place / "local.sh").is_file():

@@ -11,7 +11,7 @@ from typing import Any
 from coca_train.config.compose import Assembled
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import resolve
-from coca_train.config.messages import Problem
+from coca_train.config.messages import Incompatible, Problem
 from coca_train.config.overrides import apply, parse, place, wrong
 from coca_train.config.parts import GROUPS, LOGIT_SCALE, exchanged
 from coca_train.config.places import read
@@ -30,7 +30,7 @@ EXAMPLES = {
 
 
 def words(group: str, text: str) -> list[str]:
-    """A choice of `group` (of SECTIONS) with its options, `dynamic_ntk@alpha:4`, as words of a command line.
+    """Return a choice of `group` (of SECTIONS) with its options, `dynamic_ntk@alpha:4`, as words of a command line.
 
     The one spelling wherever other settings are listed to be tried: of a grid, of a training's own report and probes,
     of `compare`. Raises ValueError where it is written otherwise.
@@ -44,7 +44,7 @@ def words(group: str, text: str) -> list[str]:
 
 
 def option_problems(root: Root, option: str, sections: dict[str, Any], group: str, text: str) -> list[Problem]:
-    """What is wrong with a choice of `group` and its options as the list `option` has them, the choice being there.
+    """Return what is wrong with the options of an existing choice of `group`, as the list `option` has them.
 
     sections: a training's, as plain values. Whether the weights can have the choice is another matter (`vary`).
     """
@@ -80,7 +80,7 @@ def _value(text: str) -> Any:
 
 
 def assembled(root: Root, sections: dict[str, Any], overrides: Sequence[str]) -> Assembled:
-    """Trained settings with other choices and options in them, unchecked. sections: as plain values."""
+    """Put other choices and options into trained settings, unchecked. sections: as plain values."""
     a, parsed = Assembled(root, sections), parse(root, list(overrides), (config_dir(),))
     a.problems += parsed.problems
     scheme = section(a.tree, "position").get("scheme", "")
@@ -106,6 +106,6 @@ def _choose(a: Assembled, scheme: str, group: str, name: str) -> list[Problem]:
     parent = section(a.tree, above) if above else a.tree
     if axis not in parent:
         text = f"the weights were trained with {scheme}, which has no {axis}"
-        return [Problem("E-CFG-33", (), text, f"omit {group}", where)]
+        return [Incompatible("E-CFG-33", (), text, f"omit {group}", where)]
     parent[axis] = exchanged(group, name, parent[axis])
     return read(choices(group, (config_dir(),))[name], GROUPS[group], a.places)

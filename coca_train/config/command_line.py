@@ -23,7 +23,7 @@ class Arguments:
     cfg: str = ""
 
     def again(self, command: str) -> str:
-        """How to run it again. command: python -m <command>."""
+        """Return the command that runs it again. command: python -m <command>."""
         return f"python -m {command} {shlex.join(self.words)}".rstrip()
 
 
@@ -41,7 +41,7 @@ WITH_VALUE = {"--cfg": "--cfg job", "-c": "--cfg job", "--config-dir": "--config
 
 
 def without_launcher_flags(argv: list[str]) -> list[str]:
-    """The words of the user; the rank that a launcher adds goes where torchrun puts it."""
+    """Return the words of the user; the rank that a launcher adds goes where torchrun puts it."""
     words, rest = [], list(argv)
     while rest:
         word = rest.pop(0)

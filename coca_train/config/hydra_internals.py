@@ -29,7 +29,7 @@ CHECKED = "1.3"  # internals may change with any other
 
 
 def require(version: str) -> None:
-    """UserError when this is a version of hydra-core whose internals nobody has looked at."""
+    """Raise UserError for a version of hydra-core whose internals nobody has looked at."""
     if ".".join(version.split(".")[:2]) != CHECKED:
         raise UserError(
             f"E-CFG-65 hydra-core {version}: coca_train reads parts of Hydra {CHECKED} that other versions may have "
@@ -91,7 +91,7 @@ def _n_values(override: Any) -> int:
 
 
 def split_sweep(overrides: list[str]) -> list[list[str]]:
-    """The jobs of a sweep, by Hydra's own sweeper: one list of overrides each."""
+    """Return the jobs of a sweep, split by Hydra's own sweeper: one list of overrides each."""
     parser = OverridesParser.create()
     parsed = [parser.parse_override(raw) for raw in overrides]
     if (n := math.prod(map(_n_values, parsed))) > MOST_POINTS:

@@ -57,14 +57,14 @@ class Loaded:
         return f"format: {FORMAT}\n{self.yaml}"
 
     def log_notes(self) -> None:
-        """Say its notes in the terminal, once."""
+        """Print its notes in the terminal."""
         for note in self.notes:
             dist.log(note)
 
 
 def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled:
-    """Files, choices and overrides as one plain tree. config_dirs: further folders with experiments and group choices.
-    Raises ConfigError for files that cannot be read."""
+    """Compose files, choices and overrides into one plain tree. config_dirs: further folders with experiments and group
+    choices. Raises ConfigError for files that cannot be read."""
     dirs = root.dirs(config_dirs)
     parsed = parse(root, overrides, dirs)
     implied = root.implied_choices(parsed.groups, parsed.values)
@@ -128,7 +128,7 @@ def load(a: Assembled, launch: bool = True) -> Loaded:
 
 
 def load_saved(root: Root, path: Path) -> Loaded:
-    """A configuration that was saved as one file, through the same checks as a new one."""
+    """Load a configuration that was saved as one file, through the same checks as a new one."""
     places: dict[str, str] = {}
     if not path.is_file():
         fix = f"write {held[0]}" if (held := runs_in(path.parent)) else "give the directory of a run"
@@ -169,7 +169,7 @@ class _WrongError(Exception):
 
 
 def resolve(tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """A copy of `tree` without interpolations, and what is wrong with them; secrets, and values that are missing."""
+    """Return a copy of `tree` without interpolations, and what is wrong: interpolations, secrets, missing values."""
     problems: list[Problem] = []
 
     def copy(value: Any, key: str) -> Any:

@@ -32,18 +32,18 @@ class Parsed:
 
 
 def place(raw: str) -> str:
-    """How messages name an override, without the secret it may hold."""
+    """Return how messages name an override, without the secret it may hold."""
     return f"command line {redacted(raw)}"
 
 
 def redacted(raw: str) -> str:
-    """An override on one line, without the secret it may hold."""
+    """Return an override on one line, without the secret it may hold."""
     key, equals, value = raw.partition("=")
     return f"{show(key)}{equals}{'***' if is_secret(key.strip(), value) else show(value)}"
 
 
 def wrong(raw: str, message: str, fix: str, id: str = "E-CFG-16") -> Problem:
-    """A problem of an override as such."""
+    """Return a problem of an override as such."""
     return Problem(id, (), message, fix, place(raw))
 
 

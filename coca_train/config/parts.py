@@ -46,7 +46,7 @@ FIXED = {
 
 
 def exchanged(group: str, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the choice `name` where the section `own` stood. KeyError when there is no such choice.
+    """Return the values of the choice `name` in place of the section `own`. KeyError when there is no such choice.
 
     The file replaces the whole section, but for the base theta: it belongs to the weights, and stays. Only a choice
     that is not named after its module (code_llama) is there for its base, and brings it.
@@ -61,7 +61,7 @@ def exchanged(group: str, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge(below: Any, above: Any, name: str = "", named: Mapping[str, str] = NAMED) -> Any:
-    """`above` where it has a value, else `below`: sections are merged, all else is replaced.
+    """Merge settings: `above` where it has a value, else `below`. Sections are merged, all else is replaced.
 
     name: what the section is called. named: sections that are replaced too, when `above` names a choice. It is
     complete by then (parts.py:fill), and an option of the choice below would be foreign to it.
@@ -140,7 +140,7 @@ def _note(path: Path, key: str, places: dict[str, str]) -> None:
 
 
 def stage_config(root: Root, config: Config, name: str) -> tuple[Config, list[Problem]]:
-    """A run's configuration as it holds in one of its stages, and what is wrong with the sections that differ.
+    """Return a run's configuration in one of its stages, and what is wrong with the sections that differ.
 
     train.max_steps is the length of the stage [optimizer steps]; tokens are rounded up to whole steps.
     """
@@ -158,7 +158,7 @@ def stage_config(root: Root, config: Config, name: str) -> tuple[Config, list[Pr
 
 
 def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
-    """What is wrong in the stages and the kinds of layers of a run whose own sections are right."""
+    """Return what is wrong in the stages and kinds of layers of a run whose own sections are right."""
     if problems := [each for name in config.layers.kinds for each in _kind_problems(root, config, name)]:
         return problems
     if problems := _unknown_sources(config):
@@ -245,7 +245,7 @@ def _of_part(problem: Problem, part: Any, run: Any, place: str, words: str, name
         own = _within(key, part) or (_within(parent, part) and not _within(parent, run))
         keys.append(names.get(key) or (f"{place}.{key.removeprefix('model.')}" if own else key))
         fix = fix.replace(f"{key}=", f"{keys[-1]}=")
-    return Problem(problem.id, tuple(keys), f"{words}{problem.message}", fix, problem.place)
+    return replace(problem, keys=tuple(keys), message=f"{words}{problem.message}", fix=fix)
 
 
 def _within(key: str, tree: Any) -> bool:

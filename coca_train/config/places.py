@@ -25,19 +25,19 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def place_of(key: str, places: Mapping[str, str]) -> str:
-    """Where a key was set, or the innermost section around it that was set as a whole; empty: nowhere."""
+    """Return where a key was set, or the innermost section around it that was set as a whole; empty: nowhere."""
     while key and key not in places:
         key = key.rpartition(".")[0]
     return places.get(key, "")
 
 
 def fatal_error(problem: Problem) -> ConfigError:
-    """An error that leaves nothing more to check."""
+    """Return an error that leaves nothing more to check."""
     return ConfigError([problem], [f"{problem.id} {problem.place}: {problem.message}. Fix: {problem.fix}"])
 
 
 def nodes(path: Path) -> yaml.Node | None:
-    """The YAML nodes of a file, after the checks that must come before anybody expands it. Not to be changed."""
+    """Return the YAML nodes of a file, after the checks that must come before anybody expands it. Read only."""
     return _nodes(path, stamp(path))
 
 

@@ -37,14 +37,14 @@ class Root:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Options that name a module -> the group that chooses it; they are never set by themselves."""
+        """Return options that name a module -> the group that chooses it; they are never set by themselves."""
         return {f"{key}.{registry.tag}": key.replace(".", "/") for key, registry in self.registries.items()}
 
     def registry(self, key: str) -> Registry | None:
-        """Of the innermost section typed by a module that the option at a dotted key lies in."""
+        """Return the registry of the innermost section around a dotted key that a module types."""
         sections = [section for section in self.registries if key.startswith(f"{section}.")]
         return self.registries[max(sections, key=len)] if sections else None
 
     def dirs(self, more: tuple[Path, ...] = ()) -> tuple[Path, ...]:
-        """Folders with the files of this configuration: ours, then others."""
+        """Return the folders with the files of this configuration: ours, then others."""
         return (config_dir() / self.folder, *more)

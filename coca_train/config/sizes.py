@@ -19,7 +19,7 @@ EXAMPLES = {"vocab_size": 32000, "d_model": 4096, "d_ff": 16384, "n_heads": 32, 
 
 
 def n_parameters(model: ModelConfig) -> int:
-    """At least so many: matrices alone; without the embedding where its rows are the tokenizer's."""
+    """Count at least so many parameters: matrices alone; without the embedding where its rows are the tokenizer's."""
     head_dim = model.head_dim or -(-model.d_model // model.n_heads)
     attention = 2 * model.d_model * head_dim * (model.n_heads + (model.n_kv_heads or model.n_heads))
     feed_forward = (3 if model.activation == "swiglu" else 2) * model.d_model * model.d_ff
@@ -28,7 +28,7 @@ def n_parameters(model: ModelConfig) -> int:
 
 
 def weights(model: ModelConfig) -> list[Problem]:
-    """Of a model that no cluster holds in half precision."""
+    """Refuse a model that no cluster holds in half precision."""
     if (needed := 2 * (n := n_parameters(model))) <= CLUSTER_BYTES:
         return []
     key, value = _most_unusual(model)
@@ -43,7 +43,7 @@ def _most_unusual(model: ModelConfig) -> tuple[str, int]:
 
 
 def window(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
-    """The hidden states of one layer, which one device holds."""
+    """Refuse hidden states of one layer that no device holds."""
     each = BYTES[engine.dtype] * model.d_model
     rows, length = train.micro_batch_size, train.seq_len
     if (needed := rows * length * each) > DEVICE_BYTES and not weights(model):
@@ -59,7 +59,7 @@ def window(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iter
 
 
 def evaluation(model: ModelConfig, train: TrainConfig, eval: EvalConfig) -> Iterator[Problem]:
-    """The longest window of the report, and the keys and values that its sample leaves in the cache."""
+    """Refuse windows of the report, and a cache of its sample, that no device holds."""
     if weights(model):  # told already
         return
     longest = max(eval.extrapolation.multiples) * train.seq_len
@@ -77,7 +77,7 @@ def evaluation(model: ModelConfig, train: TrainConfig, eval: EvalConfig) -> Iter
 
 
 def cache_fits(model: ModelConfig, n_tokens: int) -> Iterator[Problem]:
-    """Keys and values of a text that this machine's memory has no room for."""
+    """Refuse keys and values of a text that this machine's memory has no room for."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if (needed := n_tokens * _cached_bytes(model)) > total:
         text = f"max_new_tokens: keys and values of {n_tokens:,} tokens are {n_bytes(needed)}; this machine has less"
@@ -91,7 +91,7 @@ def _cached_bytes(model: ModelConfig) -> int:
 
 
 def steps(train: TrainConfig, stages: dict[str, StageConfig]) -> Iterator[Problem]:
-    """All stages together: a step has eight digits."""
+    """Refuse more steps, in all stages together, than eight digits can count."""
     in_tokens = train.seq_len * train.global_batch_size
     lengths = {
         name: stage.max_steps or (-(-stage.tokens // in_tokens) if stage.tokens else train.max_steps)
@@ -106,7 +106,7 @@ def steps(train: TrainConfig, stages: dict[str, StageConfig]) -> Iterator[Proble
 
 
 def schedule(train: TrainConfig, optim: OptimConfig) -> Iterator[Problem]:
-    """Of a stage: warm-up and cooldown fit into its length."""
+    """Refuse a warm-up and a cooldown that do not fit into a stage."""
     warmup, n_steps = optim.warmup_steps, train.max_steps
     if warmup >= n_steps:
         text, fix = (
@@ -121,12 +121,12 @@ def schedule(train: TrainConfig, optim: OptimConfig) -> Iterator[Problem]:
 
 
 def cooldown_steps(cooldown: float, max_steps: int) -> int:
-    """Steps of a wsd schedule in which the learning rate falls."""
+    """Return the steps of a wsd schedule in which the learning rate falls."""
     return max(1, round(cooldown * max_steps))
 
 
 def here(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
-    """What this machine has no room for when its CPU trains."""
+    """Refuse what this machine has no room for when its CPU trains."""
     total, each = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), BYTES[engine.dtype]
     has = f"this machine has {n_bytes(total)}, and trains on its CPU"
     if (needed := each * (n := n_parameters(model))) > total:

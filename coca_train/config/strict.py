@@ -129,7 +129,7 @@ def _example(needs: str) -> Any:
 
 
 def explain_unknown_key(root: Root, key: str, examples: Collection[str]) -> Problem:
-    """A key that nobody has, or that belongs to another scheme, scaling or visibility than the chosen one."""
+    """Explain a key that nobody has, or that belongs to another scheme, scaling or visibility than the chosen one."""
     key = _of_list(key)
     if owners := modules_with(root, key):
         return Problem("E-CFG-01", (key,), "the chosen one has no such option", f"choose {owners}, or omit it")
@@ -155,7 +155,7 @@ def _of_list(key: str) -> str:
 
 
 def find_misplaced(root: Root, tree: dict[str, Any]) -> list[Problem]:
-    """Files that set options from the top and do not say so in their first line, one problem each: all they set is one
+    """Find files that set options from the top and do not say so in their first line: all they set is one
     level too deep, and whatever else is wrong follows from that."""
     known = fields_of(root.schema)
     problems = []

@@ -81,14 +81,14 @@ class Verb:
         return 0
 
     def help_text(self, overrides: list[str], dirs: tuple[Path, ...] = ()) -> str:
-        """All choices and options, with the values that these overrides give them."""
+        """Return all choices and options, with the values that these overrides give them."""
         shown = assembled(self.root, overrides, dirs)
         choices = [*choice_lines(shown, dirs), ""] if self.root.groups else []
         notes = [*shown.notes, ""] if shown.notes else []
         return "\n".join([self.usage, *notes, *choices, *option_lines(shown), *(["", self.foot] if self.foot else [])])
 
     def markdown(self) -> str:
-        """The page of docs/."""
+        """Return the page of docs/."""
         assert self.reference is not None
         made_by = f"Made by `python -m {self.root.command} --markdown`; do not edit."
         head = [f"# {self.reference.title}", "", made_by, self.reference.introduction, ""]
@@ -96,7 +96,7 @@ class Verb:
 
 
 def assembled(root: Root, overrides: list[str], dirs: tuple[Path, ...] = ()) -> Assembled:
-    """The values to show. Types are not checked: help must work when the command would not."""
+    """Compose the values to show. Types are not checked: help must work when the command would not."""
     shown = assemble(root, overrides, dirs)
     if shown.problems:
         raise ConfigError(shown.problems, shown.lines())
@@ -104,7 +104,7 @@ def assembled(root: Root, overrides: list[str], dirs: tuple[Path, ...] = ()) -> 
 
 
 def rows(shown: Assembled) -> Rows:
-    """The options of every section with their values; `<name>` stands for the first source, stage or group."""
+    """Return the options of every section with their values; `<name>` stands for the first source, stage or group."""
     listed: Rows = {name: [] for name in sections(shown.root)}
     for option in options(shown.root):
         value: Any = shown.tree
@@ -126,7 +126,7 @@ def _typed_by_modules(root: Root) -> list[str]:
 
 
 def choice_lines(shown: Assembled, dirs: tuple[Path, ...] = ()) -> list[str]:
-    """The choices of every group, for a terminal; the chosen ones are marked. dirs: besides ours."""
+    """Return the choices of every group, for a terminal; the chosen ones are marked. dirs: besides ours."""
     lines = ["CHOICES (group=choice; * is chosen)"]
     for group in shown.root.groups:
         lines += ["", f"  {group}"]
@@ -142,7 +142,7 @@ def _first(text: str, command: str) -> str:
 
 
 def option_lines(shown: Assembled, of: Iterable[str] | None = None) -> list[str]:
-    """The options with their values, for a terminal. of: these sections only."""
+    """Return the options with their values, for a terminal. of: these sections only."""
     listed, titles = rows(shown), sections(shown.root)
     chosen = list(titles if of is None else of)
     alone = [section for section in chosen if any(option.key == section for option, _ in listed[section])]
@@ -158,7 +158,7 @@ def option_lines(shown: Assembled, of: Iterable[str] | None = None) -> list[str]
 
 
 def tables(shown: Assembled, values: str) -> list[str]:
-    """All choices and options as Markdown. values: what to call the present values."""
+    """Return all choices and options as Markdown. values: what to call the present values."""
     listed, titles = rows(shown), sections(shown.root)
     lines = ["## Choices"]
     for group in shown.root.groups:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from coca_train.config.choice import EXAMPLES, SPELLING, words
-from coca_train.config.messages import ConfigError
+from coca_train.config.messages import ConfigError, Incompatible
 from coca_train.config.parts import LOGIT_SCALE
 from coca_train.config.schema import Config, LogitScaleConfig
 from coca_train.evaluation.results import OWN
@@ -98,16 +98,12 @@ def _variant(config: Config, choice: Choice) -> Variant:
     try:
         varied = vary(config, overrides)
     except ConfigError as error:
-        if all(problem.id in IMPOSSIBLE for problem in error.problems):
+        if all(isinstance(problem, Incompatible) for problem in error.problems):
             return Variant(config.position, config.visibility, "; ".join(p.message for p in error.problems))
         where = f"in grid.frequencies, visibilities and logit_scales {SPELLING}"
         raise ConfigError(error.problems, [f"{line} ({where})" for line in error.lines]) from None
     scale = None if choice.logit_scale == OWN else varied.model.logit_scale
     return Variant(varied.position, varied.visibility, logit_scale=scale)
-
-
-# Frequencies that the weights cannot have, or the scheme; a visibility that the scheme cannot have.
-IMPOSSIBLE = ("E-CFG-33", "E-CFG-20", "E-CFG-44")
 
 
 def described(variant: Variant) -> dict[str, Any]:

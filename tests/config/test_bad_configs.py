@@ -87,8 +87,8 @@ model=llama_tiny model.n_kv_heads=3 | E-CFG-21 | model.n_kv_heads=3 | model.n_kv
 position.rotary_pct=0.5 | E-CFG-20 | position.rotary_pct=0.5 | coca
 optim.warmup_steps=600 | E-CFG-23 | optim.warmup_steps=600 | train.max_steps=380 | configs/train.yaml:
 optim.min_lr=1 | E-CFG-23 | optim.min_lr=1 | optim.lr | configs/optim/muon_quick.yaml:2
-checkpoint.keep=1 | E-CFG-26 | checkpoint.keep=1 | >= 2
-checkpoint.save_every_steps=0 | E-CFG-26 | checkpoint.save_every_steps=0
+checkpoint.keep=1 | E-CFG-05 | checkpoint.keep=1 | >= 2
+checkpoint.save_every_steps=0 | E-CFG-05 | checkpoint.save_every_steps=0
 engine.dtype=fp16 engine.device=cpu | E-CFG-27 | engine.dtype=fp16 | engine.dtype=bf16
 wandb.api_key=0123456789abcdef | E-SEC-02 | wandb.api_key=*** | WANDB_API_KEY
 data.dir=https://me:hunter2@host/x | E-SEC-02 | data.dir=***
