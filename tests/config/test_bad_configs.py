@@ -112,7 +112,7 @@ positions/frequencies=yarn | E-CFG-32 | positions/frequencies | position/frequen
 eval.extrapolation.frequencies=[plane] | E-CFG-32 | eval.extrapolation.frequencies | plain
 eval.extrapolation.frequencies=[dynamic_ntx@alpha:4] | E-CFG-32 | 'dynamic_ntx'
 eval.extrapolation.frequencies=[yarn@4] | E-CFG-16 | =[dynamic_ntk@alpha:4]
-eval.extrapolation.frequencies=[dynamic_ntk@alfa:4] | E-CFG-01 | dynamic_ntk@alfa:4 | alpha?
+eval.extrapolation.frequencies=[dynamic_ntk@alfa:4] | E-CFG-01 | dynamic_ntk@alfa:4 | alpha
 eval.extrapolation.frequencies=[dynamic_ntk@alpha:0] | E-CFG-05 | >= 1 | frequencies=[dynamic_ntk@alpha:1.0]
 eval.extrapolation.visibilities=[sinks@window:x] | E-CFG-04 | is text | visibilities=[sinks@window:
 position=alibi position/frequencies=yarn | E-CFG-33 | position/frequencies=yarn | position=alibi | rope
@@ -192,7 +192,7 @@ FILES = [
     ("run:\n  name: &a [*a]\n", "E-CFG-14", "mine.yaml:3: "),
     ("run: " + "[" * 900 + "]" * 900, "E-CFG-14", "mine.yaml:2: "),
     ("run: " + "[" * 100_000, "E-CFG-14", "mine.yaml:2: "),
-    ("\n".join(" " * level + "a:" for level in range(60)), "E-CFG-14", "mine.yaml:51: "),
+    ("\n".join(" " * level + "a:" for level in range(60)), "E-CFG-14", "mine.yaml:52: "),
     ("train:\n  max_steps: " + "1" * 5000, "E-CFG-14", "mine.yaml:3: "),
     ("train:\n  max_steps: !!int x\n", "E-CFG-13", "mine.yaml:3: "),
     ("train:\n  max_steps: 3\n  ~: 2\n", "E-CFG-13", "mine.yaml:4: "),
