@@ -20,7 +20,7 @@ from coca_train.config.parts import fill, merge
 from coca_train.config.places import fatal_error, nodes, place_of, read
 from coca_train.config.root import Root
 from coca_train.runtime import outside
-from coca_train.runtime.trees import copied, leaves, lookup, section
+from coca_train.runtime.trees import copied, leaves, section
 
 MOST_KEYS = 6  # of one file that a note lists
 
@@ -194,12 +194,14 @@ def _replaced(a: Assembled, base: _Merged, group: str, word: str) -> Iterator[Re
         for chosen, line, option in _defaults(file):
             if chosen.startswith(f"{group}/"):
                 yield Replaced(word, chosen, option, f"{shown(file)}:{line}")
-    for key, place in a.places.items():
-        if _inside(key, group.replace("/", ".")) and place.rpartition(":")[0] in files:
-            value = lookup(a.tree, key)
-            if not isinstance(value, dict) or not value:
-                hidden = is_secret(key, value) or isinstance(value, list | dict)
-                yield Replaced(word, key, "…" if hidden else show(value), place)
+    top, seen = group.replace("/", "."), set[str]()
+    for leaf, value in leaves(section(a.tree, top), top):
+        key = leaf if leaf in a.places else leaf.rpartition(".")[0]  # an element of a list; messages are about the list
+        place = a.places.get(key, "")
+        if place.rpartition(":")[0] in files and key not in seen:
+            seen.add(key)
+            hidden = key != leaf or value in ([], {}) or is_secret(key, value)
+            yield Replaced(word, key, "…" if hidden else show(value), place)
 
 
 def _defaults(path: Path) -> Iterator[tuple[str, int, str]]:
