@@ -13,7 +13,7 @@ from coca_train.config.files import choices, config_dir
 from coca_train.config.load import resolve
 from coca_train.config.messages import Incompatible, Problem
 from coca_train.config.overrides import apply, parse, place, wrong
-from coca_train.config.parts import GROUPS, LOGIT_SCALE, exchanged
+from coca_train.config.parts import GROUPS, LOGIT_SCALE, NAMED, exchanged
 from coca_train.config.places import read
 from coca_train.config.root import Root
 from coca_train.config.strict import type_sections
@@ -54,6 +54,9 @@ def option_problems(root: Root, option: str, sections: dict[str, Any], group: st
         return [Problem("E-CFG-16", (option,), f"{text}: {error}", f"write {option}=[{EXAMPLES[group]}]")]
     name, *pairs = text.split("@")
     above, _, axis = GROUPS[group].rpartition(".")
+    if any(pair.startswith(f"{NAMED[axis]}:") for pair in pairs):
+        fix = f"write {option}=[{EXAMPLES[group]}], for example"
+        return [Problem("E-CFG-16", (option,), f"{text}: {NAMED[axis]} follows from the choice", fix)]
     parent = section(sections, above) if above else sections
     parent[axis] = exchanged(group, name, parent[axis])
     examples = dict(leaves(parent[axis], GROUPS[group]))

@@ -113,6 +113,7 @@ eval.extrapolation.frequencies=[plane] | E-CFG-32 | eval.extrapolation.frequenci
 eval.extrapolation.frequencies=[dynamic_ntx@alpha:4] | E-CFG-32 | 'dynamic_ntx'
 eval.extrapolation.frequencies=[yarn@4] | E-CFG-16 | =[dynamic_ntk@alpha:4]
 eval.extrapolation.frequencies=[dynamic_ntk@alfa:4] | E-CFG-01 | dynamic_ntk@alfa:4 | alpha
+eval.extrapolation.frequencies=[dynamic_ntk@name:yarn] | E-CFG-16 | dynamic_ntk@name:yarn
 eval.extrapolation.frequencies=[dynamic_ntk@alpha:0] | E-CFG-05 | >= 1 | frequencies=[dynamic_ntk@alpha:1.0]
 eval.extrapolation.visibilities=[sinks@window:x] | E-CFG-04 | is text | visibilities=[sinks@window:
 position=alibi position/frequencies=yarn | E-CFG-33 | position/frequencies=yarn | position=alibi | rope
