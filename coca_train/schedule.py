@@ -7,7 +7,7 @@ from typing import Any
 
 from coca_train.config.parts import stage_config
 from coca_train.config.schema import Config, LoraConfig
-from coca_train.config.sharing import micro_batch_size
+from coca_train.config.sizes import micro_batch_size
 from coca_train.settings import TRAIN
 
 
@@ -68,12 +68,12 @@ def fitted(config: Config, n_devices: int) -> Config:
 
 
 def words_of(overrides: Sequence[str]) -> list[str]:
-    """Those words of a command line that are about stages."""
+    """Return those words of a command line that are about stages."""
     return [word for word in overrides if re.match(r"[+~]*stages\b", word)]
 
 
 def stage_at(stages: tuple[Stage, ...], step: int) -> Stage:
-    """The stage that made the weights at a step of the run; the first one for its beginning."""
+    """Return the stage that made the weights at a step of the run; the first one for its beginning."""
     return next((stage for stage in stages if step <= stage.last_step), stages[-1])
 
 

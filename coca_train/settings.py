@@ -8,14 +8,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coca_train.attention import VISIBILITIES
-from coca_train.attention.rules import heads_shared, layers_fit, visibility_fits, visibility_trains
+from coca_train.attention import rules as _rules  # noqa: F401 (they register themselves)
 from coca_train.config import load as loading
-from coca_train.config.check import RULES, problems
+from coca_train.config.check import TRAINING
 from coca_train.config.choice import option_problems
 from coca_train.config.compose import Assembled
 from coca_train.config.fields import fields_of
@@ -33,8 +32,9 @@ TOKENIZERS = ("tokenizer.model", "tokenizer.json")  # names that the file of a t
 HELD_OUT = "held_out"  # folder of a run, with its held-out text by source
 
 
+@TRAINING.rule("eval", "position", "visibility", "train")
 def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: TrainConfig) -> Iterator[Problem]:
-    """Options of what a training tries on its own weights, `dynamic_ntk@alpha:4`: before it starts, not at its end."""
+    """Check options of what a training tries on its own weights, `dynamic_ntk@alpha:4`, before it starts."""
     sections = {"position": asdict(position), "visibility": asdict(visibility), "train": asdict(train)}
     tried = {"visibilities": "visibility"}
     if hasattr(position, "frequencies"):  # a scheme without them tries none
@@ -46,8 +46,8 @@ def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: Train
                 yield from option_problems(TRAIN, option, copied(sections), group, text)
 
 
-def fine_tuning(groups: Mapping[str, str], values: Sequence[Any]) -> dict[str, str]:
-    """What start.path brings along where no experiment is chosen: the quickstart's rates would ruin trained weights."""
+def imply_fine_tuning(groups: Mapping[str, str], values: Sequence[Any]) -> dict[str, str]:
+    """Choose fine-tuning's values for start.path without an experiment: the quickstart's rates ruin trained weights."""
     path = None
     for override in values:
         if override.key_or_group == "start.path":
@@ -80,7 +80,7 @@ def name_from_paths(a: Assembled, groups: Mapping[str, str], typed: Callable[[],
 
 
 def paths_given(a: Assembled) -> bool:
-    """Whether start.path or data.path may be set."""
+    """Return whether start.path or data.path may be set."""
     sections = (section(a.tree, name) for name in ("start", "data"))
     return any("path" in word for word in a.overrides) or any(one.get("path") is not None for one in sections)
 
@@ -104,26 +104,22 @@ TRAIN = Root(
         "eval",
         "experiment",
     ),
-    check=partial(
-        problems, rules=(*RULES, visibility_fits, visibility_trains, layers_fit, heads_shared, tried_options)
-    ),
+    check=TRAINING.check,
     command="coca_train",
     examples="train.max_steps=100, or group=choice, e.g. position=coca",
     place="run.root and run.name",
-    implied=fine_tuning,
-    brings=name_from_paths,
-    without_default=("experiment",),
-    from_top=("experiment",),
+    implied_choices=imply_fine_tuning,
+    derive=name_from_paths,
+    optional_groups=("experiment",),
+    global_groups=("experiment",),
     registries={"position": SCHEMES, "position.frequencies": FREQUENCIES, "visibility": VISIBILITIES},
-    templates={"stages": "stages/_stage"},
     swept=True,
-    staged=True,
-    parts=("position", "visibility", "layers", "stages"),
+    has_stages=True,
 )
 
 
 def load(overrides: list[str], config_dirs: tuple[Path, ...] = (), launch: bool = True) -> Loaded:
-    """The configuration of a training from its command line, composed, checked and frozen.
+    """Compose, check and freeze the configuration of a training from its command line.
 
     config_dirs: further folders with experiments and group choices. launch: also the rules about this machine and this
     launch. Raises ConfigError, which names every problem and who set the value.
@@ -132,8 +128,8 @@ def load(overrides: list[str], config_dirs: tuple[Path, ...] = (), launch: bool 
 
 
 def load_saved(run_dir: str | Path) -> Loaded:
-    """The configuration a run directory keeps, through the same checks as a new one. Its tokenizer is the one that the
-    directory keeps, and so is held-out text that is gone from where it was: a copy of a run is whole."""
+    """Load the configuration of a run directory, through the same checks as a new one. Its tokenizer is the one that
+    the directory keeps, and so is held-out text that is gone from where it was: a copy of a run is whole."""
     folder = Path(run_dir).resolve()
     loaded = loading.load_saved(TRAIN, Path(run_dir) / "config.yaml")
     data = loaded.config.data
@@ -151,17 +147,17 @@ def load_saved(run_dir: str | Path) -> Loaded:
 
 
 def own_tokenizer(run_dir: Path) -> Path | None:
-    """The tokenizer that a run directory keeps; None: it keeps none yet."""
+    """Return the tokenizer that a run directory keeps; None: it keeps none yet."""
     return next((file for name in TOKENIZERS if (file := run_dir / name).is_file()), None)
 
 
-def of_training(word: str) -> bool:
-    """Whether a word of another command can be an override of a training: an option inside a section, or a group's
-    choice."""
+def is_training_override(word: str) -> bool:
+    """Return whether a word of another command can be an override of a training: an option inside a section, or a
+    group's choice."""
     key = word.partition("=")[0].lstrip("+~")
     return "." in key or "/" in key or key in {*fields_of(TRAIN.schema), *TRAIN.groups}
 
 
 def folder_flags(config_dirs: Iterable[Path]) -> list[str]:
-    """The words that name these folders on a command line."""
+    """Return the words that name these folders on a command line."""
     return [word for folder in config_dirs for word in ("--config-dir", str(folder))]

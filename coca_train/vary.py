@@ -8,23 +8,23 @@ the checks and the messages. Where several are tried in turn, each is written as
 from dataclasses import asdict, replace
 
 from coca_train.config.choice import assembled
-from coca_train.config.exchange import LOGIT_SCALE
 from coca_train.config.load import load
-from coca_train.config.messages import Problem
+from coca_train.config.messages import Incompatible
+from coca_train.config.parts import LOGIT_SCALE
 from coca_train.config.parts import SECTIONS as SECTIONS_OF_STAGES
-from coca_train.config.places import stop
+from coca_train.config.places import fatal_error
 from coca_train.config.schema import Config
 from coca_train.settings import TRAIN
 
 
 def varies(word: str) -> bool:
-    """Whether a word of a command line is for `vary`: it is about visibility, position or logit scale."""
+    """Return whether a word of a command line is for `vary`: it is about visibility, position or logit scale."""
     key = word.partition("=")[0].lstrip("+~")
     return key.startswith(f"{LOGIT_SCALE}.") or key.replace("/", ".").split(".")[0] in ("visibility", "position")
 
 
 def vary(config: Config, overrides: list[str]) -> Config:
-    """The configuration of trained weights with another visibility, other frequencies or another logit scale.
+    """Return the configuration of trained weights with another visibility, frequencies or logit scale.
 
     A choice stands in place of the whole section, but for the base theta (config/exchange.py). Raises ConfigError
     with everything that is wrong.
@@ -39,5 +39,7 @@ def vary(config: Config, overrides: list[str]) -> Config:
         from coca_train.positions.frequencies import exchange_problem
 
         if text := exchange_problem(config.position.frequencies, varied.position.frequencies):
-            raise stop(Problem("E-CFG-33", (), text, "choose other frequencies", "command line position/frequencies"))
+            raise fatal_error(
+                Incompatible("E-CFG-33", (), text, "choose other frequencies", "command line position/frequencies")
+            )
     return replace(varied, stages=config.stages)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from coca_train.config.listing import assembled, choice_lines, option_lines, tables
+from coca_train.config.verb import assembled, choice_lines, option_lines, tables
 from data_prep.settings import PREPARE, overrides
 
 MINE = "corpus.name=mine corpus.sources.text.files='[raw/*.jsonl.gz]'"
@@ -125,7 +125,7 @@ def markdown() -> str:
         "",
         "Made by `python -m data_prep --markdown`; do not edit.",
         "`python -m data_prep <verb> corpus=<choice> section.option=value`; values are those of `corpus=files`.",
-        "`<name>` is the name of a source or of a group. What a source does not say: `configs/corpus/_source.yaml`.",
+        "`<name>` is the name of a source or of a group.",
         "",
         "## Verbs",
         "",

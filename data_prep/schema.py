@@ -12,15 +12,29 @@ from coca_train.config.schema import STRICT, Name, Positive
 class FilterConfig:
     """Which documents of a source are kept. Fields are dotted: meta.lang is record["meta"]["lang"]."""
 
-    min_chars: int = Field(ge=0, description="shorter documents are left out [characters]")
-    max_chars: Positive | None = Field(description="longer documents are left out [characters]; null = no limit")
-    language_field: str | None = Field(description="field with the document's language; null = not looked at")
-    languages: list[str] = Field(description="languages kept, as written in that field; empty = all")
-    licence_field: str | None = Field(description="field with the document's licence(s); null = not looked at")
-    licences: list[str] = Field(description="licences kept, as written in that field; empty = all")
-    stars_field: str | None = Field(description="field with the stars of the repository; null = not looked at")
-    min_stars: float = Field(ge=0, description="documents of repositories with fewer stars are left out")
-    quality: list[str] = Field(description="datatrove filters by name (gopher_quality, ...; needs the quality extra)")
+    min_chars: int = Field(default=1, ge=0, description="shorter documents are left out [characters]")
+    max_chars: Positive | None = Field(
+        default=None, description="longer documents are left out [characters]; null = no limit"
+    )
+    language_field: str | None = Field(
+        default=None, description="field with the document's language; null = not looked at"
+    )
+    languages: list[str] = Field(
+        default_factory=list, description="languages kept, as written in that field; empty = all"
+    )
+    licence_field: str | None = Field(
+        default=None, description="field with the document's licence(s); null = not looked at"
+    )
+    licences: list[str] = Field(
+        default_factory=list, description="licences kept, as written in that field; empty = all"
+    )
+    stars_field: str | None = Field(
+        default=None, description="field with the stars of the repository; null = not looked at"
+    )
+    min_stars: float = Field(default=0.0, ge=0, description="documents of repositories with fewer stars are left out")
+    quality: list[str] = Field(
+        default_factory=list, description="datatrove filters by name (gopher_quality, ...; needs the quality extra)"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -28,29 +42,40 @@ class CorpusSourceConfig:
     """One source of documents."""
 
     kind: Literal["auto", "jsonl", "parquet", "text", "folder", "hub"] = Field(
+        default="auto",
         description="auto: as the endings of the files say (.jsonl, .parquet, .txt, .md), folder for folders, hub "
         "where that is named; jsonl: .jsonl, .jsonl.gz, .jsonl.zst, one object a line; parquet: one row a document; "
         "text: one file a document; folder: every file in it, and in its folders, that auto knows by its ending; hub: "
-        "a data set of the Hugging Face hub, or a local folder that `datasets` can load"
+        "a data set of the Hugging Face hub, or a local folder that `datasets` can load",
     )
-    files: list[str] = Field(description="paths or glob patterns of the files, or folders (not for hub)")
-    hub: str | None = Field(description="name of the data set, or a local folder (hub only)")
-    hub_config: str | None = Field(description="configuration of the data set (hub only); null = its default")
-    hub_split: str = Field(description="split of the data set (hub only)")
+    files: list[str] = Field(
+        default_factory=list, description="paths or glob patterns of the files, or folders (not for hub)"
+    )
+    hub: str | None = Field(default=None, description="name of the data set, or a local folder (hub only)")
+    hub_config: str | None = Field(
+        default=None, description="configuration of the data set (hub only); null = its default"
+    )
+    hub_split: str = Field(default="train", description="split of the data set (hub only)")
     hub_files: list[str] = Field(
-        description="paths or patterns inside the data set, such as data/python/*; [] = all of its split (hub only)"
+        default_factory=list,
+        description="paths or patterns inside the data set, such as data/python/*; [] = all of its split (hub only)",
     )
-    text_field: str = Field(description="dotted field that holds the text (not for text)")
-    id_field: str | None = Field(description="dotted field that names a document; must be unique; null = none")
-    group: Name = Field(description="part of the mixture this source counts towards, such as text or code")
-    weight: float | None = Field(gt=0, description="share within its group; null = by its tokens")
+    text_field: str = Field(default="text", description="dotted field that holds the text (not for text)")
+    id_field: str | None = Field(
+        default=None, description="dotted field that names a document; must be unique; null = none"
+    )
+    group: Name = Field(
+        default="text", description="part of the mixture this source counts towards, such as text or code"
+    )
+    weight: float | None = Field(default=None, gt=0, description="share within its group; null = by its tokens")
     hold_out: Literal["hash", "none", "all"] = Field(
+        default="hash",
         description="hash: corpus.valid_share of the documents, chosen by a hash of the text, are held out; none: all "
-        "are trained on; all: every document is held out (an evaluation set)"
+        "are trained on; all: every document is held out (an evaluation set)",
     )
-    licence: str = Field(description="licence of the source, for the manifest")
-    about: str = Field(description="what it is and how to get it, for people")
-    filter: FilterConfig = Field(description="which documents are kept")
+    licence: str = Field(default="unknown", description="licence of the source, for the manifest")
+    about: str = Field(default="", description="what it is and how to get it, for people")
+    filter: FilterConfig = Field(default=FilterConfig(), description="which documents are kept")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

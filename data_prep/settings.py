@@ -6,16 +6,15 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coca_train.config import load as loading
-from coca_train.config.check import names, paths, problems
 from coca_train.config.compose import Assembled
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
+from coca_train.config.rules import Rules, names, paths
 from coca_train.data.prompts.answered import KINDS, LARGEST
 from coca_train.data.tokenizer_choice import main_file, main_name
 from coca_train.runtime.errors import UserError
@@ -35,9 +34,11 @@ from data_prep.schema import (
     WorkConfig,
 )
 
+RULES = Rules()
 LONGEST_LINE = 2**31 - 1  # what pyarrow's columns and a pickle's frames hold without further thought
 
 
+@RULES.rule("corpus", "mix")
 def _names(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
     problems = [*names("corpus.sources", corpus.sources), *names("mix.groups", mix.groups)]
     if corpus.name in choices("data", (config_dir(),)):
@@ -46,6 +47,7 @@ def _names(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
     return problems
 
 
+@RULES.rule("corpus", "tokenizer", "leakage", "retrieval")
 def _paths(
     corpus: CorpusConfig, tokenizer: TokenizerConfig, leakage: LeakageConfig, retrieval: RetrievalConfig
 ) -> list[Problem]:
@@ -91,6 +93,7 @@ def _unknown_kind(name: str, source: CorpusSourceConfig) -> Problem:
     return Problem("E-CFG-50", keys, text, fix)
 
 
+@RULES.rule("corpus")
 def _kinds(corpus: CorpusConfig) -> list[Problem]:
     """Whether a source says where its documents come from, and nothing of another kind."""
     problems = []
@@ -119,6 +122,7 @@ def _kinds(corpus: CorpusConfig) -> list[Problem]:
     return problems
 
 
+@RULES.rule("corpus")
 def _filters(corpus: CorpusConfig) -> list[Problem]:
     problems = []
     for name, source in corpus.sources.items():
@@ -144,6 +148,7 @@ def _filters(corpus: CorpusConfig) -> list[Problem]:
     return problems
 
 
+@RULES.rule("corpus", "mix")
 def _groups(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
     problems = []
     if not mix.groups:
@@ -170,6 +175,7 @@ def _groups(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
     return problems
 
 
+@RULES.rule("corpus")
 def _weights(corpus: CorpusConfig) -> list[Problem]:
     """Within a group either every source has a weight or none, and only what is trained on can have one."""
     problems = []
@@ -191,6 +197,7 @@ def _weights(corpus: CorpusConfig) -> list[Problem]:
     return problems
 
 
+@RULES.rule("work")
 def _work(work: WorkConfig) -> list[Problem]:
     problems = []
     shard = re.fullmatch(r"(0|[1-9][0-9]{0,6})/([1-9][0-9]{0,6})", work.shard)
@@ -211,6 +218,7 @@ def _work(work: WorkConfig) -> list[Problem]:
     return problems
 
 
+@RULES.rule("look", "corpus")
 def _look(look: LookConfig, corpus: CorpusConfig) -> list[Problem]:
     if look.source is None or look.source in corpus.sources:
         return []
@@ -219,6 +227,7 @@ def _look(look: LookConfig, corpus: CorpusConfig) -> list[Problem]:
     return [Problem("E-CFG-57", ("look.source",), text, f"write look.source={best}")]
 
 
+@RULES.rule("retrieval")
 def _retrieval(retrieval: RetrievalConfig) -> list[Problem]:
     problems = names("retrieval.sets", retrieval.sets)
     for name, chosen in retrieval.sets.items():
@@ -251,21 +260,16 @@ def own_sources(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dic
             del ours[name]
 
 
-RULES = (_names, _paths, _kinds, _filters, _groups, _weights, _work, _look, _retrieval)
-
-
 PREPARE = Root(
     name="prepare",
     schema=PrepareConfig,
     groups=("corpus",),
-    check=partial(problems, rules=RULES),
+    check=RULES.check,
     command="data_prep",
     examples="work.workers=8, or group=choice, e.g. corpus=files",
     place="corpus.dir and corpus.name",
-    from_top=("corpus",),
-    templates={"corpus.sources": "corpus/_source"},
-    brings=own_sources,
-    parts=("corpus",),
+    global_groups=("corpus",),
+    derive=own_sources,
 )
 
 

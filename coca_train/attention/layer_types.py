@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from coca_train.attention import VISIBILITIES
-from coca_train.config.exchange import over
+from coca_train.config.parts import merge
 from coca_train.config.schema import OWN, LayersConfig, LogitScaleConfig, ModelConfig
 from coca_train.positions import SCHEMES
 
@@ -33,8 +33,8 @@ def kinds(layers: LayersConfig, model: ModelConfig, position: Any, visibility: A
     """The kinds that occur in a model, in the order of their first layers. Sections that were checked."""
     by_name = {OWN: Kind(position, visibility, model.logit_scale)}
     for name, kind in layers.kinds.items():
-        seen = VISIBILITIES.settings(over(asdict(visibility), kind.visibility, "visibility"))
-        scale = LogitScaleConfig(**over(asdict(model.logit_scale), kind.logit_scale))
+        seen = VISIBILITIES.settings(merge(asdict(visibility), kind.visibility, "visibility"))
+        scale = LogitScaleConfig(**merge(asdict(model.logit_scale), kind.logit_scale))
         by_name[name] = Kind(position_of(layers, name, position), seen, scale)
     return {name: by_name[name] for name in dict.fromkeys(kinds_of(layers, model.n_layers))}
 
@@ -43,7 +43,7 @@ def position_of(layers: LayersConfig, kind: str, position: Any) -> Any:
     """The position settings of the layers of a kind."""
     if kind == OWN:
         return position
-    return SCHEMES.settings(over(asdict(position), layers.kinds[kind].position, "position"))
+    return SCHEMES.settings(merge(asdict(position), layers.kinds[kind].position, "position"))
 
 
 def in_words(layers: LayersConfig, n_layers: int) -> str:

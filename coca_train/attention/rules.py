@@ -5,23 +5,24 @@ from typing import Any
 from pydantic import ValidationError
 
 from coca_train.attention.layer_types import kinds
-from coca_train.config.check import heads, kv_heads, pattern, scheme
-from coca_train.config.messages import Problem
+from coca_train.config.check import TRAINING, heads, pattern, scheme
+from coca_train.config.messages import Incompatible, Problem
 from coca_train.config.schema import OWN, EngineConfig, LayersConfig, ModelConfig
-from coca_train.config.world import World
 from coca_train.runtime.errors import UserError
 
 
+@TRAINING.rule("visibility", "position", "model")
 def visibility_fits(visibility: Any, position: Any, model: ModelConfig) -> list[Problem]:
     """Whether the visibility goes with the scheme."""
     from coca_train.attention import visibilities  # torch, which help does not wait for
 
-    if heads(model) or kv_heads(model) or scheme(model, position):
+    if heads(model) or scheme(model, position):
         return []  # the scheme cannot even be built
     problems = visibilities.problems(visibility, position, model)
-    return [Problem("E-CFG-44", (key, "position.scheme"), text, fix) for key, text, fix in problems]
+    return [Incompatible("E-CFG-44", (key, "position.scheme"), text, fix) for key, text, fix in problems]
 
 
+@TRAINING.rule("layers", "position", "visibility", "model")
 def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: ModelConfig) -> list[Problem]:
     """Whether the kinds of layers go together in one model. Each by itself: config/parts.py."""
     issues = pattern(layers)
@@ -29,7 +30,7 @@ def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: Mode
         settings = kinds(layers, model, position, visibility) if not issues else {}
     except (ValidationError, UserError):
         return issues  # a kind is wrong by itself
-    if heads(model) or kv_heads(model) or any(scheme(model, kind.position) for kind in settings.values()):
+    if heads(model) or any(scheme(model, kind.position) for kind in settings.values()):
         return issues
     from coca_train.attention import visibilities
 
@@ -43,6 +44,7 @@ def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: Mode
     return issues
 
 
+@TRAINING.rule("engine", "layers", "position", "visibility", "model")
 def heads_shared(
     engine: EngineConfig, layers: LayersConfig, position: Any, visibility: Any, model: ModelConfig
 ) -> list[Problem]:
@@ -50,7 +52,7 @@ def heads_shared(
     key = "engine.sequence_parallel"
     if engine.sequence_parallel == 1 or layers_fit(layers, position, visibility, model):
         return []
-    if heads(model) or kv_heads(model):
+    if heads(model):
         return []
     from coca_train.attention import visibilities
 
@@ -82,8 +84,9 @@ def _untrained(position: Any) -> Problem:
     return Problem("E-CFG-69", ("layers.pattern", "position.scheme"), text, fix)
 
 
-def visibility_trains(visibility: Any, position: Any, layers: LayersConfig, world: World) -> list[Problem]:
-    """Asks for the world because it is about launches only: trained weights may be read in any way."""
+@TRAINING.rule("visibility", "position", "layers", about="launch")
+def visibility_trains(visibility: Any, position: Any, layers: LayersConfig) -> list[Problem]:
+    """What cannot be trained with; trained weights may be read in any way."""
     from coca_train.attention import visibilities
 
     rules = visibilities.build(visibility)

@@ -21,7 +21,7 @@ from coca_train.attention.kernels import choose
 from coca_train.attention.scores import Part, part_of
 from coca_train.attention.visibility import Visibility, seen
 from coca_train.catalog.entries import Entry, entries
-from coca_train.config.interpolate import resolve
+from coca_train.config.load import resolve
 from coca_train.config.schema import Config, ModelConfig
 from coca_train.models.transformer import Transformer
 from coca_train.planning.meta_step import hook_products

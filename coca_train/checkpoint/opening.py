@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from coca_train import checkpoint
-from coca_train.config.load import Loaded
+from coca_train.config.load import Loaded, check_format
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
@@ -65,20 +65,25 @@ def load_run(run_dir: Path | str, device: str = "auto") -> TrainedRun:
 
 
 def read_record(run_dir: Path) -> dict:
-    """run.json. Raises UserError E-RUN-21 when there is none, CheckpointError E-CKP-23 when it is damaged."""
+    """run.json. Raises UserError E-RUN-21 when there is none, CheckpointError E-CKP-23 when it is damaged,
+    E-CKP-31 for another format."""
     path = run_dir / "run.json"
     try:
         record = outside.read_object(path)
-        if "run_id" in record and isinstance(record.get("fingerprint"), dict):
-            return record
-        reason = "it lacks run_id or fingerprint"
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f"E-RUN-21 {run_dir}: no run directory (no run.json). Fix: give the directory of a run"
         ) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-    raise CheckpointError(f"E-CKP-23 {path}: is damaged ({reason}); a run's record is needed. Fix: restore it")
+        raise _damaged(path, getattr(error, "strerror", None) or str(error)) from None
+    if "run_id" not in record or not isinstance(record.get("fingerprint"), dict):
+        raise _damaged(path, "it lacks run_id or fingerprint")
+    check_format(path, record)
+    return record
+
+
+def _damaged(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(f"E-CKP-23 {path}: is damaged ({reason}); a run's record is needed. Fix: restore it")
 
 
 def pick_device(device: str) -> str:

@@ -16,8 +16,7 @@ from typing import Any
 from coca_train import __version__
 from coca_train.checkpoint.manifest import FOLDER, unused_name
 from coca_train.checkpoint.recovery import newest, step_folders
-from coca_train.config.load import Loaded
-from coca_train.config.older import UNKNOWN, complete_settings, renamed
+from coca_train.config.load import FORMAT, Loaded, check_format
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.positions import SCHEMES
 from coca_train.runtime import dist, outside
@@ -59,6 +58,7 @@ def open_record(
     if begins_anew(run_dir):
         first = stages[0]
         record = {
+            "format": FORMAT,
             "run_id": uuid.uuid4().hex,
             "settings": settings,
             "model_digest": digest(
@@ -73,31 +73,26 @@ def open_record(
             "init_digests": dict(init_digests),
         } | ({} if start is None else {"start": start})
     else:
-        record = _read(path, stages[0].name)
+        record = _read(path)
         changed = _compare(run_dir, record["stages"], stages, fingerprints, held_out, settings)
         for key, (old, new) in changed.items():
             dist.log(f"CHANGED since this run began: {key} {old!r} -> {new!r}")
         now = made_with(loaded)
-        for package, old in record.get("versions", {}).items():
+        for package, old in record["versions"].items():
             if now.get(package) != old:
                 dist.log(
                     f"CHANGED since this run began: {package} {old} -> {now.get(package)}; resume may not be exact"
                 )
         last, stage = record["stages"][-1], stages[len(record["stages"]) - 1]
-        if "held_out" not in last and held_out[stage.name]:
-            dist.log(
-                f"held-out  {', '.join(held_out[stage.name])}: as they are now; {path} is older than their fingerprint "
-                "and has it from here on"
-            )
-        kept = record["settings"] == settings and last.get("held_out") == held_out[stage.name]
-        if kept and record.get("folder") == os.getcwd():
+        kept = record["settings"] == settings and last["held_out"] == held_out[stage.name]
+        if kept and record["folder"] == os.getcwd():
             return record
         record |= {"settings": settings, "schedule": words_of(loaded.overrides)}
         record |= {"folder": os.getcwd()}  # relative paths of data begin there
         record["stages"][-1] = _entry(stage, last["fingerprint"], held_out[stage.name])
     # Written before the run goes on: what the directory says of itself is what the next steps are done with. run.json
     # last: it makes the directory a run, and a start that was killed in between finds none and writes both anew.
-    write_text(run_dir / "config.yaml", loaded.yaml)
+    write_text(run_dir / "config.yaml", loaded.record)
     write_text(path, json.dumps(record, indent=1) + "\n")
     return record
 
@@ -117,27 +112,36 @@ def begin_stage(
         dist.on_main(lambda: write_text(run_dir / NAME, json.dumps(record, indent=1) + "\n"))
 
 
-def _read(path: Path, first: str) -> dict[str, Any]:
-    """A run's record. first: name of the stage that runs from before there was more than one were in."""
+def _read(path: Path) -> dict[str, Any]:
+    """Read a run's record. Raises CheckpointError E-CKP-23 (damaged), E-CKP-24 (of an import), E-CKP-31 (format)."""
     try:
         record = outside.read_object(path)
-        run_id, before, data = record["run_id"], record["settings"], record["fingerprint"]
-        assert isinstance(run_id, str) and isinstance(before, dict) and isinstance(data, dict)
-        length = before.get(f"stages.{first}.max_steps") or before.get("train.max_steps")
-        only = {f"stages.{first}.optimizer": "fresh", f"stages.{first}.first_sample": 0, "train.max_steps": length}
-        record.setdefault("stages", [{"name": first, "settings": before | only, "fingerprint": data}])
-        assert record["stages"] and isinstance(record.get("versions", {}), dict)
-        for stage in record["stages"]:
-            assert isinstance(stage["name"], str) and isinstance(stage["fingerprint"], dict)
-            assert all(isinstance(each, dict) for each in stage.get("held_out", {}).values())
-            stage["settings"] = complete_settings(renamed(stage["settings"]))
-        return record
+        check_format(path, record)
+        if "imported" not in record:
+            _check_types(record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}".removesuffix(": ")
         raise CheckpointError(
             f"E-CKP-23 {path}: not a run record ({reason}); every run directory holds one. "
             f"Fix: restore it, or begin another run: {unused_name(path.parent)}"
         ) from error
+    if "imported" in record:
+        raise CheckpointError(
+            f"E-CKP-24 {path.parent}: holds imported weights, which a training starts from and does not continue. "
+            f"Fix: start.path={path.parent} in another run: {unused_name(path.parent)}"
+        )
+    return record
+
+
+def _check_types(record: Mapping[str, Any]) -> None:
+    kinds = {"run_id": str, "folder": str, "settings": dict, "fingerprint": dict, "versions": dict, "stages": list}
+    assert record["stages"] and all(isinstance(record[key], kind) for key, kind in kinds.items())
+    for stage in record["stages"]:
+        assert isinstance(stage["name"], str)
+        assert isinstance(stage["settings"], dict) and isinstance(stage["fingerprint"], dict)
+        assert all(isinstance(each, dict) for each in stage["held_out"].values())
 
 
 def _entry(stage: Stage, fingerprint: dict[str, Any], held_out: dict[str, Any]) -> dict[str, Any]:
@@ -181,9 +185,9 @@ def _compare(
                 f"with its own data only. Fix: restore the data, or begin another run: {another}"
             )
         if number == len(begun):  # what is done validates no more
-            _compare_held_out(run_dir, where, stage, before.get("held_out", {}), held_out[stage.name])
+            _compare_held_out(run_dir, where, stage, before["held_out"], held_out[stage.name])
         old, now = before["settings"], _entry(stage, {}, {})["settings"]
-        keys = [key for key in now if key in old or key not in UNKNOWN]
+        keys = [*now]
         keys += [key for key in old if key.startswith("layers.") and key not in now]  # what a kind says no more
         changed = {key: (old.get(key), now.get(key)) for key in keys if old.get(key) != now.get(key)}
         fixed = [key for key in changed if key.startswith(FIXED)]
@@ -224,7 +228,7 @@ def _compare_held_out(
     run_dir: Path, where: str, stage: Stage, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
     """DataError E-TOK-14 for a source whose held-out files are others. One that has none now, or had none, is a
-    changed setting: that is announced. before: empty in records older than this fingerprint."""
+    changed setting: that is announced."""
     for name in sorted(before.keys() & now.keys()):
         if (difference := fingerprint_diff(before[name], now[name])) is not None:
             source, own = stage.config.data.sources[name], stage.config.stages[stage.name].data.get("sources", {})

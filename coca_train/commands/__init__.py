@@ -26,7 +26,7 @@ RESUMING = ("compare", "evaluate", "train")  # go on where they were; a schedule
 
 
 def verbs() -> dict[str, Path]:
-    """The file of each verb. `import_.py` is the verb `import`, which Python keeps for itself."""
+    """Return the file of each verb. `import_.py` is the verb `import`, which Python keeps for itself."""
     files = sorted(Path(__file__).parent.glob("[!_]*.py"))
     return {path.stem.rstrip("_"): path for path in files}
 
@@ -37,7 +37,7 @@ def verb_of(name: str) -> "Verb":
 
 
 def overview() -> str:
-    """Every verb and the first line of its file, which says what it does."""
+    """Return every verb with the first line of its file, which says what it does."""
     lines = (f"  {name:<12} {_does(path)}" for name, path in verbs().items())
     return "\n".join(["VERBS (python -m coca_train <verb> --help; without a verb: train)", "", *lines])
 
@@ -48,7 +48,7 @@ def _does(path: Path) -> str:
 
 
 def entry(argv: list[str] | None = None) -> NoReturn:
-    """The program: leave with the exit code. argv: from the verb on; None: the words of the command line."""
+    """Run the program and exit with its code. argv: from the verb on; None: the words of the command line."""
     argv = sys.argv[1:] if argv is None else argv
     # Before anything heavy is imported, which takes seconds, and many more from a network folder.
     if _verb(without_launcher_flags(argv)) in RESUMING:

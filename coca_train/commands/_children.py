@@ -11,7 +11,7 @@ from coca_train.runtime.shutdown import INTERRUPTED
 
 
 def refuse_torchrun(what: str, fix: str) -> None:
-    """UserError E-RUN-23 where torchrun has started this process: each rank would start all of them."""
+    """Raise UserError E-RUN-23 under torchrun, where each rank would start all trainings."""
     if "RANK" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
             f"E-RUN-23 command line{what} starts its trainings itself, it cannot run under torchrun. Fix: {fix}"

@@ -7,8 +7,8 @@ from typing import Any
 from coca_train import settings
 from coca_train.config.compose import Assembled, compose
 from coca_train.config.files import config_dir
+from coca_train.config.load import saved_settings
 from coca_train.config.messages import show
-from coca_train.config.places import plain
 from coca_train.hub.from_start import begun_run
 from coca_train.runtime import machine
 from coca_train.runtime.trees import leaves, section
@@ -19,28 +19,30 @@ Your own text: data.path=<folder of texts> (docs/data.md)"""
 
 
 def set_precision(a: Assembled, groups: Mapping[str, str], values: dict[str, Any], bf16: bool | None) -> None:
-    """bf16 where the machine computes in it; a run that has begun keeps what it has. values: the tree as the command
-    line has it. bf16: whether the machine does, where it is not this one."""
+    """Set bf16 where the machine computes in it; a run that has begun keeps what it has. values: the tree as the
+    command line has it. bf16: whether the machine does, where it is not this one."""
     if "engine" in groups:
         return
     if (run_dir := begun_run(values)) is not None:
-        dtype = section(plain(run_dir / "config.yaml"), "engine").get("dtype", "fp32")
+        dtype = section(saved_settings(run_dir / "config.yaml"), "engine").get("dtype", "fp32")
     else:
-        dtype = "bf16" if (_here(section(values, "engine").get("device")) if bf16 is None else bf16) else "fp32"
+        dtype = (
+            "bf16" if (_computes_bf16(section(values, "engine").get("device")) if bf16 is None else bf16) else "fp32"
+        )
     a.tree["engine"] = a.tree["engine"] | {"dtype": dtype}
     a.places["engine.dtype"] = "start.path"
 
 
 @cache
-def _here(device: Any) -> bool:
+def _computes_bf16(device: Any) -> bool:
     import torch  # counts through NVML, without a CUDA context
 
     on_gpus = device != "cpu" and torch.cuda.device_count()
     return machine.gpus_compute_bfloat16() if on_gpus else machine.cpu_computes_bfloat16()
 
 
-def said(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> str:
-    """The block CHANGED: what is otherwise than in the quickstart because of start.path, and the words that undo it."""
+def describe_changes(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> str:
+    """Return the block CHANGED: what differs from the quickstart because of start.path, and the words that undo it."""
     values, usual = typed(), compose(settings.TRAIN, {}, (config_dir(),))
     path = section(values, "start").get("path")
     rows = list(_changed(a, groups, values, usual))

@@ -24,7 +24,7 @@ ROOT = "${oc.env:COCA_TRAIN_DATA,data}"
 OPTIONS = ("text_field", "vocab_size", "valid_share", "on_error")
 
 
-def bring(a: Assembled, typed: Callable[[], dict[str, Any]]) -> None:
+def derive_data(a: Assembled, typed: Callable[[], dict[str, Any]]) -> None:
     """Put what data.path stands for into an assembled configuration.
 
     typed: the tree as the whole command line has it, resolved. Raises DataError E-RAW-01, 02 for a folder that holds

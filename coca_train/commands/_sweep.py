@@ -97,12 +97,12 @@ def sweep(overrides: list[str], config_dirs: tuple[Path, ...]) -> int:
 
 
 def again(overrides: list[str], config_dirs: tuple[Path, ...]) -> str:
-    """The command of the whole sweep."""
+    """Return the command of the whole sweep."""
     return shlex.join([*COMMAND, "--multirun", *folder_flags(config_dirs), *overrides])
 
 
 def commands(overrides: list[str], config_dirs: tuple[Path, ...]) -> str:
-    """The command of every job, a line for each, quoted for a shell."""
+    """Return the command of every job, a line for each, quoted for a shell."""
     return "\n".join(
         shlex.join([*COMMAND, *folder_flags(config_dirs), *job.overrides]) for job in jobs(overrides, config_dirs)
     )
@@ -134,7 +134,7 @@ def show_results(planned: list[Job], ends: dict[str, str], command: str) -> None
 
 
 def place(planned: list[Job]) -> Path:
-    """Where the page of a sweep lies: by what was swept, so that another one does not overwrite it."""
+    """Return the folder of a sweep's page, named by what was swept, so that another one does not overwrite it."""
     values: dict[str, dict[str, None]] = {}
     for job in planned:
         for option, value in job.point.items():

@@ -11,8 +11,7 @@ from typing import Any
 from coca_train import settings
 from coca_train.config import load as loading
 from coca_train.config.compose import Assembled
-from coca_train.config.interpolate import resolve
-from coca_train.config.load import Loaded, assemble
+from coca_train.config.load import Loaded, assemble, resolve
 from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import section
@@ -22,7 +21,7 @@ LONGEST = 100  # characters of a folder's name that is made of what it holds
 FROM_START = "from_start"  # the choice of the group `model`
 
 
-def _bring(
+def _derive(
     a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]], bf16: bool | None = None
 ) -> None:
     """Bring the model of start.path for `model=from_start`, or where the command line chooses neither a model nor an
@@ -31,25 +30,23 @@ def _bring(
     bf16: whether the machine computes in it, where it is not this one.
     """
     settings.name_from_paths(a, groups, typed)
-    if a.choices.get("model") == FROM_START or (a.comes_along and "model" not in groups):
-        from coca_train.hub.from_start import (
-            configure_from_weights,  # torch, which help and most trainings need not wait for
-        )
+    if a.choices.get("model") == FROM_START or (a.has_implied_choices and "model" not in groups):
+        from coca_train.hub import from_start  # torch, which help and most trainings need not wait for
 
-        configure_from_weights(a, groups, typed)
-    if a.comes_along:  # there is a start.path, and no experiment
+        from_start.configure_from_weights(a, groups, typed)
+    if a.has_implied_choices:  # there is a start.path, and no experiment
         from coca_train.commands import _fine_tuning
 
         _fine_tuning.set_precision(a, groups, typed(), bf16)
-        a.notes.append(_fine_tuning.said(a, groups, typed))
+        a.notes.append(_fine_tuning.describe_changes(a, groups, typed))
     if settings.paths_given(a):
         from coca_train.commands import _from_text
 
-        _from_text.bring(a, typed)
+        _from_text.derive_data(a, typed)
 
 
 def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:
-    """The words, and of a run that has begun those that gave it its stages, where these say nothing of stages.
+    """Return the words, preceded by those that gave a begun run its stages where these say nothing of stages.
 
     A schedule that was typed once is the run's: its next start goes on with it. What files say of stages may be edited,
     and is read anew.
@@ -61,7 +58,7 @@ def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:
         run = section(resolve(a.tree)[0], "run")
         run_dir = Path(str(run["root"]), str(run["name"]))
         record = outside.read_object(run_dir / "run.json")
-        said = words_of(record.get("schedule", record["overrides"]))
+        said = words_of(record["schedule"])
         if not any(run_dir.glob("checkpoints/step-*")):
             return words  # it begins anew
     except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -72,11 +69,11 @@ def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:
 
 
 def short(name: str) -> str:
-    """A folder's name, no longer than LONGEST but for a digest, by which it differs from others that begin alike."""
+    """Shorten a folder's name to LONGEST characters and a digest, which tells it from others that begin alike."""
     return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-TRAIN = replace(settings.TRAIN, brings=_bring)
+TRAIN = replace(settings.TRAIN, derive=_derive)
 
 
 def load(
@@ -84,5 +81,5 @@ def load(
 ) -> Loaded:
     """As settings.load. launch: also the rules about this machine and this launch. bf16: whether the machine that is
     meant computes in it; None: this one is meant."""
-    root = TRAIN if bf16 is None else replace(TRAIN, brings=partial(_bring, bf16=bf16))
+    root = TRAIN if bf16 is None else replace(TRAIN, derive=partial(_derive, bf16=bf16))
     return loading.load(assemble(root, overrides, config_dirs), launch)

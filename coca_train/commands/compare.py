@@ -26,7 +26,7 @@ from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
 from coca_train.schedule import resolve
-from coca_train.settings import TRAIN, folder_flags, of_training
+from coca_train.settings import TRAIN, folder_flags, is_training_override
 
 OURS = ("position=", "run.name=")
 PART = re.compile(r"(?:^|:)([^:@]*(?:@[^:@]*(?::[^:@]*)?)*)")  # a colon behind an @ is inside an option
@@ -60,8 +60,9 @@ class RootConfig:
     """Where the comparison lies."""
 
     root: str | None = Field(
+        default=None,
         description="folder of the trained runs, and of what compares them; null: runs/compare, of an experiment "
-        "runs/compare-<experiment>"
+        "runs/compare-<experiment>",
     )
 
 
@@ -70,14 +71,19 @@ class CompareConfig:
     """What is compared."""
 
     schemes: Annotated[Names, ChoiceOf("position")] = Field(
+        default_factory=lambda: ["rope", "alibi", "coca", "coca_strict"],
         description="choices of configs/position, with commas or spaces between them; coca:clex is coca with the "
         "frequencies clex, rope:sliding_window rope with that visibility, rope:yarn@factor:8 with options behind an @; "
-        "their runs are coca-clex, rope-sliding_window, rope-yarn-factor-8"
+        "their runs are coca-clex, rope-sliding_window, rope-yarn-factor-8",
     )
-    runs: Paths = Field(description="finished runs to compare, with commas between them; []: train schemes")
-    seeds: Annotated[int, Field(ge=1, le=100)] = Field(description="trainings of each scheme, each with its own seed")
-    pool: bool = Field(description="one row a model, the mean over its seeds; false: a row a training")
-    run: RootConfig
+    runs: Paths = Field(
+        default_factory=list, description="finished runs to compare, with commas between them; []: train schemes"
+    )
+    seeds: Annotated[int, Field(ge=1, le=100)] = Field(
+        default=1, description="trainings of each scheme, each with its own seed"
+    )
+    pool: bool = Field(default=True, description="one row a model, the mean over its seeds; false: a row a training")
+    run: RootConfig = RootConfig()
 
 
 def _rules(sections: dict[str, Any], launch: bool) -> list[Problem]:
@@ -88,7 +94,7 @@ def _rules(sections: dict[str, Any], launch: bool) -> list[Problem]:
             problems.append(Problem("E-CFG-31", (key,), f"{twice[0]} is there twice", "name each once"))
     if sections.get("runs") and (seeds := sections.get("seeds", 1)) > 1:
         text = f"runs are compared with the seeds they have, and {seeds} of each are trained of schemes only"
-        problems.append(Problem("E-CFG-31", ("seeds", "runs"), text, "leave seeds out"))
+        problems.append(Problem("E-CFG-31", ("seeds", "runs"), text, "omit seeds"))
     if sections.get("schemes") == [] and not sections.get("runs"):
         problems.append(Problem("E-CFG-31", ("schemes",), "one or more are needed", "schemes=rope,coca"))
     return problems
@@ -96,12 +102,11 @@ def _rules(sections: dict[str, Any], launch: bool) -> list[Problem]:
 
 COMPARE = Root(
     name="compare",
-    folder="commands",
     schema=CompareConfig,
     check=_rules,
     command="coca_train compare",
     examples="schemes=rope,coca, or an override of a training, e.g. train.max_steps=2000",
-    beside=TRAIN.groups,
+    also_takes=TRAIN.groups,
 )
 
 
@@ -113,7 +118,7 @@ class SchemeRun:
     words: list[str]
 
     def with_seed(self, number: int, overrides: list[str], config_dirs: tuple[Path, ...]) -> "SchemeRun":
-        """number: 1 is the training as it is without seeds."""
+        """Return the training with its seeds raised; number 1 is the training as it is without seeds."""
         if number == 1:
             return self
         first = load([*overrides, *self.words], config_dirs).config
@@ -166,7 +171,7 @@ def _known(key: str, name: str, offered: Iterable[str]) -> None:
 
 
 def train_all(schemes: list[SchemeRun], root: str, overrides: list[str], config_dirs: tuple[Path, ...]) -> int:
-    """Train what is not finished; 0, or the exit code of the first training that failed."""
+    """Train what is not finished. Returns 0, or the exit code of the first training that failed."""
     refuse_torchrun(": a comparison", "train each scheme with torchrun, then compare them with runs=…")
     jobs = {}
     for item in schemes:
@@ -214,18 +219,18 @@ def _check_source(run_dir: Path, loaded: Loaded) -> None:
 
 
 def finished(run_dir: Path, loaded: Loaded) -> bool:
-    """Whether this very configuration has been trained to its last step and its report."""
+    """Return whether this very configuration has been trained to its last step and its report."""
     from coca_train.training.ending import FORMAT, is_finished
 
     config = run_dir / "config.yaml"
     # By the text: whatever option has changed, it is another training.
-    if not config.exists() or outside.read_text(config) != loaded.yaml:
+    if not config.exists() or outside.read_text(config) != loaded.record:
         return False
     return is_finished(run_dir / "report", {"format": FORMAT, "step": resolve(loaded.config)[-1].last_step})
 
 
 def place(root: Path, models: Sequence[str]) -> Path:
-    """Where a comparison of these models lies: by what was compared, so that another one does not overwrite it."""
+    """Return the folder of a comparison, named by what was compared, so that another one does not overwrite it."""
     return root / "comparisons" / short("-vs-".join(models))
 
 
@@ -275,7 +280,7 @@ def _compare(loaded: Loaded, arguments: Arguments) -> int:
     command = arguments.again(COMPARE.command)
     if refused := [word for word in overrides if word.startswith(OURS)]:
         text = "compare sets this itself, per scheme"
-        raise UserError(f"E-CFG-31 command line {refused[0]}: {text}. Fix: leave it out")
+        raise UserError(f"E-CFG-31 command line {refused[0]}: {text}. Fix: omit it")
     if given.runs:
         names = [Path(run).name for run in given.runs]
         if len(set(names)) < len(names):
@@ -301,5 +306,5 @@ VERB = Verb(
     _compare,
     flags=(*FLAGS, "--config-dir"),
     goes_on="from the last checkpoint",
-    passes_on=of_training,
+    is_for_training=is_training_override,
 )

@@ -1,6 +1,5 @@
 """Print what lets a shell complete verbs, groups, choices and options: source <(coca-train completion bash)."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -8,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.commands import DEFAULT, main, verb_of, verbs
+from coca_train.commands import DEFAULT, verb_of, verbs
 from coca_train.config.command_line import Arguments, read_arguments
 from coca_train.config.fields import choice_of, module_options, options
 from coca_train.config.files import choices, config_dir
@@ -88,7 +87,7 @@ class _Completion(Verb):
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last of these words of a command line can become; an option that wants a value ends with `=`."""
+    """Return what the last of these words can become; an option that wants a value ends with `=`."""
     *before, word = words
     offered = [] if before else list(verbs())
     name = before.pop(0) if before and before[0] in verbs() else DEFAULT
@@ -119,15 +118,15 @@ def _config_dirs(before: list[str], verb: Verb) -> tuple[Path, ...]:
 def _roots(verb: Verb) -> Iterator[tuple[Root, Callable[[str], bool]]]:
     """The configurations that a verb's words may be for, each with the test whether a word is."""
     yield verb.root, lambda word: True
-    if verb.root.beside:
-        yield TRAIN, verb.passes_on
+    if verb.root.also_takes:
+        yield TRAIN, verb.is_for_training
 
 
 def _keys(root: Root, word: str) -> Iterator[str]:
     """Groups, and the options of the section that has been typed; the other sections by name."""
     plus = "+" if word.startswith("+") else ""
     for group in root.groups:
-        yield f"{'+' if group in root.without_default else plus}{group}="
+        yield f"{'+' if group in root.optional_groups else plus}{group}="
     section = word.lstrip("+").rpartition(".")[0]
     known = [option.key for option in options(root)]
     if section in root.registries:
@@ -157,7 +156,6 @@ def _values(root: Root, word: str, dirs: tuple[Path, ...]) -> Iterator[str]:
 
 COMPLETION = Root(
     name="completion",
-    folder="commands",
     schema=CompletionConfig,
     command="coca_train completion",
     examples="shell=bash",
@@ -173,8 +171,5 @@ VERB = _Completion(
     USAGE,
     _print,
     needs_words=True,
-    written_out=lambda words: [word if "=" in word else f"shell={word}" for word in words],
+    expand=lambda words: [word if "=" in word else f"shell={word}" for word in words],
 )
-
-if __name__ == "__main__":
-    sys.exit(main(["completion", *sys.argv[1:]]))

@@ -1,12 +1,10 @@
 """Examine machines, network and disks before a run, rank by rank."""
 
-import sys
 from dataclasses import asdict
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.commands import main
 from coca_train.commands._training import load
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
@@ -14,7 +12,7 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime.errors import UserError
-from coca_train.settings import TRAIN, of_training
+from coca_train.settings import TRAIN, is_training_override
 
 USAGE = """\
 Check that machines, disks and network are fit for a run. Start it as the training, with the same words.
@@ -40,12 +38,14 @@ class DoctorConfig:
     """How long, and how much."""
 
     limit_s: Positive = Field(
-        description="longest that a part may take; then the doctor names the rank and ends [seconds]"
+        default=60, description="longest that a part may take; then the doctor names the rank and ends [seconds]"
     )
-    meet_s: Positive = Field(description="how long all ranks have to start [seconds]")
-    data_s: int = Field(ge=0, description="time to check blocks of the data against their sums [seconds]")
-    disk_mib: int = Field(ge=6, description="what each rank writes at run.root, into a file without a name [MiB]")
-    reduce_mib: Positive = Field(description="size of the all-reduce [MiB]")
+    meet_s: Positive = Field(default=120, description="how long all ranks have to start [seconds]")
+    data_s: int = Field(default=5, ge=0, description="time to check blocks of the data against their sums [seconds]")
+    disk_mib: int = Field(
+        default=48, ge=6, description="what each rank writes at run.root, into a file without a name [MiB]"
+    )
+    reduce_mib: Positive = Field(default=64, description="size of the all-reduce [MiB]")
 
 
 def _doctor(loaded: Loaded, arguments: Arguments) -> int:
@@ -53,7 +53,7 @@ def _doctor(loaded: Loaded, arguments: Arguments) -> int:
 
     given = Effort(**asdict(loaded.config))
     training = load(arguments.overrides, arguments.config_dirs, launch=False)
-    training.tell()
+    training.log_notes()
     config = training.config
     problem = ""
     try:  # a launch that does not fit one rank is told by all, in the table
@@ -65,13 +65,9 @@ def _doctor(loaded: Loaded, arguments: Arguments) -> int:
 
 DOCTOR = Root(
     name="doctor",
-    folder="commands",
     schema=DoctorConfig,
     command="coca_train doctor",
     examples="limit_s=120, or an override of a training, e.g. run.root=/shared/runs",
-    beside=TRAIN.groups,
+    also_takes=TRAIN.groups,
 )
-VERB = Verb(DOCTOR, USAGE, _doctor, flags=(*FLAGS, "--config-dir"), passes_on=of_training)
-
-if __name__ == "__main__":
-    sys.exit(main(["doctor", *sys.argv[1:]]))
+VERB = Verb(DOCTOR, USAGE, _doctor, flags=(*FLAGS, "--config-dir"), is_for_training=is_training_override)

@@ -43,7 +43,7 @@ VERB = Verb(
     flags=(*FLAGS, "--config-dir", "--markdown"),
     goes_on="where it stopped: measured cells are kept",
     needs_words=True,
-    written_out=overrides,
+    expand=overrides,
     reference=Reference(
         "Configuration of an evaluation",
         "`python -m coca_train evaluate +eval=<suite> checkpoint=<run> section.option=value`; values are those of "

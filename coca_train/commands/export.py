@@ -1,8 +1,5 @@
 """Write a run as a folder for transformers, proven equal."""
 
-import sys
-
-from coca_train.commands import main
 from coca_train.commands.import_ import NOTHING_LEFT
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
@@ -24,6 +21,3 @@ def _export(loaded: Loaded, arguments: Arguments) -> None:
 
 
 VERB = Verb(EXPORT, USAGE, _export, foot="See docs/interop.md", goes_on=NOTHING_LEFT, needs_words=True)
-
-if __name__ == "__main__":
-    sys.exit(main(["export", *sys.argv[1:]]))

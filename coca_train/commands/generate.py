@@ -1,23 +1,18 @@
-"""Let a trained model go on from a prompt."""
+"""Generate text from a trained model."""
 
-import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.commands import main
-from coca_train.config.check import MAX_SEED, problems
 from coca_train.config.command_line import Arguments
-from coca_train.config.exchange import GROUPS
 from coca_train.config.fields import Text
 from coca_train.config.load import Loaded
-from coca_train.config.messages import Problem
+from coca_train.config.parts import GROUPS
 from coca_train.config.root import Root
-from coca_train.config.schema import STRICT
+from coca_train.config.schema import STRICT, Seed
 from coca_train.config.verb import Verb
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
@@ -46,36 +41,45 @@ class GenerateConfig:
     run: str = Field(description="directory of a run")
     prompt: Text = Field(description="text to go on from, everything behind the =")
     begin: Literal["auto", "bos", "none"] = Field(
+        default="auto",
         description="what stands in front of it. bos: the token that begins a text; none: nothing; auto: that token "
-        "where the weights come from a Hugging Face folder whose tokenizer puts it there"
+        "where the weights come from a Hugging Face folder whose tokenizer puts it there",
     )
     max_new_tokens: int = Field(
-        ge=0, description="length of the continuation [tokens]; it may end earlier, at the end of the document"
+        default=64,
+        ge=0,
+        description="length of the continuation [tokens]; it may end earlier, at the end of the document",
     )
     temperature: float = Field(
-        ge=0, description="0: always the most probable token (greedy); 1: sample as the model says"
+        default=0.0, ge=0, description="0: always the most probable token (greedy); 1: sample as the model says"
     )
-    top_k: int = Field(ge=0, description="sample among the k most probable tokens; 0: all")
+    top_k: int = Field(default=0, ge=0, description="sample among the k most probable tokens; 0: all")
     top_p: float = Field(
-        gt=0, le=1, description="sample among the fewest tokens whose probabilities reach p together; 1: all"
+        default=1.0,
+        gt=0,
+        le=1,
+        description="sample among the fewest tokens whose probabilities reach p together; 1: all",
     )
-    seed: int = Field(ge=0, description="of the sampling")
+    seed: Seed = Field(default=0, description="of the sampling")
     dynamic_length: Literal["sequence", "step"] = Field(
-        description="what dynamic frequencies adapt to: sequence (prompt + max_new_tokens) or step (tokens so far)"
+        default="sequence",
+        description="what dynamic frequencies adapt to: sequence (prompt + max_new_tokens) or step (tokens so far)",
     )
-    use_cache: bool = Field(description="false: recompute the whole text for every token (slow; for comparison)")
-    device: Literal["auto", "cpu", "cuda"] = Field(description="auto: cuda where there is a GPU")
+    use_cache: bool = Field(
+        default=True, description="false: recompute the whole text for every token (slow; for comparison)"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: cuda where there is a GPU")
 
 
 def _tokens(run: "TrainedRun", given: GenerateConfig) -> list[int]:
     """Those that begin it and its own. UserError where prompt and continuation leave more in the cache than this
     machine holds."""
-    from coca_train.config.sizes import of_cache
+    from coca_train.config.sizes import cache_fits
     from coca_train.evaluation.subject import begin_of, run_begins
 
     begins = given.begin == "auto" and run_begins(Path(given.run), run.tokenizer)
     tokens = [*begin_of(given.begin, begins, run.tokenizer), *run.tokenizer.encode(given.prompt)]
-    for problem in of_cache(run.loaded.config.model, len(tokens) + given.max_new_tokens):
+    for problem in cache_fits(run.loaded.config.model, len(tokens) + given.max_new_tokens):
         raise UserError(f"{problem.id} command line {problem.message}. Fix: {problem.fix}")
     return tokens
 
@@ -117,20 +121,11 @@ def _generate(loaded: Loaded, arguments: Arguments) -> None:
     dist.log(f"\n[{given.run}, step {run.step}: {len(tokens)} + {len(new)} tokens, {speed}]")
 
 
-def _seed(seed: int) -> list[Problem]:
-    return [] if seed <= MAX_SEED else [Problem("E-CFG-05", ("seed",), "a seed has 63 bits at most", "write seed=0")]
-
-
 GENERATE = Root(
     name="generate",
-    folder="commands",
     schema=GenerateConfig,
     command="coca_train generate",
     examples="temperature=0.8",
-    check=partial(problems, rules=(_seed,)),
-    beside=tuple(GROUPS),
+    also_takes=tuple(GROUPS),
 )
-VERB = Verb(GENERATE, USAGE, _generate, needs_words=True, passes_on=varies)
-
-if __name__ == "__main__":
-    sys.exit(main(["generate", *sys.argv[1:]]))
+VERB = Verb(GENERATE, USAGE, _generate, needs_words=True, is_for_training=varies)

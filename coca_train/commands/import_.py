@@ -1,8 +1,5 @@
 """Make a run of weights from the Hugging Face world, proven equal."""
 
-import sys
-
-from coca_train.commands import main
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import Verb
@@ -25,6 +22,3 @@ def _import(loaded: Loaded, arguments: Arguments) -> None:
 
 
 VERB = Verb(IMPORT, USAGE, _import, foot="See docs/interop.md", goes_on=NOTHING_LEFT, needs_words=True)
-
-if __name__ == "__main__":
-    sys.exit(main(["import", *sys.argv[1:]]))

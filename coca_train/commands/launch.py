@@ -1,13 +1,11 @@
 """Print a script that starts trainings: a Slurm job, what a cluster needs around it, all GPUs of this machine."""
 
-import sys
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.commands import main
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.root import Root
@@ -38,6 +36,7 @@ class LaunchConfig:
 
     script: Literal["slurm", "site", "tokenize", "local"] = Field(description="which; its name alone is short for it")
     lead_s: int | None = Field(
+        default=None,
         ge=1,
         le=10**7,
         description="slurm: seconds before the time limit at which the ranks are warned, and save; null: a minute and "
@@ -46,7 +45,7 @@ class LaunchConfig:
 
 
 def folder() -> Path:
-    """The scripts: inside the installed package, or beside it in a source checkout."""
+    """Return the folder of the scripts: inside the installed package, or next to it in a source checkout."""
     here = Path(__file__).resolve()
     for place in (here.parents[1] / "launch_scripts", here.parents[2] / "launch"):
         if (place / "local.sh").is_file():
@@ -59,9 +58,7 @@ def script(config: LaunchConfig) -> str:
     return text if config.lead_s is None else text.replace(LEAD, LEAD.replace("auto", str(config.lead_s)))
 
 
-LAUNCH = Root(
-    name="launch", folder="commands", schema=LaunchConfig, command="coca_train launch", examples="script=slurm"
-)
+LAUNCH = Root(name="launch", schema=LaunchConfig, command="coca_train launch", examples="script=slurm")
 
 
 def _print(loaded: Loaded, arguments: Arguments) -> None:
@@ -74,8 +71,5 @@ VERB = Verb(
     _print,
     foot="docs/operations.md says how a job ends and when it is queued again",
     needs_words=True,
-    written_out=lambda words: [word if "=" in word else f"script={word}" for word in words],
+    expand=lambda words: [word if "=" in word else f"script={word}" for word in words],
 )
-
-if __name__ == "__main__":
-    sys.exit(main(["launch", *sys.argv[1:]]))

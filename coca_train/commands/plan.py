@@ -1,6 +1,5 @@
 """Say what a run will cost, before it starts."""
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -8,14 +7,13 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.commands import main
 from coca_train.commands._training import load
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import FLAGS, Verb
-from coca_train.settings import TRAIN, of_training
+from coca_train.settings import TRAIN, is_training_override
 
 if TYPE_CHECKING:
     from coca_train.planning.outline import Outline
@@ -43,7 +41,7 @@ All words but the options below are those of a training (python -m coca_train tr
 class PlanConfig:
     """What a run is planned for."""
 
-    gpus: Positive = Field(description="how many")
+    gpus: Positive = Field(default=1, description="how many")
     gpu: Literal[
         "t4",
         "v100_16gb",
@@ -59,14 +57,19 @@ class PlanConfig:
         "h200",
         "b200",
         "cpu",
-    ] = Field(description="which; cpu: this machine without one (what engine.device=cpu plans for)")
+    ] = Field(
+        default="a100_80gb", description="which; cpu: this machine without one (what engine.device=cpu plans for)"
+    )
     mfu: float | None = Field(
+        default=None,
         gt=0,
         le=1,
         description="model FLOPs utilisation to plan hours with, the share of the peak that a run reaches; null: hours "
         "of the step as it is counted",
     )
-    measure: bool = Field(description="take a step on this machine and show its parts beside the counted ones")
+    measure: bool = Field(
+        default=False, description="take a step on this machine and show its parts beside the counted ones"
+    )
 
 
 def _plan(loaded: Loaded, arguments: Arguments) -> None:
@@ -82,7 +85,7 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
     gpu = find_gpu(given.gpu)
     bf16 = None if gpu.kind == "cpu" else gpu_peak(gpu.device, "bf16", tf32=False) is not None
     training = load(arguments.overrides, arguments.config_dirs, launch=False, bf16=bf16)
-    training.tell()
+    training.log_notes()
     config = training.config
     cluster = Cluster(given.gpus, find_gpu("cpu") if config.engine.device == "cpu" else gpu, given.mfu)
     for stage in resolve(config):
@@ -105,13 +108,9 @@ def _measure(stage: "Stage") -> "Callable[[Outline, float], dict[str, float]]":
 
 PLAN = Root(
     name="plan",
-    folder="commands",
     schema=PlanConfig,
     command="coca_train plan",
     examples="gpus=8, or an override of a training, e.g. train.seq_len=8192",
-    beside=TRAIN.groups,
+    also_takes=TRAIN.groups,
 )
-VERB = Verb(PLAN, USAGE, _plan, flags=(*FLAGS, "--config-dir"), passes_on=of_training)
-
-if __name__ == "__main__":
-    sys.exit(main(["plan", *sys.argv[1:]]))
+VERB = Verb(PLAN, USAGE, _plan, flags=(*FLAGS, "--config-dir"), is_for_training=is_training_override)

@@ -8,7 +8,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.catalog.entries import known
-from coca_train.commands import main
 from coca_train.config.command_line import Arguments
 from coca_train.config.fields import ChoiceOf
 from coca_train.config.load import Loaded
@@ -35,12 +34,14 @@ class SchemesConfig:
     """What the catalogue tells, and of which model."""
 
     scheme: Annotated[str | None, ChoiceOf("position")] = Field(
-        description="choice of configs/position to tell all about; null: tables of all"
+        default=None, description="choice of configs/position to tell all about; null: tables of all"
     )
-    model: Annotated[str, ChoiceOf("model")] = Field(description="choice of configs/model that the numbers are for")
-    seq_len: Positive = Field(description="training window of that model [tokens]")
+    model: Annotated[str, ChoiceOf("model")] = Field(
+        default="neox_350m", description="choice of configs/model that the numbers are for"
+    )
+    seq_len: Positive = Field(default=512, description="training window of that model [tokens]")
     figures: str | None = Field(
-        description="folder to write the SVGs of schemes and visibilities to, instead of printing"
+        default=None, description="folder to write the SVGs of schemes and visibilities to, instead of printing"
     )
 
 
@@ -48,7 +49,7 @@ def _schemes(loaded: Loaded, arguments: Arguments) -> None:
     given: SchemesConfig = loaded.config
     one = known(given.scheme) if given.scheme else None
     if one and "--markdown" in arguments.flags:
-        raise UserError("E-CFG-02 command line --markdown: prints all schemes. Fix: leave out --markdown, or scheme=")
+        raise UserError("E-CFG-02 command line --markdown: prints all schemes. Fix: omit --markdown, or scheme=")
     if given.figures:
         from coca_train.catalog.figures import write_figures
 
@@ -69,12 +70,8 @@ def _schemes(loaded: Loaded, arguments: Arguments) -> None:
 
 SCHEMES = Root(
     name="schemes",
-    folder="commands",
     schema=SchemesConfig,
     command="coca_train schemes",
     examples="scheme=alibi",
 )
 VERB = Verb(SCHEMES, USAGE, _schemes, flags=(*FLAGS, "--markdown"))
-
-if __name__ == "__main__":
-    sys.exit(main(["schemes", *sys.argv[1:]]))

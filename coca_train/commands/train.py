@@ -1,6 +1,4 @@
-"""Train a language model whose context reaches further than it was trained."""
-
-import sys
+"""Train a language model whose context reaches further than it was trained on."""
 
 from coca_train.commands._training import TRAIN, remembered
 from coca_train.config.command_line import Arguments
@@ -9,7 +7,7 @@ from coca_train.config.verb import FLAGS, Reference, Verb
 from coca_train.runtime.dist import explained
 
 USAGE = """\
-Train a language model whose context reaches further than it was trained.
+Train a language model whose context reaches further than it was trained on.
 
   python -m coca_train                                    the quickstart: some minutes on two CPU cores
   python -m coca_train position=rope optim.lr=3e-4        another choice, another value
@@ -26,7 +24,7 @@ Train a language model whose context reaches further than it was trained.
   --multirun, -m     run every combination of values separated by commas; with --cfg job: print their commands;
                      with --results: print the table of what they have come to
   --debug            show the traceback of an error
-  --info, --hydra-help, --version
+  --version
 """
 FOOT = (
     "A run lives in <run.root>/<run.name>; the same command goes on where it stopped. Reference: docs/configuration.md"
@@ -46,22 +44,6 @@ def _sweep(arguments: Arguments) -> int:
     return 0
 
 
-def _hydra(arguments: Arguments) -> int:
-    """Hydra's own front end answers the questions about Hydra."""
-    import logging
-
-    import hydra
-
-    from coca_train.config.files import config_dir
-
-    logging.raiseExceptions = False  # Hydra answers through logging; `--info | head` closes its stream
-    cfg = ["--cfg", arguments.cfg] if arguments.cfg else []
-    folders = ["--config-dir", str(arguments.config_dirs[0])] if arguments.config_dirs else []
-    sys.argv = ["coca_train", *arguments.hydra, *cfg, *folders, *arguments.overrides]
-    hydra.main(version_base="1.3", config_path=str(config_dir()), config_name="train")(lambda cfg: None)()
-    return 0
-
-
 def _train(loaded: Loaded, arguments: Arguments) -> None:
     with explained("importing torch"):
         from coca_train.training.run import train
@@ -74,11 +56,11 @@ VERB = Verb(
     USAGE,
     _train,
     foot=FOOT,
-    flags=(*FLAGS, "--config-dir", "--multirun", "--results", "--info", "--hydra-help", "--markdown"),
+    flags=(*FLAGS, "--config-dir", "--multirun", "--results", "--markdown"),
     goes_on="from the last checkpoint",
     remembered=remembered,
     reference=Reference(
         "Configuration", "Values are those of the quickstart (`python -m coca_train` with nothing else).", "quickstart"
     ),
-    answers={"--hydra-help": _hydra, "--multirun": _sweep},
+    answers={"--multirun": _sweep},
 )

@@ -1,8 +1,5 @@
-"""Hold a run against a folder for transformers."""
+"""Verify an export."""
 
-import sys
-
-from coca_train.commands import main
 from coca_train.config.command_line import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import Verb
@@ -22,6 +19,3 @@ def _verify(loaded: Loaded, arguments: Arguments) -> None:
 
 
 VERB = Verb(VERIFY, USAGE, _verify, foot="See docs/interop.md", needs_words=True)
-
-if __name__ == "__main__":
-    sys.exit(main(["verify", *sys.argv[1:]]))

@@ -3,16 +3,17 @@
 Nothing here knows a scheme: the training's settings come as its `Root`.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from coca_train.config.exchange import GROUPS, LOGIT_SCALE, exchanged
+from coca_train.config.compose import Assembled
 from coca_train.config.files import choices, config_dir
-from coca_train.config.interpolate import resolve
-from coca_train.config.load import Assembled
-from coca_train.config.messages import Problem
+from coca_train.config.load import resolve
+from coca_train.config.messages import Incompatible, Problem
 from coca_train.config.overrides import apply, parse, place, wrong
+from coca_train.config.parts import GROUPS, LOGIT_SCALE, NAMED, exchanged
 from coca_train.config.places import read
 from coca_train.config.root import Root
 from coca_train.config.strict import type_sections
@@ -29,7 +30,7 @@ EXAMPLES = {
 
 
 def words(group: str, text: str) -> list[str]:
-    """A choice of `group` (of SECTIONS) with its options, `dynamic_ntk@alpha:4`, as words of a command line.
+    """Return a choice of `group` (of SECTIONS) with its options, `dynamic_ntk@alpha:4`, as words of a command line.
 
     The one spelling wherever other settings are listed to be tried: of a grid, of a training's own report and probes,
     of `compare`. Raises ValueError where it is written otherwise.
@@ -43,7 +44,7 @@ def words(group: str, text: str) -> list[str]:
 
 
 def option_problems(root: Root, option: str, sections: dict[str, Any], group: str, text: str) -> list[Problem]:
-    """What is wrong with a choice of `group` and its options as the list `option` has them, the choice being there.
+    """Return what is wrong with the options of an existing choice of `group`, as the list `option` has them.
 
     sections: a training's, as plain values. Whether the weights can have the choice is another matter (`vary`).
     """
@@ -51,11 +52,18 @@ def option_problems(root: Root, option: str, sections: dict[str, Any], group: st
         words(group, text)
     except ValueError as error:
         return [Problem("E-CFG-16", (option,), f"{text}: {error}", f"write {option}=[{EXAMPLES[group]}]")]
-    a = assembled(root, sections, words(group, text))
-    a.tree, without_value = resolve(a.tree)
-    top = GROUPS[group].partition(".")[0]
-    _, mistyped = type_sections(root, {top: a.tree[top]}, a.examples)
-    name, prefix = text.partition("@")[0], re.escape(GROUPS[group])
+    name, *pairs = text.split("@")
+    above, _, axis = GROUPS[group].rpartition(".")
+    if any(pair.startswith(f"{NAMED[axis]}:") for pair in pairs):
+        fix = f"write {option}=[{EXAMPLES[group]}], for example"
+        return [Problem("E-CFG-16", (option,), f"{text}: {NAMED[axis]} follows from the choice", fix)]
+    parent = section(sections, above) if above else sections
+    parent[axis] = exchanged(group, name, parent[axis])
+    examples = dict(leaves(parent[axis], GROUPS[group]))
+    parent[axis] |= {key: _value(value) for key, _, value in (pair.partition(":") for pair in pairs)}
+    tree, without_value = resolve(sections)
+    _, mistyped = type_sections(root, {above or axis: tree[above or axis]}, examples)
+    prefix = re.escape(GROUPS[group])
 
     def spelled(line: str) -> str:
         line = re.sub(rf"{prefix}\.(\w+)=([^,\s]+)", rf"{option}=[{name}@\1:\2]", line)
@@ -63,12 +71,19 @@ def option_problems(root: Root, option: str, sections: dict[str, Any], group: st
 
     return [
         Problem(each.id, (option,), f"{text}: {spelled(each.message)}", spelled(each.fix))
-        for each in [*a.problems, *without_value, *mistyped]
+        for each in [*without_value, *mistyped]
     ]
 
 
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def assembled(root: Root, sections: dict[str, Any], overrides: Sequence[str]) -> Assembled:
-    """Trained settings with other choices and options in them, unchecked. sections: as plain values."""
+    """Put other choices and options into trained settings, unchecked. sections: as plain values."""
     a, parsed = Assembled(root, sections), parse(root, list(overrides), (config_dir(),))
     a.problems += parsed.problems
     scheme = section(a.tree, "position").get("scheme", "")
@@ -94,6 +109,6 @@ def _choose(a: Assembled, scheme: str, group: str, name: str) -> list[Problem]:
     parent = section(a.tree, above) if above else a.tree
     if axis not in parent:
         text = f"the weights were trained with {scheme}, which has no {axis}"
-        return [Problem("E-CFG-33", (), text, f"leave {group} away", where)]
+        return [Incompatible("E-CFG-33", (), text, f"omit {group}", where)]
     parent[axis] = exchanged(group, name, parent[axis])
     return read(choices(group, (config_dir(),))[name], GROUPS[group], a.places)

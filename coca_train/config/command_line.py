@@ -21,10 +21,9 @@ class Arguments:
     flags: set[str] = field(default_factory=set)
     config_dirs: tuple[Path, ...] = ()
     cfg: str = ""
-    hydra: list[str] = field(default_factory=list)  # flags for Hydra's own front end
 
     def again(self, command: str) -> str:
-        """How to run it again. command: python -m <command>."""
+        """Return the command that runs it again. command: python -m <command>."""
         return f"python -m {command} {shlex.join(self.words)}".rstrip()
 
 
@@ -39,11 +38,10 @@ BARE = {
     "--markdown": "--markdown",
 }
 WITH_VALUE = {"--cfg": "--cfg job", "-c": "--cfg job", "--config-dir": "--config-dir", "-cd": "--config-dir"}
-FOR_HYDRA = ("--hydra-help", "--info", "-i")
 
 
 def without_launcher_flags(argv: list[str]) -> list[str]:
-    """The words of the user; the rank that a launcher adds goes where torchrun puts it."""
+    """Return the words of the user; the rank that a launcher adds goes where torchrun puts it."""
     words, rest = [], list(argv)
     while rest:
         word = rest.pop(0)
@@ -62,25 +60,16 @@ def read_arguments(argv: list[str], flags: tuple[str, ...]) -> Arguments:
         name, equals, value = word.partition("=")
         if BARE.get(word) in flags:
             arguments.flags.add(BARE[word])
-        elif name in FOR_HYDRA and "--hydra-help" in flags:
-            follows = not equals and rest and name in ("--info", "-i") and "=" not in rest[0]
-            arguments.hydra += [word, rest.pop(0)] if follows else [word]
         elif WITH_VALUE.get(name) in flags:
             value = value if equals else rest.pop(0) if rest else ""
             if WITH_VALUE[name] == "--config-dir":
                 arguments.config_dirs += (_folder(name, value),)
             else:
-                arguments.cfg = _shown(name, value, ("job", "hydra", "all") if "--hydra-help" in flags else ("job",))
-        elif word in ("--resolve", "--run", "-r"):
-            pass  # what is shown is resolved, and running is what we do
+                arguments.cfg = _shown(name, value)
         elif word.startswith("-"):
             raise UserError(_unknown_flag(word, flags, rest[0] if rest else ""))
         else:
             arguments.overrides.append(word)
-    if "--help" in arguments.flags and any(override.startswith("hydra/help") for override in arguments.overrides):
-        arguments.hydra.append("--help")
-    if arguments.hydra or arguments.cfg in ("hydra", "all"):
-        arguments.flags.add("--hydra-help")
     return arguments
 
 
@@ -92,10 +81,9 @@ def _folder(name: str, value: str) -> Path:
     return Path(value).resolve()
 
 
-def _shown(name: str, value: str, able: tuple[str, ...]) -> str:
-    if value not in able:
-        text = f"this shows {' or '.join(able)}"
-        raise UserError(f"E-CFG-38 command line {name} {value}: {text}. Fix: write --cfg job")
+def _shown(name: str, value: str) -> str:
+    if value != "job":
+        raise UserError(f"E-CFG-38 command line {name} {value}: this shows job. Fix: write --cfg job")
     return value
 
 
@@ -106,7 +94,7 @@ def _unknown_flag(word: str, flags: tuple[str, ...], following: str) -> str:
     name, equals, value = word.lstrip("-").partition("=")
     if not equals and "=" not in following and not following.startswith("-"):
         value = following
-    option, known = name.replace("-", "_"), {*BARE, *WITH_VALUE, *FOR_HYDRA}
+    option, known = name.replace("-", "_"), {*BARE, *WITH_VALUE}
     fix = f"flags are {', '.join(flags)}"
     if value and word.partition("=")[0] not in known:
         fix = f"options have no dashes: write {show(f'{option}={value}')}"

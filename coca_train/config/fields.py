@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from coca_train.config.interpolate import Verbatim
 from coca_train.config.root import Root
 
 
@@ -26,7 +25,7 @@ class Option:
 
 
 def fields_of(cls: Any) -> dict[str, FieldInfo]:
-    """The fields of a pydantic dataclass, with descriptions and bounds."""
+    """Return the fields of a pydantic dataclass, with descriptions and bounds."""
     return cls.__pydantic_fields__
 
 
@@ -45,7 +44,7 @@ def _short(bound: float) -> str:
 
 
 def needs(annotation: Any, metadata: list[Any]) -> str:
-    """What a value of this type must be, in words."""
+    """Describe what a value of this type must be."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         inner = [part for m in args[1:] for part in getattr(m, "metadata", [m])]
@@ -98,13 +97,13 @@ def _walk(cls: Any, prefix: str) -> list[Option]:
 
 @cache
 def options(root: Root) -> tuple[Option, ...]:
-    """Every option outside the sections that a module types, in the order of the schema."""
+    """Return every option outside the sections that a module types, in the order of the schema."""
     return tuple(_walk(root.schema, ""))
 
 
 @cache
 def needs_at(root: Root, key: str) -> str:
-    """What a value must be at a dotted key, in words; of an option of modules, as the first that has it says."""
+    """Describe what a value must be at a dotted key; of an option of modules, as the first that has it says."""
     for option in options(root):
         if key.count(".") == option.key.count(".") and fnmatch(key, option.key.replace("<name>", "*")):
             return option.needs
@@ -117,7 +116,7 @@ def needs_at(root: Root, key: str) -> str:
 
 
 def sections(root: Root) -> dict[str, str]:
-    """Top-level sections and what they are about."""
+    """Return the top-level sections and what they are about."""
     about = {}
     for name, field in fields_of(root.schema).items():
         kind = get_args(field.annotation)[1] if get_origin(field.annotation) is dict else field.annotation
@@ -127,7 +126,7 @@ def sections(root: Root) -> dict[str, str]:
 
 
 def described(path: Path) -> dict[str, str]:
-    """Fields of the class `Settings` in a scheme, frequency or visibility file, with their descriptions.
+    """Return the fields of the class `Settings` in a module's file, with their descriptions.
 
     Read from the source, because importing such a file imports torch, which help must not wait for.
     """
@@ -165,7 +164,7 @@ def _name(node: ast.AST) -> str:
 
 
 def module_options(root: Root) -> dict[str, str]:
-    """Dotted keys of the sections that modules type, over all their modules, with their descriptions."""
+    """Return the dotted keys of the sections that modules type, over all modules, with their descriptions."""
     texts = {key: f"set by {group}=<choice>" for key, group in root.tags.items()}
     for section, registry in root.registries.items():
         for module in registry.names():
@@ -177,7 +176,7 @@ def module_options(root: Root) -> dict[str, str]:
 
 
 def modules_with(root: Root, key: str) -> str:
-    """`visibility=sinks`, … : the modules that have the option at a dotted key; empty when none has."""
+    """Return the modules that have the option at a dotted key, `visibility=sinks`; empty when none has."""
     section, _, option = key.rpartition(".")
     if (registry := root.registries.get(section)) is None:
         return ""
@@ -187,6 +186,12 @@ def modules_with(root: Root, key: str) -> str:
 
 # Options that are not spelled as Hydra's grammar wants it. `prompt=def main(x="a, b")` would need quotes inside quotes,
 # and `schemes=rope,coca` would be a sweep.
+
+
+class Verbatim(str):
+    """Text that means itself: nothing in it is an interpolation."""
+
+    __slots__ = ()
 
 
 class AsTyped:
@@ -203,7 +208,7 @@ class Listed:
     separator: str
 
     def read(self, text: str) -> list[str] | None:
-        """None: there are brackets, and Hydra's grammar reads it."""
+        """Split the list; None where there are brackets, which Hydra's grammar reads."""
         if text.startswith("["):
             return None
         return [part.strip() for part in re.split(self.separator, text) if part.strip()]
@@ -222,12 +227,12 @@ Names = Annotated[list[str], Listed(r"[,\s]")]
 
 
 def choice_of(root: Root, key: str) -> str:
-    """The group whose choices an option names; empty when it names none."""
+    """Return the group whose choices an option names; empty when it names none."""
     return next((mark.group for mark in _marks(root, key) if isinstance(mark, ChoiceOf)), "")
 
 
 def spelling_of(root: Root, key: str) -> AsTyped | Listed | None:
-    """How an option is spelled; None: as everything else."""
+    """Return how an option is spelled; None: as everything else."""
     return next((mark for mark in _marks(root, key) if isinstance(mark, AsTyped | Listed)), None)
 
 

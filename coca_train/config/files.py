@@ -25,7 +25,7 @@ from coca_train.runtime.errors import UserError
 
 @cache
 def config_dir() -> Path:
-    """The folder `configs`: inside the installed package, or beside it in a source checkout."""
+    """Return the folder `configs`: inside the installed package, or next to it in a source checkout."""
     here = Path(__file__).resolve()
     for folder in (here.parents[1] / "configs", here.parents[2] / "configs"):
         if (folder / "train.yaml").is_file():
@@ -34,7 +34,7 @@ def config_dir() -> Path:
 
 
 def stamp(path: Path) -> tuple[int, int]:
-    """What changes when a file does: what was read of it is kept as long as this stays."""
+    """Return what changes when a file does: what was read of it is kept as long as this stays."""
     try:
         return path.stat().st_mtime_ns, path.stat().st_size
     except OSError:  # reading it will say what is wrong
@@ -42,7 +42,7 @@ def stamp(path: Path) -> tuple[int, int]:
 
 
 def shown(path: Path) -> str:
-    """A path as messages show it: `configs/...` for the files that come with coca_train."""
+    """Return a path as messages show it: `configs/...` for the files that come with coca_train."""
     try:
         return f"configs/{path.relative_to(config_dir())}"
     except ValueError:
@@ -50,25 +50,25 @@ def shown(path: Path) -> str:
 
 
 def choices(group: str, dirs: tuple[Path, ...]) -> dict[str, Path]:
-    """Options of a config group, by name. A leading underscore marks a part that is no choice by itself."""
+    """Return the options of a config group, by name. A leading underscore marks a part that is no choice by itself."""
     paths = [path for folder in reversed(dirs) for path in (folder / group).glob("[!_]*.yaml")]
     return dict(sorted({path.stem: path for path in paths}.items()))  # the first folder that has it wins
 
 
 def folders_with(group: str, name: str) -> list[Path]:
-    """Folders of YAML that `data_prep mix` has written beside the data, and that have this choice."""
+    """Return the folders of YAML that `data_prep mix` has written next to the data and that have this choice."""
     data = Path(os.environ.get("COCA_TRAIN_DATA", "data"))
     return [folder for folder in sorted(data.glob("*/config")) if (folder / group / f"{name}.yaml").is_file()]
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The runs and the Hugging Face folders that a folder holds, as it is written; the newest first."""
+    """Return the runs and the Hugging Face folders in a folder, the newest first."""
     held = [each for each in folder.glob("*") if (each / "checkpoints").is_dir() or (each / "config.json").is_file()]
     return sorted(held, key=lambda each: each.stat().st_mtime, reverse=True)
 
 
 def summary(path: Path) -> str:
-    """The first comment line of a YAML file, which says what the choice is."""
+    """Return the first comment line of a YAML file, which says what the choice is."""
     try:
         lines = outside.read_text(path, errors="replace").splitlines()
     except OSError:  # choosing it says what is wrong
@@ -93,18 +93,18 @@ class Registry:
     plugins: str
 
     def names(self) -> list[str]:
-        """What a config may name, sorted. A leading underscore marks a helper. UserError for a plugin that would hide a
-        module of the folder."""
+        """Return what a configuration may name, sorted. A leading underscore marks a helper. UserError for a plugin
+        that would hide a module of the folder."""
         return sorted(self._own | self._plugins.keys())
 
     def module(self, name: Any) -> ModuleType:
-        """The module of this name. UserError when there is none; nothing is imported then."""
+        """Return the module of this name. UserError when there is none; nothing is imported then."""
         if name not in (known := self.names()):
             raise UserError(f"{name!r} is not one of {', '.join(known)}")
         return self._plugins[name].load() if name in self._plugins else self.load(name)
 
     def source(self, name: str) -> Path:
-        """The file with the module's `Settings`."""
+        """Return the file with the module's `Settings`."""
         if name in self._plugins:
             spec = find_spec(self._plugins[name].value)
             if spec is None or spec.origin is None:
@@ -114,7 +114,7 @@ class Registry:
         return file if file.is_file() else self.folder / name / "__init__.py"
 
     def digest(self, name: str) -> str:
-        """Of what the module computes: its source without comments and docstrings, 12 digits."""
+        """Return a digest of what the module computes: its source without comments and docstrings, 12 digits."""
         tree = ast.parse(self.source(name).read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:

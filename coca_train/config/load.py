@@ -1,32 +1,40 @@
-"""From YAML files and overrides to one frozen, checked configuration. Hydra is used in this package only.
+"""From YAML files and overrides to one frozen, checked configuration, in two passes.
 
-The order matters. Files are merged first (Hydra), then the command line, which wins; then named parts get what they
-leave out, from their template and from the files of the choices they name; then interpolations are resolved, so that
-`${train.seq_len}` is what the command line made of it; only then is anything typed, and the rules between options see
-typed sections only. Problems of all steps are collected, and the user reads all of them at once.
+Compose: files are merged (compose.py), then the command line, which wins; then named parts get what they leave out
+(parts.py). Check: interpolations are resolved, so that `${train.seq_len}` is what the command line made of it; then
+sections are typed (strict.py), and the rules between options (rules.py) see typed sections only. Problems of all steps
+are collected, and the user reads all of them at once.
 """
 
+import json
+import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from coca_train.config.compose import Assembled, compose
-from coca_train.config.fields import fields_of
-from coca_train.config.files import config_dir, runs_in
-from coca_train.config.interpolate import resolve
-from coca_train.config.messages import ConfigError, Problem
-from coca_train.config.older import complete
+from coca_train.config.compose import Assembled, compose, describe_replaced
+from coca_train.config.fields import Verbatim, fields_of
+from coca_train.config.files import runs_in
+from coca_train.config.messages import ConfigError, Problem, is_secret, secret_fix
 from coca_train.config.overrides import apply, parse
-from coca_train.config.parts import fill, part_problems
-from coca_train.config.places import plain, read, stop
-from coca_train.config.replaced import told
+from coca_train.config.parts import fill, part_problems, shorten
+from coca_train.config.places import fatal_error, plain, read
 from coca_train.config.root import Root
-from coca_train.config.shorter import shorten
-from coca_train.config.strict import misplaced, type_sections, unknown
+from coca_train.config.strict import explain_unknown_key, find_misplaced, type_sections
 from coca_train.runtime import dist
-from coca_train.runtime.trees import copied, leaves
+from coca_train.runtime.errors import CheckpointError
+from coca_train.runtime.trees import copied, leaves, lookup
+
+FORMAT = 2  # of a run's config.yaml and run.json; another number for every change that an older program cannot read
+_ALLOWED = re.compile(
+    r"\$\{(?:oc\.env:(?P<env>COCA_TRAIN_[A-Z0-9_]+)(?:,(?P<default>[^${},]*))?|(?P<key>[A-Za-z_][\w.]*))\}"
+)
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_DEEPEST = 20
 
 
 @dataclass(frozen=True)
@@ -40,42 +48,46 @@ class Loaded:
 
     @property
     def yaml(self) -> str:
-        """What a run directory keeps as config.yaml."""
+        """The configuration as a user reads it."""
         return yaml.safe_dump(self.tree, sort_keys=False, allow_unicode=True)
 
-    def tell(self) -> None:
-        """Say its notes in the terminal, once."""
+    @property
+    def record(self) -> str:
+        """What a run directory keeps as config.yaml."""
+        return f"format: {FORMAT}\n{self.yaml}"
+
+    def log_notes(self) -> None:
+        """Print its notes in the terminal."""
         for note in self.notes:
             dist.log(note)
 
 
 def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled:
-    """Files, choices and overrides as one plain tree. config_dirs: further folders with experiments and group choices.
-    Raises ConfigError for files that cannot be read."""
+    """Compose files, choices and overrides into one plain tree. config_dirs: further folders with experiments and group
+    choices. Raises ConfigError for files that cannot be read."""
     dirs = root.dirs(config_dirs)
     parsed = parse(root, overrides, dirs)
-    implied = root.implied(parsed.groups, parsed.values)
+    implied = root.implied_choices(parsed.groups, parsed.values)
     a = compose(root, implied | parsed.groups, dirs)
     a.overrides = list(overrides)
-    a.comes_along = bool(implied)
-    if not implied:  # nobody asked for what comes along: it gives way without a word
-        a.notes += told(a.replaced)
+    a.has_implied_choices = bool(implied)
+    if a.replaced and not implied:  # nobody asked for what comes along: it gives way without a word
+        a.notes += describe_replaced(a.replaced)
     a.problems = [*parsed.problems, *a.problems]
-    fill(root, a.tree, a.places, dirs)  # before overrides too: what a template brings is there, and `+` is refused
-    if root.brings is not None:
-        root.brings(a, parsed.groups, lambda: _typed(a, parsed.values))
-    if root.staged and any("max_steps" in word for word in overrides):  # resolving takes time
-        shorten(a, parsed.values, _typed(a, parsed.values))
+    if root.derive is not None:
+        root.derive(a, parsed.groups, lambda: _with_values(a, parsed.values))
+    if root.has_stages and any("max_steps" in word for word in overrides):  # resolving takes time
+        a.notes += shorten(a.tree, a.places, parsed.values, _with_values(a, parsed.values))
     a.examples = dict(leaves(a.tree))
     # In the order typed: a later word wins over an earlier one, and may set inside what that one brought.
     for override in parsed.values:
         a.problems += apply(a, override)
-    fill(root, a.tree, a.places, dirs)  # parts and choices that the command line brought
+    fill(root, a.tree, a.places)  # parts and choices that the command line brought
     return a
 
 
-def _typed(a: Assembled, values: list[Any]) -> dict[str, Any]:
-    """The tree as the command line has it, resolved, by itself; what is wrong with it is told when it is loaded."""
+def _with_values(a: Assembled, values: list[Any]) -> dict[str, Any]:
+    """Return a copy of the tree with the values of the command line, resolved; what is wrong is reported later."""
     other = Assembled(a.root, copied(a.tree))
     for override in values:
         apply(other, override)
@@ -88,14 +100,14 @@ def load(a: Assembled, launch: bool = True) -> Loaded:
     launch: also the rules about this machine and this launch.
     """
     root, fields = a.root, fields_of(a.root.schema)
-    if wrong_level := misplaced(root, a.tree):
+    if wrong_level := find_misplaced(root, a.tree):
         a.problems += wrong_level
         raise ConfigError(a.problems, a.lines())
     written = a.tree
     a.tree, without_value = resolve(written)
     reported = {problem.keys[0] for problem in without_value}
     nowhere = [key for name in a.tree if name not in fields for key, _ in leaves(a.tree[name], name)]
-    mistakes = [unknown(root, key, a.examples) for key in nowhere if key not in reported]
+    mistakes = [explain_unknown_key(root, key, a.examples) for key in nowhere if key not in reported]
     for name in (name for name in fields if name not in a.tree):
         mistakes.append(Problem("E-CFG-11", (name,), "the section is missing", f"restore {name} in the defaults list"))
     ordered = {name: a.tree[name] for name in fields if name in a.tree}
@@ -109,22 +121,102 @@ def load(a: Assembled, launch: bool = True) -> Loaded:
     if not a.problems:
         config = root.schema(**typed)
         # Parts stand over the run's own sections: while those are wrong, so would be every part.
-        a.problems += part_problems(root, config, launch) if root.staged else []
+        a.problems += part_problems(root, config, launch) if root.has_stages else []
         if not a.problems:
             return Loaded(config, ordered, a.overrides, tuple(a.notes))
     raise ConfigError(a.problems, a.lines())
 
 
 def load_saved(root: Root, path: Path) -> Loaded:
-    """A configuration that was saved as one file, through the same checks as a new one."""
+    """Load a configuration that was saved as one file, through the same checks as a new one."""
     places: dict[str, str] = {}
     if not path.is_file():
         fix = f"write {held[0]}" if (held := runs_in(path.parent)) else "give the directory of a run"
-        raise stop(Problem("E-CFG-15", (), "there is no such file", fix, str(path)))
+        raise fatal_error(Problem("E-CFG-15", (), "there is no such file", fix, str(path)))
     problems = read(path, "", places)
+    tree = saved_settings(path)
+    fill(root, tree, places)
+    return load(Assembled(root, tree, {}, places, problems), launch=False)
+
+
+def saved_settings(path: Path) -> dict[str, Any]:
+    """Read a run's config.yaml as plain values. Raises ConfigError for no such file, CheckpointError E-CKP-31."""
     tree = plain(path)
     if not isinstance(tree, dict):
-        raise stop(Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path)))
-    complete(tree)
-    fill(root, tree, places, (config_dir(),))
-    return load(Assembled(root, tree, {}, places, problems), launch=False)
+        raise fatal_error(
+            Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path))
+        )
+    check_format(path, tree)
+    return {key: value for key, value in tree.items() if key != "format"}
+
+
+def check_format(path: Path, record: Mapping[str, Any]) -> None:
+    """Refuse a run's record of another format. Raises CheckpointError E-CKP-31."""
+    if (found := record.get("format", 1)) != FORMAT:
+        raise CheckpointError(
+            f"E-CKP-31 {path}: another version of coca_train made this run (format {found}; this version reads "
+            f"{FORMAT}). Fix: use that version, or begin another run: run.name=<another>"
+        )
+
+
+# The only two interpolations a configuration may use: ${section.option} and ${oc.env:COCA_TRAIN_…,default}. Resolved
+# here and not by OmegaConf, so that no other resolver can be reached from a configuration and every wrong one is
+# reported, not the first; and before typing, because a text `${train.seq_len}` stands where a number is needed.
+
+
+class _WrongError(Exception):
+    """Carries a Problem out of the recursion."""
+
+
+def resolve(tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Return a copy of `tree` without interpolations, and what is wrong: interpolations, secrets, missing values."""
+    problems: list[Problem] = []
+
+    def copy(value: Any, key: str) -> Any:
+        if isinstance(value, dict):
+            return {name: copy(part, f"{key}.{name}" if key else str(name)) for name, part in value.items()}
+        if isinstance(value, list):
+            return [copy(part, f"{key}.{i}") for i, part in enumerate(value)]
+        if is_secret(key, value) and not isinstance(value, Verbatim):
+            message = "this is a secret; a configuration is saved and logged"
+            problems.append(Problem("E-SEC-02", (key,), message, secret_fix(key)))
+        elif value == "???":
+            problems.append(Problem("E-CFG-11", (key,), "it has no value yet", f"pass {key}=…"))
+        try:
+            return text(value, (key,)) if isinstance(value, str) else value
+        except _WrongError as wrong:
+            problems.append(wrong.args[0])
+            return value
+
+    def text(value: str, chain: tuple[str, ...]) -> Any:
+        if isinstance(value, Verbatim) or "${" not in value:
+            return str(value)
+        if whole := _ALLOWED.fullmatch(value):  # what stands there keeps its type, and a number in a variable is one
+            found = target(whole, chain)
+            return json.loads(found) if whole["env"] and _NUMBER.fullmatch(found) else found
+        if "${" in _ALLOWED.sub("", value):
+            message = "this interpolation is not allowed; ${section.option} and ${oc.env:COCA_TRAIN_NAME,default} are"
+            raise _WrongError(Problem("E-SEC-03", chain[:1], message, "write the value itself"))
+        return _ALLOWED.sub(lambda match: str(target(match, chain)), value)
+
+    def target(match: re.Match[str], chain: tuple[str, ...]) -> Any:
+        name, key = match["env"], match["key"]
+        if name:
+            if (value := os.environ.get(name, match["default"])) is None:
+                message, fix = f"the environment variable {name} is not set", f"export {name}=…, or write the value"
+                raise _WrongError(Problem("E-CFG-12", chain[:1], message, fix))
+            return value
+        if key in chain or len(chain) > _DEEPEST:
+            message = f"interpolation in a circle: {' -> '.join([*chain, key])}"
+            raise _WrongError(Problem("E-CFG-12", chain[:1], message, "write one value out"))
+        try:
+            value = lookup(tree, key)
+        except KeyError:
+            message, fix = f"${{{key}}} does not exist", f"set {key}, or write the value itself"
+            raise _WrongError(Problem("E-CFG-12", chain[:1], message, fix)) from None
+        if isinstance(value, (dict, list)):
+            message = f"${{{key}}} is a {'section' if isinstance(value, dict) else 'list'}, not a value"
+            raise _WrongError(Problem("E-CFG-12", chain[:1], message, "name one option"))
+        return text(value, (*chain, key)) if isinstance(value, str) else value
+
+    return copy(tree, ""), problems

@@ -24,13 +24,13 @@ _SECRET_VALUE = re.compile(
 
 
 def is_secret(key: str, value: Any) -> bool:
-    """A name or a value that looks like a credential."""
+    """Return whether a name or a value looks like a credential."""
     named = bool(_SECRET_NAME.search(key)) and value not in (None, "")
     return named or (isinstance(value, str) and bool(_SECRET_VALUE.search(value)))
 
 
 def secret_fix(key: str) -> str:
-    """Where a secret belongs instead."""
+    """Say where a secret belongs instead."""
     return (
         "remove it and export WANDB_API_KEY"
         if "wandb" in key or "tracking" in key
@@ -39,7 +39,7 @@ def secret_fix(key: str) -> str:
 
 
 def show(value: Any) -> str:
-    """A value on one line: short, without control characters, without secrets."""
+    """Return a value on one line: short, without control characters, without secrets."""
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     text = _SECRET_VALUE.sub("***", text)
     text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
@@ -57,6 +57,10 @@ class Problem:
     place: str = ""  # where it stands, if not where the keys were set
 
 
+class Incompatible(Problem):
+    """Settings that a model, a scheme or its weights cannot have; with others they would be right."""
+
+
 class ConfigError(UserError):
     """All problems of one configuration; `str()` is one line each."""
 
@@ -68,8 +72,8 @@ class ConfigError(UserError):
 
 
 def nearest(key: str, known: list[str]) -> list[str]:
-    """Up to three valid names for what was probably meant, the likeliest first: in the same section one that is nearly
-    called so, then the same last part elsewhere, then similar spelling."""
+    """Return up to three valid names for what was probably meant, the likeliest first: in the same section one that is
+    nearly called so, then the same last part elsewhere, then similar spelling."""
     section, _, leaf = key.rpartition(".")
 
     def likeness(name: str) -> float:
@@ -90,12 +94,12 @@ def nearest(key: str, known: list[str]) -> list[str]:
     return list(dict.fromkeys(ranked))[:3]
 
 
-_SPECIAL_IDS = {"checkpoint.keep": "E-CFG-26", "checkpoint.save_every_steps": "E-CFG-26", "run.name": "E-CFG-29"}
 _BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "too_short", "too_long"}
 
 
-def mistyped(key: str, value: Any, needs: str, example: Any, kind: str, detail: str = "") -> Problem:
-    """A value of the wrong type or out of bounds. kind: pydantic's error type; needs: what is right, in words."""
+def explain_type_error(key: str, value: Any, needs: str, example: Any, kind: str, detail: str = "") -> Problem:
+    """Explain a value of the wrong type or out of bounds. kind: pydantic's error type; needs: what is right, in
+    words."""
     shape = "a number" if isinstance(value, float) else kind_of(value)
     write = f"write {key}={show(example)}" if example is not None else f"give {needs}"
     if (
@@ -119,7 +123,7 @@ def mistyped(key: str, value: Any, needs: str, example: Any, kind: str, detail: 
         return Problem("E-STG-08", (key,), f"it needs {needs}", f"write ~{key[:-7]}, or give its share: {key}=…")
     if kind in _BOUNDS or kind == "string_pattern_mismatch":
         fix = f"{write}, for example"
-        return Problem(_SPECIAL_IDS.get(key, "E-CFG-05"), (key,), f"it needs {needs}", fix)
+        return Problem("E-CFG-05" if kind in _BOUNDS else "E-CFG-29", (key,), f"it needs {needs}", fix)
     if kind == "literal_error":
         words = needs.removeprefix("one of ").split(", ")
         close = get_close_matches(str(value), words, n=1, cutoff=0.5)
@@ -132,7 +136,7 @@ def mistyped(key: str, value: Any, needs: str, example: Any, kind: str, detail: 
 
 
 def kind_of(value: Any) -> str:
-    """The type of a YAML value, in words."""
+    """Name the type of a YAML value."""
     names = {
         bool: "true/false",
         int: "a whole number",

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coca_train.config.compose import Assembled
-from coca_train.config.exchange import over
 from coca_train.config.fields import options, spelling_of
 from coca_train.config.files import choices, folders_with
-from coca_train.config.messages import Problem, is_secret, nearest, show
+from coca_train.config.messages import Problem, is_secret, show
+from coca_train.config.parts import merge
 from coca_train.config.places import DEEPEST
 from coca_train.config.root import Root
 
@@ -32,18 +32,18 @@ class Parsed:
 
 
 def place(raw: str) -> str:
-    """How messages name an override, without the secret it may hold."""
+    """Return how messages name an override, without the secret it may hold."""
     return f"command line {redacted(raw)}"
 
 
 def redacted(raw: str) -> str:
-    """An override on one line, without the secret it may hold."""
+    """Return an override on one line, without the secret it may hold."""
     key, equals, value = raw.partition("=")
     return f"{show(key)}{equals}{'***' if is_secret(key.strip(), value) else show(value)}"
 
 
 def wrong(raw: str, message: str, fix: str, id: str = "E-CFG-16") -> Problem:
-    """A problem of an override as such."""
+    """Return a problem of an override as such."""
     return Problem(id, (), message, fix, place(raw))
 
 
@@ -145,14 +145,9 @@ def _refused_key(
     if sweeps:
         each = "add --multirun to run each" if root.swept else f"write one, or a list as {key}=[a,b]"
         return "several values for one option", f"{each}, or quote text with commas: \"{key}='a,b'\""
-    known = [option.key for option in options(root)]
-    if "." in key or key in known or is_section:
-        return None
-    if any(each.startswith(f"{key}.") for each in known):
+    if not is_section and any(option.key.startswith(f"{key}.") for option in options(root)):
         return "is a section, not a value", f"set an option inside it: {key}.<option>=…", "E-CFG-34"
-    close = nearest(key, [*root.groups, *root.beside, *known])
-    fix = f"did you mean {' or '.join(close)}?" if close else f"see `python -m {root.command} --help`"
-    return "unknown key", fix, "E-CFG-01"
+    return None
 
 
 def _unreadable(root: Root, raw: str) -> Problem:
@@ -191,7 +186,7 @@ def apply(a: Assembled, override: "Override") -> list[Problem]:
     if not override.is_delete():
         value: Any = override.value()
         # Option by option, a section that names a choice too: at the command line all of a section is in sight.
-        node[name] = over(node.get(name), value, named={}) if isinstance(value, dict) else value
+        node[name] = merge(node.get(name), value, named={}) if isinstance(value, dict) else value
     elif name in node:
         del node[name]
     else:

@@ -1,24 +1,37 @@
-"""The named parts of a configuration, which hold less than they mean: sources, stages, kinds of layers.
+"""Settings over other settings: the named parts of a configuration, which hold less than they mean, and choices that
+take the place of others.
 
-`fill` completes them while everything is still plain values: from the template of their section, then from the files of
-the choices that they name. `stage_config` and `part_problems` put what a stage or a kind of layers holds over the run's
-own sections; they type only the sections in which it differs.
+What names another choice of a config group brings the values of that choice's file (`exchanged`); what names none
+changes single values, and leaves all others as they are (`merge`). Sources, stages and kinds of layers are completed
+while everything is still plain values (`fill`). `stage_config` and `part_problems` put what a stage or a kind of layers
+holds over the run's own sections, and type only the sections in which it differs.
 """
 
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
+
+from pydantic_core import PydanticUndefined
 
 from coca_train.config import sizes
-from coca_train.config.exchange import GROUPS, NAMED, exchanged, over
+from coca_train.config.fields import fields_of
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
 from coca_train.config.places import plain, read
 from coca_train.config.root import Root
 from coca_train.config.schema import Config, StageConfig
 from coca_train.config.strict import type_sections
-from coca_train.runtime.trees import copied, leaves, lookup, section
+from coca_train.runtime.trees import leaves, lookup, section
 
+# What may be exchanged on the same weights: group -> where its options stand.
+GROUPS = {"visibility": "visibility", "position/frequencies": "position.frequencies"}
+# What may be varied on the same weights besides: a section without files of choices.
+LOGIT_SCALE = "model.logit_scale"
+# Sections that are a choice, by their own name -> the option that names the choice.
+NAMED = {"position": "scheme", "frequencies": "name", "visibility": "name"}
+
+WARMUP = "optim.warmup_steps"
 SECTIONS = ("train", "optim", "data", "position", "visibility", "layers", "engine", "eval")  # what a stage may change
 # What a stage cannot change, and what to do instead. A key stands for everything below it.
 FIXED = {
@@ -32,19 +45,45 @@ FIXED = {
 }
 
 
-def fill(root: Root, tree: dict[str, Any], places: dict[str, str], dirs: tuple[Path, ...]) -> None:
-    """Give every part of `tree` the values it has none for, and note where they stand.
+def exchanged(group: str, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the choice `name` in place of the section `own`. KeyError when there is no such choice.
 
-    What is wrong with a part is left as it is: typing tells of it.
+    The file replaces the whole section, but for the base theta: it belongs to the weights, and stays. Only a choice
+    that is not named after its module (code_llama) is there for its base, and brings it.
     """
-    for key, file in root.templates.items():
-        path = next(folder / f"{file}.yaml" for folder in dirs if (folder / f"{file}.yaml").is_file())
-        values = plain(path)
-        for name, part in (parts := section(tree, key)).items():
-            if isinstance(part, dict):
-                parts[name] = over(copied(values), part)  # a copy: the command line may change one part
-                _note(path, f"{key}.{name}", places)
-    if root.staged:
+    values = plain(choices(group, (config_dir(),))[name])
+    for default in values.pop("defaults", ()):
+        if default != "_self_":
+            ((axis, chosen),) = default.items()
+            values[axis] = exchanged(f"{group}/{axis}", chosen, own.get(axis, {}))
+    keeps_theta = values.get("name") == name and "theta" in values and "theta" in own
+    return values | ({"theta": own["theta"]} if keeps_theta else {})
+
+
+def merge(below: Any, above: Any, name: str = "", named: Mapping[str, str] = NAMED) -> Any:
+    """Merge settings: `above` where it has a value, else `below`. Sections are merged, all else is replaced.
+
+    name: what the section is called. named: sections that are replaced too, when `above` names a choice. It is
+    complete by then (parts.py:fill), and an option of the choice below would be foreign to it.
+    """
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    tag = named.get(name)
+    # The same scheme is no exchange: `position: {scheme: rope, frequencies: …}` changes the frequencies of a rope.
+    if tag in above and not (name == "position" and above[tag] == below.get(tag)):
+        return above
+    merged = {key: merge(below[key], part, key, named) if key in below else part for key, part in above.items()}
+    return below | merged
+
+
+def fill(root: Root, tree: dict[str, Any], places: dict[str, str]) -> None:
+    """Give every section and part of `tree` the values it has none for, and note where they stand.
+
+    Defaults of the schema first, then the files of the choices that stages and kinds of layers name. What is wrong with
+    a part is left as it is: typing reports it.
+    """
+    _fill_defaults(root, root.schema, tree, "", places)
+    if root.has_stages:  # a stage may name a choice, a kind of layers too
         run = {key: section(tree, key) for key in ("position", "visibility")}
         kinds, stages = section(tree, "layers.kinds"), section(tree, "stages")
         for name, kind in kinds.items():
@@ -52,8 +91,28 @@ def fill(root: Root, tree: dict[str, Any], places: dict[str, str], dirs: tuple[P
         for stage_name, stage in stages.items():
             _fill_choices(f"stages.{stage_name}", stage, run, places)
             for name, kind in section(stage, "layers.kinds").items():
-                base = {key: over(part, section(kinds, f"{name}.{key}"), key) for key, part in run.items()}
+                base = {key: merge(part, section(kinds, f"{name}.{key}"), key) for key, part in run.items()}
                 _fill_choices(f"stages.{stage_name}.layers.kinds.{name}", kind, base, places)
+
+
+def _fill_defaults(root: Root, schema: Any, tree: dict[str, Any], prefix: str, places: dict[str, str]) -> None:
+    for name, field in fields_of(schema).items():
+        key, kind = f"{prefix}{name}", field.annotation
+        part = get_args(kind)[1] if get_origin(kind) is dict else None
+        if is_dataclass(kind) or is_dataclass(part):
+            own = tree.setdefault(name, {})
+            for part_name, inside in (own if isinstance(own, dict) and part else {"": own}).items():
+                if isinstance(inside, dict):
+                    _fill_defaults(root, part or kind, inside, f"{key}.{part_name}." if part else f"{key}.", places)
+        elif name not in tree:
+            default = field.get_default(call_default_factory=True)
+            if default is not PydanticUndefined:
+                tree[name] = list(default) if isinstance(default, tuple) else default
+                places.setdefault(key, "default")
+            elif not root.groups:  # no file can have it
+                tree[name] = "???"
+    for name in [name for name in fields_of(schema) if name in tree]:  # in the order of the schema, for people
+        tree[name] = tree.pop(name)
 
 
 def _fill_choices(where: str, part: Any, base: dict[str, Any], places: dict[str, str]) -> None:
@@ -68,7 +127,7 @@ def _fill_choices(where: str, part: Any, base: dict[str, Any], places: dict[str,
         if (path := choices(group, (config_dir(),)).get(str(chosen[tag]))) is not None:
             # Another scheme has weights of its own, and a theta of its own: the run's is kept for the run's scheme.
             values = exchanged(group, chosen[tag], {} if other_scheme else section(base, key))
-            chosen |= over(values, chosen)
+            chosen |= merge(values, chosen)
             _note(path, f"{where}.{key}", places)
 
 
@@ -81,13 +140,13 @@ def _note(path: Path, key: str, places: dict[str, str]) -> None:
 
 
 def stage_config(root: Root, config: Config, name: str) -> tuple[Config, list[Problem]]:
-    """A run's configuration as it holds in one of its stages, and what is wrong with the sections that differ.
+    """Return a run's configuration in one of its stages, and what is wrong with the sections that differ.
 
     train.max_steps is the length of the stage [optimizer steps]; tokens are rounded up to whole steps.
     """
     stage, problems = config.stages[name], []
     if changes := _changes(stage):
-        complete = over({key: asdict(getattr(config, key)) for key in changes}, changes)
+        complete = merge({key: asdict(getattr(config, key)) for key in changes}, changes)
         if sources := section(complete, "data.sources"):
             complete["data"]["sources"] = {key: part for key, part in sources.items() if part is not None}
         typed, problems = type_sections(root, complete, _examples(config))
@@ -99,7 +158,7 @@ def stage_config(root: Root, config: Config, name: str) -> tuple[Config, list[Pr
 
 
 def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
-    """What is wrong in the stages and the kinds of layers of a run whose own sections are right."""
+    """Return what is wrong in the stages and kinds of layers of a run whose own sections are right."""
     if problems := [each for name in config.layers.kinds for each in _kind_problems(root, config, name)]:
         return problems
     if problems := _unknown_sources(config):
@@ -107,15 +166,16 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
     for name, stage in config.stages.items():
         if stage.max_steps is not None and stage.tokens is not None:
             keys = (f"stages.{name}.max_steps", f"stages.{name}.tokens")
-            problems.append(Problem("E-STG-03", keys, "both say how long the stage is", "leave one of them away"))
+            problems.append(Problem("E-STG-03", keys, "both say how long the stage is", "omit one of them"))
         changes = _changes(stage)
-        if fixed := [key for key in FIXED if _within(key, changes)]:
+        if changes:
             text = "a stage cannot change this"
-            problems += [Problem("E-STG-04", (f"stages.{name}.{key}",), text, FIXED[key]) for key in fixed]
-            continue
-        if problem := _no_frequencies(changes, config.position, f"stages.{name}"):
-            problems.append(problem)
-            continue
+            fixed = [key for key in FIXED if _within(key, changes)]
+            refused = [Problem("E-STG-04", (f"stages.{name}.{key}",), text, FIXED[key]) for key in fixed]
+            refused += [] if refused else _no_frequencies(changes, config.position, f"stages.{name}")
+            if refused:
+                problems += refused
+                continue
         complete, wrong = stage_config(root, config, name)
         # Rules see what is right by itself; of a section that is wrong `complete` has the run's.
         right = vars(complete).keys() - {problem.keys[0].partition(".")[0] for problem in wrong} - {"stages"}
@@ -153,24 +213,24 @@ def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:
     kind = config.layers.kinds[name]
     changes = {"position": kind.position, "visibility": kind.visibility, "model": {"logit_scale": kind.logit_scale}}
     run = {key: asdict(getattr(config, key)) for key in changes}
-    if problem := _no_frequencies(changes, config.position, f"layers.kinds.{name}"):
-        return [problem]
-    typed, problems = type_sections(root, over(run, changes), _examples(config))
+    if problems := _no_frequencies(changes, config.position, f"layers.kinds.{name}"):
+        return problems
+    typed, problems = type_sections(root, merge(run, changes), _examples(config))
     problems = problems or root.check(typed, False)
     words = f"in layers of the kind {name}: "
     return [_of_part(each, changes, run, f"layers.kinds.{name}", words, {}) for each in problems]
 
 
-def _no_frequencies(part: dict[str, Any], position: Any, place: str) -> Problem | None:
+def _no_frequencies(part: dict[str, Any], position: Any, place: str) -> list[Problem]:
     """Frequencies of a part whose scheme has none, as one problem: each of their options would be one.
 
     position: of the run. place: of the part."""
     own = section(part, "position")
     if "frequencies" not in own or "scheme" in own or hasattr(position, "frequencies"):
-        return None
+        return []
     key = f"{place}.position.frequencies"
     keys, text = (key, "position.scheme"), f"{position.scheme} has no frequencies that could be others here"
-    return Problem("E-CFG-33", keys, text, f"choose position=rope, or write ~{key}")
+    return [Problem("E-CFG-33", keys, text, f"choose position=rope, or write ~{key}")]
 
 
 def _of_part(problem: Problem, part: Any, run: Any, place: str, words: str, names: dict[str, str]) -> Problem:
@@ -185,7 +245,7 @@ def _of_part(problem: Problem, part: Any, run: Any, place: str, words: str, name
         own = _within(key, part) or (_within(parent, part) and not _within(parent, run))
         keys.append(names.get(key) or (f"{place}.{key.removeprefix('model.')}" if own else key))
         fix = fix.replace(f"{key}=", f"{keys[-1]}=")
-    return Problem(problem.id, tuple(keys), f"{words}{problem.message}", fix, problem.place)
+    return replace(problem, keys=tuple(keys), message=f"{words}{problem.message}", fix=fix)
 
 
 def _within(key: str, tree: Any) -> bool:
@@ -204,3 +264,54 @@ def _changes(stage: StageConfig) -> dict[str, Any]:
 def _examples(config: Config) -> dict[str, Any]:
     """Values that are right, to show in messages."""
     return {key: value for key, value in leaves(asdict(config)) if not key.startswith(("stages.", "layers."))}
+
+
+def shorten(tree: dict[str, Any], places: dict[str, str], values: Sequence[Any], typed: dict[str, Any]) -> list[str]:
+    """Scale the warm-ups of stages that the command line makes shorter, where it does not set them, and note it.
+
+    A training made longer keeps its warm-up: that many steps were enough, and a run that goes on must not warm up anew.
+    What else belongs to a schedule is a share of the steps by itself (optim.cooldown).
+
+    values: of the command line, parsed. typed: the tree as these have it, resolved.
+    """
+    words = {key for each in values for key, _ in leaves(each.value(), each.key_or_group)}
+    stages = [name for name in section(tree, "stages") if name in section(typed, "stages")]
+    keys = {name: f"stages.{name}.{WARMUP}" for name in stages}
+    keys = {name: key if _whole(typed, key) is not None else WARMUP for name, key in keys.items()}
+    before, scaled, lengths = {}, {}, {}
+    for name, key in keys.items():
+        steps, was, now = _whole(typed, key), _length(tree, name), _length(typed, name)
+        if steps is not None and was is not None and now is not None:
+            shorter = 0 < now < was and key not in words
+            before[name], scaled[name] = steps, min(round(steps * now / was), now - 1) if shorter else steps
+            lengths[name] = f"{now:,} steps, not {was:,}"
+    # The warm-up of the run serves all stages that have none of their own; where they differ now, each gets its own.
+    of_run = {steps for name, steps in scaled.items() if keys[name] == WARMUP}
+    changes: dict[str, str] = {}
+    for name in (name for name in scaled if scaled[name] != before[name]):
+        key = keys[name] if keys[name] != WARMUP or len(of_run) == 1 else f"stages.{name}.{WARMUP}"
+        *above, option = key.split(".")
+        node = tree
+        for part in above:
+            node = node.setdefault(part, {})
+        node[option] = scaled[name]
+        places[key] = "as train.max_steps"
+        changes[key] = f"{key}={scaled[name]}, not {before[name]} ({lengths[name]})"
+    listed = "; ".join(changes.values())
+    return [f"schedule  shorter than its files say, and the warm-up with it: {listed}"] if changes else []
+
+
+def _length(tree: dict[str, Any], stage: str) -> int | None:
+    """The steps of a stage; None where it is counted in tokens, or nothing is known of it."""
+    own = section(tree, f"stages.{stage}")
+    if own.get("tokens") is not None:
+        return None
+    return _whole(tree, f"stages.{stage}.max_steps" if own.get("max_steps") is not None else "train.max_steps")
+
+
+def _whole(tree: dict[str, Any], key: str) -> int | None:
+    try:
+        value = lookup(tree, key)
+    except KeyError:
+        return None
+    return value if type(value) is int else None

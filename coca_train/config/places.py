@@ -5,7 +5,7 @@ Known traps: `1:30:00` is the number 5400, `012` is 10, `yes` is true, aliases m
 
 import errno
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ import yaml
 from coca_train.config.files import shown, stamp
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.runtime import outside
+from coca_train.runtime.trees import copied
 
 MAX_BYTES = 1_000_000
-MAX_NODES = 10_000
 DEEPEST = 50  # sections inside sections; ours have six
 MOST_DIGITS = 300  # of a number: none of ours has more than twenty
 _TOO_LONG = re.compile(rf"[-+0-9_:]{{{MOST_DIGITS + 1},}}")
@@ -25,19 +25,19 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def place_of(key: str, places: Mapping[str, str]) -> str:
-    """Where a key was set, or the innermost section around it that was set as a whole; empty: nowhere."""
+    """Return where a key was set, or the innermost section around it that was set as a whole; empty: nowhere."""
     while key and key not in places:
         key = key.rpartition(".")[0]
     return places.get(key, "")
 
 
-def stop(problem: Problem) -> ConfigError:
-    """An error that leaves nothing more to check."""
+def fatal_error(problem: Problem) -> ConfigError:
+    """Return an error that leaves nothing more to check."""
     return ConfigError([problem], [f"{problem.id} {problem.place}: {problem.message}. Fix: {problem.fix}"])
 
 
 def nodes(path: Path) -> yaml.Node | None:
-    """The YAML nodes of a file, after the checks that must come before anybody expands it. Not to be changed."""
+    """Return the YAML nodes of a file, after the checks that must come before anybody expands it. Read only."""
     return _nodes(path, stamp(path))
 
 
@@ -51,46 +51,41 @@ def _nodes(path: Path, state: tuple[int, int]) -> yaml.Node | None:
         root = yaml.compose(text, Loader=_Loader)
     except UnicodeDecodeError as error:
         text = f"not UTF-8 (byte {error.start})"
-        raise stop(Problem("E-CFG-15", (), text, "save the file as UTF-8", place)) from None
+        raise fatal_error(Problem("E-CFG-15", (), text, "save the file as UTF-8", place)) from None
     except OSError as error:
         if error.errno == errno.EFBIG:
             problem = Problem("E-CFG-14", (), "the file is larger than 1 MB", "keep data out of configs", place)
         else:
             problem = Problem("E-CFG-15", (), f"cannot be read: {error.strerror}", "give a readable file", place)
-        raise stop(problem) from None
+        raise fatal_error(problem) from None
     except (yaml.MarkedYAMLError, yaml.reader.ReaderError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place
         text = f"this is not YAML: {show(getattr(error, 'problem', None) or str(error))}"
-        raise stop(Problem("E-CFG-13", (), text, "indent with spaces, close what is open", line)) from None
+        raise fatal_error(Problem("E-CFG-13", (), text, "indent with spaces, close what is open", line)) from None
     if root is not None and not isinstance(root, yaml.MappingNode):
         what = show(root.value) if isinstance(root, yaml.ScalarNode) else "a list"
         text = f"holds {what}, and no options"
-        raise stop(Problem("E-CFG-13", (), text, "write lines of the form key: value", place))
-    if root is not None and _count(root, {}) > MAX_NODES:
-        text = f"more than {MAX_NODES} values once its aliases are expanded"
-        raise stop(Problem("E-CFG-14", (), text, "write without aliases", place))
-    for key in _keys(root):
-        if key.tag == "tag:yaml.org,2002:null":
-            line = f"{place}:{key.start_mark.line + 1}"
-            raise stop(Problem("E-CFG-13", (), "a key without a name", "write the name of an option", line))
+        raise fatal_error(Problem("E-CFG-13", (), text, "write lines of the form key: value", place))
+    _check_keys(root, place)
     return root
 
 
-def _keys(root: yaml.Node | None) -> Iterator[yaml.Node]:
-    """Of every section, once."""
-    todo, seen = [root], set[int]()
-    while todo:
-        node = todo.pop()
-        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
-            continue
-        seen.add(id(node))
-        for each in node.value:
-            if isinstance(each, tuple):
-                yield each[0]
-                todo.append(each[1])
-            else:
-                todo.append(each)
+def _check_keys(node: yaml.Node | None, place: str) -> None:
+    """Refuse keys without a name, and those that stand twice in a section."""
+    lines: dict[str, int] = {}
+    for each in node.value if isinstance(node, yaml.CollectionNode) else ():
+        key, value = each if isinstance(each, tuple) else (None, each)
+        if key is not None:
+            line, name = key.start_mark.line + 1, str(key.value)
+            if key.tag == "tag:yaml.org,2002:null":
+                fix = "write the name of an option"
+                raise fatal_error(Problem("E-CFG-13", (), "a key without a name", fix, f"{place}:{line}"))
+            if name in lines:
+                text = f"the key {show(name)} stands twice, in lines {lines[name]} and {line}"
+                raise fatal_error(Problem("E-CFG-03", (), text, "remove one of the two", f"{place}:{line}"))
+            lines[name] = line
+        _check_keys(value, place)
 
 
 def _look_through(text: str, place: str) -> None:
@@ -103,38 +98,39 @@ def _look_through(text: str, place: str) -> None:
             depth += 1
             if depth > DEEPEST:
                 message = f"sections are nested deeper than {DEEPEST} levels"
-                raise stop(Problem("E-CFG-14", (), message, "flatten the file", line))
+                raise fatal_error(Problem("E-CFG-14", (), message, "flatten the file", line))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
+        # Ten lines of nested aliases are gigabytes once they are expanded.
+        if isinstance(event, yaml.AliasEvent):
+            message = f"an alias, *{event.anchor}; aliases are not expanded here"
+            raise fatal_error(Problem("E-CFG-14", (), message, "write the values out", line))
         # Of what a tag makes of a value loaders do not agree, and what they raise is not always an error of YAML.
         if isinstance(event, yaml.NodeEvent) and (tag := getattr(event, "tag", None)) is not None:
             message = f"the tag {show(tag.replace('tag:yaml.org,2002:', '!!'))} before a value"
-            raise stop(Problem("E-CFG-13", (), message, "write the value alone", line))
+            raise fatal_error(Problem("E-CFG-13", (), message, "write the value alone", line))
         if isinstance(event, yaml.ScalarEvent) and not event.style and _TOO_LONG.fullmatch(event.value):
             message = f"a number of {len(event.value):,} digits"
-            raise stop(Problem("E-CFG-14", (), message, f"write at most {MOST_DIGITS} digits", line))
+            raise fatal_error(Problem("E-CFG-14", (), message, f"write at most {MOST_DIGITS} digits", line))
 
 
 def plain(path: Path) -> Any:
-    """The values of a file, by the quick loader where there is one, after the checks of `nodes`."""
+    """Return the values of a file, by the quick loader where there is one, after the checks of `nodes`."""
+    return copied(_plain(path, stamp(path)))
+
+
+@lru_cache(maxsize=1024)
+def _plain(path: Path, state: tuple[int, int]) -> Any:
     nodes(path)
     try:
         return yaml.load(outside.read_text(path, MAX_BYTES), Loader=_Loader)  # noqa: S506 (a safe one)
     except yaml.MarkedYAMLError as error:  # a key that is a list, a date that is none
         line = f"{shown(path)}:{error.problem_mark.line + 1}" if error.problem_mark else shown(path)
-        raise stop(Problem("E-CFG-13", (), show(error.problem or str(error)), "write plain YAML", line)) from None
+        raise fatal_error(
+            Problem("E-CFG-13", (), show(error.problem or str(error)), "write plain YAML", line)
+        ) from None
     except ValueError as error:
-        raise stop(Problem("E-CFG-13", (), show(str(error)), "write plain YAML", shown(path))) from None
-
-
-def _count(node: yaml.Node, known: dict[int, int]) -> int:
-    """Nodes below `node` with aliases expanded, without expanding them; an endless alias counts as too many."""
-    if id(node) not in known:
-        known[id(node)] = MAX_NODES + 1  # what a node inside itself sees
-        children = node.value if isinstance(node, (yaml.MappingNode, yaml.SequenceNode)) else []
-        flat = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
-        known[id(node)] = 1 + sum(_count(child, known) for child in flat)
-    return known[id(node)]
+        raise fatal_error(Problem("E-CFG-13", (), show(str(error)), "write plain YAML", shown(path))) from None
 
 
 def read(path: Path, package: str, places: dict[str, str]) -> list[Problem]:
@@ -150,16 +146,11 @@ def read(path: Path, package: str, places: dict[str, str]) -> list[Problem]:
 
 
 def _walk(node: yaml.MappingNode, prefix: str, path: Path, places: dict[str, str], problems: list[Problem]) -> None:
-    lines: dict[str, int] = {}
     for name, value in node.value:
-        key, line = f"{prefix}.{name.value}" if prefix else str(name.value), name.start_mark.line + 1
-        place = f"{shown(path)}:{line}"
+        key = f"{prefix}.{name.value}" if prefix else str(name.value)
+        place = f"{shown(path)}:{name.start_mark.line + 1}"
         if key == "defaults":
             continue
-        if key in lines:
-            text = f"the key stands twice in this file, in lines {lines[key]} and {line}"
-            problems.append(Problem("E-CFG-03", (key,), text, "remove one of the two", place))
-        lines[key] = line
         places[key] = place
         if isinstance(value, yaml.MappingNode):
             _walk(value, key, path, places, problems)

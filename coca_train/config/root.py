@@ -20,34 +20,31 @@ class Root:
     groups: tuple[str, ...] = ()  # config groups: folders below configs/<folder>
     check: Callable[[dict[str, Any], bool], list[Problem]] = lambda sections, launch: []  # -> what rules find
     place: str = ""  # what decides where results go
-    without_default: tuple[str, ...] = ()  # groups of which nothing is chosen in the top file
-    from_top: tuple[str, ...] = ()  # groups whose files are `@package _global_`
+    optional_groups: tuple[str, ...] = ()  # groups of which nothing is chosen in the top file
+    global_groups: tuple[str, ...] = ()  # groups whose files are `@package _global_`
     # Sections typed by a module they name, dotted; the section's path is the group that chooses the module.
     registries: Mapping[str, Registry] = field(default_factory=dict)
-    # Sections of named parts -> the file with what a part leaves out, from `configs`, without its ending.
-    templates: dict[str, str] = field(default_factory=dict)
     folder: str = ""  # below configs, where top file and groups are
-    beside: tuple[str, ...] = ()  # what its command takes besides, for suggestions
+    also_takes: tuple[str, ...] = ()  # what its command takes besides, for suggestions
     swept: bool = False  # its command takes --multirun
-    staged: bool = False  # it has stages and kinds of layers (parts.py)
-    parts: tuple[str, ...] = ()  # sections with named parts, and those that such parts differ from
+    has_stages: bool = False  # it has stages and kinds of layers (parts.py)
     # Choices that come along with what the command line says, where it does not choose itself: (its choices, its values
     # as `overrides.Parsed` has them).
-    implied: Callable[[Mapping[str, str], Sequence[Any]], dict[str, str]] = lambda groups, values: {}
+    implied_choices: Callable[[Mapping[str, str], Sequence[Any]], dict[str, str]] = lambda groups, values: {}
     # Puts into an assembled configuration what is known of it elsewhere, below the command line: (assembled, choices
     # of the command line, the tree as all of the command line has it, resolved when it is called).
-    brings: Callable[[Any, Mapping[str, str], Callable[[], dict[str, Any]]], None] | None = None
+    derive: Callable[[Any, Mapping[str, str], Callable[[], dict[str, Any]]], None] | None = None
 
     @property
     def tags(self) -> dict[str, str]:
-        """Options that name a module -> the group that chooses it; they are never set by themselves."""
+        """Return options that name a module -> the group that chooses it; they are never set by themselves."""
         return {f"{key}.{registry.tag}": key.replace(".", "/") for key, registry in self.registries.items()}
 
     def registry(self, key: str) -> Registry | None:
-        """Of the innermost section typed by a module that the option at a dotted key lies in."""
+        """Return the registry of the innermost section around a dotted key that a module types."""
         sections = [section for section in self.registries if key.startswith(f"{section}.")]
         return self.registries[max(sections, key=len)] if sections else None
 
     def dirs(self, more: tuple[Path, ...] = ()) -> tuple[Path, ...]:
-        """Folders with the files of this configuration: ours, then others."""
+        """Return the folders with the files of this configuration: ours, then others."""
         return (config_dir() / self.folder, *more)

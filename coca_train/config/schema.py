@@ -13,12 +13,8 @@ from pydantic_core import PydanticCustomError
 from coca_train.config.fields import Names
 
 OWN = "own"  # the kind of layers that are as the run says
+MAX_SEED = 2**63 - 1  # what torch.manual_seed takes
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
-
-
-def _way(value: Any) -> Any:
-    """Runs of before there was `selective` said false or true."""
-    return {False: "none", True: "full"}[value] if isinstance(value, bool) else value
 
 
 def _whole(value: Any) -> Any:
@@ -30,6 +26,7 @@ def _whole(value: Any) -> Any:
 
 Positive = Annotated[int, Field(gt=0)]
 UpToAMillion = Annotated[int, Field(gt=0, le=1_000_000)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Heads = Annotated[int, Field(gt=0, le=65536)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
@@ -42,11 +39,12 @@ class RunConfig:
         description="name of the run; its directory is <root>/<name>. Where start.path is set and neither the command "
         "line nor an experiment names the run: the folder's name and a digest of its path"
     )
-    root: str = Field(description="folder that holds the run directories")
-    seed: int = Field(ge=0, description="seed of the weights and of dropout")
+    root: str = Field(default="runs", description="folder that holds the run directories")
+    seed: Seed = Field(default=1234, description="seed of the weights and of dropout")
     resume: Literal["auto", "must", "never"] = Field(
+        default="auto",
         description="auto: go on from the newest verified checkpoint; must: refuse to start without one; "
-        "never: refuse a directory that holds one"
+        "never: refuse a directory that holds one",
     )
 
 
@@ -55,12 +53,13 @@ class LogitScaleConfig:
     """Scores multiplied by a number that grows with the query's position (docs/positions.md, "Layers")."""
 
     name: Literal["none", "log", "steps"] = Field(
-        description="none; log: max(1, ln(m+1) / ln(length)); steps: 1 + beta ln(1 + floor((m+1) / length)), Llama 4's"
+        default="none",
+        description="none; log: max(1, ln(m+1) / ln(length)); steps: 1 + beta ln(1 + floor((m+1) / length)), Llama 4's",
     )
     length: Annotated[int, Field(gt=1)] | None = Field(
-        description="positions that are left as they are [tokens]; null = train.seq_len"
+        default=None, description="positions that are left as they are [tokens]; null = train.seq_len"
     )
-    beta: float = Field(gt=0, description="height of the steps (steps only)")
+    beta: float = Field(default=0.1, gt=0, description="height of the steps (steps only)")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -70,25 +69,35 @@ class ModelConfig:
     n_layers: Annotated[int, Field(gt=0, le=2000)] = Field(description="number of Transformer blocks")
     d_model: Positive = Field(description="width of the residual stream")
     n_heads: Heads = Field(description="query heads")
-    n_kv_heads: Heads | None = Field(description="key/value heads (GQA); null = n_heads")
-    head_dim: Heads | None = Field(description="width of a head; null = d_model / n_heads")
+    n_kv_heads: Heads | None = Field(default=None, description="key/value heads (GQA); null = n_heads")
+    head_dim: Heads | None = Field(default=None, description="width of a head; null = d_model / n_heads")
     d_ff: Positive = Field(description="width of the feed-forward layer")
-    vocab_size: Positive | None = Field(description="embedding rows [tokens]; null = the tokenizer's, rounded up to 64")
-    norm: Literal["layernorm", "rmsnorm"] = Field(description="normalisation")
-    norm_eps: float = Field(gt=0, description="added to the variance in the normalisation")
-    activation: Literal["gelu", "gelu_tanh", "swiglu"] = Field(description="feed-forward activation")
+    vocab_size: Positive | None = Field(
+        default=None, description="embedding rows [tokens]; null = the tokenizer's, rounded up to 64"
+    )
+    norm: Literal["layernorm", "rmsnorm"] = Field(default="rmsnorm", description="normalisation")
+    norm_eps: float = Field(default=1e-5, gt=0, description="added to the variance in the normalisation")
+    activation: Literal["gelu", "gelu_tanh", "swiglu"] = Field(default="swiglu", description="feed-forward activation")
     qk_norm: Literal["none", "head"] = Field(
-        description="head: RMSNorm over each head of queries and keys, before the position scheme (Qwen 3, Gemma 3)"
+        default="none",
+        description="head: RMSNorm over each head of queries and keys, before the position scheme (Qwen 3, Gemma 3)",
     )
-    logit_scale: LogitScaleConfig = Field(description="growth of the scores with the length")
+    logit_scale: LogitScaleConfig = Field(
+        default=LogitScaleConfig(), description="growth of the scores with the length"
+    )
     residual: Literal["parallel", "sequential"] = Field(
-        description="parallel: x + attention(norm x) + mlp(norm x), GPT-NeoX; sequential: one after the other"
+        default="sequential",
+        description="parallel: x + attention(norm x) + mlp(norm x), GPT-NeoX; sequential: one after the other",
     )
-    bias: bool = Field(description="biases in attention and feed-forward projections")
-    tie_embeddings: bool = Field(description="share the input embedding with the output head")
-    dropout: float = Field(ge=0, lt=1, description="dropout probability on attention and feed-forward outputs")
-    init_std: float = Field(gt=0, description="standard deviation of the initial weights")
-    init_depth_scaled: bool = Field(description="divide the std of residual output projections by sqrt(2 n_layers)")
+    bias: bool = Field(default=False, description="biases in attention and feed-forward projections")
+    tie_embeddings: bool = Field(default=False, description="share the input embedding with the output head")
+    dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="dropout probability on attention and feed-forward outputs"
+    )
+    init_std: float = Field(default=0.02, gt=0, description="standard deviation of the initial weights")
+    init_depth_scaled: bool = Field(
+        default=False, description="divide the std of residual output projections by sqrt(2 n_layers)"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -111,8 +120,9 @@ class LayersConfig:
     """Which position and visibility each layer has."""
 
     pattern: list[str] = Field(
+        default_factory=list,
         description="kinds of the layers from the first on, repeated to the last: `own` (as the run says) "
-        "and names out of `kinds`; [] = every layer is `own`"
+        "and names out of `kinds`; [] = every layer is `own`",
     )
     kinds: dict[str, KindConfig] = Field(default_factory=dict, description="kinds beside `own`, by name")
 
@@ -135,24 +145,31 @@ class StartConfig:
     """Which weights training begins with."""
 
     path: str | None = Field(
+        default=None,
         description="run directory, or Hugging Face folder (imported first, into `start` of this run's directory); "
-        "null = initialised anew"
+        "null = initialised anew",
     )
     check_tokenizer: bool = Field(
-        description="refuse weights that were trained with another tokenizer file; false: you know that the ids agree"
+        default=True,
+        description="refuse weights that were trained with another tokenizer file; false: you know that the ids agree",
     )
     convert: Names = Field(
+        default_factory=list,
         description="what is made of weights that mean something else, with commas between them, e.g. rope_to_coca "
-        "(`python -m coca_train schemes` lists them); [] = nothing: another scheme or theta is refused"
+        "(`python -m coca_train schemes` lists them); [] = nothing: another scheme or theta is refused",
     )
     t_from_k: Literal["mean_of_halves", "first_half", "random"] = Field(
-        description="of rope_to_coca: how T is made from K (docs/interop.md)"
+        default="mean_of_halves", description="of rope_to_coca: how T is made from K (docs/interop.md)"
     )
     keys: Literal["auto", "k", "t"] = Field(
-        description="what a folder's key projections are; t: CoCA's official GPT-NeoX weights"
+        default="auto", description="what a folder's key projections are; t: CoCA's official GPT-NeoX weights"
     )
-    ignore: list[str] = Field(description="keys of a folder's config.json known to change nothing")
-    parity_tokens: Positive = Field(description="[tokens] of each probe that an imported folder is compared with")
+    ignore: list[str] = Field(
+        default_factory=list, description="keys of a folder's config.json known to change nothing"
+    )
+    parity_tokens: Positive = Field(
+        default=2048, description="[tokens] of each probe that an imported folder is compared with"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -160,33 +177,47 @@ class LoraConfig:
     """Low-rank adapters in place of weight matrices (arXiv 2106.09685)."""
 
     rank: Annotated[int, Field(gt=0, le=65536)] | None = Field(
+        default=None,
         description="every weight matrix of a linear layer that `trainable` matches is trained as W + alpha/rank B A, "
-        "B and A of this rank (needs the lora extra); null = in full"
+        "B and A of this rank (needs the lora extra); null = in full",
     )
-    alpha: float = Field(gt=0, description="alpha/rank scales what the adapters add")
+    alpha: float = Field(default=16.0, gt=0, description="alpha/rank scales what the adapters add")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class StageConfig:
     """One stage of the schedule. Its sections hold what differs from the run's own; all else is as the run says."""
 
-    trainable: list[str] = Field(min_length=1, description="patterns over parameter names (shell style); '*' = all")
+    trainable: list[str] = Field(
+        default_factory=lambda: ["*"],
+        min_length=1,
+        description="patterns over parameter names (shell style); '*' = all",
+    )
     max_steps: Positive | None = Field(
-        description="length of the stage [optimizer steps]; null = as `tokens` says, or train.max_steps"
+        default=None, description="length of the stage [optimizer steps]; null = as `tokens` says, or train.max_steps"
     )
-    tokens: Positive | None = Field(description="the same in [tokens], rounded up to whole steps; null = max_steps")
+    tokens: Positive | None = Field(
+        default=None, description="the same in [tokens], rounded up to whole steps; null = max_steps"
+    )
     optimizer: Literal["fresh", "keep"] = Field(
-        description="fresh: Adam's moments begin at zero; keep: they go on from the stage before, where it has them"
+        default="fresh",
+        description="fresh: Adam's moments begin at zero; keep: they go on from the stage before, where it has them",
     )
-    lora: LoraConfig = Field(description="low-rank adapters")
-    train: dict[str, Any] = Field(description="e.g. {seq_len: 32768, micro_batch_size: 1}")
-    optim: dict[str, Any] = Field(description="e.g. {lr: 2.0e-5, schedule: constant}")
-    data: dict[str, Any] = Field(description="e.g. {packing: segments}; a source of null is left out")
-    position: dict[str, Any] = Field(description="e.g. {frequencies: {name: linear, factor: 16}}")
-    visibility: dict[str, Any] = Field(description="e.g. {name: sliding_window, window: 4096}")
-    layers: dict[str, Any] = Field(description="e.g. {kinds: {local: {visibility: {window: 1024}}}}")
-    engine: dict[str, Any] = Field(description="e.g. {zero_stage: 3, activation_checkpointing: full}")
-    eval: dict[str, Any] = Field(description="e.g. {every_steps: 50}")
+    lora: LoraConfig = Field(default=LoraConfig(), description="low-rank adapters")
+    train: dict[str, Any] = Field(default_factory=dict, description="e.g. {seq_len: 32768, micro_batch_size: 1}")
+    optim: dict[str, Any] = Field(default_factory=dict, description="e.g. {lr: 2.0e-5, schedule: constant}")
+    data: dict[str, Any] = Field(
+        default_factory=dict, description="e.g. {packing: segments}; a source of null is left out"
+    )
+    position: dict[str, Any] = Field(default_factory=dict, description="e.g. {frequencies: {name: linear, factor: 16}}")
+    visibility: dict[str, Any] = Field(default_factory=dict, description="e.g. {name: sliding_window, window: 4096}")
+    layers: dict[str, Any] = Field(
+        default_factory=dict, description="e.g. {kinds: {local: {visibility: {window: 1024}}}}"
+    )
+    engine: dict[str, Any] = Field(
+        default_factory=dict, description="e.g. {zero_stage: 3, activation_checkpointing: full}"
+    )
+    eval: dict[str, Any] = Field(default_factory=dict, description="e.g. {every_steps: 50}")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -194,9 +225,11 @@ class SourceConfig:
     """One part of the training mixture."""
 
     path: str = Field(description="prefix of the .bin/.idx pair")
-    valid_path: str | None = Field(description="prefix of the held-out .bin/.idx pair; null = none")
+    valid_path: str | None = Field(default=None, description="prefix of the held-out .bin/.idx pair; null = none")
     weight: float = Field(gt=0, description="share of the training tokens, relative to the other sources")
-    on_exhausted: Literal["repeat", "stop"] = Field(description="what happens after the last token of the source")
+    on_exhausted: Literal["repeat", "stop"] = Field(
+        default="repeat", description="what happens after the last token of the source"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -204,48 +237,63 @@ class DataConfig:
     """The training mixture and its tokenizer."""
 
     path: str | None = Field(
+        default=None,
         description="folder of texts to train on (.txt, .md, .jsonl, .jsonl.gz, .jsonl.zst, .parquet, mixed, folders "
         "in it too): what training reads is made of it in a folder of its own, once, and dir, sources and, without "
-        "start.path, tokenizer follow from it; null = the files are those of dir and sources"
+        "start.path, tokenizer follow from it; null = the files are those of dir and sources",
     )
-    text_field: str = Field(description="path: dotted field of .jsonl and .parquet that holds the text")
+    text_field: str = Field(default="text", description="path: dotted field of .jsonl and .parquet that holds the text")
     vocab_size: Positive | None = Field(
+        default=None,
         description="path: size of the vocabulary that is trained [token ids]; null = by the size of the text, twice "
-        "the square root of its bytes, in hundreds, 32,000 at most"
+        "the square root of its bytes, in hundreds, 32,000 at most",
     )
     valid_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        description="path: share of the documents held out; null = as many as a report needs, within 10 % of the text"
+        default=None,
+        description="path: share of the documents held out; null = as many as a report needs, within 10 % of the text",
     )
     on_error: Literal["stop", "skip"] = Field(
-        description="path: a bad document: stop with file, line and reason; or skip it, and list it in <dir>/rejects"
+        default="stop",
+        description="path: a bad document: stop with file, line and reason; or skip it, and list it in <dir>/rejects",
     )
     prepare: Literal["embedded", "none"] = Field(
-        description="embedded: make the quickstart corpus when it is missing; none: the files exist or are made of path"
+        default="none",
+        description="embedded: make the quickstart corpus when it is missing; none: the files exist or are made of "
+        "path",
     )
     dir: str = Field(description="folder of the prepared data")
-    tokenizer: str = Field(description="SentencePiece model file")
+    tokenizer: str = Field(default="${data.dir}/tokenizer.model", description="SentencePiece model file")
     sources: dict[str, SourceConfig] = Field(min_length=1, description="the parts of the mixture, by name")
-    seed: int = Field(ge=0, description="seed of the data order")
+    seed: Seed = Field(default=1234, description="seed of the data order")
     order: Literal["shuffled", "stream"] = Field(
+        default="shuffled",
         description="shuffled: windows in random order; stream: each row of the batch goes on where it ended in the "
-        "step before (what position.memory_len needs)"
+        "step before (what position.memory_len needs)",
     )
     packing: Literal["windows", "segments", "documents"] = Field(
+        default="windows",
         description="windows: the token stream cut every train.seq_len tokens; segments: a BOS, seq_len - 2 tokens of "
-        "the stream, an EOS (YaRN's recipe); documents: whole documents side by side (needs document_mask)"
+        "the stream, an EOS (YaRN's recipe); documents: whole documents side by side (needs document_mask)",
     )
     upsample_from_tokens: Positive | None = Field(
+        default=None,
         description="documents of at least so many [tokens] are seen upsample_factor times an epoch (packing=segments "
-        "or documents); null = all are seen once"
+        "or documents); null = all are seen once",
     )
-    upsample_factor: Positive = Field(description="how often an epoch sees those long documents")
-    document_mask: bool = Field(description="no attention across documents; positions restart at each document")
+    upsample_factor: Positive = Field(default=1, description="how often an epoch sees those long documents")
+    document_mask: bool = Field(
+        default=False, description="no attention across documents; positions restart at each document"
+    )
     verify_blocks: bool = Field(
+        default=True,
         description="hold each 4 MiB block of training and held-out data against its checksum when it is read first, "
-        "where data_prep left a .sums file beside it"
+        "where data_prep left a .sums file beside it",
     )
     prefetch_steps: int = Field(
-        ge=0, le=1000, description="batches read ahead by a thread [steps], lowered to half of the memory; 0 = none"
+        default=4,
+        ge=0,
+        le=1000,
+        description="batches read ahead by a thread [steps], lowered to half of the memory; 0 = none",
     )
 
 
@@ -254,12 +302,14 @@ class MuonConfig:
     """Muon (Jordan 2024; Moonlight, arXiv 2502.16982); weight decay is `optim.weight_decay`."""
 
     lr: Annotated[float, Field(gt=0)] | None = Field(
-        description="peak learning rate of the blocks' matrices, which falls as optim.lr does; null = optim.lr"
+        default=None,
+        description="peak learning rate of the blocks' matrices, which falls as optim.lr does; null = optim.lr",
     )
-    momentum: float = Field(ge=0, lt=1, description="Nesterov momentum")
+    momentum: float = Field(default=0.95, ge=0, lt=1, description="Nesterov momentum")
     adjust_lr: Literal["match_rms_adamw", "original"] = Field(
+        default="match_rms_adamw",
         description="what a step is multiplied by; match_rms_adamw: 0.2 sqrt(max(rows, columns)), so that AdamW's rate "
-        "serves (Moonlight); original: sqrt(max(1, rows / columns))"
+        "serves (Moonlight); original: sqrt(max(1, rows / columns))",
     )
 
 
@@ -268,80 +318,94 @@ class OptimConfig:
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101), Muon beside it, and the schedule."""
 
     lr: float = Field(gt=0, description="peak learning rate")
-    min_lr: float = Field(ge=0, description="learning rate at the last step")
+    min_lr: float = Field(default=0.0, ge=0, description="learning rate at the last step")
     warmup_steps: int = Field(ge=0, description="linear warm-up [steps]")
-    warmup_init_lr: float = Field(ge=0, description="learning rate at step 0 of the warm-up")
+    warmup_init_lr: float = Field(default=0.0, ge=0, description="learning rate at step 0 of the warm-up")
     schedule: Literal["linear", "cosine", "constant", "wsd"] = Field(
-        description="decay after the warm-up; wsd: constant, then down in the last `cooldown` of the steps"
+        default="linear",
+        description="decay after the warm-up; wsd: constant, then down in the last `cooldown` of the steps",
     )
-    cooldown: float = Field(gt=0, le=1, description="part of the steps in which the rate falls (wsd only)")
+    cooldown: float = Field(default=0.1, gt=0, le=1, description="part of the steps in which the rate falls (wsd only)")
     cooldown_shape: Literal["linear", "sqrt"] = Field(
-        description="how it falls: linear, or 1 - sqrt of the part that is done (wsd only)"
+        default="linear", description="how it falls: linear, or 1 - sqrt of the part that is done (wsd only)"
     )
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
-        description="Adam's moment decay rates"
+        default=(0.9, 0.95), description="Adam's moment decay rates"
     )
-    eps: float = Field(gt=0, description="Adam's epsilon")
-    weight_decay: float = Field(ge=0, description="decoupled weight decay, on matrices only")
-    max_grad_norm: float = Field(gt=0, description="gradient clipping, global L2 norm")
+    eps: float = Field(default=1e-8, gt=0, description="Adam's epsilon")
+    weight_decay: float = Field(default=0.0, ge=0, description="decoupled weight decay, on matrices only")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="gradient clipping, global L2 norm")
     name: Literal["adamw", "muon"] = Field(
-        description="muon: the blocks' matrices by Muon, all other parameters by AdamW"
+        default="adamw", description="muon: the blocks' matrices by Muon, all other parameters by AdamW"
     )
-    muon: MuonConfig = Field(description="of the blocks' matrices (name=muon only)")
+    muon: MuonConfig = Field(default=MuonConfig(), description="of the blocks' matrices (name=muon only)")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EngineConfig:
     """What executes a training step."""
 
-    kind: Literal["deepspeed", "local"] = Field(description="deepspeed, or plain torch on one process (the reference)")
-    device: Literal["auto", "cpu", "cuda"] = Field(description="auto: cuda when there is one")
-    dtype: Literal["fp32", "bf16", "fp16"] = Field(description="compute precision; master weights stay float32")
+    kind: Literal["deepspeed", "local"] = Field(
+        default="deepspeed", description="deepspeed, or plain torch on one process (the reference)"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: cuda when there is one")
+    dtype: Literal["fp32", "bf16", "fp16"] = Field(
+        default="bf16", description="compute precision; master weights stay float32"
+    )
     zero_stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_whole)] = Field(
-        description="what ZeRO shards: 1 optimizer, 2 + gradients, 3 + weights"
+        default=1, description="what ZeRO shards: 1 optimizer, 2 + gradients, 3 + weights"
     )
     attention: Literal["auto", "eager", "sdpa", "blocked"] = Field(
-        description="attention kernel; auto picks the fastest"
+        default="auto", description="attention kernel; auto picks the fastest"
     )
-    activation_checkpointing: Annotated[Literal["none", "selective", "full"], BeforeValidator(_way)] = Field(
+    activation_checkpointing: Literal["none", "selective", "full"] = Field(
+        default="none",
         description="what is computed again in the backward pass: none; selective: all but products with weights and "
-        "fused attention; full: all but a block's input"
+        "fused attention; full: all but a block's input",
     )
     compile: Literal["auto", "none", "blocks"] = Field(
+        default="auto",
         description="blocks: torch.compile, block by block, in training, 0.75 of the time on an H200 (docs/gpu.md); "
-        "auto: none"
+        "auto: none",
     )
     sequence_parallel: Annotated[int, Field(ge=1, le=1024)] = Field(
-        description="processes that share each sequence: slices of its tokens, in attention some of the heads; 1 = none"
+        default=1,
+        description="processes that share each sequence: slices of its tokens, in attention some of the heads; "
+        "1 = none",
     )
     mlp_tile: Positive | None = Field(
+        default=None,
         description="positions that a feed-forward layer computes at a time, again in the backward pass [tokens]; "
-        "null = all at once"
+        "null = all at once",
     )
-    bucket_size: Positive = Field(description="ZeRO reduce and all-gather bucket [elements]")
+    bucket_size: Positive = Field(default=5_000_000, description="ZeRO reduce and all-gather bucket [elements]")
     gradient_reduction: Literal["all_reduce", "owner"] = Field(
+        default="all_reduce",
         description="of ZeRO 1 (but in bf16) and 2; all_reduce: every rank gets all sums and keeps its part; owner: "
-        "each part goes to the rank that keeps it, half the bytes. ZeRO 3 always scatters them"
+        "each part goes to the rank that keeps it, half the bytes. ZeRO 3 always scatters them",
     )
     communication_dtype: Literal["auto", "fp32", "bf16"] = Field(
-        description="of gradients on their way between ranks; auto: fp32, and fp16 where dtype=fp16"
+        default="auto", description="of gradients on their way between ranks; auto: fp32, and fp16 where dtype=fp16"
     )
     overlap_communication: bool | None = Field(
-        description="send gradients while the backward pass runs; null = in ZeRO 2 and 3"
+        default=None, description="send gradients while the backward pass runs; null = in ZeRO 2 and 3"
     )
     prefetch_size: Annotated[int, Field(ge=0)] | None = Field(
-        description="weights that ZeRO 3 gathers ahead of their use [elements]; null = 0.9 d_model^2"
+        default=None, description="weights that ZeRO 3 gathers ahead of their use [elements]; null = 0.9 d_model^2"
     )
     persistence_threshold: Annotated[int, Field(ge=0)] | None = Field(
-        description="parameters up to this size are not cut by ZeRO 3 [elements]; null = 10 d_model"
+        default=None, description="parameters up to this size are not cut by ZeRO 3 [elements]; null = 10 d_model"
     )
     deterministic: bool = Field(
+        default=False,
         description="on GPUs: the same bits in every run of the same layout, slower (docs/operations.md, Resume); CPUs "
-        "always give them"
+        "always give them",
     )
-    timeout_s: UpToAMillion = Field(description="a collective that takes longer means a dead or hung rank [seconds]")
+    timeout_s: UpToAMillion = Field(
+        default=600, description="a collective that takes longer means a dead or hung rank [seconds]"
+    )
     max_skipped_steps: Positive = Field(
-        description="consecutive non-finite steps skipped before the run gives up [steps]"
+        default=20, description="consecutive non-finite steps skipped before the run gives up [steps]"
     )
 
 
@@ -349,55 +413,69 @@ class EngineConfig:
 class CheckpointConfig:
     """What survives a crash."""
 
-    save_every_steps: Positive = Field(description="time between checkpoints [steps]; the last step is always saved")
-    keep: int = Field(ge=2, description="verified checkpoints kept (at least 2)")
+    save_every_steps: Positive = Field(
+        default=100, description="time between checkpoints [steps]; the last step is always saved"
+    )
+    keep: int = Field(default=2, ge=2, description="verified checkpoints kept (at least 2)")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrackingConfig:
     """Where metrics go; metrics.jsonl is always written."""
 
-    log_every_steps: Positive = Field(description="time between metric records [steps]")
-    progress_bar: bool = Field(description="live progress on the terminal")
-    tensorboard: bool = Field(description="write TensorBoard events (needs the tensorboard extra)")
-    wandb: Literal["disabled", "offline", "online"] = Field(description="Weights & Biases (needs the wandb extra)")
-    wandb_project: str = Field(description="Weights & Biases project")
+    log_every_steps: Positive = Field(default=10, description="time between metric records [steps]")
+    progress_bar: bool = Field(default=True, description="live progress on the terminal")
+    tensorboard: bool = Field(default=False, description="write TensorBoard events (needs the tensorboard extra)")
+    wandb: Literal["disabled", "offline", "online"] = Field(
+        default="disabled", description="Weights & Biases (needs the wandb extra)"
+    )
+    wandb_project: str = Field(default="coca_train", description="Weights & Biases project")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ExtrapolationConfig:
     """Perplexity far beyond the training window: of the finished run and, where wanted, every so many steps of it."""
 
-    enabled: bool = Field(description="evaluate the finished run, and write its report (docs/evaluation.md)")
-    multiples: list[Positive] = Field(min_length=1, description="window lengths [multiples of train.seq_len]")
+    enabled: bool = Field(
+        default=True, description="evaluate the finished run, and write its report (docs/evaluation.md)"
+    )
+    multiples: list[Positive] = Field(
+        default_factory=lambda: [1, 2, 4, 8, 16],
+        min_length=1,
+        description="window lengths [multiples of train.seq_len]",
+    )
     frequencies: list[str] = Field(
+        default_factory=lambda: ["plain", "dynamic_ntk@alpha:4"],
         min_length=1,
         description="position/frequencies choices tried on the same weights, with options behind an @: "
         "dynamic_ntk@alpha:4",
     )
     visibilities: list[str] = Field(
-        description="visibility choices tried on the same weights, with options: sinks@window:256"
+        default_factory=list, description="visibility choices tried on the same weights, with options: sinks@window:256"
     )
     max_documents: Positive = Field(
+        default=24,
         description="held-out documents scored, as many of one source as of another, each at least as long as the "
-        "longest window"
+        "longest window",
     )
-    micro_batch_tokens: Positive = Field(description="[tokens] per forward")
+    micro_batch_tokens: Positive = Field(default=4096, description="[tokens] per forward")
     every_steps: int = Field(
-        ge=0, description="time between probes of the same windows during training [steps]; 0 = none"
+        default=0, ge=0, description="time between probes of the same windows during training [steps]; 0 = none"
     )
-    probe_documents: Positive = Field(description="held-out documents such a probe scores per source")
+    probe_documents: Positive = Field(default=2, description="held-out documents such a probe scores per source")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EvalConfig:
     """What is measured on held-out text."""
 
-    every_steps: Positive = Field(description="time between validations [steps]")
-    max_tokens: Positive = Field(description="held-out [tokens] scored per source in a validation")
-    sample_prompt: str = Field(description="prompt of the generated sample at the end; empty = none")
-    sample_tokens: int = Field(ge=0, description="length of that sample [tokens]")
-    extrapolation: ExtrapolationConfig = Field(description="the evaluation that a finished run gets")
+    every_steps: Positive = Field(default=100, description="time between validations [steps]")
+    max_tokens: Positive = Field(default=16384, description="held-out [tokens] scored per source in a validation")
+    sample_prompt: str = Field(default="The", description="prompt of the generated sample at the end; empty = none")
+    sample_tokens: int = Field(default=64, ge=0, description="length of that sample [tokens]")
+    extrapolation: ExtrapolationConfig = Field(
+        default=ExtrapolationConfig(), description="the evaluation that a finished run gets"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

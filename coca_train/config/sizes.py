@@ -1,8 +1,9 @@
-"""What no machine has room for, told by arithmetic before anything is built.
+"""Arithmetic of sizes: what no machine has room for, said before anything is built, and how work is divided.
 
-Lower bounds all: what passes may still be too much, and `plan` says so to the byte.
+Bounds are lower bounds: what passes may still be too much, and `plan` says so to the byte.
 """
 
+import math
 import os
 from collections.abc import Iterator
 
@@ -18,7 +19,7 @@ EXAMPLES = {"vocab_size": 32000, "d_model": 4096, "d_ff": 16384, "n_heads": 32, 
 
 
 def n_parameters(model: ModelConfig) -> int:
-    """At least so many: matrices alone; without the embedding where its rows are the tokenizer's."""
+    """Count at least so many parameters: matrices alone; without the embedding where its rows are the tokenizer's."""
     head_dim = model.head_dim or -(-model.d_model // model.n_heads)
     attention = 2 * model.d_model * head_dim * (model.n_heads + (model.n_kv_heads or model.n_heads))
     feed_forward = (3 if model.activation == "swiglu" else 2) * model.d_model * model.d_ff
@@ -27,7 +28,7 @@ def n_parameters(model: ModelConfig) -> int:
 
 
 def weights(model: ModelConfig) -> list[Problem]:
-    """Of a model that no cluster holds in half precision."""
+    """Refuse a model that no cluster holds in half precision."""
     if (needed := 2 * (n := n_parameters(model))) <= CLUSTER_BYTES:
         return []
     key, value = _most_unusual(model)
@@ -42,7 +43,7 @@ def _most_unusual(model: ModelConfig) -> tuple[str, int]:
 
 
 def window(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
-    """The hidden states of one layer, which one device holds."""
+    """Refuse hidden states of one layer that no device holds."""
     each = BYTES[engine.dtype] * model.d_model
     rows, length = train.micro_batch_size, train.seq_len
     if (needed := rows * length * each) > DEVICE_BYTES and not weights(model):
@@ -58,7 +59,7 @@ def window(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iter
 
 
 def evaluation(model: ModelConfig, train: TrainConfig, eval: EvalConfig) -> Iterator[Problem]:
-    """The longest window of the report, and the keys and values that its sample leaves in the cache."""
+    """Refuse windows of the report, and a cache of its sample, that no device holds."""
     if weights(model):  # told already
         return
     longest = max(eval.extrapolation.multiples) * train.seq_len
@@ -75,8 +76,8 @@ def evaluation(model: ModelConfig, train: TrainConfig, eval: EvalConfig) -> Iter
         yield Problem("E-CFG-72", ("eval.sample_tokens",), text, "write eval.sample_tokens=64")
 
 
-def of_cache(model: ModelConfig, n_tokens: int) -> Iterator[Problem]:
-    """Keys and values of a text that this machine's memory has no room for."""
+def cache_fits(model: ModelConfig, n_tokens: int) -> Iterator[Problem]:
+    """Refuse keys and values of a text that this machine's memory has no room for."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if (needed := n_tokens * _cached_bytes(model)) > total:
         text = f"max_new_tokens: keys and values of {n_tokens:,} tokens are {n_bytes(needed)}; this machine has less"
@@ -90,7 +91,7 @@ def _cached_bytes(model: ModelConfig) -> int:
 
 
 def steps(train: TrainConfig, stages: dict[str, StageConfig]) -> Iterator[Problem]:
-    """All stages together: a step has eight digits."""
+    """Refuse more steps, in all stages together, than eight digits can count."""
     in_tokens = train.seq_len * train.global_batch_size
     lengths = {
         name: stage.max_steps or (-(-stage.tokens // in_tokens) if stage.tokens else train.max_steps)
@@ -105,7 +106,7 @@ def steps(train: TrainConfig, stages: dict[str, StageConfig]) -> Iterator[Proble
 
 
 def schedule(train: TrainConfig, optim: OptimConfig) -> Iterator[Problem]:
-    """Of a stage: warm-up and cooldown fit into its length."""
+    """Refuse a warm-up and a cooldown that do not fit into a stage."""
     warmup, n_steps = optim.warmup_steps, train.max_steps
     if warmup >= n_steps:
         text, fix = (
@@ -120,12 +121,12 @@ def schedule(train: TrainConfig, optim: OptimConfig) -> Iterator[Problem]:
 
 
 def cooldown_steps(cooldown: float, max_steps: int) -> int:
-    """Steps of a wsd schedule in which the learning rate falls."""
+    """Return the steps of a wsd schedule in which the learning rate falls."""
     return max(1, round(cooldown * max_steps))
 
 
 def here(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
-    """What this machine has no room for when its CPU trains."""
+    """Refuse what this machine has no room for when its CPU trains."""
     total, each = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), BYTES[engine.dtype]
     has = f"this machine has {n_bytes(total)}, and trains on its CPU"
     if (needed := each * (n := n_parameters(model))) > total:
@@ -137,3 +138,16 @@ def here(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterat
         text = f"{rows:,} sequences x {length:,} tokens x {model.d_model:,} wide x {each} bytes = {n_bytes(needed)}; "
         fix = "write train.micro_batch_size=1 train.seq_len=1024, for example"
         yield Problem("E-CFG-74", ("train.seq_len", "train.micro_batch_size"), text + has, fix)
+
+
+def divisors(of: int, near: int) -> list[int]:
+    """Return divisors, the nearest first; of numbers beyond a million only what a million is enough to find."""
+    small = [n for n in range(1, min(math.isqrt(of), 1_000_000) + 1) if of % n == 0]
+    return sorted({*small, *(of // n for n in small)}, key=lambda n: (abs(n - near), n))
+
+
+def micro_batch_size(train: TrainConfig, engine: EngineConfig, n_devices: int) -> int:
+    """Return the sequences of one forward on each device: the most that train.micro_batch_size allows and that divide
+    the device's part of the global batch."""
+    rows = train.global_batch_size * engine.sequence_parallel // n_devices
+    return max(m for m in divisors(rows, train.micro_batch_size) if m <= train.micro_batch_size)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import TypeAdapter, ValidationError
 
 from coca_train.config.fields import fields_of, modules_with, needs_at, options
-from coca_train.config.messages import Problem, mistyped, nearest, show
+from coca_train.config.messages import Problem, explain_type_error, nearest, show
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
 from coca_train.runtime.errors import UserError
@@ -95,7 +95,11 @@ def _problems(root: Root, name: str, error: Any, examples: dict[str, Any], repor
     if key in reported:
         return []
     if kind == _UNKNOWN:
-        return [unknown(root, leaf, examples) for leaf, _ in list(leaves(value, key))[:5] if leaf not in reported]
+        return [
+            explain_unknown_key(root, leaf, examples)
+            for leaf, _ in list(leaves(value, key))[:5]
+            if leaf not in reported
+        ]
     while parts[-1].isdigit():  # an element of a list; messages are about the list
         parts.pop()
     option = ".".join(parts)
@@ -110,7 +114,7 @@ def _problems(root: Root, name: str, error: Any, examples: dict[str, Any], repor
     example = examples.get(option, elements)
     if example in (None, value, "???", []):
         example = [value] if needs.startswith("a list") and kind == "list_type" else _example(needs)
-    return [mistyped(option, value, needs, example, kind, str(error.get("ctx", {}).get("error", "")))]
+    return [explain_type_error(option, value, needs, example, kind, str(error.get("ctx", {}).get("error", "")))]
 
 
 def _example(needs: str) -> Any:
@@ -124,18 +128,19 @@ def _example(needs: str) -> Any:
     return next((example for start, example in words.items() if needs.startswith(start)), None)
 
 
-def unknown(root: Root, key: str, examples: Collection[str]) -> Problem:
-    """A key that nobody has, or that belongs to another scheme, scaling or visibility than the chosen one."""
+def explain_unknown_key(root: Root, key: str, examples: Collection[str]) -> Problem:
+    """Explain a key that nobody has, or that belongs to another scheme, scaling or visibility than the chosen one."""
     key = _of_list(key)
     if owners := modules_with(root, key):
-        return Problem("E-CFG-01", (key,), "the chosen one has no such option", f"choose {owners}, or leave it away")
+        return Problem("E-CFG-01", (key,), "the chosen one has no such option", f"choose {owners}, or omit it")
     first, *inner = key.split(".")
     if any(part.startswith("_") and part.endswith("_") for part in (first, *inner)):
         text = "keys like _target_ are not used here: a config cannot name code to run"
         return Problem("E-SEC-01", (key,), text, "remove it")
     known = list(dict.fromkeys([*map(_of_list, examples), *(option.key for option in options(root))]))
     section = key.rpartition(".")[0]
-    inside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
+    inside = [name.rpartition(".")[2] for name in known if section and name.rpartition(".")[0] == section]
+    known += [] if section else [*root.groups, *root.also_takes]
     fix = f"{section} has {', '.join(inside)}" if inside else f"see `python -m {root.command} --help` for all options"
     if close := nearest(key, known):
         fix = f"did you mean {' or '.join(close)}?"
@@ -149,12 +154,12 @@ def _of_list(key: str) -> str:
     return key
 
 
-def misplaced(root: Root, tree: dict[str, Any]) -> list[Problem]:
-    """Files that set options from the top and do not say so in their first line, one problem each: all they set is one
+def find_misplaced(root: Root, tree: dict[str, Any]) -> list[Problem]:
+    """Find files that set options from the top and do not say so in their first line: all they set is one
     level too deep, and whatever else is wrong follows from that."""
     known = fields_of(root.schema)
     problems = []
-    for group in (group for group in root.from_top if group in tree):
+    for group in (group for group in root.global_groups if group in tree):
         key = next((k for k, _ in leaves(tree[group], group) if group not in known or k.split(".")[1] in known), None)
         if key is not None:
             text = f"unknown key: {'an' if group[0] in 'aeiou' else 'a'} {group} file sets options from the top"

@@ -1,17 +1,25 @@
-"""What all verbs have in common: flags, Hydra overrides, help and reference made from the schema."""
+"""What all verbs have in common: flags, overrides, and help and reference made from the schema. Imports no torch."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from coca_train import __version__
 from coca_train.config.command_line import Arguments, read_arguments
-from coca_train.config.fields import options
-from coca_train.config.listing import assembled, choice_lines, option_lines, tables
+from coca_train.config.compose import Assembled
+from coca_train.config.fields import Option, module_options, options, sections
+from coca_train.config.files import choices, summary
 from coca_train.config.load import Loaded, assemble, load
+from coca_train.config.messages import ConfigError, show
 from coca_train.config.root import Root
+from coca_train.runtime.trees import leaves
 
+WIDTH = 100  # of help
+ABSENT: Any = ()
+Rows = dict[str, list[tuple[Option, Any]]]  # section -> its options with their present values
 FLAGS = ("--help", "--version", "--cfg job", "--debug")
 
 
@@ -28,11 +36,10 @@ class Reference:
 class Verb:
     """A command.
 
-    run: does it, with its configuration and the words that are for the training's (`passes_on`). usage, foot: how help
-    begins and ends. goes_on: where the same command goes on after an interrupt. needs_words: without any, it shows its
-    help. written_out: makes overrides of short forms. remembered: the words and, before them, what an earlier command
-    line said and this one, with these folders of configs, leaves unsaid. answers: by flag, what is done in place of a
-    run.
+    run: does it, with its configuration and the words that `is_for_training` keeps for the training's. usage, foot: how
+    help begins and ends. goes_on: where the same command goes on after an interrupt. needs_words: without any, it shows
+    its help. expand: makes overrides of short forms. remembered: the words and, before them, what an earlier command
+    line said and this one, with these folders of configs, leaves unsaid. answers: by flag, what is done instead.
     """
 
     root: Root
@@ -42,8 +49,8 @@ class Verb:
     flags: tuple[str, ...] = FLAGS
     goes_on: str = "from the beginning"
     needs_words: bool = False
-    passes_on: Callable[[str], bool] = lambda word: False
-    written_out: Callable[[Sequence[str]], list[str]] = list
+    is_for_training: Callable[[str], bool] = lambda word: False
+    expand: Callable[[Sequence[str]], list[str]] = list
     remembered: Callable[[list[str], tuple[Path, ...]], list[str]] = lambda words, dirs: words
     reference: Reference | None = None
     answers: Mapping[str, Callable[[Arguments], int]] = field(default_factory=dict)
@@ -52,13 +59,13 @@ class Verb:
         """Answer a command line. Raises UserError."""
         arguments = read_arguments(argv, self.flags)
         dirs = arguments.config_dirs if self.root.groups else ()
-        # Its own options before what passes_on says: `compare run.root=x` is about its own run.root.
-        own, words = {option.key for option in options(self.root)}, self.written_out(arguments.overrides)
-        others = [word for word in words if word.partition("=")[0] not in own and self.passes_on(word)]
+        # Its own options before what is_for_training says: `compare run.root=x` is about its own run.root.
+        own, words = {option.key for option in options(self.root)}, self.expand(arguments.overrides)
+        others = [word for word in words if word.partition("=")[0] not in own and self.is_for_training(word)]
         words = [word for word in words if word not in others]
         if "--version" in arguments.flags:
             print(f"coca_train {__version__}")
-        elif ("--help" in arguments.flags and not arguments.hydra) or (self.needs_words and not argv):
+        elif "--help" in arguments.flags or (self.needs_words and not argv):
             print(self.help_text(words, dirs))
         elif "--markdown" in arguments.flags and self.reference:
             sys.stdout.write(self.markdown())
@@ -67,22 +74,113 @@ class Verb:
         else:
             # What is only shown is not launched here: a recipe for many GPUs can be read on a laptop.
             loaded = load(assemble(self.root, self.remembered(words, dirs), dirs), launch=not arguments.cfg)
-            loaded.tell()
+            loaded.log_notes()
             if not arguments.cfg:
                 return self.run(loaded, replace(arguments, overrides=others))
             print(loaded.yaml, end="")
         return 0
 
     def help_text(self, overrides: list[str], dirs: tuple[Path, ...] = ()) -> str:
-        """All choices and options, with the values that these overrides give them."""
+        """Return all choices and options, with the values that these overrides give them."""
         shown = assembled(self.root, overrides, dirs)
         choices = [*choice_lines(shown, dirs), ""] if self.root.groups else []
         notes = [*shown.notes, ""] if shown.notes else []
         return "\n".join([self.usage, *notes, *choices, *option_lines(shown), *(["", self.foot] if self.foot else [])])
 
     def markdown(self) -> str:
-        """The page of docs/."""
+        """Return the page of docs/."""
         assert self.reference is not None
         made_by = f"Made by `python -m {self.root.command} --markdown`; do not edit."
         head = [f"# {self.reference.title}", "", made_by, self.reference.introduction, ""]
         return "\n".join([*head, *tables(assembled(self.root, []), self.reference.values)]) + "\n"
+
+
+def assembled(root: Root, overrides: list[str], dirs: tuple[Path, ...] = ()) -> Assembled:
+    """Compose the values to show. Types are not checked: help must work when the command would not."""
+    shown = assemble(root, overrides, dirs)
+    if shown.problems:
+        raise ConfigError(shown.problems, shown.lines())
+    return shown
+
+
+def rows(shown: Assembled) -> Rows:
+    """Return the options of every section with their values; `<name>` stands for the first source, stage or group."""
+    listed: Rows = {name: [] for name in sections(shown.root)}
+    for option in options(shown.root):
+        value: Any = shown.tree
+        for part in option.key.split("."):
+            name = next(iter(value), None) if part == "<name>" else part
+            value = value.get(name) if isinstance(value, dict) and name in value else ABSENT
+        if value is not ABSENT or "<name>" in option.key:  # there may be no part with a name yet
+            listed[option.key.split(".")[0]].append((option, {} if value is ABSENT else value))
+    described = module_options(shown.root)
+    for section in _typed_by_modules(shown.root):
+        for key, value in leaves(shown.tree[section], section):
+            listed[section].append((Option(key, described.get(key, ""), ""), value))
+    return listed
+
+
+def _typed_by_modules(root: Root) -> list[str]:
+    """Whole sections whose options are those of a module."""
+    return [section for section in root.registries if "." not in section]
+
+
+def choice_lines(shown: Assembled, dirs: tuple[Path, ...] = ()) -> list[str]:
+    """Return the choices of every group, for a terminal; the chosen ones are marked. dirs: besides ours."""
+    lines = ["CHOICES (group=choice; * is chosen)"]
+    for group in shown.root.groups:
+        lines += ["", f"  {group}"]
+        for name, path in choices(group, shown.root.dirs(dirs)).items():
+            mark = "*" if shown.choices.get(group) == name else " "
+            lines.append(f"   {mark} {name:<22} {_first(summary(path), shown.root.command)}")
+    return lines
+
+
+def _first(text: str, command: str) -> str:
+    """An experiment's first comment line is its command and what to expect; help has room for the latter."""
+    return text.split("  ", 1)[-1].strip() if command in text and "  " in text else text
+
+
+def option_lines(shown: Assembled, of: Iterable[str] | None = None) -> list[str]:
+    """Return the options with their values, for a terminal. of: these sections only."""
+    listed, titles = rows(shown), sections(shown.root)
+    chosen = list(titles if of is None else of)
+    alone = [section for section in chosen if any(option.key == section for option, _ in listed[section])]
+    kind = "option=value" if alone else "section.option=value"
+    lines = [f"OPTIONS ({kind}; the value in front is the present one)", *([""] if alone else [])]
+    for section in chosen:
+        lines += [] if section in alone else ["", f"  {section}: {titles[section]}"]
+        for option, value in listed[section]:
+            present, needs = ("", f"{option.needs}, to be given") if value == "???" else (show(value), option.needs)
+            lines.append(f"    {option.key}={present}" + (f"   ({needs})" if needs else ""))
+            lines += textwrap.wrap(option.description, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return lines
+
+
+def tables(shown: Assembled, values: str) -> list[str]:
+    """Return all choices and options as Markdown. values: what to call the present values."""
+    listed, titles = rows(shown), sections(shown.root)
+    lines = ["## Choices"]
+    for group in shown.root.groups:
+        lines += ["", f"### `{group}=`", "", "| choice | what it is |", "|---|---|"]
+        lines += [f"| `{name}` | {_cell(summary(path))} |" for name, path in choices(group, shown.root.dirs()).items()]
+    lines += ["", "## Options"]
+    for section, title in titles.items():
+        head = ["| option | " + values + " | what it is | needs |", "|---|---|---|---|"]
+        lines += ["", f"### `{section}`", "", title, "", *head]
+        lines += [
+            f"| `{o.key}` | `{_cell(show(v))}` | {_cell(o.description)} | {_cell(o.needs)} |"
+            for o, v in listed[section]
+        ]
+    if sections_of_modules := _typed_by_modules(shown.root):
+        before = {option.key for section in sections_of_modules for option, _ in listed[section]}
+        lines += ["", "Options of the other choices:", ""]
+        lines += ["| option | what it is |", "|---|---|"]
+        lines += [
+            f"| `{key}` | {_cell(text)} |" for key, text in module_options(shown.root).items() if key not in before
+        ]
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -11,7 +11,7 @@ from typing import Any
 
 from coca_train.checkpoint.recovery import newest
 from coca_train.checkpoint.weights import Stored
-from coca_train.config.places import plain
+from coca_train.config.load import saved_settings
 from coca_train.evaluation.results import RESULTS, Evaluation
 from coca_train.runtime import outside
 from coca_train.runtime.durable import read_json
@@ -55,7 +55,7 @@ def read_run(directory: Path) -> FinishedRun:
     try:
         return FinishedRun(
             directory=directory,
-            settings=dict(plain(directory / "config.yaml")),
+            settings=saved_settings(directory / "config.yaml"),
             init_digests=dict(outside.read_object(directory / "run.json")["init_digests"]),
             shapes=parameter_shapes(directory),
             records=read_jsonl(directory / "metrics.jsonl"),

@@ -141,7 +141,7 @@ EVALUATE = Root(
     examples="work.device=cpu, or group=choice, e.g. +eval=passkey",
     place="work.root and work.name",
     registries={"eval": SUITES},
-    from_top=("eval",),
+    global_groups=("eval",),
 )
 
 

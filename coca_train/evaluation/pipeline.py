@@ -10,7 +10,7 @@ import torch
 
 from coca_train import __version__
 from coca_train.checkpoint.record import versions
-from coca_train.config.places import plain
+from coca_train.config.load import saved_settings
 from coca_train.engine import process
 from coca_train.evaluation.configuration import CELLS, EvaluateConfig
 from coca_train.evaluation.grid import run_grid
@@ -112,7 +112,9 @@ def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> N
 def seeds_of(subjects: Sequence[Measured]) -> dict[str, dict[str, str]]:
     """By model, its runs and their seeds: of one training, after as many steps."""
     runs = {each.name: each for each in subjects if each.kind == "run"}
-    settings = {name: {**plain(Path(run.path) / "config.yaml"), "step": run.step} for name, run in runs.items()}
+    settings = {
+        name: {**saved_settings(Path(run.path) / "config.yaml"), "step": run.step} for name, run in runs.items()
+    }
     return grouped(settings, [each.name for each in subjects if each.name not in runs])
 
 

@@ -216,11 +216,10 @@ def frequencies(subject: Subject) -> Frequencies | None:
 
 
 def _check_unchanged(run: str, saved: Config, fingerprints: Mapping[str, Any]) -> None:
-    """DataError E-TOK-14 where a held-out file is not the one that a stage of the run was validated on. Records older
-    than this fingerprint know nothing to compare."""
+    """DataError E-TOK-14 where a held-out file is not the one that a stage of the run was validated on."""
     for stage in read_record(Path(run)).get("stages", []):
         for name, now in fingerprints.items():
-            path, before = saved.data.sources[name].valid_path, stage.get("held_out", {}).get(name)
+            path, before = saved.data.sources[name].valid_path, stage["held_out"].get(name)
             kept = path is not None and Path(path).parent == Path(run).resolve() / HELD_OUT
             same = kept or stage["settings"].get(f"data.sources.{name}.valid_path") == path
             if before is None or not same:

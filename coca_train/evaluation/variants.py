@@ -9,9 +9,8 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from coca_train.config.choice import EXAMPLES, SPELLING, words
-from coca_train.config.exchange import LOGIT_SCALE
-from coca_train.config.messages import ConfigError
-from coca_train.config.older import as_ever
+from coca_train.config.messages import ConfigError, Incompatible
+from coca_train.config.parts import LOGIT_SCALE
 from coca_train.config.schema import Config, LogitScaleConfig
 from coca_train.evaluation.results import OWN
 from coca_train.runtime.errors import UserError
@@ -99,7 +98,7 @@ def _variant(config: Config, choice: Choice) -> Variant:
     try:
         varied = vary(config, overrides)
     except ConfigError as error:
-        if all(problem.id in IMPOSSIBLE for problem in error.problems):
+        if all(isinstance(problem, Incompatible) for problem in error.problems):
             return Variant(config.position, config.visibility, "; ".join(p.message for p in error.problems))
         where = f"in grid.frequencies, visibilities and logit_scales {SPELLING}"
         raise ConfigError(error.problems, [f"{line} ({where})" for line in error.lines]) from None
@@ -107,12 +106,8 @@ def _variant(config: Config, choice: Choice) -> Variant:
     return Variant(varied.position, varied.visibility, logit_scale=scale)
 
 
-# Frequencies that the weights cannot have, or the scheme; a visibility that the scheme cannot have.
-IMPOSSIBLE = ("E-CFG-33", "E-CFG-20", "E-CFG-44")
-
-
 def described(variant: Variant) -> dict[str, Any]:
     """Everything a cell's content depends on in a variant, as plain values."""
-    content = {"position": as_ever(asdict(variant.position)), "visibility": asdict(variant.visibility)}
+    content = {"position": asdict(variant.position), "visibility": asdict(variant.visibility)}
     # Only where it was exchanged: cells that were measured before it could be have none, and are found again.
     return content | ({"logit_scale": asdict(variant.logit_scale)} if variant.logit_scale else {})

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from coca_train import positions
 from coca_train.attention import visibilities
 from coca_train.attention.layer_types import UNIFORM
-from coca_train.config.check import heads, kv_heads, scheme
+from coca_train.config.check import heads, scheme
 from coca_train.config.schema import LayersConfig, ModelConfig
 from coca_train.config.sizes import weights
 from coca_train.hub import forms
@@ -94,10 +94,9 @@ def _typed(
 ) -> Architecture:
     """Return the sections, typed and checked against each other."""
     try:
-        # As JSON: sections inside it are typed strictly only from there.
         typed = TypeAdapter(ModelConfig).validate_json(json.dumps(model))
         settings = positions.settings(position)
-        if problems := weights(typed) or heads(typed) or kv_heads(typed) or scheme(typed, settings):
+        if problems := weights(typed) or heads(typed) or scheme(typed, settings):
             raise ValueError(problems[0].message)
         schedule = UNIFORM if layers is None else TypeAdapter(LayersConfig).validate_json(json.dumps(layers))
         return Architecture(typed, settings, visibilities.settings(visibility), seq_len, schedule)

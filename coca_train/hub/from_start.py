@@ -12,8 +12,8 @@ from typing import Any
 from coca_train.checkpoint.manifest import FOLDER
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.compose import Assembled
-from coca_train.config.exchange import exchanged
-from coca_train.config.places import plain
+from coca_train.config.load import saved_settings
+from coca_train.config.parts import exchanged
 from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import tokenizer_files
@@ -98,7 +98,7 @@ def _native_words(position: dict[str, Any], theirs: dict[str, Any], family: str 
 
 def _sections_of_run(run_dir: Path) -> dict[str, Any]:
     """Return the sections of a run that has begun, as `_sections_of_folder` returns them."""
-    tree = plain(run_dir / "config.yaml")
+    tree = saved_settings(run_dir / "config.yaml")
     data = {key: tree["data"][key] for key in ("dir", "tokenizer")}
     sections = {key: tree[key] for key in ("model", "position", "visibility", "layers") if key in tree}
     return sections | {"train": {"seq_len": tree["train"]["seq_len"]}, "data": data, "family": None}

@@ -17,7 +17,7 @@ from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import file_size
 from coca_train.checkpoint.record import digest, versions
 from coca_train.checkpoint.weights import MODEL
-from coca_train.config.load import Assembled, Loaded, assemble, load
+from coca_train.config.load import FORMAT, Assembled, Loaded, assemble, load
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.special_tokens import MEANING, folder_of, has_template
 from coca_train.data.tokenizer import Tokenizer
@@ -211,6 +211,7 @@ def fill_run(
     settings = flatten(asdict(config))
     decisive = {key: settings[key] for key in settings if key.startswith(("model.", "position.", "layers."))}
     record = {
+        "format": FORMAT,
         "run_id": uuid.uuid4().hex,
         "settings": settings,
         "model_digest": digest(decisive),
@@ -229,7 +230,7 @@ def fill_run(
     checkpoint.mkdir(parents=True)
     _write_checkpoint(checkpoint, source, record, config.engine.dtype)
     durable.write_new(checkpoint.parent / "latest", f"{checkpoint.name}\n".encode())
-    durable.write_new(folder / "config.yaml", configured.yaml.encode())
+    durable.write_new(folder / "config.yaml", configured.record.encode())
     durable.write_new(folder / "run.json", (json.dumps(record, indent=1) + "\n").encode())
 
 

@@ -1,8 +1,7 @@
-"""The options of import, export and verify. Torch-free; values are in configs/commands/*.yaml."""
+"""The options of import, export and verify. Torch-free."""
 
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -23,25 +22,37 @@ class ImportConfig:
         description="folder of safetensors (llama, mistral, smollm3, gpt_neox, our exports), or a run directory"
     )
     name: Name = Field(description="name of the new run; its directory is <root>/<name>")
-    root: str = Field(description="folder that holds the run directories")
-    position: Literal["as_source", "coca", "coca_strict"] = Field(description="coca, coca_strict: T is made from K")
-    t_from_k: Literal["mean_of_halves", "first_half", "random"] = Field(description="how T is made")
+    root: str = Field(default="runs", description="folder that holds the run directories")
+    position: Literal["as_source", "coca", "coca_strict"] = Field(
+        default="as_source", description="coca, coca_strict: T is made from K"
+    )
+    t_from_k: Literal["mean_of_halves", "first_half", "random"] = Field(
+        default="mean_of_halves", description="how T is made"
+    )
     t_width: Literal["as_source", "half", "full_mean"] = Field(
-        description="of a T made from K (as_source: as wide as K, full_mean); half folds a T of full width"
+        default="as_source",
+        description="of a T made from K (as_source: as wide as K, full_mean); half folds a T of full width",
     )
     keys: Literal["auto", "k", "t"] = Field(
-        description="what a folder's key projections are; t: CoCA's official GPT-NeoX weights"
+        default="auto", description="what a folder's key projections are; t: CoCA's official GPT-NeoX weights"
     )
-    seed: int = Field(ge=0, description="of t_from_k=random")
-    tokenizer: str = Field(description="auto (the one beside the weights), none, or a file")
-    eod: Token = Field(description="token that ends a document, an id or its text; null = as the folder says")
-    bos: Token = Field(description="token that begins a text, an id or its text; null = as the folder says")
-    pad: Token = Field(description="token that fills a batch, an id or its text; null = as the folder says")
+    seed: int = Field(default=1234, ge=0, description="of t_from_k=random")
+    tokenizer: str = Field(default="auto", description="auto (the one beside the weights), none, or a file")
+    eod: Token = Field(
+        default=None, description="token that ends a document, an id or its text; null = as the folder says"
+    )
+    bos: Token = Field(
+        default=None, description="token that begins a text, an id or its text; null = as the folder says"
+    )
+    pad: Token = Field(
+        default=None, description="token that fills a batch, an id or its text; null = as the folder says"
+    )
     ignore: Names = Field(
+        default_factory=list,
         description="keys of config.json known to change nothing, with commas between them; of a section with a dot, "
-        "such as rope_scaling.finetuned"
+        "such as rope_scaling.finetuned",
     )
-    parity_tokens: Positive = Field(description=OF_PARITY)
+    parity_tokens: Positive = Field(default=2048, description=OF_PARITY)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -50,12 +61,13 @@ class ExportConfig:
 
     run: str = Field(description="directory of a run, or a Hugging Face folder")
     to: str = Field(description="the new folder")
-    dtype: Literal["as_run", "fp32", "bf16", "fp16"] = Field(description="precision of the weights")
-    form: Form = Field(description="auto: native where a class of transformers fits")
-    tokenizer: str = Field(description="auto (the run's), none, or a file")
-    parity_tokens: Positive = Field(description=OF_PARITY)
+    dtype: Literal["as_run", "fp32", "bf16", "fp16"] = Field(default="as_run", description="precision of the weights")
+    form: Form = Field(default="auto", description="auto: native where a class of transformers fits")
+    tokenizer: str = Field(default="auto", description="auto (the run's), none, or a file")
+    parity_tokens: Positive = Field(default=2048, description=OF_PARITY)
     merge: bool = Field(
-        description="true: the whole model; false: the adapters of a LoRA stage alone, for peft, in float32"
+        default=True,
+        description="true: the whole model; false: the adapters of a LoRA stage alone, for peft, in float32",
     )
 
 
@@ -65,12 +77,12 @@ class VerifyConfig:
 
     run: str = Field(description="directory of a run, or a Hugging Face folder")
     against: str = Field(description="a Hugging Face folder")
-    tokenizer: str = Field(description="auto (the run's), none, or a file")
-    parity_tokens: Positive = Field(description=OF_PARITY)
+    tokenizer: str = Field(default="auto", description="auto (the run's), none, or a file")
+    parity_tokens: Positive = Field(default=2048, description=OF_PARITY)
 
 
 def _root(name: str, schema: Any, example: str) -> Root:
-    return Root(name=name, folder="commands", schema=schema, command=f"coca_train {name}", examples=example)
+    return Root(name=name, schema=schema, command=f"coca_train {name}", examples=example)
 
 
 IMPORT = _root("import", ImportConfig, "source=Llama-2-7b-hf name=llama2")
@@ -79,7 +91,5 @@ VERIFY = _root("verify", VerifyConfig, "run=runs/llama2 against=Llama-2-7b-hf")
 
 
 def given(root: Root, /, **values: Any) -> Any:
-    """Return the options with these values, all others as configs/commands has them. Raises ValidationError."""
-    text = (root.dirs()[0] / f"{root.name}.yaml").read_text(encoding="utf-8")
-    preset = {key: value for key, value in yaml.safe_load(text).items() if value != "???"}
-    return root.schema(**preset | values)
+    """Return the options with these values, all others as the schema has them. Raises ValidationError."""
+    return root.schema(**values)

@@ -1,16 +1,17 @@
 """A stage's whole cost: FLOPs, hours, memory, and the smallest change that makes it fit where it does not."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, partial
 from itertools import product
+from typing import Any
 
 from coca_train.attention.rules import heads_shared
-from coca_train.config import check
+from coca_train.config.check import TRAINING, batches, slices
 from coca_train.config.messages import ConfigError, Problem, show
+from coca_train.config.rules import World
 from coca_train.config.schema import Config
-from coca_train.config.sharing import batches, micro_batch_size, slices
-from coca_train.config.world import World
+from coca_train.config.sizes import micro_batch_size
 from coca_train.planning.hardware import Gpu, peak_of, rates_of
 from coca_train.planning.memory import GpuMemory, gpu_memory
 from coca_train.planning.meta_step import Activations, Flops, count_flops, watch_activations
@@ -201,14 +202,9 @@ def check_launch(config: Config, cluster: Cluster) -> None:
 
     Raises ConfigError with all of them, UserError for a GPU that has not got the dtype.
     """
-    world = World(0, cluster.n_gpus, 0)
-    # Not the rule on devices: what GPUs this machine has does not matter to a plan for another one.
-    problems = [
-        *batches(config.train, config.engine, world),
-        *check._engine(config.engine, world),
-        *check._peft(config.stages, world),
-    ]
-    if problems:
+    sections: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(config)}
+    # Not those about this machine: a plan is for another one.
+    if problems := TRAINING.problems(sections | {"world": World(0, cluster.n_gpus, 0)}, ["launch"]):
         raise ConfigError(problems, [_line(problem, config) for problem in problems])
     peak_of(cluster.gpu, config.engine.dtype)
 

@@ -56,8 +56,8 @@ Make the quickstart's corpus from this Python installation; no network is needed
 class EmbeddedConfig:
     """Where the corpus goes."""
 
-    dir: str = Field(description="folder to make")
-    vocab_size: Positive = Field(description="size of the SentencePiece vocabulary [token ids]")
+    dir: str = Field(default="data/embedded", description="folder to make")
+    vocab_size: Positive = Field(default=4096, description="size of the SentencePiece vocabulary [token ids]")
 
 
 def _embedded(loaded: Loaded, arguments: Arguments) -> None:
@@ -71,7 +71,6 @@ def _embedded(loaded: Loaded, arguments: Arguments) -> None:
 
 EMBEDDED = Root(
     name="embedded",
-    folder="commands",
     schema=EmbeddedConfig,
     command="data_prep embedded",
     examples="dir=data/mine",

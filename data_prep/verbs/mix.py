@@ -7,7 +7,7 @@ it is exact (fractions); what is written are decimals of DIGITS places which add
 import os
 import shlex
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,6 @@ import numpy as np
 import yaml
 from matplotlib.patches import Patch
 
-from coca_train.config.files import choices, config_dir
-from coca_train.config.schema import DataConfig
 from coca_train.report.render.pictures import COLOURS, page
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
@@ -27,7 +25,6 @@ from data_prep.schema import CorpusConfig, MixConfig, PrepareConfig
 
 DIGITS = 8
 EVALUATIONS = ("valid", "eval", "test")  # books_valid, else books_eval, ... is the evaluation set of books
-TEMPLATE = "pile_code"  # the data choice whose settings of the order and the like are taken over
 HEADER = ("group", "source", "documents", "tokens", "share", "drawn", "epochs", "validated on")
 
 
@@ -181,27 +178,20 @@ def _held_out(corpus: CorpusConfig, datasets: set[str]) -> dict[str, str]:
 
 
 def data_choice(planned: Plan, folder: str, tokenizer: str) -> dict[str, Any]:
-    """The tree of a DataConfig. folder: of the corpus; tokenizer: its file, from there (or absolute).
+    """Return the data choice that training reads: what differs from the defaults of DataConfig.
 
-    What is not about files and weights is as in configs/data/pile_code.yaml.
+    folder: of the corpus; tokenizer: its file, from there (or absolute).
     """
-    template = yaml.safe_load(choices("data", (config_dir(),))[TEMPLATE].read_text(encoding="utf-8"))
     sources = {
         share.source: {
             "path": f"${{data.dir}}/{share.source}_train",
             "valid_path": None if share.valid is None else f"${{data.dir}}/{share.valid}",
             "weight": float(share.weight),
-            "on_exhausted": "repeat",
         }
         for share in planned.shares
     }
-    ours = {
-        "prepare": "none",
-        "dir": folder,
-        "tokenizer": tokenizer if tokenizer.startswith("/") else f"${{data.dir}}/{tokenizer}",
-        "sources": sources,
-    }
-    return {field.name: (template | ours)[field.name] for field in fields(DataConfig)}
+    file = tokenizer if tokenizer.startswith("/") else f"${{data.dir}}/{tokenizer}"
+    return {"dir": folder, "tokenizer": file, "sources": sources}
 
 
 def as_json(planned: Plan) -> dict[str, Any]:

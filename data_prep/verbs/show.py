@@ -23,10 +23,10 @@ class ShowConfig:
 
     run: str = Field(description="directory of a run; nothing else has to be known")
     step: Positive = Field(description="as metrics.jsonl counts: from 1; any step, also one that is still to come")
-    rows: Positive = Field(description="rows of the global batch that are printed, from the first on")
-    characters: Positive = Field(description="of text printed of each row")
+    rows: Positive = Field(default=8, description="rows of the global batch that are printed, from the first on")
+    characters: Positive = Field(default=200, description="of text printed of each row")
     folder: str | None = Field(
-        description="where relative paths of the data begin; null: where the run was started last"
+        default=None, description="where relative paths of the data begin; null: where the run was started last"
     )
 
 
@@ -37,7 +37,5 @@ def _show(loaded: Loaded, arguments: Arguments) -> None:
     print(show(given.run, given.step, given.rows, given.characters, given.folder or ""), end="")
 
 
-SHOW = Root(
-    name="show", folder="commands", schema=ShowConfig, command="data_prep show", examples="run=runs/quickstart step=120"
-)
+SHOW = Root(name="show", schema=ShowConfig, command="data_prep show", examples="run=runs/quickstart step=120")
 VERB = Verb(SHOW, USAGE, _show)

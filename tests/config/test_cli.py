@@ -116,11 +116,6 @@ def test_docs_are_up_to_date():
     assert (ROOT / "docs" / "configuration.md").read_text() == TRAINING.markdown(), "run: make docs"
 
 
-def test_hydra_still_answers():
-    assert "Hydra" in cold("-m", "coca_train", "--hydra-help").stdout
-    assert "position/frequencies" in cold("-m", "coca_train", "--info", "defaults-tree", "position=coca").stdout
-
-
 @pytest.mark.parametrize("flag", ["--local_rank=1", "--local-rank=1"])
 def test_launcher_flags_are_tolerated(flag, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "to be restored to nothing")

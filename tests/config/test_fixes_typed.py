@@ -51,7 +51,7 @@ checkpoint.every_steps=5 | E-CFG-01
 train.lr=1 | E-CFG-01
 trian.max_steps=3 | E-CFG-01
 lr=3 | E-CFG-01
-checkpoint.keep=1 | E-CFG-26
+checkpoint.keep=1 | E-CFG-05
 run.name=a/b | E-CFG-29
 run.root=~/runs | E-CFG-16
 run.root='~/runs' | E-CFG-29
@@ -112,7 +112,7 @@ def option(word: str) -> str:
 
 def corrected(words: list[str], line: str) -> list[str]:
     """The command line of somebody who did what the fix says: a word that is blamed is written anew."""
-    if left := re.match(r"leave (\S+) (away|out)", fix_of(line)):
+    if left := re.match(r"(?:omit|leave) ([^\s,]+)", fix_of(line)):
         return [word for word in words if option(word) != left[1]]
     fix, blamed = first(fix_of(line)), line.partition(": ")[0]
     renamed = " unknown key" in line or " follows from " in line

@@ -7,7 +7,7 @@ from coca_train.attention.layer_types import in_words, kinds, kinds_of
 from coca_train.config.files import choices, config_dir
 from coca_train.evaluation.variants import Choice, variants
 from coca_train.schedule import resolve
-from coca_train.settings import load, load_saved
+from coca_train.settings import load
 from coca_train.vary import vary
 from tests.config.support import has, refused, table
 
@@ -62,13 +62,6 @@ def test_another_scheme_brings_its_file_with_the_frequencies_it_begins_with():
     turned = of(load(words).config)["turned"].position
     assert (turned.scheme, turned.rotary_pct) == ("rope", 1.0)
     assert (turned.frequencies.name, turned.frequencies.theta) == ("plain", 700.0)
-
-
-def test_a_run_that_is_older_than_layers(tmp_path):
-    saved = yaml.safe_load(load(ROPE).yaml)
-    del saved["layers"], saved["model"]["qk_norm"], saved["model"]["logit_scale"], saved["stages"]["all"]["layers"]
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(saved))
-    assert load_saved(tmp_path).config == load(ROPE).config
 
 
 def test_other_frequencies_reach_what_a_kind_leaves_open():

@@ -2,16 +2,18 @@
 
 import os
 import re
-from dataclasses import FrozenInstanceError, replace
-from functools import partial, reduce
-from operator import getitem
+from dataclasses import FrozenInstanceError, asdict, is_dataclass, replace
+from functools import partial
+from typing import Any
 
 import pytest
 import yaml
 
+from coca_train.config.fields import fields_of
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import ConfigError
-from coca_train.config.older import ADDED
+from coca_train.config.schema import Config
+from coca_train.runtime.trees import leaves, section
 from coca_train.schedule import resolve
 from coca_train.settings import load, load_saved
 from coca_train.vary import vary
@@ -132,29 +134,24 @@ def test_overrides_of_every_form():
 )  # fmt: skip
 def test_a_saved_run_reads_back(tmp_path, words):
     loaded = load(words)
-    (tmp_path / "config.yaml").write_text(loaded.yaml)
+    (tmp_path / "config.yaml").write_text(loaded.record)
     saved = load_saved(tmp_path)
     assert (saved.config, saved.yaml) == (loaded.config, loaded.yaml)
     assert resolve(saved.config) == resolve(loaded.config)
 
 
-def test_a_run_older_than_an_option_reads_back_as_it_was(tmp_path):
-    loaded = load(["run.seed=7", "optim=adamw"])
-    tree = yaml.safe_load(loaded.yaml)
-    for key in ADDED:
-        *sections, name = key.split(".")
-        del reduce(getitem, sections, tree)[name]
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
-    assert load_saved(tmp_path).config == loaded.config
-    assert loaded.config.data.packing == "windows"
-    tree["data"]["upsample_factor"] = 7  # one that is there is kept, and checked
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
-    with pytest.raises(ConfigError, match=r"config\.yaml:\d+ data\.upsample_factor=7"):
-        load_saved(tmp_path)
-    del tree["data"]
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
-    with pytest.raises(ConfigError):
-        load_saved(tmp_path)
+@pytest.mark.parametrize("group", ["model", "optim", "engine", "tracking", "eval", "data"])
+def test_a_choice_says_only_what_differs_from_the_schema(group):
+    """Every default stands in one place."""
+    defaults: dict[str, Any] = {}
+    kind = fields_of(Config)[group].annotation
+    for name, field in fields_of(kind).items():
+        default = field.get_default(call_default_factory=True)
+        defaults[name] = asdict(default) if is_dataclass(default) else default
+    for path in choices(group, (config_dir(),)).values():
+        for key, value in leaves(yaml.safe_load(path.read_text()) or {}):
+            *above, name = key.split(".")
+            assert section(defaults, above[0]).get(name, ...) != value if above else defaults.get(name) != value, path
 
 
 def test_packings_that_go_together():
@@ -164,7 +161,7 @@ def test_packings_that_go_together():
 
 
 def test_a_tampered_saved_run_is_refused(tmp_path):
-    tree = yaml.safe_load(load([]).yaml)
+    tree = yaml.safe_load(load([]).record)
     tree["optim"]["lr"] = "fast"
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
     with pytest.raises(ConfigError, match=r"config\.yaml:\d+ optim\.lr=fast"):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coca_train.config.sharing import micro_batch_size
+from coca_train.config.sizes import micro_batch_size
 from coca_train.evaluation.configuration import load as load_evaluation
 from coca_train.evaluation.measures.passkey import cases
 from coca_train.schedule import resolve

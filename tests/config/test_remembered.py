@@ -15,6 +15,7 @@ def run(tmp_path):
     (folder / "checkpoints" / "step-00000004").mkdir(parents=True)
     record = {
         "overrides": ["optim.lr=0.1", "+stages.more={max_steps: 400}"],
+        "format": 2,
         "schedule": ["+stages.more={max_steps: 400}"],
     }
     (folder / "run.json").write_text(json.dumps(record))
@@ -35,13 +36,6 @@ def test_a_schedule_that_was_typed_is_the_runs(run, capsys):
 )
 def test_what_is_said_now_is_all_there_is(run, word):
     assert remembered(words(run, word), ()) == words(run, word)
-
-
-def test_a_run_from_before_schedules_were_kept(run):
-    record = json.loads((run / "run.json").read_text())
-    del record["schedule"]
-    (run / "run.json").write_text(json.dumps(record))
-    assert remembered(words(run), ())[0] == "+stages.more={max_steps: 400}"
 
 
 def test_a_run_that_begins_anew_has_said_nothing(run):

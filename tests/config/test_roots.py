@@ -23,7 +23,7 @@ from tests.config.support import has, refused, table
 class Soup:
     """What is in it."""
 
-    salt: int = Field(ge=0, description="[grams]")
+    salt: int = Field(default=2, ge=0, description="[grams]")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -47,10 +47,8 @@ MEAL = Root(
     command="kitchen",
     examples="table.salt=1, or group=choice, e.g. course=first",
     place="the stove",
-    without_default=("extra",),
-    from_top=("course", "extra"),
-    templates={"soups": "course/_soup"},
-    parts=("soups",),
+    optional_groups=("extra",),
+    global_groups=("course", "extra"),
 )
 
 
@@ -58,7 +56,6 @@ MEAL = Root(
 def kitchen(tmp_path):
     for name, text in {
         "meal": "defaults: [_self_, {course: first}]\ntable:\n  salt: 1\n",
-        "course/_soup": "salt: 2\n",
         "course/first": "# @package _global_\n# The first\nsoups:\n  leek: {}\n  pea:\n    salt: 5\n",
         "course/second": "# @package _global_\nsoups:\n  leek: {}\ntable:\n  salt: 7\n",
         "course/bare": "soups:\n  leek: {}\n",
@@ -108,14 +105,9 @@ def test_its_own_rules_and_words(kitchen, words, code, texts):
     has(refused(words, kitchen, lambda words, dirs=(): loading.load(loading.assemble(MEAL, words, dirs))), code, texts)
 
 
-def test_a_template_gives_what_a_part_leaves_out_and_nothing_else(kitchen):
+def test_defaults_fill_what_parts_leave_out_and_nothing_else(kitchen):
     meal = loading.load(loading.assemble(MEAL, ["+soups.new={}", "soups.other.salt=1"], kitchen)).config
     assert {name: soup.salt for name, soup in meal.soups.items()} == {"leek": 2, "pea": 5, "new": 2, "other": 1}
-    (kitchen[0] / "course" / "_soup.yaml").write_text("# first line\nsalt: -2\n")
-    lines = wrong(MEAL, ["+soups.new={}"], kitchen)
-    assert "_soup.yaml:2 soups.leek.salt=-2" in lines
-    assert "command line soups.new.salt=-2" in lines  # made there, as a whole
-    assert "soups.pea" not in lines
     (kitchen[0] / "course" / "first.yaml").write_text("# @package _global_\nsoups:\n  pea:\n    salt: -5\n")
     assert "first.yaml:4 soups.pea.salt=-5" in wrong(MEAL, [], kitchen)
 
@@ -127,7 +119,7 @@ def test_the_real_roots_know_nothing_of_each_other():
     assert "E-CFG-01 command line corpus=files: unknown key" in wrong(TRAIN, ["corpus=files"])
     assert "E-CFG-01 command line model=neox_tiny: unknown key" in wrong(PREPARE, ["model=neox_tiny"])
     assert "E-CFG-01 command line model.n_layers=2: unknown key" in wrong(PREPARE, ["model.n_layers=2"])
-    assert set(loading.assemble(TRAIN, []).choices) == set(TRAIN.groups) - set(TRAIN.without_default)
+    assert set(loading.assemble(TRAIN, []).choices) == set(TRAIN.groups) - set(TRAIN.optional_groups)
 
 
 FILES = "corpus.sources.text.files=[a.jsonl]"

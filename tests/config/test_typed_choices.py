@@ -96,7 +96,7 @@ def test_long_lists_are_short(tmp_path):
     )
     (tmp_path / "experiment" / "all.yaml").write_text(f"# @package _global_\nmodel:\n{values}")
     (note,) = load(["+experiment=all", "model=neox_tiny"], (tmp_path,)).notes
-    assert "model.vocab_size=8 and 1 more" in note
+    assert " and 1 more of " in note
 
 
 def test_experiments_of_a_folder_and_what_they_are_made_of(tmp_path):

@@ -83,7 +83,7 @@ WRONG = [
     ([FILES, "work.on_error=ignore"], "E-CFG-31", ["one of stop, skip"]),
     ([FILES, "work.max_reject_share=1.5"], "E-CFG-05", ["<= 1"]),
     ([FILES, "corpus.valid_share=1"], "E-CFG-05", ["corpus.valid_share=1", "< 1"]),
-    ([FILES, "corpus.name=a/b"], "E-CFG-05", ["corpus.name=a/b", "letters, digits"]),
+    ([FILES, "corpus.name=a/b"], "E-CFG-29", ["corpus.name=a/b", "letters, digits"]),
     ([FILES, "corpus.name=embedded"], "E-CFG-59", ["corpus.name=embedded", "corpus.name=my_embedded"]),
     ([FILES, "corpus.dir='~/x'"], "E-CFG-29", ["corpus.dir='~/x'", "corpus.dir=$HOME/x"]),
     ([FILES, "tokenizer.path="], "E-CFG-29", ["tokenizer.path=", "this is no path"]),

@@ -47,8 +47,7 @@ LEAVES = [
     *(("coca_train", ["train"], event) for event in ("SIGHUP", "SIGUSR1", "SIGUSR2")),
     ("coca_train", ["--local_rank=0", "train"], "SIGTERM"),
     ("coca_train", ["evaluate", "checkpoint=x"], "SIGTERM"),
-    ("coca_train.evaluate", ["checkpoint=x"], "SIGTERM"),
-    ("coca_train.compare", ["runs=x"], "SIGTERM"),
+    ("coca_train", ["compare", "runs=x"], "SIGTERM"),
     ("data_prep", ["tokenize"], "SIGTERM"),
 ]
 

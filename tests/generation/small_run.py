@@ -34,9 +34,9 @@ def write_run(folder: Path, name: str) -> tuple[Path, dict[str, Tensor]]:
     loaded = load([*words, f"data.tokenizer={prefix}.model"])
     config = loaded.config
     run_dir.mkdir()
-    (run_dir / "config.yaml").write_text(loaded.yaml)
+    (run_dir / "config.yaml").write_text(loaded.record)
     fingerprint = {"tokenizer": tokenizer_digest(config.data.tokenizer)}
-    (run_dir / "run.json").write_text(json.dumps({"run_id": "r", "fingerprint": fingerprint}))
+    (run_dir / "run.json").write_text(json.dumps({"format": 2, "run_id": "r", "fingerprint": fingerprint}))
     rows = vocab_size(config.model, Tokenizer(config.data.tokenizer).vocab_size, "")
     trainer = engine.build(
         config.engine,

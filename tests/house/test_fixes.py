@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from coca_train.commands import verbs
+from coca_train.commands import verb_of, verbs
+from coca_train.config.fields import options
+from data_prep.verbs.embedded import EMBEDDED
+from data_prep.verbs.show import SHOW
 from tests.checkout import ROOT
 from tests.house.error_codes import Message, messages
 
@@ -28,6 +31,8 @@ def known_options() -> set[str]:
     """Of all verbs: those of the generated pages and of the small verbs, sections, and words that stand for others."""
     pages = [ROOT / f"docs/{name}configuration.md" for name in ("", "data_", "evaluation_")]
     named = {key for page in pages for key in re.findall(r"^\| `([\w./<>]+)`", page.read_text(encoding="utf-8"), re.M)}
+    for root in (*(verb_of(name).root for name in verbs()), EMBEDDED, SHOW):
+        named |= {option.key for option in options(root)}
     for path in (ROOT / "configs").rglob("*.yaml"):
         named |= keys(yaml.safe_load(path.read_text(encoding="utf-8")))
     for path in (ROOT / "configs").glob("*/*.yaml"):

@@ -218,9 +218,9 @@ def trained(tmp_path_factory):
     loaded = load([*words, "engine.dtype=fp32", f"run.root={folder}", "run.name=demo", f"data.tokenizer={tokenizer}"])
     config, run = loaded.config, folder / "demo"
     run.mkdir()
-    (run / "config.yaml").write_text(loaded.yaml)
+    (run / "config.yaml").write_text(loaded.record)
     fingerprint = {"tokenizer": tokenizer_digest(str(tokenizer)), "sources": {}}
-    (run / "run.json").write_text(json.dumps({"run_id": "r", "fingerprint": fingerprint}))
+    (run / "run.json").write_text(json.dumps({"format": 2, "run_id": "r", "fingerprint": fingerprint}))
     build = partial(build_model, config, vocab_size(config.model, Tokenizer(tokenizer).vocab_size, ""))
     init = partial(init_parameter, model=config.model, position=config.position, seed=5)
     runner = engine.build(config.engine, config.optim, build, init, trainable=["*"], micro_batch_size=1, accumulation=1)

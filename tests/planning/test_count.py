@@ -74,7 +74,7 @@ WORDS = {
     "llama in bf16, coca": ("position=coca", "engine.dtype=bf16", "engine.attention=sdpa"),
     "neox, coca": ("position=coca", "model.norm=layernorm", "model.bias=true", "model.residual=parallel",
                    "model.activation=gelu"),
-    "computed again": ("position=rope", "engine.activation_checkpointing=true"),
+    "computed again": ("position=rope", "engine.activation_checkpointing=full"),
     "folded, no GQA": ("position=alibi", "position.fold=always", "model.n_kv_heads=null"),
     "a part trained": ("position=coca", "model.n_layers=3"),
 }  # fmt: skip
@@ -122,7 +122,7 @@ def test_a_deterministic_step_on_cuda_computes_tables_that_learn_without_flex(sc
 
 
 def test_parts_and_phases() -> None:
-    count = count_micro_batch(outlined(*SMALL, "position=rope", "engine.activation_checkpointing=true"), "cuda")
+    count = count_micro_batch(outlined(*SMALL, "position=rope", "engine.activation_checkpointing=full"), "cuda")
     found = Counter((each.part, each.phase) for each in count.operations)
     both = [(part, phase) for part in (ATTENTION, LINEAR, ELEMENTWISE, LOSS) for phase in (FORWARD, BACKWARD)]
     assert set(found) == {*both, (AGAIN, AGAIN)}

@@ -66,7 +66,7 @@ def runs(tmp_path):
         run_dir = folders[name] = tmp_path / name
         write_result(run_dir, result(name))
         tree = {"run": {"name": name, "seed": 1}, "position": {"scheme": name}, "optim": {"lr": 0.1}}
-        tree |= {"train": {"seq_len": 32, "global_batch_size": 4}, "visibility": {"name": "causal"}}
+        tree |= {"train": {"seq_len": 32, "global_batch_size": 4}, "visibility": {"name": "causal"}, "format": 2}
         (run_dir / "config.yaml").write_text(yaml.safe_dump(tree))
         digests = {"embed.weight": "e", "blocks.0.attention.k.weight": f"k{key_rows}", "blocks.0.mlp.up.weight": "u"}
         (run_dir / "run.json").write_text(json.dumps({"init_digests": digests}))

@@ -160,7 +160,7 @@ def test_seeds_are_trainings_of_their_own_and_only_new_ones_are_trained(monkeypa
         name = next(word.removeprefix("run.name=") for word in command if word.startswith("run.name="))
         run_dir, loaded = tmp_path / name, load(command[3:])
         (run_dir / "report").mkdir(parents=True)
-        (run_dir / "config.yaml").write_text(loaded.yaml)
+        (run_dir / "config.yaml").write_text(loaded.record)
         (run_dir / "report" / "done.json").write_text(json.dumps({"step": 300, "format": FORMAT}))
         return 0
 
@@ -206,7 +206,7 @@ def test_a_number_of_seeds(word, capsys):
 def test_finished_means_this_very_configuration_and_its_last_step(tmp_path):
     loaded = load(["train.max_steps=300"])
     (tmp_path / "report").mkdir()
-    (tmp_path / "config.yaml").write_text(loaded.yaml)
+    (tmp_path / "config.yaml").write_text(loaded.record)
     assert not compare.finished(tmp_path, loaded)
     for mark in ({"step": 200, "format": FORMAT}, {"step": 300, "format": FORMAT - 1}, {"step": 300}):
         (tmp_path / "report" / "done.json").write_text(json.dumps(mark))

@@ -88,7 +88,7 @@ def against(whole):
 
 def tree(position, seed, data_seed=None, **more):
     data = {"seed": seed if data_seed is None else data_seed, "sources": {"text": {"weight": 1}}}
-    return {"run": {"name": "any", "seed": seed}, "data": data, "position": {"scheme": position}, **more}
+    return {"format": 2, "run": {"name": "any", "seed": seed}, "data": data, "position": {"scheme": position}, **more}
 
 
 def test_runs_that_differ_in_nothing_but_their_seeds_are_one_model():

@@ -1,6 +1,5 @@
 """A schedule that is edited between two launches: the future may change, what has run may not."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 
 from coca_train import checkpoint
-from coca_train.config.older import ADDED
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
 from coca_train.settings import load_saved
 from tests.stages.support import Runs, damage, logged, newest, record, remove, saved, schedule, stage, state
@@ -29,33 +27,14 @@ def test_what_has_not_begun_may_be_edited(runs: Runs) -> None:
 
 
 def test_a_finished_run_is_extended(runs: Runs) -> None:
-    """A stage behind it, the run of before it there were stages included; then the last stage made longer."""
+    """A stage behind it; then the last stage made longer."""
     whole = runs.train("whole", *schedule(A, B))
     run = runs.train("r", *schedule(A))
-    old = record(run)
-    del old["stages"]
-    for key in (*ADDED, "stages.a.optimizer"):
-        del old["settings"][key]
-    (run / "run.json").write_text(json.dumps(old))
     runs.train("r", *schedule(A, B))
     assert state(run, 4) == state(whole, 4)
     assert [one["name"] for one in record(run)["stages"]] == ["a", "b"]
     longer = runs.train("r", *schedule(A, B), "stages.b.max_steps=3")
     assert logged(longer, "step") == [1, 2, 3, 4, 5]
-
-
-def test_an_older_run_of_one_stage_goes_on_without_a_word(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its length stood beside the stage's name."""
-    words = ["stages.all.max_steps=2"]
-    run = runs.train("r", *words)
-    old = record(run)
-    old["settings"] = {key: value for key, value in old["settings"].items() if key not in ADDED}
-    old["settings"] |= {"stages.all.max_steps": 2, "train.max_steps": 3}
-    del old["stages"], old["settings"]["stages.all.optimizer"]
-    (run / "run.json").write_text(json.dumps(old))
-    capsys.readouterr()
-    runs.train("r", *words)
-    assert "CHANGED" not in capsys.readouterr().err
 
 
 def test_a_checkpoint_too_many_goes_when_the_run_goes_on(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

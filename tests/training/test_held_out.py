@@ -1,6 +1,5 @@
 """Held-out text of a run: damage is told before a step is done, and validations are of one text from first to last."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 
 from coca_train.data import dataset
-from coca_train.evaluation import texts
 from coca_train.runtime.errors import DataError
 from coca_train.tracking.writers import MetricsWriter, read_jsonl
 from tests.data.test_blocks import flip
@@ -60,29 +58,6 @@ def test_validations_of_a_resumed_run_are_those_of_one_that_was_not(runs, folder
     assert validations(during) == whole
     with pytest.raises(DataError, match=r"E-TOK-14 .*during: .*text_valid.*bin\.sha256"):
         runs.train("during", *OFTEN)
-
-
-def test_a_run_older_than_this_fingerprint_takes_the_files_as_they_are(runs, folder, capsys):
-    run_dir = runs.train("r", *OFTEN)
-    record = json.loads((run_dir / "run.json").read_text())
-    held_out = record["stages"][0].pop("held_out")
-    (run_dir / "run.json").write_text(json.dumps(record))
-    flip(folder / "text_valid.bin", 40)
-    capsys.readouterr()
-    runs.train("r", *OFTEN)
-    assert f"held-out  text, code: as they are now; {run_dir}/run.json is older" in capsys.readouterr().err
-    kept = json.loads((run_dir / "run.json").read_text())["stages"][0]["held_out"]
-    assert kept["code"] == held_out["code"]
-    assert kept["text"] != held_out["text"]
-    # Other ones are refused from then on, and the fix works as it stands.
-    flip(folder / "text_valid.bin", 40)
-    with pytest.raises(DataError, match=r"E-TOK-14 .*Fix: restore the file, or .*: data\.sources\.text\.valid_path=nu"):
-        runs.train("r", *OFTEN)
-    with pytest.raises(DataError, match=r"E-TOK-14 .*the run was validated on: bin.sha256"):
-        texts._held_out((), [str(run_dir)])
-    runs.train("r", *OFTEN, "data.sources.text.valid_path=null")
-    assert "CHANGED since this run began: data.sources.text.valid_path" in capsys.readouterr().err
-    assert list(texts._held_out((), [str(run_dir)])) == ["code"]
 
 
 def test_a_damaged_file_is_refused_before_there_is_a_run(runs, folder, tmp_path):

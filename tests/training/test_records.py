@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from coca_train.checkpoint.record import open_record, versions
-from coca_train.config.older import ADDED
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.report.render import pictures
@@ -62,41 +61,17 @@ def test_a_run_begun_with_another_default_is_told_the_words_that_keep_it(tmp_pat
     start("position.t_width=half")
 
 
-def test_a_run_older_than_the_name_of_a_value_goes_on_without_a_word(tmp_path, capsys):
-    by_parts = ["position=rope", "position/frequencies=ntk_by_parts", "position.frequencies.convention={}"]
-
-    def start(convention):
-        loaded = load([word.format(convention) for word in by_parts])
-        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, {})
-
-    record = start("indices")
-    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
-    record["stages"][0]["settings"]["position.frequencies.convention"] = "code"  # what it was called
-    (tmp_path / "run.json").write_text(json.dumps(record))
-    start("code")
-    start("indices")
-    assert "CHANGED" not in capsys.readouterr().err
-    with pytest.raises(CheckpointError, match=r"convention 'indices' -> 'authors'"):
-        start("authors")
-
-
-def test_a_run_older_than_an_option_goes_on_without_a_word(tmp_path, monkeypatch, capsys):
-    """Its record lacks the option; what it did then is what is chosen now, so nothing has changed."""
+def test_a_run_goes_on_without_a_word_unless_a_setting_changed(tmp_path, monkeypatch, capsys):
 
     def start(*overrides):
-        loaded = load(["optim=adamw", *overrides])  # there was no other
+        loaded = load(overrides)
         return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, {})
 
     record = start()
     assert record["folder"] == os.getcwd()
     (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
-    for key in ADDED:
-        del record["settings"][key]
-    del record["folder"], record["stages"]
-    (tmp_path / "run.json").write_text(json.dumps(record))
     start()
     assert "CHANGED" not in capsys.readouterr().err
-    assert json.loads((tmp_path / "run.json").read_text())["folder"] == os.getcwd()
     start("data.upsample_factor=5", "data.upsample_from_tokens=9", "data.packing=segments")
     assert "CHANGED since this run began: data.packing 'windows' -> 'segments'" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
@@ -119,7 +94,7 @@ def test_a_report_is_made_again_when_the_evaluation_changes(tmp_path, capsys):
 
 
 def test_a_saved_run_loads_on_a_machine_without_its_gpu(tmp_path):
-    text = load(["tracking=tensorboard"]).yaml
+    text = load(["tracking=tensorboard"]).record
     assert "device: auto" in text
     (tmp_path / "config.yaml").write_text(text.replace("device: auto", "device: cuda"))
     assert load_saved(tmp_path).config.engine.device == "cuda"

@@ -36,8 +36,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from coca_train.attention import visibilities
-from coca_train.config.older import model_config
-from coca_train.config.schema import LayersConfig
+from coca_train.config.schema import LayersConfig, ModelConfig
 from coca_train.models.cache import KVCache
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
@@ -204,7 +203,8 @@ def _resident(field: str) -> int:
 def _child(task: Mapping[str, Any]) -> dict[str, int]:
     torch.set_num_threads(task["threads"])
     shared = {key: task[key] for key in ("vocab_size", "max_seq_len", "attention", "activation_checkpointing")}
-    config, layers = model_config(task["model"]), TypeAdapter(LayersConfig).validate_json(json.dumps(task["layers"]))
+    config = TypeAdapter(ModelConfig).validate_json(json.dumps(task["model"]))
+    layers = TypeAdapter(LayersConfig).validate_json(json.dumps(task["layers"]))
     position, visibility = position_settings(task["position"]), visibilities.settings(task["visibility"])
     model = Transformer(config, position, visibility, layers=layers, **shared)
     init_weights(model, config, seed=0)

@@ -1,1 +1,0 @@
-"""How commands were called before they were verbs of `coca_train`."""

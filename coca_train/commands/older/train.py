@@ -1,8 +1,0 @@
-"""`python -m coca_train.train`: light, as what stands here is loaded before a signal is heeded."""
-
-import sys
-
-from coca_train.commands import entry
-
-if __name__ == "__main__":
-    entry(["train", *sys.argv[1:]])
