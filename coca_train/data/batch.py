@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.positions.known import Extent, note
 from coca_train.runtime import IGNORE
 

@@ -12,8 +12,7 @@ from coca_train.config.schema import DataConfig
 from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.mixture import check_tokenizer, file_digests
-from coca_train.data.packings.base import Row, row_of
-from coca_train.data.packings.windows import Windows
+from coca_train.data.packing import Row, Windows, row_of
 
 
 class HeldOut:

@@ -17,10 +17,8 @@ import torch
 from coca_train.config.schema import DataConfig
 from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
-from coca_train.data.manifest_beside import manifest_beside
-from coca_train.data.packings import Edges, pack
-from coca_train.data.packings.base import row_of
-from coca_train.data.provenance import Origins, Passage, Provenance
+from coca_train.data.packing import Edges, pack, row_of
+from coca_train.data.provenance import Origins, Passage, Provenance, read_manifest
 from coca_train.data.sampling import PackedSource, SamplePlace, Shuffled, Streams
 from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
@@ -153,7 +151,7 @@ def check_tokenizer(tokenizer: str, key: str, prefix: str) -> None:
 
     key: the option that names the dataset. Raises DataError E-TOK-08 where the manifest is damaged.
     """
-    written = manifest_beside(prefix)
+    written = read_manifest(prefix)
     if written is None:
         return
     made_with, end = written["tokenizer"]["sha256"], written.get("end_of_document")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from coca_train.data.dataset import BLOCK_BYTES, IndexedDataset
 from coca_train.data.held_out import HeldOut, Validation
-from coca_train.data.manifest_beside import NAME as MANIFEST
 from coca_train.data.mixture import Mixture, require_files
-from coca_train.data.packings import Edges
+from coca_train.data.packing import Edges
+from coca_train.data.provenance import MANIFEST
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.models.transformer import vocab_size
 from coca_train.runtime import dist

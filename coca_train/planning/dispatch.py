@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from coca_train.data.batch import collate
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.engine.base import summed_loss
 from coca_train.models.attention import AttentionContext
 from coca_train.models.kernels import KERNELS, Kernel

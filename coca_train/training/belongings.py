@@ -10,8 +10,7 @@ from pathlib import Path
 
 from coca_train.data.held_out import HeldOut
 from coca_train.data.storage import storage
-from coca_train.data.tokenizer import Tokenizer
-from coca_train.data.tokenizer_choice import main_name
+from coca_train.data.tokenizer import Tokenizer, main_name
 from coca_train.hub.tokenizer_files import FOLDER, keep
 from coca_train.runtime import dist, durable, outside
 from coca_train.runtime.printing import n_bytes

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,12 +14,12 @@ from coca_train import checkpoint, engine
 from coca_train.checkpoint.naming import unused_name
 from coca_train.checkpoint.record import begin_stage, begins_anew, open_record
 from coca_train.config.load import Loaded
-from coca_train.config.schema import Config
+from coca_train.config.schema import Config, DataConfig
 from coca_train.config.sizes import here
 from coca_train.data.held_out import HeldOut, Validation
-from coca_train.data.manifest_beside import NAME as MANIFEST
 from coca_train.data.mixture import Mixture, require_files
-from coca_train.data.packings import Edges
+from coca_train.data.packing import Edges
+from coca_train.data.provenance import MANIFEST
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.doctor import short
 from coca_train.engine.base import without_initial_values
@@ -42,6 +42,8 @@ from coca_train.training.stage import RunContext, run_one
 from coca_train.training.start import check_start, find_start, initial_digests
 from coca_train.training.tokens import commands_for_missing, commands_for_own_tokens
 
+MakeData = Callable[[DataConfig], None]
+
 
 @contextmanager
 def known_errors() -> Iterator[None]:
@@ -55,10 +57,11 @@ def known_errors() -> Iterator[None]:
 
 
 @known_errors()
-def train(loaded: Loaded, folders: Sequence[Path] = ()) -> None:
+def train(loaded: Loaded, folders: Sequence[Path] = (), make_data: MakeData | None = None) -> None:
     """Train as configured, from the newest verified checkpoint of the run directory if there is one.
 
     folders: of --config-dir, for what is said of commands.
+    make_data: makes the data of a section unless they are there; None: they are.
 
     Raises UserError (and its subclasses; each has its exit code) for everything a user can mend.
     """
@@ -77,7 +80,7 @@ def train(loaded: Loaded, folders: Sequence[Path] = ()) -> None:
             short.announce(config)
         # What can be refused without the run directory is refused before there is one.
         for stage in stages:
-            prepare_data(stage.config)
+            prepare_data(stage.config, make_data)
         tokenizer = Tokenizer(config.data.tokenizer)
         own_tokens = partial(commands_for_own_tokens, config)
         n_tokens = vocab_size(config.model, tokenizer.vocab_size, tokenizer.path, own_tokens)
@@ -228,18 +231,10 @@ def check_parameters(outlines: Mapping[str, Transformer]) -> None:
             )
 
 
-def prepare_data(config: Config) -> None:
+def prepare_data(config: Config, make: MakeData | None = None) -> None:
     """Make the data when that is asked for and they are missing (rank 0 works); then look for the files."""
     data = config.data
-    if data.prepare == "embedded":
-        from data_prep.verbs import embedded
-
-        own = Path(data.dir) / embedded.TOKENIZER
-        tokenizer = None if Path(data.tokenizer) == own else Path(data.tokenizer)
-        dist.on_main(lambda: embedded.make(data.dir, tokenizer=tokenizer))
-    elif data.path is not None:
-        from data_prep import own_text
-
+    if make is not None and data.path is not None:
         dirs = dict.fromkeys(dist.all_gather_object(data.dir))
         if len(dirs) > 1:
             raise DataError(
@@ -247,7 +242,8 @@ def prepare_data(config: Config) -> None:
                 f"would read {' and '.join(dirs)}. Fix: wait until it is copied to all machines, or give a folder that "
                 "they share"
             )
-        dist.on_main(lambda: own_text.prepare(data))
+    if make is not None:
+        dist.on_main(lambda: make(data))
     require_files(data, partial(commands_for_missing, config))
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from coca_train.checkpoint.opening import read_record
 from coca_train.checkpoint.record import begins_anew
+from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.config.files import choices, config_dir
 from coca_train.config.schema import Config, DataConfig
+from coca_train.data.corpus_config import load
 from coca_train.runtime.errors import UserError
 from coca_train.settings import TOKENIZERS, load_saved
-from data_prep.schema import PrepareConfig
-from data_prep.settings import load
 
 
 def commands_for_missing(config: Config) -> str:

@@ -3,12 +3,12 @@
 import io
 import sys
 
+from coca_train.config.corpus_schema import LookConfig, PrepareConfig
 from coca_train.data.provenance import Origins
 from coca_train.runtime.errors import DataError
-from data_prep.reports.corpus import Corpus
-from data_prep.reports.decoded import chosen_windows, document_text, evenly, window_text
-from data_prep.reports.lengths import lengths_picture, of_corpus
-from data_prep.schema import LookConfig, PrepareConfig
+from data_prep.decoded import chosen_windows, document_text, evenly, window_text
+from data_prep.manifest import Corpus
+from data_prep.verbs.stats import lengths_picture, of_corpus
 
 
 def run(config: PrepareConfig) -> int:

@@ -10,20 +10,19 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import PowerNorm
 
+from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.dataset import IndexedDataset
-from coca_train.data.manifest_beside import manifest_beside
-from coca_train.data.provenance import Origins
+from coca_train.data.provenance import Origins, read_manifest
+from coca_train.data.readers.base import shown
 from coca_train.data.storage import storage
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.report.render.pictures import page
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain
-from data_prep.progress import bar
-from data_prep.readers.base import shown
-from data_prep.reports.corpus import Corpus
-from data_prep.reports.overlap import WORST, Overlap, overlaps
-from data_prep.schema import PrepareConfig
+from data_prep.manifest import Corpus
+from data_prep.messages import bar
+from data_prep.overlap import WORST, Overlap, overlaps
+from data_prep.pictures import drawn_page
 
 ANY = "all sources"
 CHUNK = 1 << 20  # token ids looked at together
@@ -64,7 +63,7 @@ def further(prefixes: list[str], tokenizer: Tokenizer, taken: set[str]) -> dict[
     """The sets of leakage.against, by name: the last part of the prefix, or all of it where that is taken.
 
     Raises DataError E-TOK-11 (made with another tokenizer), E-TOK-09 (an id beyond the vocabulary), and what
-    IndexedDataset and `manifest_beside` raise.
+    IndexedDataset and `read_manifest` raise.
     """
     sets: dict[str, IndexedDataset] = {}
     for prefix in prefixes:
@@ -75,7 +74,7 @@ def further(prefixes: list[str], tokenizer: Tokenizer, taken: set[str]) -> dict[
 
 
 def _check(data: IndexedDataset, tokenizer: Tokenizer) -> None:
-    manifest = manifest_beside(data.prefix)
+    manifest = read_manifest(data.prefix)
     made_with = tokenizer.digest if manifest is None else manifest["tokenizer"]["sha256"]
     if made_with != tokenizer.digest:
         raise DataError(
@@ -167,7 +166,7 @@ def overlap_picture(
     """A heat map: rows = what is trained on, columns = held-out sets; shares: float (rows, columns), of one."""
     few = max(len(trained), len(held_out)) <= MANY_CELLS
     size = (4.5 + (1.15 if few else 0.4) * len(held_out), 3.2 + (0.45 if few else 0.3) * len(trained))
-    with page(path, title, subtitle, (max(9.0, size[0]), size[1])) as (axes,):
+    with drawn_page(path, title, subtitle, (max(9.0, size[0]), size[1])) as (axes,):
         top = max(0.05, float(shares.max()))
         image = axes.imshow(100 * shares, cmap="YlOrRd", norm=PowerNorm(0.5, 0, 100 * top), aspect="auto")
         names = [name if len(name) <= LONGEST_LABEL else f"…{name[1 - LONGEST_LABEL :]}" for name in held_out]

@@ -16,20 +16,20 @@ from typing import Any
 
 import numpy as np
 
+from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.dataset import best_dtype
 from coca_train.data.storage import flush_to_disk, open_locked, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import outside
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError, StorageError
-from data_prep.merging.collect import Collection, Part, gather_parts, place
-from data_prep.merging.concatenate import ENDS, DatasetWriter, copy_part
-from data_prep.merging.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, Verdicts, judge
-from data_prep.merging.manifest import NAME, build, describe, dump, existing, settings_now
-from data_prep.progress import bar, say
-from data_prep.schema import PrepareConfig
-from data_prep.selection.fitting import with_share
-from data_prep.tokenizing.parts import COUNTS, SPLITS, n_read
+from data_prep.collect import Collection, Part, gather_parts, place
+from data_prep.concatenate import ENDS, DatasetWriter, copy_part
+from data_prep.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, Verdicts, judge
+from data_prep.fitting import with_share
+from data_prep.manifest import NAME, build, describe, dump, existing, settings_now
+from data_prep.messages import bar, say
+from data_prep.parts import COUNTS, SPLITS, n_read
 
 REASONS = {DUPLICATE: "duplicates", NEAR_DUPLICATE: "near_duplicates", DUPLICATE_ID: "duplicate_ids"}
 BYTES_A_DOCUMENT = 160  # index, origins and what is on the disk on the way

@@ -16,14 +16,14 @@ import numpy as np
 import yaml
 from matplotlib.patches import Patch
 
+from coca_train.config.corpus_schema import CorpusConfig, MixConfig, PrepareConfig
 from coca_train.config.files import choices, config_dir
 from coca_train.config.schema import DataConfig
-from coca_train.report.render.pictures import COLOURS, page
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain, short
-from data_prep.reports.corpus import Corpus
-from data_prep.schema import CorpusConfig, MixConfig, PrepareConfig
+from data_prep.manifest import Corpus
+from data_prep.pictures import COLOURS, drawn_page
 
 DIGITS = 8
 EVALUATIONS = ("valid", "eval", "test")  # books_valid, else books_eval, ... is the evaluation set of books
@@ -281,7 +281,10 @@ def mixture_picture(path: Path, planned: Plan) -> None:
     subtitle = (
         f"{short(planned.tokens)} tokens of training; the first source reaches its limit after {short(planned.lasts)}"
     )
-    with page(path, f"Mixture {planned.name}", subtitle, (12, 2.6 + 0.4 * len(shares)), columns=2) as (left, right):
+    with drawn_page(path, f"Mixture {planned.name}", subtitle, (12, 2.6 + 0.4 * len(shares)), columns=2) as (
+        left,
+        right,
+    ):
         left.barh(rows, [100 * weight for weight in weights], height=0.7, color=colours)
         right.barh(rows, epochs, height=0.7, color=colours)
         for row, share in zip(rows, shares, strict=True):

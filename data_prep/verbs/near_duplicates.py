@@ -16,19 +16,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coca_train.data.storage import flush_to_disk, open_locked, storage
-from coca_train.runtime.durable import sync_folder
+from coca_train.config.corpus_schema import NearDuplicatesConfig, PrepareConfig
+from coca_train.data.readers import all_inputs
+from coca_train.data.readers.base import Input, shown
+from coca_train.data.storage import open_locked, storage
+from coca_train.runtime.durable import replace, sync_folder
 from coca_train.runtime.errors import UserError
-from data_prep.progress import bar
-from data_prep.readers import inputs as inputs_of
-from data_prep.readers.base import Input, shown
-from data_prep.schema import NearDuplicatesConfig, PrepareConfig
-from data_prep.selection.fitting import with_share
-from data_prep.selection.rules import Rules
-from data_prep.similar import minhash
-from data_prep.similar.minhash import Clusters
-from data_prep.similar.signing import DOCUMENTS, FORMAT, State, plan, read_state, sign
-from data_prep.tokenizing.pool import ordered
+from data_prep import minhash
+from data_prep.fitting import with_share
+from data_prep.messages import bar
+from data_prep.minhash import DOCUMENTS, FORMAT, Clusters, State, plan, read_state, sign
+from data_prep.selection import Rules
+from data_prep.workers import ordered
 
 LISTED = np.dtype([("input", "<u4"), ("line", "<u8")])
 
@@ -72,7 +71,7 @@ def run(config: PrepareConfig) -> None:
     with storage(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
     with open_locked(str(folder / "lock")):
-        inputs = [i for name in sorted(config.corpus.sources) for i in inputs_of(name, config.corpus.sources[name])]
+        inputs = all_inputs(config.corpus.sources)
         identities = [input.identity() for input in inputs]
         state = _signed(config, inputs, identities, folder)
         counts, example = _publish(config, state, folder, target)
@@ -175,11 +174,7 @@ def _report(
     record = {"format": FORMAT, "plan": plan, "sources": counts_by_source, "inputs": files}
     path = target / "report.json"
     with storage(str(path)):
-        with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
-            flush_to_disk(file)
-        os.replace(f"{path}.tmp", path)
-        sync_folder(target)
+        replace(path, json.dumps(record, indent=1).encode())
 
 
 def _table(

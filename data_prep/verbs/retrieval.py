@@ -12,11 +12,11 @@ import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from coca_train.data.prompts.answered import KINDS
+from coca_train.config.corpus_schema import PrepareConfig
+from coca_train.data.retrieval import KINDS
 from coca_train.runtime.durable import write_bytes
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import n_bytes
-from data_prep.schema import PrepareConfig
 
 
 def document(draw: random.Random, kinds: Mapping[str, int]) -> str:

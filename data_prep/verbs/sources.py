@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coca_train.config.corpus_schema import CorpusConfig, CorpusSourceConfig, PrepareConfig
+from coca_train.data.readers import inputs
+from coca_train.data.readers.base import shown
+from coca_train.data.readers.files import listing
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.printing import WIDTH, n_bytes, percent, plain
-from data_prep.merging import manifest
-from data_prep.readers import inputs
-from data_prep.readers.base import shown
-from data_prep.readers.folder import listing
-from data_prep.schema import CorpusConfig, CorpusSourceConfig, PrepareConfig
+from data_prep import manifest
 
 HEADER = ("source", "kind", "group", "held out", "state", "licence", "files", "size")
 LICENCE_CHARACTERS = 34

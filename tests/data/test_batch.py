@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coca_train.data.batch import collate, digest_of, joined
 from coca_train.data.dataset import IndexedDataset, IndexedWriter
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.runtime import IGNORE
 
 

@@ -5,7 +5,7 @@ import signal
 import time
 
 from coca_train.runtime.errors import DataError
-from data_prep.tokenizing.pool import ordered
+from data_prep.workers import ordered
 
 
 class Double:

@@ -12,10 +12,10 @@ import pytest
 
 from coca_train.config.fields import options
 from coca_train.config.messages import ConfigError
+from coca_train.data.corpus_config import PREPARE, load
 from coca_train.runtime.errors import DataError
 from data_prep import __main__ as command
-from data_prep.help import VERBS, markdown, overview
-from data_prep.settings import PREPARE, load
+from data_prep.command_line import VERBS, markdown, overview
 
 ROOT = Path(__file__).resolve().parents[2]
 LINE = re.compile(r"E-[A-Z]+-\d\d [^:].*: .+\. Fix: .+")

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coca_train.data.corpus_config import load
 from coca_train.data.provenance import FILE, Origin
+from coca_train.data.readers import files as folders
+from coca_train.data.readers.files import inputs, kind_of_input, listing
 from coca_train.runtime.errors import DataError
 from data_prep.__main__ import main
-from data_prep.readers import folder as folders
-from data_prep.readers.folder import inputs, kind_of_input, listing
-from data_prep.selection.fitting import CHARACTERS, LONG, MOST, Documents, choose, vocabulary_for
-from data_prep.selection.rules import Piece, pieces, split_of
-from data_prep.settings import load
-from data_prep.vocabularies.training import affordable_coverage
+from data_prep.fitting import CHARACTERS, LONG, MOST, Documents, choose, vocabulary_for
+from data_prep.selection import Piece, pieces, split_of
+from data_prep.tokenizer_files import affordable_coverage
 
 LETTERS = random.Random(0)
 WORDS = ["".join(LETTERS.choices("etaoinshrdlucmfwypvbgk", k=LETTERS.randint(2, 9))) for _ in range(3000)]

@@ -15,10 +15,9 @@ from sentencepiece import SentencePieceProcessor
 
 from coca_train.data.dataset import IndexedDataset, IndexedWriter
 from coca_train.data.tokenizer import Tokenizer
+from data_prep import overlap
 from data_prep.__main__ import main
-from data_prep.reports import ngrams, overlap
-from data_prep.reports.ngrams import of_documents, of_long_document, pieces
-from data_prep.reports.overlap import Overlap, document_ngrams, stretches
+from data_prep.overlap import Overlap, document_ngrams, of_documents, of_long_document, pieces, stretches
 from tests.data.vocabularies import trained
 from tests.data_prep.support_corpus import Made, make, write_dataset
 
@@ -82,7 +81,7 @@ def test_long_documents_in_pieces(model: Path, text: str, more: int, n: int) -> 
     breaks = [i for i, token in enumerate(ids) if pieces_of.id_to_piece(int(token))[0] in "\u2581\n\t"]
     piece = int(np.diff([0, *breaks, len(ids)]).max()) + more
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngrams, "PIECE", piece)
+        patch.setattr(overlap, "PIECE", piece)
         parts = list(pieces(ids, t))
         assert "".join(parts) == text
         assert of_long_document(ids, t, n).tolist() == of_documents([text], n)[0].tolist()
@@ -92,7 +91,7 @@ def test_long_documents_in_pieces(model: Path, text: str, more: int, n: int) -> 
 
 def test_a_piece_without_white_space_is_cut_anyway(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     t = Tokenizer(model)
-    monkeypatch.setattr(ngrams, "PIECE", 8)
+    monkeypatch.setattr(overlap, "PIECE", 8)
     ids = np.array(t.encode("x9q7z" * 30))
     assert "".join(pieces(ids, t)) == "x9q7z" * 30
     assert len(list(pieces(ids, t))) == -(-len(ids) // 8)

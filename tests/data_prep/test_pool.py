@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 
 from coca_train.runtime.errors import DataError, PeerLost
-from data_prep.tokenizing.pool import cores, ordered
+from data_prep.workers import cores, ordered
 from tests.data_prep.pool_tasks import Double, Echo, Sleepless, Unmakeable
 from tests.data_prep.tokenizing import ENVIRONMENT, counted, has_ended, workers_of
 
@@ -43,7 +43,7 @@ def test_no_tasks_is_no_result():
 
 
 def test_none_is_one_worker_a_core(monkeypatch):
-    monkeypatch.setattr("data_prep.tokenizing.pool.cores", lambda: 1)
+    monkeypatch.setattr("data_prep.workers.cores", lambda: 1)
     assert {pid for _, (_, pid, _) in results([1, 2], None)} == {os.getpid()}
     assert 1 <= cores() <= (os.cpu_count() or 1)
 

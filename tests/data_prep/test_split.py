@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.selection.rules import digest_of, split_of
+from data_prep.selection import digest_of, split_of
 from tests.data_prep.reading import SOURCE
 
 HASHED = replace(SOURCE, hold_out="hash")

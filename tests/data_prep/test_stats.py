@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.printing import WIDTH, markdown, n_bytes, percent, plain, short
 from data_prep.__main__ import main
-from data_prep.reports import lengths as module
-from data_prep.reports.corpus import Corpus
-from data_prep.reports.lengths import QUANTILES, count, lengths_picture, of_corpus
+from data_prep.manifest import Corpus
+from data_prep.verbs import stats as module
+from data_prep.verbs.stats import QUANTILES, count, lengths_picture, of_corpus
 from tests.data.vocabularies import trained
 from tests.data_prep.support_corpus import Made, make
 

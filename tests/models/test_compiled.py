@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 from coca_train import positions
 from coca_train.config.schema import KindConfig, LayersConfig
 from coca_train.data.batch import collate
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.engine.base import summed_loss
 from coca_train.extending.parts import MODEL, VOCAB, build, refused, shipped
 from coca_train.models.compiled import CompiledBlocks

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from coca_train import positions
 from coca_train.data.batch import collate
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.extending.parts import MODEL, VOCAB, shipped
 from coca_train.models import kernels, scores
 from coca_train.models.transformer import Transformer

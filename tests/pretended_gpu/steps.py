@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from coca_train import positions
 from coca_train.config.schema import ModelConfig
 from coca_train.data.batch import collate
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.engine.base import materialise, parameters_on_meta, summed_loss
 from coca_train.engine.optim import global_norm
 from coca_train.extending.parts import MODEL, shipped

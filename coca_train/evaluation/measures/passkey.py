@@ -25,7 +25,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coca_train.data.prompts.passkeys import COCA, YARN, Wording
+from coca_train.data.prompts import COCA, YARN, Wording
 from coca_train.evaluation.measures.prompts import Encode, Places, place
 
 WORDINGS: dict[str, Wording] = {"coca": COCA, "yarn": YARN}

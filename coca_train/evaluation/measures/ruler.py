@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from coca_train.data.prompts.ruler import Task
+from coca_train.data.ruler import Task
 from coca_train.evaluation.measures.prompts import Encode, filled
 
 
