@@ -14,7 +14,7 @@ import numpy as np
 from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.provenance import NpyRows
 from coca_train.data.readers import inputs
-from coca_train.data.readers.base import Input, shown
+from coca_train.data.readers.base import Input, escape
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError
@@ -38,7 +38,7 @@ class Part:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Its .json, read again each time: the list of rejects may be long."""
+        """Read the part's .json again each time: the list of rejects may be long."""
         record = read_record(self.stem)
         assert record is not None, self.stem
         return record
@@ -47,7 +47,7 @@ class Part:
         return Path(f"{self.stem}.{end}")
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """DOCS (n,), some at a time. Raises DataError E-TOK-08 where they cannot be true."""
+        """Yield DOCS (n,), some at a time. Raises DataError E-TOK-08 for impossible values."""
         last = 0
         rows = _open_documents(self.stem)
         for begin in range(0, self.n_documents, BLOCK):
@@ -96,7 +96,7 @@ class NearDuplicates:
         return file_digest(self.path) if self.path.is_file() else None
 
     def holds(self, input: int, lines: np.ndarray) -> np.ndarray:
-        """bool (n,): whether each of these lines of an input, which never fall, is on the list."""
+        """Return whether each of these lines of an input, in rising order, is on the list: bool (n,)."""
         if not len(self.rows) or not len(lines):
             return np.zeros(len(lines), bool)
         # The list is mapped and may be long: two bisections find the rows of these lines without reading the others.
@@ -108,7 +108,7 @@ class NearDuplicates:
 
 
 def check_near(config: PrepareConfig, identities: dict[str, list[dict[str, Any]]]) -> None:
-    """Lists of near duplicates must be finished, and of the inputs and settings as they are now (E-TOK-20)."""
+    """Check that lists of near duplicates are finished, and of the inputs and settings as they are now (E-TOK-20)."""
     folder = Path(config.corpus.dir) / "near_duplicates"
     if not any((folder / f"{name}.npy").exists() for name in identities):
         return
@@ -120,7 +120,7 @@ def check_near(config: PrepareConfig, identities: dict[str, list[dict[str, Any]]
 
 
 def _not_now(folder: Path, config: PrepareConfig, identities: dict[str, list[dict[str, Any]]]) -> str:
-    """Why the lists of a folder are not those of what is merged now; "": they are."""
+    """Return why the lists of a folder are not those of what is merged now; "": they are."""
     try:
         report = outside.read_object(folder / "report.json")
     except FileNotFoundError:
@@ -154,7 +154,7 @@ class Collection:
         return [part for part in self.parts if part.source == source]
 
     def stretches(self, parts: list[Part] | None = None) -> Iterator[Stretch]:
-        """Every document, or those of some parts; some at a time."""
+        """Yield every document, or those of some parts, some at a time."""
         for part in self.parts if parts is None else parts:
             first = part.first
             for documents in part.blocks():
@@ -163,7 +163,7 @@ class Collection:
                 first += len(documents)
 
     def place(self, document: int) -> str:
-        """file:line of a document by its number in the corpus."""
+        """Return file:line of a document by its number in the corpus."""
         part = self.parts[bisect.bisect_right(self.parts, document, key=lambda part: part.first) - 1]
         row = document - part.first
         for documents in part.blocks():
@@ -174,12 +174,12 @@ class Collection:
 
 
 def place(input: Input, line: int) -> str:
-    """file:line for messages; the file alone where each file is a document."""
-    return shown(input.files[line - 1]) if input.files else f"{shown(input.path)}:{line}"
+    """Return file:line for messages; the file alone where each file is a document."""
+    return escape(input.files[line - 1]) if input.files else f"{escape(input.path)}:{line}"
 
 
 def gather_parts(config: PrepareConfig, tokenizer: Tokenizer) -> Collection:
-    """Every part of every input: made with these settings, of these inputs, to their end, whole.
+    """Collect the parts of every input, checked: made with these settings, of these inputs, to their end, whole.
 
     Raises DataError E-TOK-23 (parts missing), 11, 18 (made with other settings), 08 (damaged), 20 (list of near
     duplicates), E-RAW-19 (input changed), and of rejects under work.on_error=stop what they were rejected for.
@@ -197,7 +197,7 @@ def gather_parts(config: PrepareConfig, tokenizer: Tokenizer) -> Collection:
             folder = input_folder(dir, input)
             finished_parts = finished(folder, input, identity, now, config.work.on_error)
             if not finished_parts.last:
-                missing.append(f"{name} {shown(input.path)} from part {finished_parts.parts} on")
+                missing.append(f"{name} {escape(input.path)} from part {finished_parts.parts} on")
             for number in range(finished_parts.parts):
                 stem = folder / f"{number:05d}"
                 parts.append(Part(source, input, stem, total, _n_documents(stem)))
@@ -235,6 +235,6 @@ def _open_documents(stem: Path) -> NpyRows:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a whole file, hexadecimal."""
+    """Return the SHA-256 of a whole file, hexadecimal."""
     with os.fdopen(outside.open_file(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -112,12 +112,12 @@ Reference: docs/data_configuration.md"""
 
 
 def overview() -> str:
-    """What there is, and the way from files to a model."""
+    """Return all verbs, and the way from files to a model."""
     return OVERVIEW.format(verbs="\n".join(f"  {name:<16} {verb.does}" for name, verb in VERBS.items()))
 
 
 def verb_help(name: str, words: list[str], dirs: tuple[Path, ...] = ()) -> str:
-    """What a verb does and reads, with the values this command line gives."""
+    """Return what a verb does and reads, with the values this command line gives."""
     verb, assembly = VERBS[name], assembled(PREPARE, overrides(words), dirs)
     head = [f"{name}: {verb.does}", *([verb.more] if verb.more else []), "", f"  python -m data_prep {name} {MINE}"]
     if "work" in verb.sections and name != "merge":
@@ -126,7 +126,7 @@ def verb_help(name: str, words: list[str], dirs: tuple[Path, ...] = ()) -> str:
 
 
 def markdown() -> str:
-    """The reference in docs/data_configuration.md."""
+    """Return the reference in docs/data_configuration.md."""
     head = [
         "# Configuration of the data preparation",
         "",

@@ -70,7 +70,7 @@ class DatasetWriter:
         self._sums.update(data)
 
     def add(self, input: int, documents: np.ndarray) -> None:
-        """The rows of documents (DOCS) whose tokens were written last."""
+        """Append the rows of the documents (DOCS) whose tokens were written last."""
         origins = np.empty(len(documents), ORIGINS)
         origins["input"], origins["line"], origins["digest"] = input, documents["line"], documents["digest"]
         self._open[".origins.npy"].write(origins.tobytes())
@@ -113,7 +113,7 @@ class _PartTokens:
         self.n_bytes = 0
 
     def take(self, n_bytes: int, target: DatasetWriter | None) -> None:
-        """Copy the next bytes, or pass them over."""
+        """Copy the next bytes, or skip them."""
         self.n_bytes += n_bytes
         while n_bytes:
             data = self._file.read(min(n_bytes, COPY_BYTES))
@@ -133,7 +133,7 @@ class _PartTokens:
 def copy_part(
     part: Part, kept: Iterator[tuple[Stretch, np.ndarray]], item_bytes: int, targets: dict[str, DatasetWriter]
 ) -> None:
-    """The kept documents of a part into the datasets of their splits.
+    """Copy the kept documents of a part into the datasets of their splits.
 
     kept: the stretches of the part, and for each bool (n,) which documents stay. targets: by split; a split without
     documents in the whole source has none. Raises DataError E-TOK-08 where a part is not what was written.
@@ -157,7 +157,7 @@ def copy_part(
 def _copy_runs(
     source: _PartTokens, documents: np.ndarray, keep: np.ndarray, item_bytes: int, target: DatasetWriter | None
 ) -> None:
-    """Neighbours that share a fate go in one piece."""
+    """Copy or skip neighbours that share a fate in one piece."""
     if not len(documents):
         return
     # What is passed over is read too: the SHA-256 is that of the whole file.

@@ -8,8 +8,8 @@ import numpy as np
 
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.provenance import Origins
-from coca_train.data.readers.base import shown
-from coca_train.data.readers.files import in_words
+from coca_train.data.readers.base import escape
+from coca_train.data.readers.files import describe_origin
 from coca_train.data.tokenizer import Tokenizer
 
 OPEN, CLOSE = "⟦", "⟧"  # around what is not text: ends of documents, special tokens, what is left out
@@ -19,7 +19,7 @@ FEWEST_CHARACTERS = 40  # of each document in a window with many
 
 
 def visible(text: str) -> str:
-    """The text with everything escaped that is not a printable character; line breaks and tabs stay."""
+    """Escape every character of a text that is not printable; line breaks and tabs stay."""
     return "".join(c if c in "\n\t" or (c.isprintable() and c not in OPEN + CLOSE) else _escaped(c) for c in text)
 
 
@@ -28,12 +28,12 @@ def _escaped(character: str) -> str:
 
 
 def lines(text: str) -> str:
-    """A text that is visible already, every line marked as one."""
+    """Mark every line of a visible text as text."""
     return "".join(f"  | {line}\n" for line in text.split("\n"))
 
 
 def as_text(ids: np.ndarray, tokenizer: Tokenizer) -> str:
-    """Ids to visible text, with every token that is no text in its place: ⟦end of document⟧, ⟦token 1⟧.
+    """Decode ids to visible text; tokens that are no text stand in their place as ⟦end of document⟧, ⟦token 1⟧.
 
     ids: int64 (tokens,).
     """
@@ -49,7 +49,7 @@ def as_text(ids: np.ndarray, tokenizer: Tokenizer) -> str:
 
 
 def shortened(ids: np.ndarray, tokenizer: Tokenizer, characters: int) -> str:
-    """Ids as visible text of about so many characters: all of it, or its beginning and its end with ⟦…⟧ between.
+    """Decode ids to about `characters` of visible text: all of it, or its beginning and its end with ⟦…⟧ between.
 
     Only what is shown is decoded, however long the document is.
     """
@@ -61,34 +61,34 @@ def shortened(ids: np.ndarray, tokenizer: Tokenizer, characters: int) -> str:
 
 
 def evenly(n: int, k: int) -> list[int]:
-    """At most k different numbers of 0 .. n - 1, the same ones every time, evenly spread."""
+    """Choose at most k different numbers of 0 .. n - 1, evenly spread, the same ones every time."""
     return sorted({(2 * i + 1) * n // (2 * k) for i in range(k)}) if n else []
 
 
 def chosen_windows(data: IndexedDataset, k: int, seq_len: int) -> list[int]:
-    """Numbers of at most k windows of seq_len tokens, each one in which an evenly chosen document ends."""
+    """Choose at most k windows of seq_len tokens in which evenly chosen documents end."""
     n_windows = (data.n_tokens - 1) // seq_len
     ends = [data.document_start(document + 1) - 1 for document in evenly(data.n_documents, k)]
     return sorted({min(end // seq_len, n_windows - 1) for end in ends}) if n_windows > 0 else []
 
 
-def whence(origins: Origins, document: int) -> str:
-    """Where a document comes from, to be put behind its number; empty when nothing says."""
+def describe_source(origins: Origins, document: int) -> str:
+    """Say where a document comes from, to follow its number; empty when it is not known."""
     origin = origins.of(document)
-    return f", {shown(in_words(origin))}" if origin else ""
+    return f", {escape(describe_origin(origin))}" if origin else ""
 
 
 def document_text(data: IndexedDataset, document: int, origins: Origins, tokenizer: Tokenizer, characters: int) -> str:
-    """A heading (which document, from where, how long), and the document."""
+    """Render a heading (which document, from where, how long), and the document."""
     ids = data.document(document)
-    heading = f"document {document} of {data.n_documents:,}{whence(origins, document)}, {len(ids):,} tokens"
+    heading = f"document {document} of {data.n_documents:,}{describe_source(origins, document)}, {len(ids):,} tokens"
     return f"--- {heading}\n{lines(shortened(ids, tokenizer, characters))}"
 
 
 def window_text(
     data: IndexedDataset, window: int, seq_len: int, origins: Origins, tokenizer: Tokenizer, characters: int
 ) -> str:
-    """A heading, and each document of a window with its tokens in there; what the model gets as input."""
+    """Render a heading, and each document of a window with its tokens in it: what the model gets as input."""
     start, stop = window * seq_len, (window + 1) * seq_len
     pieces = data.pieces(start, stop)
     n_windows = (data.n_tokens - 1) // seq_len
@@ -98,6 +98,6 @@ def window_text(
     for document, first, behind in pieces:
         begin = data.document_start(document)
         part = f"its tokens {first - begin:,} .. {behind - begin - 1:,}"
-        text += f"  {OPEN}document {document}{whence(origins, document)}, {part}{CLOSE}\n"
+        text += f"  {OPEN}document {document}{describe_source(origins, document)}, {part}{CLOSE}\n"
         text += lines(shortened(data.tokens(first, behind), tokenizer, room))
     return text

@@ -66,7 +66,7 @@ class Buckets:
             self.flush()
 
     def flush(self) -> None:
-        """Everything into the files; needed once before chunks()."""
+        """Write everything to the files; needed once before chunks()."""
         if not self._waiting:
             return
         buckets, records = (np.concatenate(arrays) for arrays in zip(*self._waiting, strict=True))
@@ -79,7 +79,7 @@ class Buckets:
                 file.write(records[rows].tobytes())
 
     def chunks(self, bucket: int) -> Iterator[np.ndarray]:
-        """The records of a bucket as they were added, some at a time."""
+        """Yield the records of a bucket as they were added, some at a time."""
         path = f"{self.folder}/{bucket}"
         if not os.path.exists(path):
             return
@@ -105,7 +105,7 @@ class Verdicts:
         self._buckets.flush()
 
     def of(self, first: int, n: int) -> np.ndarray:
-        """uint8 (n,): verdicts of documents first .. first + n - 1."""
+        """Return the verdicts of documents first .. first + n - 1: uint8 (n,)."""
         verdicts = np.empty(n, np.uint8)
         done = 0
         while done < n:
@@ -201,7 +201,7 @@ def _judge_ids(
 
 
 def _bits(n_documents: int) -> int:
-    """Leading bits that tell buckets apart, so that about KEYS_PER_BUCKET keys come into each."""
+    """Return how many leading bits choose a bucket, so that about KEYS_PER_BUCKET keys come into each."""
     return max(0, (n_documents - 1) // KEYS_PER_BUCKET).bit_length()
 
 
@@ -215,7 +215,7 @@ def _halves(digests: np.ndarray) -> np.ndarray:
 
 
 def _firsts(chunks: Iterable[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """The record of lowest rank for each key, sorted by key."""
+    """Return the record of lowest rank for each key, sorted by key."""
     firsts = np.empty(0, dtype)
     for chunk in chunks:
         records = np.concatenate((firsts, chunk))
@@ -231,7 +231,7 @@ def _new_key(records: np.ndarray) -> np.ndarray:
 
 
 def _same_key(first: np.ndarray, records: np.ndarray) -> np.ndarray:
-    """int64 (len(records),): the row of `first` with the same key; each key is there, once."""
+    """Return the row of `first` with the same key, which is there once: int64 (len(records),)."""
     # One sort instead of a search: keys are pairs of 64-bit halves, which searchsorted does not compare.
     both = np.concatenate((first[["a", "b"]], records[["a", "b"]]))
     order = np.lexsort((both["b"], both["a"]))  # stable: the row of `first` comes before its like

@@ -50,18 +50,19 @@ class HeldOut(NamedTuple):
 
 
 def vocabulary_for(n_bytes: int) -> int:
-    """Token ids for a text [bytes]: so few that each of them is seen some hundred times in a small text, too."""
+    """Choose a vocabulary size for a text [bytes]: so small that each id occurs some hundred times in a small text,
+    too."""
     size = 200 * round(math.sqrt(n_bytes) / 100)
     return min(max(size, VOCABULARY.start), VOCABULARY.stop)
 
 
 def stretch_for(n_bytes: int) -> int:
-    """Length of held-out stretches of a text [bytes], in characters, where a share of it is given."""
+    """Choose the length of held-out stretches of a text [bytes], in characters, where a share of it is given."""
     return next((length for length in CHARACTERS if length * LONG <= FITS * n_bytes), CHARACTERS[-1])
 
 
-def with_vocabulary(config: PrepareConfig) -> PrepareConfig:
-    """The same with a size of the vocabulary, which is said where it was open."""
+def fit_vocab_size(config: PrepareConfig) -> PrepareConfig:
+    """Fill in the size of the vocabulary, and say so, where it is open."""
     tokenizer = config.tokenizer
     if tokenizer.vocab_size is not None:
         return config
@@ -73,13 +74,13 @@ def with_vocabulary(config: PrepareConfig) -> PrepareConfig:
 
 
 def vocabulary(size: int, n_bytes: int, option: str) -> str:
-    """What is said of the size of a vocabulary. n_bytes: of the text; 0: not known."""
+    """Describe the size of a vocabulary. n_bytes: of the text; 0: not known."""
     text = f"{of_bytes(n_bytes)} of text" if n_bytes else "a text of unknown size"
     return f"vocabulary: {size:,} token ids for {text} ({option}={size})"
 
 
-def with_share(config: PrepareConfig, option: str = "corpus.valid_share") -> PrepareConfig:
-    """The same with a held-out share, which is said where it was open. Reads the text for it, but that of a finished
+def fit_valid_share(config: PrepareConfig, option: str = "corpus.valid_share") -> PrepareConfig:
+    """Fill in the held-out share, and say so, where it is open. Reads the text for it, but not that of a finished
     corpus, and of a large one no more than is needed. option: what sets it, for people.
 
     Raises what readers raise, and the first bad document under work.on_error=stop.
@@ -104,7 +105,7 @@ def with_share(config: PrepareConfig, option: str = "corpus.valid_share") -> Pre
 
 
 def choose(documents: Documents, long: int) -> HeldOut:
-    """The share of some documents to hold out. long: from so many characters on a document is long."""
+    """Choose the share of documents to hold out. long: length from which on a document is long [characters]."""
     order = np.argsort(documents.places)
     places, lengths = documents.places[order], documents.lengths[order].astype(np.int64)
     text = np.cumsum(lengths) / max(1, int(lengths.sum()))
@@ -120,7 +121,7 @@ def choose(documents: Documents, long: int) -> HeldOut:
 
 
 def _between(last: int, following: int) -> float:
-    """The shortest decimal that takes the one place and not the other."""
+    """Return the shortest decimal that takes the one place and not the other."""
     for digits in range(3, 17):
         share = (math.floor(last / 2.0**64 * 10**digits) + 1) / 10**digits
         if last < share * 2.0**64 <= following:
@@ -129,7 +130,7 @@ def _between(last: int, following: int) -> float:
 
 
 def _documents(config: PrepareConfig, lengths: tuple[int, ...]) -> dict[int, Documents]:
-    """For each length of stretches, the longest first, the documents there would be."""
+    """Return for each length of stretches, the longest first, the documents there would be."""
     whole: list[tuple[int, int]] = []
     cut: dict[int, list[tuple[int, int]]] = {length: [] for length in lengths}
     documents = longs = 0
@@ -160,7 +161,7 @@ def _as_arrays(documents: list[tuple[int, int]]) -> Documents:
 
 
 def _by_chunk(config: PrepareConfig) -> Iterator[tuple[int, CorpusSourceConfig, list[str]]]:
-    """Bytes, source and texts of the chunks of what a share is taken from."""
+    """Yield bytes, source and texts of the chunks that a share is taken from."""
     for name, source in sorted(config.corpus.sources.items()):
         if source.hold_out != "hash":
             continue
@@ -178,13 +179,13 @@ def _by_chunk(config: PrepareConfig) -> Iterator[tuple[int, CorpusSourceConfig, 
 
 
 def _text_bytes(config: PrepareConfig) -> int:
-    """Size of what is trained on, about [bytes]; 0: the hub's, not known before it is read."""
+    """Estimate the size of what is trained on [bytes]; 0: the hub's, not known before it is read."""
     every = all_inputs({name: one for name, one in config.corpus.sources.items() if one.hold_out != "all"})
     return 0 if any(input.hub for input in every) else sum(text_bytes(input.path, input.size) for input in every)
 
 
 def _of_finished(config: PrepareConfig) -> PrepareConfig | None:
-    """With what a corpus that is there was made with; None: there is none."""
+    """Fill in what an existing corpus was made with; None: there is none."""
     try:
         made = manifest.read(config.corpus.dir)["settings"]["sources"]
         settings = next(iter(made.values()))

@@ -47,7 +47,7 @@ def build(
     datasets: dict[str, dict[str, int]],
     files: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
-    """The manifest of a corpus. counts: by source; datasets: by name; files: by name."""
+    """Build the manifest of a corpus. counts: by source; datasets: by name; files: by name."""
     sources = {
         name: {
             "group": config.corpus.sources[name].group,
@@ -82,7 +82,7 @@ def build(
 
 
 def dump(content: dict[str, Any]) -> bytes:
-    """The file: JSON with sorted keys and the SHA-256 of the rest under "sha256"."""
+    """Return the file's bytes: JSON with sorted keys and the SHA-256 of the rest under "sha256"."""
     rest = {key: value for key, value in content.items() if key != "sha256"}
     return _json(rest | {"sha256": hashlib.sha256(_json(rest)).hexdigest()})
 
@@ -92,7 +92,7 @@ def _json(content: dict[str, Any]) -> bytes:
 
 
 def read(dir: Path | str) -> dict[str, Any]:
-    """The manifest in a folder.
+    """Read the manifest in a folder.
 
     Raises DataError E-TOK-23 (none: nothing finished there), E-PREP-02 (of something else), E-TOK-08 (changed).
     """
@@ -133,7 +133,7 @@ def _changed(path: Path) -> DataError:
 
 
 def settings_now(config: PrepareConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Everything that decides the bytes of a corpus, but for its inputs."""
+    """Return everything that decides the bytes of a corpus, except its inputs."""
     names = sorted(config.corpus.sources)
     near = {name: NearDuplicates(Path(config.corpus.dir) / "near_duplicates" / f"{name}.npy") for name in names}
     return {
@@ -144,7 +144,7 @@ def settings_now(config: PrepareConfig, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def existing(config: PrepareConfig) -> dict[str, Any] | None:
-    """The manifest of the corpus in corpus.dir; None when none is finished there.
+    """Return the manifest of the corpus in corpus.dir; None when none is finished there.
 
     Raises DataError E-TOK-18 when it was made with other settings or of other inputs, E-TOK-11 with another tokenizer,
     E-PREP-03 when a file is gone or of another size, and what `read` raises. Inputs that are gone are not missed.
@@ -184,19 +184,19 @@ def existing(config: PrepareConfig) -> dict[str, Any] | None:
 
 
 def _lasting(identity: dict[str, Any]) -> dict[str, Any]:
-    """What a copy of an input has in common with it."""
+    """Return what a copy of an input has in common with it."""
     return {key: value for key, value in identity.items() if key != "mtime_ns"}
 
 
 def warnings(manifest: dict[str, Any]) -> list[str]:
-    """What a training with this corpus will lack, a line each."""
+    """Return what a training with this corpus will lack, a line each."""
     if any(name.endswith("_valid") for name in manifest["datasets"]):
         return []
     return ["No text is held out to measure a training by: raise corpus.valid_share, or add a source with hold_out=all"]
 
 
 def describe(manifest: dict[str, Any]) -> str:
-    """Two small tables: what there is, and what was left out."""
+    """Return two small tables: what there is, and what was left out."""
     rows = [
         (
             name,
@@ -248,15 +248,15 @@ class Corpus:
         return tokenizer
 
     def names(self, split: str) -> list[str]:
-        """Sources that have documents in a split, sorted."""
+        """Return the sources that have documents in a split, sorted."""
         return [name for name in sorted(self.manifest["sources"]) if f"{name}_{split}" in self.manifest["datasets"]]
 
     def record(self, source: str, split: str) -> dict[str, int]:
-        """What the manifest says about a dataset: documents, tokens, characters, bytes, longest_document."""
+        """Return what the manifest says about a dataset: documents, tokens, characters, bytes, longest_document."""
         return self.manifest["datasets"][f"{source}_{split}"]
 
     def dataset(self, source: str, split: str) -> IndexedDataset:
-        """A dataset. Raises DataError E-TOK-25 when it is not as long as the manifest says."""
+        """Open a dataset. Raises DataError E-TOK-25 when it is not as long as the manifest says."""
         data, record = IndexedDataset(self.folder / f"{source}_{split}"), self.record(source, split)
         if (data.n_documents, data.n_tokens) != (record["documents"], record["tokens"]):
             raise DataError(

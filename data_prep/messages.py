@@ -28,7 +28,7 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
     """
     if isinstance(before, dict) and isinstance(now, dict):
         pairs = ((key, before.get(key, ABSENT), now.get(key, ABSENT)) for key in sorted(before.keys() | now.keys()))
-        return [line for key, *values in pairs for line in differences(*values, f"{name}.{key}" if name else key)]
+        return [line for key, old, new in pairs for line in differences(old, new, f"{name}.{key}" if name else key)]
     return [] if before == now else [f"{name} was {repr(before)[:80]}, is {repr(now)[:80]}"]
 
 

@@ -28,7 +28,7 @@ from coca_train.runtime import outside
 from coca_train.runtime.durable import replace
 from coca_train.runtime.errors import UserError
 from data_prep.selection import Rules, datatrove, digest_of, pieces, word_splitter
-from data_prep.workers import ordered
+from data_prep.workers import map_ordered
 
 WHERE = "near_duplicates"
 WORDS = "words"  # near_duplicates.language: white space, after datatrove's own simplification
@@ -45,12 +45,12 @@ def n_hashes(config: NearDuplicatesConfig) -> int:
 
 
 def block_documents(config: NearDuplicatesConfig) -> int:
-    """Documents whose signatures make up a block."""
+    """Return how many documents' signatures make up a block."""
     return max(1, BLOCK_BYTES // (8 * n_hashes(config)))
 
 
 def _settings(config: NearDuplicatesConfig) -> Any:
-    """datatrove's own settings. SHA-1: the xxhash package changed under datatrove, Python's hashlib does not."""
+    """Return datatrove's own settings. SHA-1: the xxhash package changed under datatrove, Python's hashlib does not."""
     minhash, hashing = datatrove("pipeline.dedup.minhash", WHERE), datatrove("utils.hashing", WHERE)
     return minhash.MinhashConfig(
         n_grams=config.ngram,
@@ -62,7 +62,7 @@ def _settings(config: NearDuplicatesConfig) -> Any:
 
 
 def _local(folder: Path) -> Any:
-    """A folder as datatrove opens it; never taken for an address, whatever its name looks like."""
+    """Open a folder for datatrove; never taken for an address, whatever its name looks like."""
     files = datatrove("io", WHERE)
     from fsspec.implementations.local import LocalFileSystem
 
@@ -77,7 +77,7 @@ class Signer:
         self._step = minhash.MinhashDedupSignature(_local(folder), _settings(config), language=_splitter(config))
 
     def signature(self, text: str) -> np.ndarray | None:
-        """uint64 (buckets * hashes_per_bucket,); None for a text of fewer words than an n-gram has.
+        """Return uint64 (buckets * hashes_per_bucket,); None for a text of fewer words than an n-gram has.
 
         The minimum is taken over slices of the n-grams: a book's hashes at once would take gigabytes.
         """
@@ -143,7 +143,7 @@ def drop_blocks(folder: Path, first: int) -> None:
 
 
 def match(folder: Path, bucket: int, config: NearDuplicatesConfig, n_blocks: int) -> Path:
-    """Find the matches of one bucket; returns the file with them (see `matches`).
+    """Find the matches of one bucket; return the file with them (see `matches`).
 
     Raises UserError E-RUN-12 where a process may not open a file of each block at once.
     """
@@ -170,7 +170,8 @@ def _allow_files(needed: int) -> None:
 
 
 def matches(path: Path, block_starts: np.ndarray) -> Iterator[np.ndarray]:
-    """int64 (n, 2), some at a time: numbers of two documents that match. block_starts: (blocks,), where each begins."""
+    """Yield numbers of two documents that match, int64 (n, 2), some at a time. block_starts: (blocks,), where each
+    begins."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         assert size % 16 == 0, (path, size)
@@ -200,7 +201,7 @@ class Clusters:
         return document
 
     def join(self, pairs: Iterable[np.ndarray]) -> None:
-        """Put documents into one group. pairs: arrays (k, 2). The root of a group is the document that stays."""
+        """Join documents into groups. pairs: arrays (k, 2). The root of a group is the document that stays."""
         ranks, up = self._ranks, self._up
         for array in pairs:
             for a, b in array.tolist():
@@ -211,7 +212,7 @@ class Clusters:
                     up[second] = first
 
     def left_out(self) -> Iterator[np.ndarray]:
-        """int64 (k, 2), rising, some at a time: a document that goes, and the one of its group that stays."""
+        """Yield int64 (k, 2), rising, some at a time: a document that goes, and the one of its group that stays."""
         for begin in range(0, self.n, CHUNK):
             up = self._up[begin : begin + CHUNK]
             own = np.arange(begin, begin + len(up))
@@ -302,7 +303,7 @@ class State(NamedTuple):
 
 
 def plan(config: PrepareConfig, identities: list[dict[str, Any]]) -> str:
-    """SHA-256 of everything the signatures depend on."""
+    """Return the SHA-256 of everything the signatures depend on."""
     sources = {}
     for name, source in config.corpus.sources.items():
         settings = dataclasses.asdict(source)
@@ -321,7 +322,7 @@ def plan(config: PrepareConfig, identities: list[dict[str, Any]]) -> str:
 
 
 def read_state(folder: Path, plan: str) -> State:
-    """What a run of the same plan left behind; the beginning, when there was none."""
+    """Read what a run of the same plan left; the beginning, when there was none."""
     try:
         state = State(**outside.read_object(folder / "state.json"))
     except (FileNotFoundError, ValueError, TypeError):
@@ -340,7 +341,7 @@ def sign(config: PrepareConfig, inputs: list[Input], folder: Path, state: State,
     with (
         storage(str(folder)),
         open(folder / "documents.bin", "ab") as table,
-        closing(ordered(Worker, (config, folder), tasks, workers, chunk_bytes=CHUNK_BYTES)) as results,
+        closing(map_ordered(Worker, (config, folder), tasks, workers, chunk_bytes=CHUNK_BYTES)) as results,
     ):
         table.truncate(sum(state.blocks) * DOCUMENTS.itemsize)
         held: list[Signed] = []

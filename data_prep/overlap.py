@@ -19,7 +19,7 @@ import numpy as np
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
-from data_prep.workers import ordered
+from data_prep.workers import map_ordered
 
 BASE = np.uint64(0x9E3779B97F4A7C55)  # odd, so that no power of it vanishes modulo 2^64
 STEP = np.uint64(0xD6E8FEB86659FD93)
@@ -40,7 +40,7 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 
 def words(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The words of all texts in a row: uint64 (w,) hashes, and int64 (len(texts),) how many each text has.
+    """Hash the words of all texts in a row: uint64 (w,), and how many each text has: int64 (len(texts),).
 
     A word is hashed as a polynomial in BASE over its code points, modulo 2^64, then mixed.
     """
@@ -61,7 +61,7 @@ def words(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
-    """uint64 (max(0, w - n + 1),): a number for each n words in a row, from the first word on."""
+    """Return a number for each n words in a row, from the first word on: uint64 (max(0, w - n + 1),)."""
     size = max(0, len(hashes) - n + 1)
     numbers = np.zeros(size, np.uint64)
     for k in range(n):
@@ -69,21 +69,21 @@ def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
     return numbers
 
 
-def of_documents(texts: list[str], n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The n-grams of each text, none across two: uint64 (g,) numbers and int64 (g,) which text each is of, rising."""
+def ngrams_of_texts(texts: list[str], n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the n-grams of each text, none across two: uint64 (g,) numbers, and int64 (g,) the text of each, rising."""
     hashes, counts = words(texts)
     text_of_word = np.repeat(np.arange(len(texts)), counts)
     whole = text_of_word[: max(0, len(hashes) - n + 1)] == text_of_word[n - 1 :]
     return ngrams(hashes, n)[whole], text_of_word[: len(whole)][whole]
 
 
-def of_long_document(ids: np.ndarray, tokenizer: Tokenizer, n: int) -> np.ndarray:
-    """uint64 (g,): the n-grams of one document of any length, decoded piece by piece. ids: int64 (tokens,)."""
+def ngrams_of_tokens(ids: np.ndarray, tokenizer: Tokenizer, n: int) -> np.ndarray:
+    """Return the n-grams of one document of any length, uint64 (g,), decoded piece by piece. ids: int64 (tokens,)."""
     return ngrams(np.concatenate([words([text])[0] for text in pieces(ids, tokenizer)]), n)
 
 
 def pieces(ids: np.ndarray, tokenizer: Tokenizer) -> Iterator[str]:
-    """The text of a document in pieces of at most PIECE tokens, parted where a token begins with white space.
+    """Yield the text of a document in pieces of at most PIECE tokens, cut where a token begins with white space.
 
     So no word is cut, unless PIECE tokens in a row have no white space.
     """
@@ -138,7 +138,7 @@ class Overlap:
 
 
 def stretches(data: IndexedDataset, tokens: int) -> Iterator[tuple[int, int]]:
-    """(first, stop) of documents that begin within the same so many tokens, from the first to the last document."""
+    """Yield (first, stop) of documents that begin within the same `tokens` tokens, from the first to the last document."""
     first = 0
     for end in range(tokens, data.n_tokens + tokens, tokens):
         stop = data.n_documents if end >= data.n_tokens else data.document_at(end - 1) + 1
@@ -150,23 +150,23 @@ def stretches(data: IndexedDataset, tokens: int) -> Iterator[tuple[int, int]]:
 def document_ngrams(
     data: IndexedDataset, first: int, stop: int, tokenizer: Tokenizer, n: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(numbers, document of each) for documents first .. stop - 1, in order; decoded about PIECE tokens at a time."""
+    """Yield (n-grams, document of each) of documents first .. stop - 1, decoded about PIECE tokens at a time."""
     texts: list[str] = []
     held = 0
     for document in range(first, stop):
         ids = data.document(document)
         if texts and held + len(ids) > PIECE:
-            numbers, text = of_documents(texts, n)
+            numbers, text = ngrams_of_texts(texts, n)
             yield numbers, text + (document - len(texts))
             texts, held = [], 0
         if len(ids) > PIECE:
-            numbers = of_long_document(ids, tokenizer, n)
+            numbers = ngrams_of_tokens(ids, tokenizer, n)
             yield numbers, np.full(len(numbers), document)
         else:
             texts.append(tokenizer.decode(ids.tolist()))
             held += len(ids)
     if texts:
-        numbers, text = of_documents(texts, n)
+        numbers, text = ngrams_of_texts(texts, n)
         yield numbers, text + (stop - len(texts))
 
 
@@ -241,7 +241,7 @@ def overlaps(
     workers: int | None,
     bar: Any,
 ) -> list[Overlap]:
-    """Every source against every held-out set, then all sources together (source None), in the given orders.
+    """Measure every source against every held-out set, then all sources together (source None), in the given orders.
 
     scratch: folder for a file that the workers share; bar: told the tokens that are done. Raises DataError E-TOK-17
     when no held-out document has n words.
@@ -258,7 +258,7 @@ def overlaps(
     np.save(path, held_out_numbers, allow_pickle=False)
     rows: list[Overlap] = []
     anywhere = np.full(len(held_out_numbers), -1, np.int64)
-    with closing(ordered(Scanner, (tokenizer.path, str(path), n), _tasks(trained), workers)) as results:
+    with closing(map_ordered(Scanner, (tokenizer.path, str(path), n), _tasks(trained), workers)) as results:
         for name, of_source in groupby(results, key=lambda result: result[0][0]):
             seen = np.full(len(held_out_numbers), -1, np.int64)
             for (_, tokens), (at, documents) in of_source:
@@ -271,7 +271,7 @@ def overlaps(
 
 
 def _tasks(trained: dict[str, IndexedDataset]) -> Iterator[tuple[tuple[str, int], tuple[str, int, int]]]:
-    """((source, tokens), (prefix, first, stop)) for every stretch of every source."""
+    """Yield ((source, tokens), (prefix, first, stop)) for every stretch of every source."""
     for name, data in trained.items():
         for first, stop in stretches(data, STRETCH):
             yield (name, data.document_start(stop) - data.document_start(first)), (data.prefix, first, stop)

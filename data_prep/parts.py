@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from coca_train.config.corpus_schema import PrepareConfig
-from coca_train.data.readers.base import Input, Reject, shown
+from coca_train.data.readers.base import Input, Reject, escape
 from coca_train.data.storage import flush_to_disk, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import outside
@@ -66,7 +66,7 @@ class Encoded(NamedTuple):
 
 
 def settings(config: PrepareConfig, name: str, tokenizer: Tokenizer) -> dict[str, Any]:
-    """JSON of everything that decides the bytes of a source's parts, but for its inputs.
+    """Return JSON of everything that decides the bytes of a source's parts, except its inputs.
 
     work.on_error is not among them: a run that stopped at a bad document goes on with skip. See `finished`.
     """
@@ -82,17 +82,17 @@ def settings(config: PrepareConfig, name: str, tokenizer: Tokenizer) -> dict[str
 
 
 def plan(settings: dict[str, Any]) -> str:
-    """SHA-256 of settings."""
+    """Return the SHA-256 of settings."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def input_folder(dir: str | Path, input: Input) -> Path:
-    """Where the parts of an input are. dir: corpus.dir."""
+    """Return the folder of an input's parts. dir: corpus.dir."""
     return Path(dir) / "parts" / input.source / f"{input.number:05d}"
 
 
 def n_read(record: dict[str, Any]) -> int:
-    """Documents read for a part: kept, left out by a rule, or rejected."""
+    """Count the documents read for a part: kept, left out by a rule, or rejected."""
     rules = sum(n for name, n in record["counts"].items() if name not in COUNTS)
     return record["counts"]["documents"] + rules + len(record["rejects"])
 
@@ -108,7 +108,7 @@ class Finished(NamedTuple):
 
 
 def read_record(stem: Path) -> dict[str, Any] | None:
-    """The .json of a part (its path without ends); None where there is none. Raises DataError E-TOK-08."""
+    """Read the .json of a part; None where there is none. stem: path without ending. Raises DataError E-TOK-08."""
     try:
         record = outside.read_object(f"{stem}.json")
         needed = ("plan", "settings", "input", "first", "after", "last", "counts", "rejects", "files")
@@ -122,14 +122,14 @@ def read_record(stem: Path) -> dict[str, Any] | None:
 
 
 def is_done(folder: Path) -> bool:
-    """Whether the newest part of an input is its last one; nothing else is looked at."""
+    """Return whether the newest part of an input is its last one; nothing else is checked."""
     numbers = [int(path.stem) for path in folder.glob("*.json") if path.stem.isdecimal()]
     record = read_record(folder / f"{max(numbers):05d}") if numbers else None
     return bool(record and record["last"])
 
 
 def finished(folder: Path, input: Input, identity: dict[str, Any], now: dict[str, Any], on_error: str) -> Finished:
-    """The finished parts of an input, held against its settings, the input itself, and each other.
+    """Check the finished parts of an input against its settings, the input itself, and each other.
 
     identity: of the input; now: its `settings`.
     on_error=stop: a part made with skip that left something out ends like the document it left out.
@@ -166,38 +166,38 @@ def _check(stem: Path, record: dict[str, Any], input: Input, identity: dict[str,
 
 def _refuse_settings(stem: Path, old: dict[str, Any], now: dict[str, Any]) -> None:
     changes = differences(old, now)
-    again = f"or remove {shown(stem.parent.parent)}, which begins this source anew"
+    again = f"or remove {escape(stem.parent.parent)}, which begins this source anew"
     if len(changes) == 1 and old["tokenizer"] != now["tokenizer"]:
         raise DataError(
-            f"E-TOK-11 {shown(stem)}: was made with the tokenizer {str(old['tokenizer'])[:16]}, now it is "
+            f"E-TOK-11 {escape(stem)}: was made with the tokenizer {str(old['tokenizer'])[:16]}, now it is "
             f"{now['tokenizer'][:16]}; all parts need the same. Fix: bring the tokenizer file back, {again}"
         )
     raise DataError(
-        f"E-TOK-18 {shown(stem)}: was made with other settings ({first_ones(changes)}); all parts need the same. "
+        f"E-TOK-18 {escape(stem)}: was made with other settings ({first_ones(changes)}); all parts need the same. "
         f"Fix: give the settings of then, {again}"
     )
 
 
 def _refuse_input(stem: Path, old: dict[str, Any], now: dict[str, Any], input: Input) -> None:
-    again = f"or remove {shown(stem.parent.parent)}, which begins this source anew"
+    again = f"or remove {escape(stem.parent.parent)}, which begins this source anew"
     if old.get("name") != now.get("name"):
         raise DataError(
-            f"E-TOK-18 {shown(stem)}: was made of {repr(old.get('name'))[:80]}, now {shown(input.path)} stands in its "
-            "place; files were added to the source, renamed or removed since then, and it needs the same ones. "
+            f"E-TOK-18 {escape(stem)}: was made of {repr(old.get('name'))[:80]}, now {escape(input.path)} is in "
+            "its place; files were added to the source, renamed or removed since then, and it needs the same ones. "
             f"Fix: give the files of then, {again}"
         )
     words = ", ".join(
         f"{key} was {repr(old.get(key))[:80]}, is {repr(now[key])[:80]}" for key in now if old.get(key) != now[key]
     )
     raise DataError(
-        f"E-RAW-19 {shown(input.path)}: has changed since {shown(stem)} was made ({words}); the parts of an input need "
-        f"the same one. Fix: bring the old one back, {again}"
+        f"E-RAW-19 {escape(input.path)}: has changed since {escape(stem)} was made ({words}); the parts of an input "
+        f"need the same one. Fix: bring the old one back, {again}"
     )
 
 
 def damaged(stem: Path, what: str) -> DataError:
     return DataError(
-        f"E-TOK-08 {shown(stem)}: {what}; the part is damaged. Fix: remove {shown(stem.parent)} and run the same "
+        f"E-TOK-08 {escape(stem)}: {what}; the part is damaged. Fix: remove {escape(stem.parent)} and run the same "
         "command again, which makes the parts of this input anew"
     )
 
@@ -290,7 +290,7 @@ class Part:
         return documents.close()
 
     def close(self) -> None:
-        """Let go of the files; what is not committed is swept later."""
+        """Close the files; the next run sweeps what is not committed."""
         with suppress(OSError):  # of a full disk: what is buffered is not wanted
             self._rows.close()
         for file in self._tokens.values():
@@ -328,7 +328,7 @@ class InputParts:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DataError(
-                f"E-TOK-15 {shown(self.input.path)}: another process tokenizes it into {shown(self._folder)}; one "
+                f"E-TOK-15 {escape(self.input.path)}: another process tokenizes it into {escape(self._folder)}; one "
                 "writer at a time. Fix: wait for it to end, or give each process a shard=i/n of its own"
             ) from None
 
@@ -341,7 +341,7 @@ class InputParts:
                 path.unlink()
 
     def add(self, encoded: Encoded, after: dict[str, int], ends_part: bool, last: bool) -> None:
-        """Append a chunk; finish the part behind it where it ends.
+        """Append a chunk, and finish the part where it ends.
 
         Raises DataError: a reject under work.on_error=stop; E-RAW-21 when too many were skipped.
         """
@@ -391,9 +391,9 @@ class InputParts:
             self._list(file, self._part.rejects)
             flush_to_disk(file)
         raise DataError(
-            f"E-RAW-21 {shown(self.input.path)}: {self._rejected:,} of {self._read:,} documents are bad "
+            f"E-RAW-21 {escape(self.input.path)}: {self._rejected:,} of {self._read:,} documents are bad "
             f"({self._rejected / self._read:.2%}), more than work.max_reject_share={share}; they are listed in "
-            f"{shown(path)}. Fix: mend the input, or raise work.max_reject_share"
+            f"{escape(path)}. Fix: mend the input, or raise work.max_reject_share"
         )
 
     def _list(self, file: IO[str], rejects: list[dict[str, Any]]) -> None:
@@ -401,7 +401,7 @@ class InputParts:
             file.write(json.dumps({"input": self.input.path, **reject}, sort_keys=True) + "\n")
 
     def close(self) -> None:
-        """Let go of the input. A part that was not finished is made again by the next run."""
+        """Release the input. The next run makes an unfinished part again."""
         if self._part is not None:
             self._part.close()
             self._part = None

@@ -28,7 +28,7 @@ class Rules:
             self.quality = quality_filters(filter.quality)
 
     def refuses(self, document: Document) -> str | None:
-        """Name of the rule that leaves a document out; None = it is kept."""
+        """Return the name of the rule that leaves a document out; None: it is kept."""
         text = document.text
         if not text or text.isspace():
             return "empty"
@@ -66,7 +66,7 @@ class Rules:
 
 
 def _asked(filter: FilterConfig, values: str, name: str) -> bool:
-    """Whether a rule is on: it has values and a field. Values without a field would silently keep everything."""
+    """Return whether a rule is on. Values without a field would silently keep everything, so they raise E-RAW-23."""
     if getattr(filter, values) and getattr(filter, name) is None:
         raise UserError(
             f"E-RAW-23 filter.{values}: is {getattr(filter, values)!r}, but filter.{name} is null; the field that "
@@ -76,7 +76,7 @@ def _asked(filter: FilterConfig, values: str, name: str) -> bool:
 
 
 def _value(record: dict[str, Any], name: str | None) -> Any:
-    """Value of a dotted field; None when there is none."""
+    """Return the value of a dotted field; None when there is none."""
     try:
         return None if name is None else field(record, name)
     except KeyError:
@@ -84,19 +84,19 @@ def _value(record: dict[str, Any], name: str | None) -> Any:
 
 
 def _names(record: dict[str, Any], name: str | None) -> list[str]:
-    """Text or a list of texts as a list; empty when it is neither."""
+    """Return a text or a list of texts as a list; empty when it is neither."""
     value = _value(record, name)
     names = [value] if isinstance(value, str) else value
     return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
 
 
 def digest_of(text: str) -> bytes:
-    """BLAKE2b-128 of a text as UTF-8: what two documents with the same text share."""
+    """Return BLAKE2b-128 of a text as UTF-8: what two documents with the same text share."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def split_of(digest: bytes, source: CorpusSourceConfig, valid_share: float) -> int:
-    """0: trained on, 1: held out. Nothing but the text decides under hold_out=hash, so no document ever moves.
+    """Return 0 (trained on) or 1 (held out). Under hold_out=hash the text alone decides, so no document ever moves.
 
     digest: `digest_of` the text. A larger valid_share holds out all that a smaller one does, and more.
     """
@@ -114,7 +114,7 @@ class Piece(NamedTuple):
 
 
 def pieces(text: str, source: CorpusSourceConfig, corpus: CorpusConfig) -> list[Piece]:
-    """What a text becomes: itself, or where it is long its held-out stretches (corpus.valid_characters) and what lies
+    """Split a text: itself, or if it is long its held-out stretches (corpus.valid_characters) and what lies
     between them, in order."""
     share = corpus.valid_share
     assert share is not None  # fitted
@@ -136,7 +136,7 @@ def _trained(parts: list[str]) -> list[Piece]:
 
 
 def stretches(text: str, source: CorpusSourceConfig, length: int | None) -> Iterator[str]:
-    """A text in parts of which each is held out or not: all of it, or of a long one stretches of about `length`
+    """Cut a text into parts of which each is held out or not: all of it, or if it is long stretches of about `length`
     characters, cut where a paragraph ends, a line or a word."""
     begin = 0
     if length is not None and source.hold_out == "hash":
@@ -182,7 +182,7 @@ def datatrove(module: str, needed_for: str) -> Any:
 
 
 def word_splitter(language: str, needed_for: str) -> Any:
-    """datatrove's word splitter of a language (en, zh, ...). Raises UserError E-RAW-25, naming the missing
+    """Load datatrove's word splitter of a language (en, zh, ...). Raises UserError E-RAW-25, naming the missing
     package, and E-RAW-29 for a language that datatrove does not know."""
     words = datatrove("utils.word_tokenizers", needed_for)
     try:
@@ -203,13 +203,13 @@ def word_splitter(language: str, needed_for: str) -> Any:
 
 
 def _package(error: ImportError) -> str:
-    """The package that is missing: datatrove writes it as `name`, Python keeps it in .name."""
+    """Return the missing package: datatrove writes it as `name`, Python keeps it in .name."""
     quoted = str(error).split("`")
     return quoted[1] if len(quoted) > 2 else (error.name or "spacy").split(".")[0]
 
 
 def quality_filters(names: list[str]) -> list[Callable[[str], str | None]]:
-    """The filters of these names. Each takes a text and gives its own name where the text is to be left out, else None.
+    """Return the filters of these names. Each takes a text and returns its own name to leave the text out, else None.
 
     Raises UserError E-RAW-29 no such filter, E-RAW-25 a package it needs is not installed.
     """

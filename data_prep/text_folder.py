@@ -18,13 +18,13 @@ from typing import Any
 from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.config.schema import DataConfig
 from coca_train.data.corpus_config import load
-from coca_train.data.readers.base import shown
+from coca_train.data.readers.base import escape
 from coca_train.data.readers.files import Listing, listing
 from coca_train.data.storage import lock_and_wait, storage
 from coca_train.runtime import outside
 from coca_train.runtime.durable import write_json
 from coca_train.runtime.errors import DataError, UserError
-from data_prep.fitting import stretch_for, vocabulary, vocabulary_for, with_share
+from data_prep.fitting import fit_valid_share, stretch_for, vocabulary, vocabulary_for
 from data_prep.manifest import NAME as MANIFEST
 from data_prep.manifest import read as read_manifest
 from data_prep.messages import say
@@ -58,32 +58,32 @@ class TextFolder:
 
     @cached_property
     def listing(self) -> Listing:
-        """What the folder holds now. Raises DataError E-RAW-01, 02."""
+        """List what the folder holds now. Raises DataError E-RAW-01, 02."""
         return listing(self.path, "data.path")
 
     @property
     def folder(self) -> str:
-        """Of all data that are made of the folder, whatever it held."""
+        """Return the name of the folder for all data made of this one, whatever it held."""
         path = os.path.abspath(self.path)
         base = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(path)).strip("-._")[:80] or "text"
         return f"{base}-{hashlib.sha256(path.encode(errors='surrogateescape')).hexdigest()[:8]}"
 
     @property
     def key(self) -> str:
-        """Of the data that are made of it as it is now."""
+        """Return the name of the data that are made of the folder as it is now."""
         options = [self.text_field, self.vocab_size, self.valid_share, self.on_error, self.tokenizer]
         content = [FORMAT, options, _files(self.listing)]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
     def fitting_vocabulary(self) -> int | None:
-        """Token ids of the vocabulary that is trained."""
+        """Return the size of the vocabulary that is trained [token ids]."""
         if self.tokenizer is not None:
             return self.vocab_size
         return self.vocab_size or vocabulary_for(self.listing.text_bytes)
 
     def changes(self, dir: Path) -> str:
-        """What of the folder is not as it was when the data in `dir` were made of it, in words; "": all is."""
+        """Describe what has changed in the folder since the data in `dir` were made of it; "": nothing."""
         try:
             before, now = outside.read_object(dir / RECORD)["files"], _files(self.listing)
             added, removed = len(now.keys() - before.keys()), len(before.keys() - now.keys())
@@ -96,11 +96,11 @@ class TextFolder:
 
 def _files(listed: Listing) -> dict[str, list[int]]:
     # With escapes, as a name may be no text.
-    return {shown(file.path): [file.size, file.mtime_ns] for file in listed.files}
+    return {escape(file.path): [file.size, file.mtime_ns] for file in listed.files}
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest finished data in a folder that `TextFolder.folder` names; None: there are none."""
+    """Return the newest finished data in a folder that `TextFolder.folder` names; None: there are none."""
     made = [path.parent for path in folder.glob(f"*/{RECORD}") if is_finished(path.parent)]
     return max(made, key=lambda path: (path / RECORD).stat().st_mtime, default=None)
 
@@ -109,13 +109,13 @@ def is_finished(dir: Path) -> bool:
     return all((dir / name).is_file() for name in (MANIFEST, RECORD))
 
 
-def made_vocabulary(dir: Path) -> int:
-    """Token ids of finished data."""
+def finished_vocab_size(dir: Path) -> int:
+    """Return the vocabulary size of finished data [token ids]."""
     return read_manifest(dir)["tokenizer"]["vocab_size"]
 
 
 def sources() -> dict[str, Any]:
-    """The sources of a data section, with paths from data.dir on."""
+    """Return the sources of a data section, with paths below data.dir."""
     paths = {"path": f"${{data.dir}}/{SOURCE}_train", "valid_path": f"${{data.dir}}/{SOURCE}_valid"}
     return {SOURCE: paths | {"weight": 1.0, "on_exhausted": "repeat"}}
 
@@ -137,7 +137,7 @@ def prepare(data: DataConfig) -> None:
             if is_finished(dir):
                 return
             config = _configuration(data)
-            config = with_share(config, SHARE)
+            config = fit_valid_share(config, SHARE)
             if not config.corpus.valid_share:
                 raise _too_little(data, "held out")
             listed = listing(str(data.path), "data.path")
@@ -150,7 +150,7 @@ def prepare(data: DataConfig) -> None:
 
 
 def _configuration(data: DataConfig) -> PrepareConfig:
-    """What the verbs of data_prep are told."""
+    """Return the configuration of the verbs `tokenizer` and `tokenize` for a data section."""
     assert data.path is not None
     config = load([f"corpus.sources.{SOURCE}.files=[of_a_training.txt]"])
     given = data.valid_share is not None
@@ -184,8 +184,8 @@ def _check_split(data: DataConfig, dir: Path) -> None:
 
 def _too_little(data: DataConfig, what: str) -> DataError:
     return DataError(
-        f"E-RAW-33 data.path={shown(str(data.path))}: of the text that can be read nothing is {what}; a training needs "
-        f"both. Fix: give it more text, or another share: {SHARE}=0.1"
+        f"E-RAW-33 data.path={escape(str(data.path))}: of the text that can be read nothing is {what}; a training "
+        f"needs both. Fix: give it more text, or another share: {SHARE}=0.1"
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.config.corpus_schema import PrepareConfig
-from coca_train.data.readers.base import shown
+from coca_train.data.readers.base import escape
 from coca_train.data.special_tokens import COMPANIONS, MODEL_FILES, RECORD, folder_of
 from coca_train.data.storage import flush_to_disk, storage
 from coca_train.data.tokenizer import NOTHING, Tokenizer, main_file
@@ -93,7 +93,7 @@ def train(
 
 
 def affordable_coverage(texts: Callable[[], Iterable[str]], vocab_size: int) -> float:
-    """Share of the characters of some texts that can have pieces of their own without being more than half of the
+    """Return the share of the characters that can have pieces of their own without being more than half of the
     vocabulary: a small text in Chinese has more characters than a small vocabulary has room for."""
     characters = set[str]().union(*texts())
     room = vocab_size // 2
@@ -104,14 +104,14 @@ def affordable_coverage(texts: Callable[[], Iterable[str]], vocab_size: int) -> 
 
 
 def lines(texts: Iterable[str]) -> Iterator[str]:
-    """Non-empty lines short enough for the trainer; a newline is never inside a learned piece."""
+    """Yield the non-empty lines short enough for the trainer; a newline is never inside a learned piece."""
     for line in chain.from_iterable(text.split("\n") for text in texts):
         if line.strip() and len(line.encode()) <= MAX_LINE_BYTES:
             yield line
 
 
 def short_lines(texts: Iterable[str]) -> Iterator[str]:
-    """Texts with their lines cut at spaces to what `lines` keeps; where there is no space, in mid-word."""
+    """Yield lines cut at spaces to what `lines` keeps; where there is no space, in mid-word."""
     longest = MAX_LINE_BYTES // 4  # characters; four bytes is the most one takes
     for text in texts:
         for line in text.split("\n"):
@@ -136,8 +136,8 @@ def record_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.made.json")
 
 
-def made_from(config: PrepareConfig) -> dict[str, Any]:
-    """JSON of the settings that decide a trained vocabulary, but for the files of the sources."""
+def training_settings(config: PrepareConfig) -> dict[str, Any]:
+    """Return JSON of the settings that decide a trained vocabulary, except the files of the sources."""
     sources = {
         name: {key: value for key, value in asdict(source).items() if key not in NOT_SETTINGS}
         for name, source in config.corpus.sources.items()
@@ -152,7 +152,7 @@ def made_from(config: PrepareConfig) -> dict[str, Any]:
 
 
 def publish(path: Path, model: bytes, record: dict[str, Any] | None) -> None:
-    """Model and record, the model last: it is there when everything is. record: None = none is kept."""
+    """Write record and model, the model last: it is there when everything is. record: None: none is kept."""
     # The record first: a record without a model is nothing, a model without a record would be foreign to the next run.
     if record is not None:
         record = {"format": FORMAT, "sha256": hashlib.sha256(model).hexdigest(), **record}
@@ -166,7 +166,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def already_trained(config: PrepareConfig) -> bool:
-    """Whether tokenizer.path was trained with these settings. DataError E-TKN-05 when it is something else."""
+    """Return whether tokenizer.path was trained with these settings. DataError E-TKN-05 when it is something else."""
     path = Path(config.tokenizer.path)
     if not path.exists():
         return False
@@ -179,7 +179,7 @@ def already_trained(config: PrepareConfig) -> bool:
         raise refusal(path, f"its record {record_path(path).name} cannot be read ({reason})") from error
     if record.get("format") != FORMAT or record.get("sha256") != hashlib.sha256(outside.read_bytes(path)).hexdigest():
         raise refusal(path, "was not made by this version, or was changed since")
-    now = made_from(config)
+    now = training_settings(config)
     if changes := differences({key: record.get(key) for key in now}, now):
         raise refusal(path, f"was made with other settings: {first_ones(changes)}")
     return True
@@ -192,15 +192,15 @@ def refusal(path: Path, why: str) -> DataError:
     )
 
 
-def bring(origin: Path, path: Path, given: Mapping[str, int | str | None] = NOTHING) -> bool:
-    """Copy a tokenizer to `path`; False when the very same is there already.
+def import_tokenizer(origin: Path, path: Path, given: Mapping[str, int | str | None] = NOTHING) -> bool:
+    """Copy a tokenizer to `path`; return False when the same one is there already.
 
     origin: a SentencePiece model, a tokenizer.json, or a folder with one (the one that knows more tokens). given: as of
     `Tokenizer`. Raises DataError: E-TKN-01 nothing there, 02 not a tokenizer, 03 no end of document, 05 another is
     there already, 08 it does not give back a text as it should, 11 changed while it was read, 13 to 15 (its folder
     contradicts itself); UserError: 04 a package is missing, 06 `path` has another ending.
     """
-    origin = found_in(origin)
+    origin = find_tokenizer_file(origin)
     tokenizer = Tokenizer(origin, given)
     if path.suffix != SUFFIX[tokenizer.kind]:
         fix = f"write tokenizer.path={path.with_name('tokenizer')}{SUFFIX[tokenizer.kind]}"
@@ -223,13 +223,13 @@ def bring(origin: Path, path: Path, given: Mapping[str, int | str | None] = NOTH
         if (there := Tokenizer(path)).eod != tokenizer.eod:
             raise refusal(path, f"ends documents with {there.eod}, not {tokenizer.eod}")
         return False
-    keep_companions(origin, tokenizer, path.with_suffix(""))
+    copy_companions(origin, tokenizer, path.with_suffix(""))
     publish(path, model, None)
     return True
 
 
-def keep_companions(origin: Path, tokenizer: Tokenizer, into: Path) -> None:
-    """The other files of a tokenizer, and which special tokens count; nothing where its file alone says it all."""
+def copy_companions(origin: Path, tokenizer: Tokenizer, into: Path) -> None:
+    """Copy the other files of a tokenizer, and record its special tokens, unless its file alone says it all."""
     files = [folder_of(origin) / name for name in (*COMPANIONS, MODEL_FILES[1])]
     files = [file for file in files if file.is_file()]
     if not files and tokenizer.identity == tokenizer.digest:
@@ -241,13 +241,13 @@ def keep_companions(origin: Path, tokenizer: Tokenizer, into: Path) -> None:
     _write(into / RECORD, tokenizer.special.as_json())
 
 
-def found_in(origin: Path) -> Path:
-    """The tokenizer's file: `origin` itself, or the one in that folder. DataError E-TKN-01 when it holds none."""
+def find_tokenizer_file(origin: Path) -> Path:
+    """Return the tokenizer's file: `origin` itself, or the one in that folder. DataError E-TKN-01 when it holds none."""
     if not origin.is_dir():
         return origin
     if (found := main_file(origin)) is not None:
         return found
-    names = ", ".join(sorted(shown(entry.name) for entry in origin.iterdir())[:8]) or "nothing"
+    names = ", ".join(sorted(escape(entry.name) for entry in origin.iterdir())[:8]) or "nothing"
     raise DataError(
         f"E-TKN-01 {origin}: holds neither {TOKENIZERS[0]} nor {TOKENIZERS[1]} (it holds {names}); one of them is "
         "needed. Fix: give the file itself, or save the tokenizer with save_pretrained of `transformers`"

@@ -1,6 +1,6 @@
 """Work done by other processes, its results in the order of the tasks.
 
-    with closing(ordered(Encoder, (settings,), tasks, workers=8)) as results:
+    with closing(map_ordered(Encoder, (settings,), tasks, workers=8)) as results:
         for ticket, encoded in results: ...
 
 Processes are spawned, not forked: no locks and no file descriptors come along. Each worker has a pipe of its own and a
@@ -33,7 +33,7 @@ WORKER_BYTES = 50_000_000  # of a worker alone; with a chunk 8 of its bytes for 
 CHUNK_FACTOR = 8
 
 
-def ordered(
+def map_ordered(
     make: Callable[..., Callable[[Any], Any]],
     arguments: tuple[Any, ...],
     tasks: Iterable[tuple[Ticket, Any]],
@@ -42,7 +42,7 @@ def ordered(
     chunk_bytes: int = 0,
     check: Callable[[], None] = lambda: None,
 ) -> Generator[tuple[Ticket, Any], None, None]:
-    """(ticket, make(*arguments)(argument)) for every (ticket, argument) of tasks, in their order.
+    """Yield (ticket, make(*arguments)(argument)) for every (ticket, argument) of tasks, in their order.
 
     make(*arguments) is called once in each worker; the ticket stays here. At most 2 x workers + 2 tasks are on their
     way. workers: None = one a core; 1 = everything in this process; as many are started as there are tasks, and no more
@@ -139,7 +139,7 @@ class _Worker:
         theirs.close()
 
     def ask(self, argument: Any) -> Any:
-        """Its answer to one task; what it raised is raised here."""
+        """Return the worker's answer to a task; raise what the worker raised."""
         try:
             self._connection.send(argument)
             good, answer = self._connection.recv()
@@ -167,7 +167,7 @@ class _Worker:
 
 @contextmanager
 def _signals_later() -> Iterator[None]:
-    """A process started here is deaf to these signals for life; what comes meanwhile reaches this one afterwards."""
+    """Start processes that ignore these signals for life; signals that come meanwhile reach this process afterwards."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -176,7 +176,7 @@ def _signals_later() -> Iterator[None]:
 
 
 def _serve(connection: Connection, make: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:
-    """The life of a worker."""
+    """Serve tasks until the parent closes the connection: the main loop of a worker process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     call: Callable[[Any], Any] | None = None
     with suppress(EOFError, OSError):  # the parent is gone, or needs no more

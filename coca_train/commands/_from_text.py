@@ -18,7 +18,7 @@ from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.trees import leaves, lookup, section
 from coca_train.settings import TOKENIZERS
-from data_prep.text_folder import TextFolder, is_finished, made_vocabulary, newest, sources
+from data_prep.text_folder import TextFolder, finished_vocab_size, is_finished, newest, sources
 
 ROOT = "${oc.env:COCA_TRAIN_DATA,data}"
 OPTIONS = ("text_field", "vocab_size", "valid_share", "on_error")
@@ -44,7 +44,7 @@ def bring(a: Assembled, typed: Callable[[], dict[str, Any]]) -> None:
     brought: dict[str, Any] = {"prepare": "none", "sources": sources()}
     given = Path(str(data["dir"])) if "data.dir" in chosen else None
     if given is not None and is_finished(given):  # made before, perhaps of a folder that is not on this machine
-        brought |= {"dir": str(given), "vocab_size": made_vocabulary(given)}
+        brought |= {"dir": str(given), "vocab_size": finished_vocab_size(given)}
     else:
         try:
             brought |= {"dir": f"{ROOT}/{text.folder}/{text.key}", "vocab_size": text.fitting_vocabulary}

@@ -8,12 +8,12 @@ import numpy as np
 
 from coca_train.checkpoint.opening import read_record
 from coca_train.config.schema import DataConfig
-from coca_train.data.batch import digest_of, joined
+from coca_train.data.batch import combine_digests, digest_of
 from coca_train.data.mixture import Mixture, fingerprint_diff
 from coca_train.data.packing import Edges
 from coca_train.data.provenance import Passage, Provenance
-from coca_train.data.readers.base import shown
-from coca_train.data.readers.files import in_words
+from coca_train.data.readers.base import escape
+from coca_train.data.readers.files import describe_origin
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import IGNORE
 from coca_train.runtime.errors import DataError, UserError
@@ -24,7 +24,7 @@ from data_prep.decoded import CLOSE, FEWEST_CHARACTERS, OPEN, lines, shortened
 
 
 def show(run: str, step: int, rows: int, characters: int, folder: str = "") -> str:
-    """The first rows of the global batch of a step (from 1, as metrics.jsonl counts), each with its provenance.
+    """Render the first rows of the global batch of a step (from 1, as in metrics.jsonl), each with its provenance.
 
     characters: of text, of each row. folder: where relative paths of the data begin; empty: as the run's record says.
     Raises ConfigError or UserError E-RUN-21 when the directory is no run, CheckpointError E-CKP-23 when its record is
@@ -34,7 +34,7 @@ def show(run: str, step: int, rows: int, characters: int, folder: str = "") -> s
     loaded, record = load_saved(run), read_record(Path(run))
     stage = stage_at(resolve(loaded.config), step)
     config, fingerprint = stage.config, fingerprint_of(record, stage)
-    data = placed(config.data, Path(folder or record.get("folder", ".")))
+    data = with_paths_from(config.data, Path(folder or record.get("folder", ".")))
     if not Path(data.tokenizer).is_file():
         raise DataError(
             f"E-TOK-01 {data.tokenizer}: no such file; the data of a run is needed to show it. Fix: restore it, or say "
@@ -51,7 +51,7 @@ def show(run: str, step: int, rows: int, characters: int, folder: str = "") -> s
         )
     first = stage.first_sample + (step - 1 - stage.first_step) * n_rows
     batch = mixture.samples(first, n_rows)
-    digest = joined([digest_of(batch)])
+    digest = combine_digests([digest_of(batch)])
     text = f"{run} step {step}: {n_rows} rows of {config.train.seq_len} tokens, {_compared(run, step, digest)}\n"
     for row in range(min(rows, n_rows)):
         head = f"row {row}: {int((batch.targets_BT[row] != IGNORE).sum()):,} targets"
@@ -61,7 +61,7 @@ def show(run: str, step: int, rows: int, characters: int, folder: str = "") -> s
 
 
 def _compared(run: str, step: int, digest: str) -> str:
-    """The digest of the batch, and whether it is the one that was trained on. DataError E-TOK-14 when it is not."""
+    """Say whether the digest is that of the batch that was trained on. DataError E-TOK-14 when it is not."""
     metrics = Path(run) / "metrics.jsonl"
     logged = [r["batch_digest"] for r in read_jsonl(metrics) if r.get("step") == step and "batch_digest" in r]
     if not logged:
@@ -75,7 +75,7 @@ def _compared(run: str, step: int, digest: str) -> str:
 
 
 def fingerprint_of(record: dict[str, Any], stage: Stage) -> dict[str, Any]:
-    """Of the data of a stage. UserError E-RUN-26 when the run has not come to it yet."""
+    """Return the data fingerprint of a stage. UserError E-RUN-26 when the run has not reached the stage yet."""
     begun = {one["name"]: one["fingerprint"] for one in record.get("stages", [])}
     if stage.first_step and stage.name not in begun:
         raise UserError(
@@ -85,14 +85,14 @@ def fingerprint_of(record: dict[str, Any], stage: Stage) -> dict[str, Any]:
     return begun.get(stage.name, record["fingerprint"])
 
 
-def placed(data: DataConfig, folder: Path) -> DataConfig:
-    """The same data with its relative paths from `folder` on."""
+def with_paths_from(data: DataConfig, folder: Path) -> DataConfig:
+    """Return the data section with its relative paths resolved from `folder`."""
     sources = {name: replace(source, path=str(folder / source.path)) for name, source in data.sources.items()}
     return replace(data, tokenizer=str(folder / data.tokenizer), sources=sources)
 
 
 def row_text(head: str, ids: np.ndarray, from_: Provenance, tokenizer: Tokenizer, characters: int) -> str:
-    """A row: its source, and each document in it with its place and text. ids: int64 (T,), what the model gets."""
+    """Render a row: its source, and each document in it with its place and text. ids: int64 (T,), the model's input."""
     parts = [part for part in from_.parts if part.at < len(ids)]  # the last target may begin another document
     documents = "1 document" if len(parts) == 1 else f"{len(parts)} documents"
     text = f"--- {head}, {from_.source}, epoch {from_.epoch}, window {from_.window}, {documents}\n"
@@ -108,15 +108,15 @@ def row_text(head: str, ids: np.ndarray, from_: Provenance, tokenizer: Tokenizer
 
 
 def describe(part: Passage) -> str:
-    """document 3, books.jsonl.gz:17, its tokens 0 .. 99 of 250."""
+    """Return a heading such as "document 3, books.jsonl.gz:17, its tokens 0 .. 99 of 250"."""
     first, last = part.token_start - part.document_start, part.token_stop - part.document_start - 1
-    origin = f", {shown(in_words(part.origin))}" if part.origin else ""
+    origin = f", {escape(describe_origin(part.origin))}" if part.origin else ""
     length = part.document_stop - part.document_start
     return f"document {part.document}{origin}, its tokens {first:,} .. {last:,} of {length:,}"
 
 
 def _added(ids: np.ndarray, tokenizer: Tokenizer) -> str:
-    """Ids that come from no document."""
+    """Render the ids that come from no document."""
     if not len(ids):
         return ""
     kinds = ", ".join("end of document" if i == tokenizer.eod else f"token {i}" for i in np.unique(ids).tolist())

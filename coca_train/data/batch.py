@@ -37,7 +37,7 @@ class Batch:
 
 
 def collate(rows: Sequence[Row]) -> Batch:
-    """Rows to a Batch; all say where documents begin, or none does.
+    """Make a Batch of rows; either all rows say where documents begin, or none does.
 
     Where they do not: positions 0 .. T-1. Where they do: positions restart at 0 and the document number (within the
     row, from 0) rises at each start, and the target that would be the first token of the next document is not scored.
@@ -71,11 +71,12 @@ def collate(rows: Sequence[Row]) -> Batch:
 
 
 def digest_of(batch: Batch) -> int:
-    """Fingerprint of the inputs: a sum over the rows, so that parts of a global batch add up to its own."""
+    """Return a fingerprint of the inputs: a sum over the rows, so that the digests of the parts of a global batch add
+    up."""
     rows = (hashlib.sha256(row.numpy().tobytes()).digest()[:8] for row in batch.tokens_BT.cpu())
     return sum(int.from_bytes(row, "little") for row in rows)
 
 
-def joined(digests: Iterable[int]) -> str:
-    """The fingerprint of a global batch, from those of its parts, as metrics.jsonl has it."""
+def combine_digests(digests: Iterable[int]) -> str:
+    """Return the fingerprint of a global batch from those of its parts, as metrics.jsonl records it."""
     return f"{sum(digests) % 2**64:016x}"

@@ -64,7 +64,7 @@ def _paths(
 
 
 def kind_of(source: CorpusSourceConfig) -> Kind:
-    """How a source is read; auto: it says neither itself nor by its files."""
+    """Return how a source is read; auto: neither the source nor its files say it."""
     if source.kind != "auto":
         return source.kind
     if not source.files:
@@ -76,7 +76,7 @@ def kind_of(source: CorpusSourceConfig) -> Kind:
 
 
 def _unknown_kind(name: str, source: CorpusSourceConfig) -> Problem:
-    """For a source whose files say nothing, or several things."""
+    """Return the problem of a source whose files do not say how they are read, or contradict each other."""
     key, (first, *more) = f"corpus.sources.{name}", source.files
     keys, other = (f"{key}.kind", f"{key}.files"), [p for p in more if kind_of_file(p) != kind_of_file(first)]
     if other:
@@ -92,7 +92,7 @@ def _unknown_kind(name: str, source: CorpusSourceConfig) -> Problem:
 
 
 def _kinds(corpus: CorpusConfig) -> list[Problem]:
-    """Whether a source says where its documents come from, and nothing of another kind."""
+    """Check that each source says where its documents come from, and sets no option of another kind."""
     problems = []
     for name, source in corpus.sources.items():
         key = f"corpus.sources.{name}"
@@ -171,7 +171,7 @@ def _groups(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
 
 
 def _weights(corpus: CorpusConfig) -> list[Problem]:
-    """Within a group either every source has a weight or none, and only what is trained on can have one."""
+    """Check that within a group every source has a weight or none has, and that only trained sources have one."""
     problems = []
     trained = {name: source for name, source in corpus.sources.items() if source.hold_out != "all"}
     for name, source in corpus.sources.items():
@@ -239,7 +239,7 @@ def _retrieval(retrieval: RetrievalConfig) -> list[Problem]:
 
 
 def own_sources(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
-    """A source that waits to be told its files (corpus=files) gives way to sources that the command line brings."""
+    """Drop sources without files (corpus=files has one) when the command line adds sources of its own."""
     if not any("corpus.sources" in word for word in a.overrides):
         return  # resolving takes time
     ours, all_of_them = section(a.tree, "corpus.sources"), section(typed(), "corpus.sources")
@@ -270,7 +270,8 @@ PREPARE = Root(
 
 
 def load(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> PrepareConfig:
-    """Compose, check and freeze. words: Hydra overrides, `shard=i/n` for work.shard; dirs: more folders of YAML.
+    """Compose, check and freeze the configuration. words: Hydra overrides, `shard=i/n` for work.shard; dirs: of YAML
+    files.
 
     Raises ConfigError, which names every problem and who set the value.
     """
@@ -278,13 +279,13 @@ def load(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> PrepareConfig:
 
 
 def load_with_yaml(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> tuple[PrepareConfig, str]:
-    """The same with its text, as `--cfg job` shows it."""
+    """Load the configuration, and return it with its YAML as `--cfg job` shows it."""
     loaded = loading.load(loading.assemble(PREPARE, overrides(words), dirs))
     return _complete(loaded.config), loaded.yaml
 
 
 def _complete(config: PrepareConfig) -> PrepareConfig:
-    """The same with what its sources say by themselves: how their files are read, and the one group they are of."""
+    """Fill in what the sources imply: how their files are read, and their one group."""
     sources = {name: replace(source, kind=kind_of(source)) for name, source in config.corpus.sources.items()}
     groups = config.mix.groups or {source.group: GroupConfig(share=1.0) for source in sources.values()}
     corpus, mix = replace(config.corpus, sources=sources), replace(config.mix, groups=groups)
@@ -302,7 +303,7 @@ def _found(tokenizer: TokenizerConfig) -> TokenizerConfig:
 
 
 def _is_json(origin: str | None) -> bool:
-    """Whether a tokenizer to import is a tokenizer.json; what is wrong with it is told by who imports it."""
+    """Return whether a tokenizer to import is a tokenizer.json; its import reports what is wrong with it."""
     if origin is None:
         return False
     try:
@@ -313,5 +314,5 @@ def _is_json(origin: str | None) -> bool:
 
 
 def overrides(words: Sequence[str]) -> list[str]:
-    """The words as Hydra overrides: `shard=3/16` is short for work.shard=3/16."""
+    """Return the words as Hydra overrides: `shard=3/16` is short for work.shard=3/16."""
     return [f"work.{word}" if word.startswith("shard=") else word for word in words]

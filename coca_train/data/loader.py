@@ -60,7 +60,7 @@ class Loader:
             self._thread.start()
 
     def step(self, step: int) -> list[Batch]:
-        """The micro batches of this rank for any step."""
+        """Return the micro batches of this rank for any step."""
         places = self.mixture.places(step * self.global_batch_size + self.first, self.share)
         size = self.micro_batch_size
         return [self.mixture.batch(places[begin : begin + size]) for begin in range(0, self.share, size)]

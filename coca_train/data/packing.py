@@ -70,13 +70,13 @@ class Packing(ABC):
         """Return where the tokens of a window come from, in their order. Ids that the packing adds are in no span."""
 
 
-def starts_of(spans: Sequence[Span]) -> list[int]:
-    """Where documents begin in a window, but for the first."""
+def inner_starts(spans: Sequence[Span]) -> list[int]:
+    """Return where documents begin in a window, except the first."""
     return [span.at for span in spans[1:]]
 
 
-def row_of(packing: Packing, window: int, vocab_size: int | None) -> Row:
-    """The tokens of a window; DataError E-TOK-09 for an id that the model has no row for (None: it has all)."""
+def checked_row(packing: Packing, window: int, vocab_size: int | None) -> Row:
+    """Return a window's tokens; DataError E-TOK-09 for an id beyond the model's vocabulary (vocab_size=None: no check)."""
     row = packing.row(window)
     if vocab_size is None or not (bad := np.flatnonzero((row.ids < 0) | (row.ids >= vocab_size))).size:
         return row
@@ -90,7 +90,7 @@ def row_of(packing: Packing, window: int, vocab_size: int | None) -> Row:
 
 
 def too_short(dataset: IndexedDataset, name: str, needs: str) -> DataError:
-    """The error for a dataset that does not fill one window. needs: what one takes, in words."""
+    """Return the error for a dataset that does not fill one window. needs: what a window takes, in words."""
     return DataError(
         f"E-TOK-12 {dataset.bin_path} ({name}): {dataset.n_tokens} tokens; {needs}. "
         "Fix: lower train.seq_len, or give the source more text"
@@ -118,7 +118,7 @@ class Windows(Packing):
     def row(self, window: int) -> Row:
         start = window * self.seq_len
         ids = self.dataset.tokens(start, start + self.seq_len + 1)
-        return Row(ids, self.seq_len, starts_of(self.spans(window)) if self.with_starts else None)
+        return Row(ids, self.seq_len, inner_starts(self.spans(window)) if self.with_starts else None)
 
     def spans(self, window: int) -> list[Span]:
         first = window * self.seq_len
@@ -145,19 +145,19 @@ class UpsampledStream:
                 self.n_tokens += (upsampling.factor - 1) * int(self._ends[-1])
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
-        """int64 (stop - start,)."""
+        """Return tokens start .. stop - 1 of the stream: int64 (stop - start,)."""
         own = min(max(self.dataset.n_tokens, start), stop)
         parts = [self.dataset.tokens(start, own)] if start < own else []
         parts += [self.dataset.tokens(first, last) for _, first, last in self._copies(own, stop)]
         return np.concatenate(parts)
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """(document, start, stop) as IndexedDataset.pieces has them: offsets in the dataset, a copy is a piece."""
+        """Return (document, start, stop) as `Index.pieces` does; offsets in the dataset, a copy is a piece."""
         own = min(max(self.dataset.n_tokens, start), stop)
         return (self.dataset.pieces(start, own) if start < own else []) + self._copies(own, stop)
 
     def _copies(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """The part of the stream behind the dataset itself."""
+        """Return the pieces of the stream after the dataset itself."""
         copies = []
         while start < stop:
             # Every repeat is the long documents once more, so the place in the stream is taken modulo one repeat.
@@ -214,7 +214,7 @@ class Segments(Packing):
         ids = np.full(self.seq_len + 1, self.eos, np.int64)
         ids[0] = self.bos
         ids[1 : self.seq_len - 1] = self.stream.tokens(start, stop)
-        return Row(ids, self.seq_len - 1, starts_of(self.spans(window)) if self.with_starts else None)
+        return Row(ids, self.seq_len - 1, inner_starts(self.spans(window)) if self.with_starts else None)
 
     def spans(self, window: int) -> list[Span]:
         spans, at = [], 1
@@ -265,7 +265,7 @@ class Rows:
         self.n_rows = self._ends[-1] if self._ends else 0
 
     def _place(self, length: int, left: int, number: int, capacity: int) -> int:
-        """Put some of `left` pieces, the first of them `number`, into the group that fits best. Returns how many."""
+        """Put some of `left` pieces, the first of them `number`, into the group that fits best; return how many."""
         k = bisect_left(self._rooms, length)
         if k < len(self._rooms):
             room = self._rooms[k]
@@ -294,7 +294,7 @@ class Rows:
         self._groups[room].append((node, shift, n_rows))
 
     def pieces(self, row: int) -> list[int]:
-        """The pieces of a row, the longest first."""
+        """Return the pieces of a row, the longest first."""
         group = bisect_right(self._ends, row)
         row -= self._ends[group - 1] if group else 0
         node, row = self._nodes[group], row + self._node_shifts[group]
@@ -343,10 +343,10 @@ class Documents(Packing):
             ids[span.at : used] = self.dataset.tokens(span.start, span.stop)
         if used > self.seq_len:
             return Row(ids, self.seq_len, [])
-        return Row(ids, used - 1, starts_of(spans) + ([used] if used < self.seq_len else []))
+        return Row(ids, used - 1, inner_starts(spans) + ([used] if used < self.seq_len else []))
 
     def spans(self, window: int) -> list[Span]:
-        """A piece that fills its window comes with the token after it, its last target, unless it ends a document."""
+        """Return the pieces of a window; one that fills it comes with the token after it, unless it ends a document."""
         spans, at = [], 0
         for piece in self._rows.pieces(window):
             start, length = int(self._starts[piece]), int(self._lengths[piece])
@@ -358,7 +358,7 @@ class Documents(Packing):
 
 
 def pieces(starts: np.ndarray, lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """Documents [token offsets, tokens] in pieces of at most `capacity` tokens, longest first: the same of those.
+    """Cut documents [token offsets, tokens] into pieces of at most `capacity` tokens, longest first.
 
     Of equal length, the first in the dataset first. Returns int64 offsets and int32 lengths; no piece is empty.
     """
@@ -373,7 +373,7 @@ def pieces(starts: np.ndarray, lengths: np.ndarray, capacity: int) -> tuple[np.n
 
 
 def pack(data: DataConfig, name: str, dataset: IndexedDataset, seq_len: int, edges: Edges | None) -> Packing:
-    """The windows of the source `name`. edges: needed but for data.packing=windows.
+    """Pack the source `name` into windows. edges: needed unless data.packing=windows.
 
     Raises DataError E-TOK-12 when there is not one window, E-MIX-04 when the tokenizer lacks a token.
     """

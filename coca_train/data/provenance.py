@@ -18,7 +18,7 @@ KINDS = ("corpus", "embedded")  # of manifests that data_prep writes; what has n
 
 
 def read_manifest(prefix: Path | str) -> dict[str, Any] | None:
-    """Read the manifest in the folder of a dataset; None: data_prep did not make the data, nothing is known of them.
+    """Read the manifest in the folder of a dataset; None: data_prep did not make it, so nothing is known of its origin.
 
     Raises DataError E-TOK-08 for one that cannot be read, or lacks what data_prep writes.
     """
@@ -44,7 +44,7 @@ def _damaged(path: Path, what: str) -> DataError:
 
 
 def _wrong(manifest: dict[str, Any]) -> str:
-    """The first of the statements read here that is not of its kind; "": all are."""
+    """Return the first statement read here that is not of its type; "": all are."""
     tokenizer, sources = manifest.get("tokenizer"), manifest.get("sources", {})
     if not isinstance(tokenizer, dict) or not isinstance(tokenizer.get("sha256"), str):
         return "tokenizer"
@@ -177,7 +177,7 @@ class Origins:
         return [_name(input) for input in manifest.get("sources", {}).get(source, {}).get("inputs", [])]
 
     def of(self, document: int) -> Origin | None:
-        """Where a document comes from; None when the dataset does not say."""
+        """Return where a document comes from; None when the dataset does not say."""
         if self._rows is None:
             return None
         try:
@@ -194,7 +194,7 @@ class Origins:
 
 
 def _name(identity: dict[str, Any]) -> tuple[str, str, int]:
-    """A raw file, a folder of texts, or a shard of a data set of the Hugging Face hub; and what its lines are."""
+    """Return an input's name, the unit of its lines, and its number of files."""
     if "hub" in identity:
         return f"{identity['hub']}[{identity['split']}] shard {identity['shard']}", ", row ", 0
     n_files = int(identity.get("files", 0))

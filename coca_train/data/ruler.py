@@ -44,7 +44,7 @@ class Task:
     short: Build | None = None
 
     def of_length(self, length: int) -> Build:
-        """How a prompt of this length [tokens] is built."""
+        """Return how a prompt of this length [tokens] is built."""
         return self.short if self.short is not None and length < SHORT else self.build
 
 
@@ -177,7 +177,7 @@ def common_words(
 
 
 def counts(size: int) -> list[int]:
-    """How often the words of rank 1, 2, ... come."""
+    """Return how often the words of rank 1, 2, ... occur."""
     n_ranks = math.isqrt(math.floor(size / ZETA))
     return [math.floor(size / (ZETA * rank**EXPONENT)) for rank in range(1, n_ranks + 1)]
 

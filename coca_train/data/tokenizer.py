@@ -84,7 +84,7 @@ class Tokenizer:
         return token >= self.vocab_size or self._backend.spelled(token) is not None
 
     def knows(self, tokens: int | list[int] | None) -> bool:
-        """Whether an id, or each of a list, is one of its special tokens; null is none."""
+        """Return whether an id, or each of a list, is one of its special tokens; null is none."""
         each = tokens if isinstance(tokens, list) else [tokens]
         return not any(self._is_text(token) for token in each if token is not None and token >= 0)
 
@@ -107,7 +107,7 @@ class Tokenizer:
 
     @cached_property
     def control(self) -> frozenset[int]:
-        """Ids that stand for no text (<s>, </s>, <pad>)."""
+        """The ids that stand for no text (<s>, </s>, <pad>)."""
         return self._backend.control | {self.eod} | ({self.bos} if self.bos is not None else set())
 
     @property
@@ -116,20 +116,20 @@ class Tokenizer:
         return self._backend.lossless
 
     def encode(self, text: str) -> list[int]:
-        """Text to ids, nothing added. Pieces like </s> written out in the text are encoded as plain text."""
+        """Encode a text, nothing added. Pieces like </s> written out in the text are encoded as plain text."""
         return self._backend.encode(text)
 
     def encode_batch(self, texts: list[str], num_threads: int) -> list[list[int]]:
-        """Each text to ids, by at most about num_threads threads."""
+        """Encode each text, by at most about num_threads threads."""
         return self._backend.encode_batch(texts, num_threads)
 
     def encode_array(self, text: str) -> np.ndarray:
-        """As `encode`, as an array of best_dtype(vocab_size), perhaps read-only; the fastest way to many ids."""
+        """Encode to an array of best_dtype(vocab_size), perhaps read-only; the fastest way to many ids."""
         ids = self._backend.encode_array(text)
         return np.frombuffer(array(self._dtype.char, self.encode(text)), self._dtype) if ids is None else ids
 
     def decode(self, ids: list[int]) -> str:
-        """Ids to text; control ids and ids beyond the vocabulary (a padded embedding) give nothing."""
+        """Decode ids; control ids and ids beyond the vocabulary (a padded embedding) give nothing."""
         return self._backend.decode([i for i in ids if 0 <= i < self.vocab_size and i not in self.control])
 
 
@@ -166,13 +166,13 @@ def main_file(folder: Path) -> Path | None:
 
 
 def main_name(file: Path) -> str:
-    """tokenizer.model or tokenizer.json, by what a file is. Raises OSError."""
+    """Return tokenizer.model or tokenizer.json, by what a file is. Raises OSError."""
     with os.fdopen(outside.open_file(file), "rb") as opened:
         return TOKENIZERS[opened.read(1) == b"{"]
 
 
 def _n_tokens(path: Path) -> int:
-    """The highest id in a tokenizer.json + 1, read without the library for it; 0 where the file says something else.
+    """Return the highest id in a tokenizer.json + 1, read without its library; 0 where the file says something else.
 
     Raises DataError E-TKN-15 where it is damaged, as it may be the one that the model goes with, and what `Tokenizer`
     raises.

@@ -32,7 +32,7 @@ SPACE = "\u2581"  # how SentencePiece writes a space; in a text it would be take
 
 
 def word_pattern(pieces: Collection[str]) -> re.Pattern[str] | None:
-    """What a word is, so that no piece reaches over the border of two; None when a piece joins words or lines.
+    """Return what a word is, so that no piece reaches over the border of two; None when a piece joins words or lines.
 
     A word is a run of spaces and the letters, or the signs, that follow; a new line ends it. Signs are what is no
     ASCII letter, and whatever a piece joins to a sign (in most vocabularies pieces do not mix scripts).
@@ -67,7 +67,7 @@ class WordCache(dict[str, bytes]):
         return ids
 
     def encode_text(self, text: str) -> np.ndarray:
-        """Ids of a text, int[tokens], read-only."""
+        """Return the ids of a text, int[tokens], read-only."""
         if len(text) < LONG_TEXT:
             return np.frombuffer(b"".join(map(self.__getitem__, self._pattern.findall(text))), self._dtype)
         parts, words = [], map(itemgetter(0), self._pattern.finditer(text))
@@ -100,7 +100,7 @@ class SentencePiece:
         return None if token == self._model.unk_id() else token
 
     def spelled(self, token: int) -> str | None:
-        """The text that is encoded as this token, if its piece is one."""
+        """Return the text that is encoded as this token, if its piece is one."""
         piece = self._model.id_to_piece(token)
         return piece if token in self._model.encode(piece) else None
 
@@ -118,7 +118,7 @@ class SentencePiece:
 
     @cached_property
     def words(self) -> WordCache | None:
-        """Where it gives the same as the whole text: by merges, each character known or bytes, nothing changed."""
+        """The cache, where it gives the ids of the whole text: merges, each character known or bytes, nothing changed."""
         if not (self.facts.algorithm == BPE and self.facts.byte_fallback and self.facts.changes_nothing):
             return None
         model = self._model
@@ -129,7 +129,7 @@ class SentencePiece:
         return None if pattern is None else WordCache(self._whole, pattern, np.dtype(best_dtype(self.vocab_size)))
 
     def _whole(self, text: str) -> list[int]:
-        """By the library; where no text is to be lost, U+2581 is encoded as its bytes, not as a space."""
+        """Encode with the library; where no text may be lost, U+2581 is encoded as its bytes, not as a space."""
         if SPACE not in text or not self.lossless:
             return self._model.encode(text)
         bytes_of_it = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
@@ -146,7 +146,7 @@ class SentencePiece:
         return [self.encode(text) for text in texts]
 
     def encode_array(self, text: str) -> np.ndarray | None:
-        """The ids as an array, where they are not made as a list first."""
+        """Return the ids as an array, where they are not made as a list first."""
         return None if self.words is None else self.words.encode_text(text)
 
     def decode(self, ids: list[int]) -> str:
@@ -154,7 +154,7 @@ class SentencePiece:
 
 
 def _looks_like(model: bytes) -> str:
-    """What a file that is none may be instead, in words."""
+    """Say what a file that is no model may be instead."""
     word, space, number = model[:100].split(b"\n")[0].partition(b" ")
     if space and number.isdigit() and word.isascii():
         return " but, it seems, one of tiktoken, which is not read; the same tokenizer as tokenizer.json is"
@@ -175,7 +175,7 @@ class ModelFacts:
 
     @staticmethod
     def of(model: bytes) -> "ModelFacts":
-        """From a serialised ModelProto (sentencepiece_model.proto; the numbers of its fields are fixed for good)."""
+        """Read a serialised ModelProto (sentencepiece_model.proto; the numbers of its fields are fixed for good)."""
         sections = {number: value for number, value in fields(model) if number in (2, 3, 5)}
         trainer, normalizer, denormalizer = (dict(fields(sections.get(n, b""))) for n in (2, 3, 5))
         untouched = not normalizer.get(2) and not normalizer.get(3, 1) and not normalizer.get(4, 1)
@@ -183,7 +183,7 @@ class ModelFacts:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """(number, value) of each field of a protocol buffer message: whole numbers, or bytes as they are.
+    """Yield (number, value) of each field of a protocol buffer message: whole numbers, or raw bytes.
 
     Enough for what the library itself has serialised; protobuf is no dependency of ours.
     """
@@ -249,7 +249,7 @@ class HuggingFace:
         return self._model.token_to_id(piece)
 
     def spelled(self, token: int) -> str | None:
-        """The text that is encoded as this token, if its piece is one."""
+        """Return the text that is encoded as this token, if its piece is one."""
         piece = self._model.id_to_token(token)
         return piece if token in self.encode(piece) else None
 
@@ -289,7 +289,7 @@ class HuggingFace:
         return [encoding.ids for encoding in self._model.encode_batch(list(texts), add_special_tokens=False)]
 
     def encode_array(self, text: str) -> None:
-        """The library makes lists only."""
+        """Return None: the library makes lists only."""
 
     def decode(self, ids: list[int]) -> str:
         return self._model.decode(ids, skip_special_tokens=False)
@@ -307,7 +307,7 @@ def _library(path: str) -> Any:
 
 
 def _steps(part: Any) -> list[dict[str, Any]]:
-    """A part of the pipeline as records, sequences taken apart."""
+    """Return a part of the pipeline as records, sequences taken apart."""
     if part is None:
         return []
     record = json.loads(part.__getstate__())

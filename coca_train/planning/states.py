@@ -65,7 +65,7 @@ class States:
     afterwards: int = 0
 
     @property
-    def lasting(self) -> int:
+    def tokens_until_repeated(self) -> int:
         """There from the start to the end of a run."""
         return self.weights + self.masters + self.moments
 

@@ -38,7 +38,7 @@ from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.machine import cores
 from data_prep.messages import bar, say
-from data_prep.tokenizer_files import keep_companions, train_tokenizer
+from data_prep.tokenizer_files import copy_companions, train_tokenizer
 
 # In every Python from 3.11 to 3.14, and in every distribution's package of it.
 MODULES = """
@@ -71,7 +71,7 @@ class Document(NamedTuple):
 
 
 def read(path: Path) -> str | None:
-    """The text of a file, or None where it is not clean UTF-8 text."""
+    """Return the text of a file, or None where it is not clean UTF-8 text."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -80,7 +80,7 @@ def read(path: Path) -> str | None:
 
 
 def python_files(library: Path) -> list[Path]:
-    """The .py files of MODULES in the folder of a standard library, sorted by relative path. DataError E-PREP-04 where
+    """List the .py files of MODULES in the folder of a standard library, by relative path. DataError E-PREP-04 where
     one is missing."""
     files: list[Path] = []
     missing = []
@@ -101,7 +101,7 @@ def python_files(library: Path) -> list[Path]:
 
 
 def docstrings(source: str) -> tuple[str, int]:
-    """Every docstring of a module, each under the dotted name of what it describes; and the line of the first."""
+    """Return every docstring of a module under the dotted name of what it describes, and the line of the first."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in other people's strings
         try:
@@ -128,7 +128,7 @@ def docstrings(source: str) -> tuple[str, int]:
 
 
 def topics(library: Path) -> Iterator[Document]:
-    """The topics of pydoc (help('topics')), read out of the source's dict without running it.
+    """Yield the topics of pydoc (help('topics')), read from the source's dict without running it.
 
     Topics overlap (a chapter and its sections): a topic inside another one is left out, and none is held out.
     """
@@ -147,7 +147,7 @@ def topics(library: Path) -> Iterator[Document]:
 
 
 def modules(library: Path) -> Iterator[Document]:
-    """The code and the docstrings of MODULES."""
+    """Yield the code and the docstrings of MODULES."""
     for path in python_files(library):
         source = read(path)
         if source is None or len(source) < MIN_CHARACTERS:
@@ -160,7 +160,7 @@ def modules(library: Path) -> Iterator[Document]:
 
 
 def installation(library: Path | None = None) -> Iterator[Document]:
-    """Everything in a standard library, this Python's own where none is named, exact duplicates removed, always in the
+    """Yield the documents of a standard library (None: this Python's), exact duplicates removed, always in the
     same order."""
     library = library or Path(sysconfig.get_paths()["stdlib"])
     seen: set[str] = set()
@@ -221,12 +221,12 @@ VERB = Verb(EMBEDDED, USAGE, _embedded)
 
 
 def place(file: str) -> float:
-    """A number in [0, 1) that depends on nothing but the file's name."""
+    """Return a number in [0, 1) that depends on the file's name alone."""
     return int.from_bytes(hashlib.sha256(file.encode()).digest()[:6], "big") / (1 << 48)
 
 
 def held_out_files(documents: Sequence[Document]) -> set[str]:
-    """Files whose place is below HELD_OUT_SHARE, and in each part the first LONG documents by place.
+    """Choose the files whose place is below HELD_OUT_SHARE, and in each part the first LONG documents by place.
 
     A source file is held out as a whole: its code and its docstrings never end up on different sides.
     """
@@ -278,7 +278,7 @@ def make(
 
 
 def existing(dir: Path, vocab_size: int) -> dict[str, Any] | None:
-    """The manifest of a corpus already in `dir`, its file sizes checked; None when there is nothing yet."""
+    """Return the manifest of a corpus already in `dir`, its file sizes checked; None when there is nothing yet."""
     if not dir.exists() or (dir.is_dir() and not any(dir.iterdir())):
         return None
     manifest = read_manifest(dir / TOKENIZER) or {}
@@ -306,7 +306,7 @@ def existing(dir: Path, vocab_size: int) -> dict[str, Any] | None:
 def _build(
     folder: Path, vocab_size: int, progress: bool, documents: Iterable[Document] | None, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
-    """Everything into `folder`; the manifest is written last."""
+    """Make everything in `folder`; the manifest is written last."""
     say("embedded corpus: reading the sources and docstrings of Python's standard library", progress)
     gathered = list(installation() if documents is None else documents)
     held_out = held_out_files(gathered)
@@ -328,7 +328,7 @@ def _build(
     else:
         say(f"embedded corpus: with the {vocab_size} tokens of {tokenizer.path}", progress)
         (folder / TOKENIZER).write_bytes(outside.read_bytes(tokenizer.path))
-        keep_companions(Path(tokenizer.path), tokenizer, (folder / TOKENIZER).with_suffix(""))
+        copy_companions(Path(tokenizer.path), tokenizer, (folder / TOKENIZER).with_suffix(""))
     tokenizer = Tokenizer(folder / TOKENIZER)
     inputs = {part: sorted({d.file for d in gathered if d.part == part}) for part in PARTS}
     with bar("tokenizing", sum(len(d.text) for d in gathered), progress) as tokenized:
@@ -344,14 +344,14 @@ def _build(
 
 
 def _vocabulary_sample(documents: Sequence[Document], weight: float) -> list[str]:
-    """Evenly chosen training documents, about weight * VOCABULARY_CHARACTERS in all."""
+    """Choose training documents evenly, about weight * VOCABULARY_CHARACTERS in all."""
     total = sum(len(document.text) for document in documents)
     share = min(1.0, weight * VOCABULARY_CHARACTERS / total)
     return [d.text for i, d in enumerate(documents) if int((i + 1) * share) > int(i * share)]
 
 
 def tokenize(texts: Sequence[str], prefix: Path, tokenizer: Tokenizer, bar: Any) -> None:
-    """Texts to a .bin/.idx pair with its sums, one document each, an end-of-document token after each."""
+    """Write texts to a .bin/.idx pair with its sums, one document each, an end-of-document token after each."""
     with IndexedWriter(prefix, best_dtype(tokenizer.vocab_size)) as writer:
         begin = 0
         while begin < len(texts):
@@ -367,7 +367,7 @@ def tokenize(texts: Sequence[str], prefix: Path, tokenizer: Tokenizer, bar: Any)
 
 
 def _write_origins(prefix: Path, documents: Sequence[Document], inputs: Sequence[str]) -> None:
-    """The file and line of each document. inputs: files by number, as the manifest names them."""
+    """Write the file and line of each document. inputs: files by number, as the manifest names them."""
     number = {file: i for i, file in enumerate(inputs)}
     rows = np.array([(number[d.file], d.line) for d in documents], ORIGINS)
     with open(f"{prefix}.origins.npy", "wb") as file:
@@ -405,7 +405,7 @@ def _manifest(
 
 
 def summary(dir: Path, manifest: dict[str, Any]) -> str:
-    """One small table: what was made."""
+    """Return a small table of what was made."""
     rows = [f"{'embedded corpus':<16}{'documents':>10}{'tokens':>12}{'chars/token':>13}{'longest document':>18}"]
     for name, record in manifest["datasets"].items():
         ratio = record["characters"] / record["tokens"]

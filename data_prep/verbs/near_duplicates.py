@@ -18,16 +18,16 @@ import numpy as np
 
 from coca_train.config.corpus_schema import NearDuplicatesConfig, PrepareConfig
 from coca_train.data.readers import all_inputs
-from coca_train.data.readers.base import Input, shown
+from coca_train.data.readers.base import Input, escape
 from coca_train.data.storage import open_locked, storage
 from coca_train.runtime.durable import replace, sync_folder
 from coca_train.runtime.errors import UserError
 from data_prep import minhash
-from data_prep.fitting import with_share
+from data_prep.fitting import fit_valid_share
 from data_prep.messages import bar
 from data_prep.minhash import DOCUMENTS, FORMAT, Clusters, State, plan, read_state, sign
 from data_prep.selection import Rules
-from data_prep.workers import ordered
+from data_prep.workers import map_ordered
 
 LISTED = np.dtype([("input", "<u4"), ("line", "<u8")])
 
@@ -67,7 +67,7 @@ def run(config: PrepareConfig) -> None:
     for source in config.corpus.sources.values():
         Rules(source.filter)  # what is missing is told before hours of reading
     minhash.Signer(config.near_duplicates, folder)
-    config = with_share(config)
+    config = fit_valid_share(config)
     with storage(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
     with open_locked(str(folder / "lock")):
@@ -97,7 +97,7 @@ def _signed(config: PrepareConfig, inputs: list[Input], identities: list[dict[st
         return state
     with bar("matching", len(buckets), config.work.progress_bar, unit="bucket", unit_scale=False) as progress:
         tasks = ((bucket, bucket) for bucket in buckets)
-        with closing(ordered(Matcher, matcher, tasks, config.work.workers)) as results:
+        with closing(map_ordered(Matcher, matcher, tasks, config.work.workers)) as results:
             for _ in results:
                 progress.update()
     return state
@@ -166,7 +166,7 @@ def _write_lists(names: list[str], left_out: np.ndarray, clusters: Clusters, tab
 def _report(
     target: Path, plan: str, counts: dict[str, Counts], inputs: list[Input], identities: list[dict[str, Any]]
 ) -> None:
-    """report.json, last: it says that the lists are whole, what was found, and in which files."""
+    """Write report.json, last: it says that the lists are whole, what was found, and in which files."""
     files: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
     for input, identity in zip(inputs, identities, strict=True):
         files[input.source].append(identity)
@@ -197,6 +197,6 @@ def _table(
     if example is not None:
         paths = {(input.source, input.number): input.path for input in inputs}
         names = sorted(config.corpus.sources)
-        gone, stays = (f"{shown(paths[names[row['source']], int(row['input'])])}:{row['line']}" for row in example)
+        gone, stays = (f"{escape(paths[names[row['source']], int(row['input'])])}:{row['line']}" for row in example)
         lines.append(f"for example {gone} goes, because {stays} stays")
     return "\n".join(lines)

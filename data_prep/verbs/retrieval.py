@@ -20,20 +20,20 @@ from coca_train.runtime.printing import n_bytes
 
 
 def document(draw: random.Random, kinds: Mapping[str, int]) -> str:
-    """One text. kinds: the largest size of each."""
+    """Make one text. kinds: the largest size of each."""
     kind, largest = draw.choice(list(kinds.items()))
     return KINDS[kind](draw.randint(1, largest), draw)
 
 
 def lines(draw: random.Random, split: str, n_documents: int, kinds: Mapping[str, int]) -> Iterator[str]:
-    """Of a .jsonl file: text, and meta.id, which names a document."""
+    """Yield the lines of a .jsonl file: text, and meta.id, which names a document."""
     for index in range(n_documents):
         record = {"text": document(draw, kinds), "meta": {"id": f"{split}-{index}"}}
         yield json.dumps(record) + "\n"
 
 
 def compressed(text: Iterator[str]) -> bytes:
-    """As gzip, without name and time, so that the same text gives the same bytes."""
+    """Compress with gzip, without name and time, so that the same text gives the same bytes."""
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as file:
         file.writelines(line.encode() for line in text)

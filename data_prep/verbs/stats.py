@@ -48,24 +48,24 @@ class Lengths:
         return int(self.values[-1])
 
     def quantile(self, share: float) -> int:
-        """The smallest length that at least this share of the documents does not exceed."""
+        """Return the smallest length that at least this share of the documents does not exceed."""
         up_to = np.cumsum(self.counts)
         return int(self.values[np.searchsorted(up_to, share * up_to[-1])])
 
     def at_least(self, n: int) -> tuple[int, int]:
-        """(documents of at least n tokens, tokens in them)."""
+        """Return (documents of at least n tokens, tokens in them)."""
         first = int(np.searchsorted(self.values, n))
         return int(self.counts[first:].sum()), int((self.values * self.counts)[first:].sum())
 
     def histogram(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """int64 (len(edges) - 1,) each: documents, and tokens in them, of edges[i] <= length < edges[i + 1]."""
+        """Count documents, and tokens in them, of edges[i] <= length < edges[i + 1]: int64 (len(edges) - 1,) each."""
         borders = np.searchsorted(self.values, edges)
         sums = [np.concatenate(([0], np.cumsum(part))) for part in (self.counts, self.values * self.counts)]
         return np.diff(sums[0][borders]), np.diff(sums[1][borders])
 
 
 def count(chunks: Iterable[np.ndarray]) -> Lengths:
-    """Lengths out of chunks of them."""
+    """Count lengths that come in chunks."""
     values, counts = np.empty(0, np.int64), np.empty(0, np.int64)
     for chunk in chunks:
         more, times = np.unique(chunk, return_counts=True)
@@ -77,17 +77,17 @@ def count(chunks: Iterable[np.ndarray]) -> Lengths:
     return Lengths(values, counts)
 
 
-def of_corpus(corpus: Corpus) -> dict[tuple[str, str], Lengths]:
-    """(source, split) -> the lengths of its documents; what is trained on first."""
+def corpus_lengths(corpus: Corpus) -> dict[tuple[str, str], Lengths]:
+    """Return the lengths of the documents of each (source, split); what is trained on first."""
     return {
-        (name, split): of_dataset(corpus.dataset(name, split))
+        (name, split): dataset_lengths(corpus.dataset(name, split))
         for split in ("train", "valid")
         for name in corpus.names(split)
     }
 
 
-def of_dataset(data: IndexedDataset) -> Lengths:
-    """The lengths of all documents of a dataset."""
+def dataset_lengths(data: IndexedDataset) -> Lengths:
+    """Return the lengths of all documents of a dataset."""
     return count(_chunks(data))
 
 
@@ -97,7 +97,7 @@ def _chunks(data: IndexedDataset) -> Iterator[np.ndarray]:
 
 
 def lengths_picture(path: Path, by_dataset: Mapping[tuple[str, str], Lengths], name: str) -> None:
-    """A row a source: where its tokens are by length of document (filled), and its documents (line).
+    """Draw a row a source: where its tokens are by length of document (filled), and its documents (line).
 
     by_dataset: by source and split; held-out documents have a row where their source has no others. name: of the
     corpus.
@@ -143,7 +143,7 @@ def lengths_picture(path: Path, by_dataset: Mapping[tuple[str, str], Lengths], n
 
 
 def _long_shares(axes: Any, middles: Sequence[float], lengths: Sequence[Lengths]) -> None:
-    """To the right of each row, the share of its tokens in documents of at least so many tokens."""
+    """Write to the right of each row the share of its tokens in documents of at least so many tokens."""
     beside = axes.twinx()
     rows = [[percent(one.at_least(mark)[1] / max(1, one.n_tokens)) for mark in MARKS] for one in lengths]
     rows.append([f"≥ {mark // 1024}k" for mark in MARKS])
@@ -165,7 +165,7 @@ Table = Callable[[Any, Any, int], str]
 def run(config: PrepareConfig) -> int:
     """Print three tables; write report/stats.{md,json} and report/lengths.png."""
     corpus = Corpus(config)
-    by_dataset = of_corpus(corpus)
+    by_dataset = corpus_lengths(corpus)
     picture = corpus.report / "lengths.png"
     lengths_picture(picture, by_dataset, corpus.manifest["name"])
     write_json(corpus.report / "stats.json", _as_json(corpus, by_dataset))
@@ -206,7 +206,7 @@ def _text(corpus: Corpus, by_dataset: dict[tuple[str, str], Lengths], table: Tab
 
 
 def _left_out(corpus: Corpus) -> list[list[str]]:
-    """A row for each source and thing that was counted while it was made."""
+    """Return a row for each source and each count that was taken while it was made."""
     rows = []
     for name in sorted(corpus.manifest["sources"]):
         counts = corpus.manifest["sources"][name]["counts"]

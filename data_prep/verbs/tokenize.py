@@ -16,19 +16,19 @@ import numpy as np
 from coca_train.config.corpus_schema import CorpusSourceConfig, PrepareConfig
 from coca_train.data.dataset import best_dtype
 from coca_train.data.readers import all_inputs, chunks, documents
-from coca_train.data.readers.base import Chunk, Input, Reject, shown
+from coca_train.data.readers.base import Chunk, Input, Reject, escape
 from coca_train.data.storage import storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, Preempted
 from coca_train.runtime.signals import StopRequest
-from data_prep.fitting import with_share
+from data_prep.fitting import fit_valid_share
 from data_prep.manifest import describe, existing
 from data_prep.messages import bar, say
 from data_prep.parts import DOCS, SPLITS, Encoded, InputParts, input_folder, is_done, settings
 from data_prep.selection import Rules, digest_of, pieces
 from data_prep.verbs.merge import merge
-from data_prep.verbs.sources import reading
-from data_prep.workers import ordered
+from data_prep.verbs.sources import describe_inputs
+from data_prep.workers import map_ordered
 
 NO_ID = bytes(16)
 
@@ -95,7 +95,7 @@ class Encoder:
 
 
 def _table(rows: list[tuple[Any, ...]]) -> np.ndarray:
-    """Column by column: half the time of row by row."""
+    """Fill the table column by column: half the time of row by row."""
     table = np.zeros(len(rows), DOCS)
     if rows:
         *numbers, digests, ids = zip(*rows, strict=True)
@@ -136,18 +136,18 @@ class Ticket(NamedTuple):
 
 
 def shard(config: PrepareConfig) -> tuple[int, int]:
-    """(i, n) of work.shard=i/n."""
+    """Return (i, n) of work.shard=i/n."""
     number, n_shards = config.work.shard.split("/")
     return int(number), int(n_shards)
 
 
 def unfinished(config: PrepareConfig, every: list[Input]) -> list[Input]:
-    """Those inputs whose last part is not there yet."""
+    """Return the inputs whose last part is not there yet."""
     return [input for input in every if not is_done(input_folder(config.corpus.dir, input))]
 
 
 def tokenize(config: PrepareConfig, every: list[Input]) -> None:
-    """Finish the parts of this shard's inputs. every: `all_inputs`. Finished ones are passed over.
+    """Make the parts of this shard's inputs that are not finished. every: `all_inputs`.
 
     Raises what readers, rules and tokenizers raise; DataError E-TOK-11, 15, 18, 08, E-RAW-19, 21 and the first bad
     document under work.on_error=stop; PeerLost E-RUN-25; StorageError; Preempted (SIGTERM), KeyboardInterrupt.
@@ -160,7 +160,9 @@ def tokenize(config: PrepareConfig, every: list[Input]) -> None:
         tasks = _tasks(config, tokenizer, mine, progress, opened)
         try:
             arguments, work = (config, tokenizer.digest), config.work
-            encoding = ordered(Encoder, arguments, tasks, work.workers, chunk_bytes=work.chunk_bytes, check=stop.check)
+            encoding = map_ordered(
+                Encoder, arguments, tasks, work.workers, chunk_bytes=work.chunk_bytes, check=stop.check
+            )
             with closing(encoding) as results:
                 for ticket, encoded in results:
                     stop.check()
@@ -179,7 +181,7 @@ def tokenize(config: PrepareConfig, every: list[Input]) -> None:
 def _tasks(
     config: PrepareConfig, tokenizer: Tokenizer, mine: list[Input], progress: "Progress", opened: set[InputParts]
 ) -> Iterator[tuple[Ticket, Task]]:
-    """Every chunk that is not in a finished part. An input is opened when the one before it is read to its end."""
+    """Yield every chunk that is not in a finished part. An input is opened when the one before it is read to its end."""
     settings_of = {name: settings(config, name, tokenizer) for name in config.corpus.sources}
     for input in mine:
         source = config.corpus.sources[input.source]
@@ -199,7 +201,7 @@ def _tasks(
 
 
 def _with_last(chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, bool]]:
-    """Each chunk, and whether it is the last one: an input that is found damaged at its end has no last chunk."""
+    """Yield each chunk, and whether it is the last one: an input that is damaged at its end has no last chunk."""
     held = next(chunks, None)
     while held is not None:
         following = next(chunks, None)
@@ -226,7 +228,7 @@ class Progress:
         self._bar.close()
 
     def skip(self, input: Input) -> None:
-        """An input that was finished before."""
+        """Count an input that was finished before."""
         self._jump(input.size)
 
     def _jump(self, n_bytes: int) -> None:
@@ -251,7 +253,7 @@ class Progress:
 
 
 @contextmanager
-def beside_merge(config: PrepareConfig) -> Iterator[None]:
+def shared_corpus_lock(config: PrepareConfig) -> Iterator[None]:
     """Keep a merge from starting; several tokenizers may be at work. Raises DataError E-TOK-15 while one merges."""
     dir = Path(config.corpus.dir)
     with storage(str(dir)):
@@ -263,7 +265,7 @@ def beside_merge(config: PrepareConfig) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DataError(
-                f"E-TOK-15 {shown(dir)}: another process is merging this corpus; nothing may be tokenized meanwhile. "
+                f"E-TOK-15 {escape(dir)}: another process is merging this corpus; nothing may be tokenized meanwhile. "
                 "Fix: wait for it to end"
             ) from None
         yield
@@ -271,11 +273,11 @@ def beside_merge(config: PrepareConfig) -> Iterator[None]:
 
 def run(config: PrepareConfig) -> None:
     """Tokenize this shard's inputs; without shards, merge too. A corpus that is finished is left as it is."""
-    config = with_share(config)
-    with beside_merge(config):
+    config = fit_valid_share(config)
+    with shared_corpus_lock(config):
         manifest = existing(config)
         if manifest is None:
-            say(reading(config.corpus), config.work.progress_bar)
+            say(describe_inputs(config.corpus), config.work.progress_bar)
             every = all_inputs(config.corpus.sources)
             tokenize(config, every)
             left = unfinished(config, every)

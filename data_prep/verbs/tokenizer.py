@@ -26,19 +26,19 @@ from coca_train.data.storage import lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import n_bytes, percent, plain
-from data_prep.fitting import with_share, with_vocabulary
+from data_prep.fitting import fit_valid_share, fit_vocab_size
 from data_prep.messages import bar, say
 from data_prep.selection import Rules, digest_of, pieces
 from data_prep.tokenizer_files import (
     affordable_coverage,
     already_trained,
-    bring,
-    made_from,
+    import_tokenizer,
     publish,
     short_lines,
     train,
+    training_settings,
 )
-from data_prep.verbs.sources import reading
+from data_prep.verbs.sources import describe_inputs
 
 STRETCH = 1 << 14  # [characters]
 READ_FACTOR = 20
@@ -69,7 +69,7 @@ class Lowest:
             self.n_bytes -= len(data)
 
     def texts(self) -> Iterator[str]:
-        """In the order of their priorities, which does not depend on that of the stream."""
+        """Yield the texts in the order of their priorities, which does not depend on that of the stream."""
         for _, text in sorted(self._kept, reverse=True):
             yield text.decode()
 
@@ -91,7 +91,8 @@ class Drawn:
 
 
 def shares(config: PrepareConfig) -> dict[str, float]:
-    """Share of the sample by source: the group's, times its weight in the group; without weights, equal parts."""
+    """Return the share of the sample by source: the group's, times its weight in the group; without weights, equal
+    parts."""
     trained = {name: source for name, source in config.corpus.sources.items() if source.hold_out != "all"}
     weights = {name: 1.0 if source.weight is None else source.weight for name, source in trained.items()}
     groups = {source.group for source in trained.values()}
@@ -104,7 +105,7 @@ def shares(config: PrepareConfig) -> dict[str, float]:
 
 
 def draw(config: PrepareConfig) -> list[Drawn]:
-    """The sample, source by source in the order of their names. Held-out documents are never in it.
+    """Draw the sample, source by source in the order of their names. Held-out documents are never in it.
 
     Neither is a document that any hold_out=all source has too: 8 bytes for each of those are held in memory.
     Raises DataError of the readers, the first bad document under work.on_error=stop, E-TKN-07 without any text.
@@ -152,7 +153,7 @@ def _draw(config: PrepareConfig, sample: Drawn, evaluation: set[bytes], bar: Any
 def _chunks(
     config: PrepareConfig, input: Input, source: CorpusSourceConfig
 ) -> Iterator[tuple[int, Iterator[Document | Reject]]]:
-    """Bytes and documents of each chunk of an input."""
+    """Yield bytes and documents of each chunk of an input."""
     with closing(chunks(input, source, config.work, None)) as cut:  # type: ignore[type-var]
         for chunk in cut:
             yield chunk.n_bytes, documents(input.path, source, config.work, chunk)
@@ -189,7 +190,7 @@ def _take(
 
 
 def _evaluation(config: PrepareConfig, bar: Any) -> set[bytes]:
-    """The first 8 bytes of the digests of everything in sources that are held out as a whole."""
+    """Return the first 8 bytes of the digests of all documents in sources that are held out as a whole."""
     digests: set[bytes] = set()
     for name, source in sorted(config.corpus.sources.items()):
         if source.hold_out != "all":
@@ -213,19 +214,19 @@ def run(config: PrepareConfig) -> None:
     """Make tokenizer.path, whole or not at all; one that is there already is never overwritten (E-TKN-05)."""
     path = Path(config.tokenizer.path)
     if config.tokenizer.import_from is None:
-        config = with_share(with_vocabulary(config))
+        config = fit_valid_share(fit_vocab_size(config))
     with storage(str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
         with lock_and_wait(path.parent / f".{path.name}.lock"):
             if config.tokenizer.import_from is not None:
-                is_new = bring(Path(config.tokenizer.import_from), path, given(config.tokenizer))
+                is_new = import_tokenizer(Path(config.tokenizer.import_from), path, given(config.tokenizer))
             elif is_new := not already_trained(config):
                 _train(config, path)
-    print(f"{path}: {'made' if is_new else 'is there already, nothing to do'}\n{described(Tokenizer(path))}")
+    print(f"{path}: {'made' if is_new else 'is there already, nothing to do'}\n{describe_tokenizer(Tokenizer(path))}")
 
 
-def described(tokenizer: Tokenizer) -> str:
-    """What training and the other verbs will see of it."""
+def describe_tokenizer(tokenizer: Tokenizer) -> str:
+    """Describe what training and the other verbs will see of a tokenizer."""
     kind = {"sentencepiece": "SentencePiece", "huggingface": "Hugging Face"}[tokenizer.kind]
     begin = "none" if tokenizer.bos is None else tokenizer.bos
     said = "; ".join(f"{MEANING[role]}: {by}" for role, by in tokenizer.special.said.items())
@@ -237,16 +238,16 @@ def described(tokenizer: Tokenizer) -> str:
 
 
 def given(options: TokenizerConfig) -> dict[str, int | str | None]:
-    """The special tokens that options name."""
+    """Return the special tokens that options name."""
     return {role: getattr(options, role) for role in ROLES}
 
 
 def _train(config: PrepareConfig, path: Path) -> None:
     options = config.tokenizer
     assert options.vocab_size is not None  # fitted
-    say(reading(config.corpus))
+    say(describe_inputs(config.corpus))
     drawn = draw(config)
-    print(account(drawn))
+    print(describe_sample(drawn))
     size = n_bytes(sum(one.kept.n_bytes for one in drawn))
     say(f"training {options.vocab_size:,} pieces ({options.model_type}) on {size}; some minutes for 200 MB")
     begin = time.perf_counter()
@@ -267,7 +268,7 @@ def _train(config: PrepareConfig, path: Path) -> None:
             "tokenizer.vocab_size",
         )
     say(f"trained in {time.perf_counter() - begin:.1f} s")
-    publish(path, model, made_from(config) | {"sample": [_record(one) for one in drawn]})
+    publish(path, model, training_settings(config) | {"sample": [_record(one) for one in drawn]})
 
 
 def _texts(drawn: list[Drawn]) -> Iterator[str]:
@@ -284,8 +285,8 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def account(drawn: list[Drawn]) -> str:
-    """A row for each source, exact; and which of several are smaller than their share."""
+def describe_sample(drawn: list[Drawn]) -> str:
+    """Describe the sample in a row for each source, and name the sources smaller than their share."""
     rows = []
     for one in drawn:
         left_out = ", ".join(f"{n:,} {why}" for why, n in sorted(one.left_out.items())) or "none"

@@ -62,7 +62,7 @@ class Documents:
             self._tell("E-TOK-21", self._data, int(wrong[0]), what)
 
     def _ends(self, data: IndexedDataset, begin: int, end: int) -> np.ndarray:
-        """int64: the last token of each document that ends in begin .. end - 1."""
+        """Return the last token of each document that ends in begin .. end - 1: int64."""
         ends = data.document_starts(data.document_at(begin) + 1, data.document_at(end - 1) + 2) - 1
         return ends[(ends >= begin) & (ends < end)]
 
@@ -154,7 +154,7 @@ class _Dataset:
         return self.checked
 
     def _bytes(self, end: str) -> bool:
-        """Size and SHA-256 of a file."""
+        """Check size and SHA-256 of a file."""
         size = self._size(end)
         if size is None:
             return False
@@ -168,7 +168,7 @@ class _Dataset:
         return False
 
     def _size(self, end: str) -> int | None:
-        """Size of a file [bytes]; None, and a fault, when it is not the manifest's."""
+        """Return the size of a file [bytes]; None, and a fault, when it is not the manifest's."""
         path = self.path(end)
         record = self.manifest["files"].get(path.name)
         if record is None:
@@ -203,7 +203,7 @@ class _Dataset:
             )
 
     def _counts(self, data: IndexedDataset) -> None:
-        """What the index says of the dataset, and what the manifest says."""
+        """Check the counts of the index against the manifest."""
         self.checked.n_documents, self.checked.n_tokens = data.n_documents, data.n_tokens
         for what, now, then in (
             ("documents", data.n_documents, self.record["documents"]),
@@ -217,7 +217,7 @@ class _Dataset:
                 )
 
     def _tokens(self, sums_are_whole: bool) -> None:
-        """The .bin in one pass: SHA-256, block sums, ids within the vocabulary, documents that end."""
+        """Check the .bin in one pass: SHA-256, block sums, ids within the vocabulary, ends of documents."""
         size = self._size(".bin")
         if size is None:
             return
@@ -256,7 +256,7 @@ class _Dataset:
             self.fault(f"E-TOK-08 {self.path('.bin')}: {len(blocks) - NAMED} more blocks are damaged. Fix: as above")
 
     def _origins(self) -> NpyRows | None:
-        """The rows; a fault when there is not one for each document."""
+        """Open the origins; a fault when there is not a row for each document."""
         path = self.path(".origins.npy")
         try:
             rows = NpyRows(path)
@@ -272,7 +272,7 @@ class _Dataset:
         return None
 
     def _texts(self, tokenizer: Tokenizer, origins: NpyRows, documents: int) -> None:
-        """Decoded documents against the digests of the texts that were read."""
+        """Check decoded documents against the digests of the texts that were read."""
         assert self.data is not None
         n = self.data.n_documents
         looked_at = n if self.data.n_tokens <= SMALL_TOKENS else min(n, max(documents, LOOKED_AT))
@@ -288,7 +288,7 @@ class _Dataset:
 
 
 def run(config: PrepareConfig) -> int:
-    """0 when nothing is wrong; 3, and the faults on stdout, when something is."""
+    """Verify the corpus: return 0 when nothing is wrong, else 3, with the faults on stdout."""
     dir = Path(config.corpus.dir)
     manifest = read(dir)
     rows: list[tuple[str, ...]] = []

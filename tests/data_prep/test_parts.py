@@ -17,7 +17,7 @@ from coca_train.data.readers import all_inputs
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError
 from data_prep import parts
-from data_prep.verbs.tokenize import beside_merge, tokenize, unfinished
+from data_prep.verbs.tokenize import shared_corpus_lock, tokenize, unfinished
 from tests.cases import slow_unless
 from tests.data.vocabularies import trained
 from tests.data_prep.tokenizing import (
@@ -174,15 +174,15 @@ def test_two_writers_are_told_apart(raw, tmp_path):
 def test_nothing_is_tokenized_while_a_merge_is_at_work(raw, tmp_path):
     config = configured(raw, tmp_path)
     with (
-        beside_merge(config),
-        beside_merge(config),
+        shared_corpus_lock(config),
+        shared_corpus_lock(config),
         open(tmp_path / ".merge.lock", "ab") as merge,
         pytest.raises(BlockingIOError),
     ):
         fcntl.flock(merge, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with open(tmp_path / ".merge.lock", "ab") as merge:
         fcntl.flock(merge, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with pytest.raises(DataError, match=r"E-TOK-15 .*is merging"), beside_merge(config):
+        with pytest.raises(DataError, match=r"E-TOK-15 .*is merging"), shared_corpus_lock(config):
             pass
 
 

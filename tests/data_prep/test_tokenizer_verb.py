@@ -23,7 +23,7 @@ from coca_train.runtime.errors import DataError, StorageError, UserError
 from data_prep import tokenizer_files
 from data_prep.__main__ import main
 from data_prep.tokenizer_files import TEXT as TEST_TEXT
-from data_prep.tokenizer_files import bring, train
+from data_prep.tokenizer_files import import_tokenizer, train
 from data_prep.verbs import tokenizer as verb
 from tests.data.vocabularies import byte_level, llama2, saved, sentencepiece_model
 from tests.data_prep.test_vocabulary import corpus, text_of, write
@@ -294,9 +294,9 @@ def test_a_folder_gives_its_model_before_its_json(tmp_path: Path) -> None:
     folder = tmp_path / "llama"
     folder.mkdir()
     saved(llama2(), folder / "tokenizer.json")
-    assert bring(folder, tmp_path / "a.json")
+    assert import_tokenizer(folder, tmp_path / "a.json")
     sentencepiece_model(folder / "tokenizer.model")
-    assert bring(folder, tmp_path / "b.model")
+    assert import_tokenizer(folder, tmp_path / "b.model")
     assert (tmp_path / "b.model").read_bytes() == (folder / "tokenizer.model").read_bytes()
 
 
@@ -311,7 +311,7 @@ def test_no_code_of_a_folder_is_read_or_run(tmp_path: Path) -> None:
     config = {"auto_map": {"AutoTokenizer": ["tokenization_evil.E", None]}, "tokenizer_class": "E", "eos_token": "x"}
     for name in ("tokenizer_config.json", "config.json", "special_tokens_map.json"):
         (folder / name).write_text(json.dumps(config | {"trust_remote_code": True}))
-    assert bring(folder, tmp_path / "tokenizer.json")
+    assert import_tokenizer(folder, tmp_path / "tokenizer.json")
     assert not trap.exists()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["evil", "tokenizer", "tokenizer.json"]
     kept = sorted(entry.name for entry in (tmp_path / "tokenizer").iterdir())
@@ -322,32 +322,32 @@ def test_no_code_of_a_folder_is_read_or_run(tmp_path: Path) -> None:
 def test_folders_without_a_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     with pytest.raises(DataError, match=r"E-TKN-01 .*it holds nothing"):
-        bring(tmp_path / "old", tmp_path / "x.model")
+        import_tokenizer(tmp_path / "old", tmp_path / "x.model")
     for name in ("vocab.json", "merges.txt", "a\n\x1b[2Jb"):
         (tmp_path / "old" / name).write_text("{}")
     with pytest.raises(DataError, match=r"E-TKN-01 .*it holds a\\n\\x1b\[2Jb, merges.txt, vocab.json"):
-        bring(tmp_path / "old", tmp_path / "x.model")
+        import_tokenizer(tmp_path / "old", tmp_path / "x.model")
     with pytest.raises(DataError, match=r"E-TKN-01 .*No such file"):
-        bring(tmp_path / "none", tmp_path / "x.model")
+        import_tokenizer(tmp_path / "none", tmp_path / "x.model")
 
 
 def test_another_tokenizer_is_never_overwritten(tmp_path: Path) -> None:
     one = sentencepiece_model(tmp_path / "one.model")
     other = sentencepiece_model(tmp_path / "other.model", vocab_size=430)
     before = one.read_bytes()
-    assert not bring(one, one)
+    assert not import_tokenizer(one, one)
     with pytest.raises(DataError, match=r"E-TKN-05 .*one\.model: is there, and is not .*other\.model"):
-        bring(other, one)
+        import_tokenizer(other, one)
     assert one.read_bytes() == before
     (tmp_path / "dir.model").mkdir()
     with pytest.raises(DataError, match="E-TKN-05"):
-        bring(one, tmp_path / "dir.model")
+        import_tokenizer(one, tmp_path / "dir.model")
 
 
 def test_no_tokenizer_is_brought(tmp_path: Path) -> None:
     (tmp_path / "bad.model").write_bytes(b"nothing")
     with pytest.raises(DataError, match="E-TKN-02"):
-        bring(tmp_path / "bad.model", tmp_path / "x.model")
+        import_tokenizer(tmp_path / "bad.model", tmp_path / "x.model")
     assert not (tmp_path / "x.model").exists()
 
 
@@ -355,7 +355,7 @@ def test_a_tokenizer_that_loses_text_without_saying_so(tmp_path: Path, monkeypat
     origin = sentencepiece_model(tmp_path / "o.model")
     monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: "other")
     with pytest.raises(DataError, match=r"E-TKN-08 .*makes 'other' of"):
-        bring(origin, tmp_path / "x.model")
+        import_tokenizer(origin, tmp_path / "x.model")
     assert TEST_TEXT.isascii() is False and not (tmp_path / "x.model").exists()
 
 
@@ -369,7 +369,7 @@ def test_changed_while_it_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Tokenizer, "decode", decode)
     with pytest.raises(DataError, match=r"E-TKN-11 .*changed while it was read"):
-        bring(origin, tmp_path / "x.model")
+        import_tokenizer(origin, tmp_path / "x.model")
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

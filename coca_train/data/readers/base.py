@@ -55,8 +55,8 @@ class Reject(NamedTuple):
     path: str | None = None
 
     def error(self, input_path: str) -> DataError:
-        """The reject as the one line that work.on_error=stop ends with."""
-        where = shown(self.path) if self.path else f"{shown(input_path)}:{self.line}"
+        """Return the error that work.on_error=stop ends with."""
+        where = escape(self.path) if self.path else f"{escape(input_path)}:{self.line}"
         excerpt = f": {self.excerpt}" if self.excerpt else ""
         return DataError(f"{self.code} {where}: {self.reason}{excerpt}. Fix: {FIXES[self.code]}; or work.on_error=skip")
 
@@ -77,7 +77,7 @@ class Input:
     hub: tuple[tuple[str, Any], ...] = ()
 
     def identity(self) -> dict[str, Any]:
-        """JSON that tells whether an input is the same one later: name, size, time of change, and a digest.
+        """Return JSON that identifies the input later: name, size, time of change, and a digest.
 
         file: SHA-256 of its first and last 64 KiB; text source: of the names, sizes and times of all its files;
         shard: the data set's name, configuration, split, shard and fingerprint. Raises DataError E-RAW-02.
@@ -102,7 +102,7 @@ class Input:
                 file.seek(max(0, stat.st_size - EDGE_BYTES))
                 sha.update(file.read(EDGE_BYTES))
         except OSError as error:
-            unreadable(path if self.files else self.path, error)
+            raise_unreadable(path if self.files else self.path, error)
         return {
             "name": os.path.basename(self.path),
             "bytes": stat.st_size,
@@ -141,29 +141,29 @@ class Reader(ABC):
 
 
 def excerpt(text: str | bytes) -> str:
-    """The beginning of a text, with everything that could move a terminal's cursor escaped; at most 80 characters."""
+    """Return the beginning of a text, at most 80 characters, with everything escaped that could move a cursor."""
     if isinstance(text, bytes):
         text = text[: 4 * SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
     escaped = repr(text[:SHOWN_CHARACTERS])
     return escaped if len(escaped) <= SHOWN_CHARACTERS else escaped[: SHOWN_CHARACTERS - 3] + "..."
 
 
-def shown(path: str | Path) -> str:
-    """A path or a foreign message for people: as it is when all of it is printable, else escaped."""
+def escape(path: str | Path) -> str:
+    """Return a path or a foreign message as it is when all of it is printable, else escaped."""
     text = str(path)
     return text if text.isprintable() else repr(text)[1:-1]
 
 
-def unreadable(path: str | Path, error: OSError) -> NoReturn:
+def raise_unreadable(path: str | Path, error: OSError) -> NoReturn:
     """Raise DataError E-RAW-02."""
     raise DataError(
-        f"E-RAW-02 {shown(path)}: cannot be read: {error.strerror or shown(str(error))}; a readable file is needed. "
+        f"E-RAW-02 {escape(path)}: cannot be read: {error.strerror or escape(str(error))}; a readable file is needed. "
         "Fix: check its mode and its disk"
     ) from error
 
 
 def field(record: Any, dotted: str) -> Any:
-    """record["meta"]["lang"] for "meta.lang". Raises KeyError with a reason in words."""
+    """Return record["meta"]["lang"] for "meta.lang". Raises KeyError with a reason in words."""
     name = ""
     for key in dotted.split("."):
         if not isinstance(record, dict):
@@ -177,13 +177,13 @@ def field(record: Any, dotted: str) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """JSON's word for a value's type."""
+    """Return JSON's word for a value's type."""
     names = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
     return "null" if value is None else names.get(type(value), f"a {type(value).__name__}")
 
 
 def document(line: int, byte: int | None, record: dict[str, Any], source: CorpusSourceConfig) -> Document | Reject:
-    """Text and id of a record, checked: Reject E-RAW-06 (missing, null, not text), 11 (lone surrogate), 12 (NUL)."""
+    """Return text and id of a record, or a Reject: E-RAW-06 (missing, null, not text), 11 (lone surrogate), 12 (NUL)."""
     name = source.text_field
     try:
         text = field(record, name)
@@ -206,12 +206,12 @@ def document(line: int, byte: int | None, record: dict[str, Any], source: Corpus
 
 
 def _number(value: Any) -> str:
-    """A number for people; nothing for objects and lists, which may be large and deep."""
+    """Return an excerpt of a number; nothing for objects and lists, which may be large and deep."""
     return excerpt(str(value)) if isinstance(value, int | float) else ""
 
 
 def row_document(row: int, record: dict[str, Any], source: CorpusSourceConfig, work: WorkConfig) -> Document | Reject:
-    """`document` of a table's row, and E-RAW-13 when its text is longer than work.max_line_bytes."""
+    """Return `document` of a table's row, or Reject E-RAW-13 when its text is longer than work.max_line_bytes."""
     item = document(row, None, record, source)
     if isinstance(item, Document) and 4 * len(item.text) > work.max_line_bytes:
         n_bytes = len(item.text.encode())
@@ -221,13 +221,13 @@ def row_document(row: int, record: dict[str, Any], source: CorpusSourceConfig, w
 
 
 def too_long(line: int, byte: int | None, what: str, n_bytes: int, work: WorkConfig, start: str) -> Reject:
-    """E-RAW-13."""
+    """Return the Reject of a document that is too long (E-RAW-13)."""
     reason = f"{what} of {n_bytes} bytes; at most work.max_line_bytes={work.max_line_bytes} are read"
     return Reject(line, byte, "E-RAW-13", reason, start)
 
 
 def text_fault(line: int, byte: int | None, text: str, of: str = "") -> Reject | None:
-    """What is wrong with a decoded text: NUL characters (E-RAW-12) or lone surrogates (E-RAW-11)."""
+    """Return what is wrong with a decoded text: NUL characters (E-RAW-12) or lone surrogates (E-RAW-11)."""
     at = text.find("\0")
     if at >= 0:
         reason = f"NUL character at character {at + 1}{of}; text without NUL is needed"

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from coca_train.config.corpus_schema import CorpusSourceConfig
 from coca_train.data.provenance import FILE, Origin
-from coca_train.data.readers.base import Input, shown, unreadable
+from coca_train.data.readers.base import Input, escape, raise_unreadable
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import n_bytes
 
@@ -59,20 +59,20 @@ class Watched:
         except FileNotFoundError:
             return None
         except OSError as error:
-            unreadable(self.path, error)
+            raise_unreadable(self.path, error)
         return state.st_size, state.st_mtime_ns, state.st_ino
 
     def _changed(self, when: str) -> None:
         now = self._state()
         what = "was removed" if now is None else f"changed (now {now[0]} bytes)"
         raise DataError(
-            f"E-RAW-19 {shown(self.path)}: {what} after it {when}; a file that stays as it is, is needed. "
+            f"E-RAW-19 {escape(self.path)}: {what} after it {when}; a file that stays as it is, is needed. "
             "Fix: wait until it is written, then start anew"
         )
 
 
 def content(head: bytes) -> str | None:
-    """What the first bytes of a file (512 are enough) say it is; None = nothing known, so perhaps text."""
+    """Return what the first bytes of a file (512 are enough) say it is; None: unknown, so perhaps text."""
     if head[257:262] == b"ustar":
         return "a tar archive"
     if zstd_skippable(head):
@@ -81,17 +81,17 @@ def content(head: bytes) -> str | None:
 
 
 def zstd_skippable(head: bytes) -> bool:
-    """Whether a zstd frame begins here that holds no data; pzstd and seekable zstd write them (RFC 8878, 3.1.2)."""
+    """Return whether a zstd frame without data begins here; pzstd and seekable zstd write them (RFC 8878, 3.1.2)."""
     return head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5
 
 
 def compression(path: str) -> str | None:
-    """gzip, zstd, ... by the name of a file; None = not compressed."""
+    """Return the compression that a file's name says: gzip, zstd, ...; None: not compressed."""
     return COMPRESSED.get(Path(path).suffix.lower())
 
 
 def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
-    """One input a file, or one for all files of a text source. Raises DataError as `readers.inputs` says."""
+    """Return an input for each file, or one for all files of a text source. Raises DataError as `readers.inputs` says."""
     paths = sorted(path for pattern in source.files for path in _matching(pattern, source.kind))
     if not paths:
         raise _nothing(name, "files is empty", "at least one path")
@@ -103,12 +103,12 @@ def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
 
 
 def _once(name: str, path: str, kind: str, seen: dict[tuple[int, int], str]) -> int:
-    """Size of a file that is what it should be [bytes]. seen: the files before, to which it is added."""
+    """Check a file and return its size [bytes]. seen: the files before, to which it is added."""
     state = _checked(path, kind)
     key = state.st_dev, state.st_ino
     if key in seen:
         raise DataError(
-            f"E-RAW-20 {shown(path)}: is the same file as {shown(seen[key])}; each file may be read once. "
+            f"E-RAW-20 {escape(path)}: is the same file as {escape(seen[key])}; each file may be read once. "
             f"Fix: remove one from corpus.sources.{name}.files"
         )
     seen[key] = path
@@ -123,7 +123,7 @@ def _matching(pattern: str, kind: str) -> Iterator[str]:
     if kind == "text":  # `**` matches folders too
         paths = [path for path in paths if not os.path.isdir(path)]
     if not paths:
-        raise _nothing(shown(pattern), f"matches nothing in {shown(os.getcwd())}", KINDS[kind])
+        raise _nothing(escape(pattern), f"matches nothing in {escape(os.getcwd())}", KINDS[kind])
     yield from paths
 
 
@@ -137,9 +137,11 @@ def _checked(path: str, kind: str) -> os.stat_result:
         if not stat.S_ISREG(state.st_mode):
             what = "a folder" if stat.S_ISDIR(state.st_mode) else "a pipe, socket or device"
             inside = (
-                f"name the files in it, as in '{shown(path)}/*'" if stat.S_ISDIR(state.st_mode) else "copy it to a file"
+                f"name the files in it, as in '{escape(path)}/*'"
+                if stat.S_ISDIR(state.st_mode)
+                else "copy it to a file"
             )
-            raise DataError(f"E-RAW-02 {shown(path)}: is {what}; a regular file is needed. Fix: {inside}")
+            raise DataError(f"E-RAW-02 {escape(path)}: is {what}; a regular file is needed. Fix: {inside}")
         _check_name(path, kind)
         if kind == "text":  # its files may be millions: opened when they are read
             if not os.access(path, os.R_OK):
@@ -148,7 +150,7 @@ def _checked(path: str, kind: str) -> os.stat_result:
         with open(path, "rb") as file:
             head = file.read(HEAD_BYTES)
     except OSError as error:
-        unreadable(path, error)
+        raise_unreadable(path, error)
     if head:
         _check_head(path, kind, head)
     return state
@@ -160,7 +162,7 @@ def _check_name(path: str, kind: str) -> None:
     readable = {"jsonl": ("gzip", "zstd")}.get(kind, ())
     packed = compression(path)
     if packed is not None and packed not in readable:
-        raise DataError(f"E-RAW-15 {shown(path)}: {packed} by its name; {KINDS[kind]} is needed. Fix: decompress it")
+        raise DataError(f"E-RAW-15 {escape(path)}: {packed} by its name; {KINDS[kind]} is needed. Fix: decompress it")
 
 
 def _check_head(path: str, kind: str, head: bytes) -> None:
@@ -170,14 +172,14 @@ def _check_head(path: str, kind: str, head: bytes) -> None:
     expected = "parquet" if kind == "parquet" else compression(path)
     if actual != expected:
         raise DataError(
-            f"E-RAW-15 {shown(path)}: holds {actual or 'neither gzip nor zstd nor parquet'}, but is read as "
+            f"E-RAW-15 {escape(path)}: holds {actual or 'neither gzip nor zstd nor parquet'}, but is read as "
             f"{expected or 'plain text'} (it begins {head[:4].hex(' ')}); name and content must agree. "
             "Fix: rename the file, or copy it again"
         )
 
 
 def _archive(path: str, what: str, kind: str) -> DataError:
-    return DataError(f"E-RAW-17 {shown(path)}: is {what}; {KINDS[kind]} is needed. Fix: unpack it")
+    return DataError(f"E-RAW-17 {escape(path)}: is {what}; {KINDS[kind]} is needed. Fix: unpack it")
 
 
 Kind = Literal["auto", "jsonl", "parquet", "text", "folder", "hub"]
@@ -187,13 +189,13 @@ PACKED = (".gz", ".zst")
 
 
 def ending(path: str) -> str:
-    """.jsonl of raw/*.jsonl.gz."""
+    """Return the ending without compression: .jsonl of raw/*.jsonl.gz."""
     name = Path(path)
     return Path(name.stem if name.suffix.lower() in PACKED else name.name).suffix.lower()
 
 
 def kind_of_file(path: str) -> OfFile | Literal["auto"]:
-    """What the ending of a path or pattern says it is; auto: nothing."""
+    """Return how a path or pattern is read by its ending; auto: the ending does not say."""
     return ENDINGS.get(ending(path), "auto")
 
 
@@ -239,7 +241,7 @@ class Listing(NamedTuple):
 
 
 def text_bytes(path: str, size: int) -> int:
-    """About how much text a file of this size holds [bytes]."""
+    """Estimate how much text a file of this size holds [bytes]."""
     packed = path.lower().endswith((*PACKED, ".parquet"))
     return UNPACKED * size if packed else size
 
@@ -247,31 +249,31 @@ def text_bytes(path: str, size: int) -> int:
 def _counted(counts: dict[str, int]) -> str:
     rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
     more = sum(count for _, count in rows[MOST_NAMED:])
-    return ", ".join(f"{count:,} {shown(name)}" for name, count in rows[:MOST_NAMED]) + (
+    return ", ".join(f"{count:,} {escape(name)}" for name, count in rows[:MOST_NAMED]) + (
         f", {more:,} more" if more else ""
     )
 
 
 def listing(folder: str, option: str) -> Listing:
-    """What is in a folder; only names, sizes and times are looked at. option: where the folder was set, for messages.
+    """List a folder by names, sizes and times. option: where the folder was set, for messages.
 
     Raises DataError E-RAW-01 (not there, empty, nothing in it can be read), E-RAW-02 (no folder, or one that cannot be
     looked into).
     """
-    where = f"{option}={shown(folder)}"
+    where = f"{option}={escape(folder)}"
     try:
         if not stat.S_ISDIR(os.stat(folder).st_mode):
-            parent = shown(os.path.dirname(folder) or ".")
+            parent = escape(os.path.dirname(folder) or ".")
             raise DataError(
                 f"E-RAW-02 {where}: is a file; the folder that holds the texts is needed. Fix: {option}={parent} reads "
                 "everything that lies beside it; else put the file into a folder of its own"
             )
     except FileNotFoundError:
         raise DataError(
-            f"E-RAW-01 {where}: there is no such folder (looked from {shown(os.getcwd())}). Fix: check its name"
+            f"E-RAW-01 {where}: there is no such folder (looked from {escape(os.getcwd())}). Fix: check its name"
         ) from None
     except OSError as error:
-        unreadable(folder, error)
+        raise_unreadable(folder, error)
     skipped: Counter[str] = Counter()
     files = tuple(sorted(_files(folder, skipped)))
     if not files:
@@ -288,7 +290,7 @@ def _files(folder: str, skipped: Counter[str]) -> Iterator[File]:
     seen: set[tuple[int, int]] = set()
 
     def refuse(error: OSError) -> None:
-        unreadable(error.filename or folder, error)
+        raise_unreadable(error.filename or folder, error)
 
     for top, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
         if not _first_time(os.stat(top), seen):
@@ -311,7 +313,7 @@ def _files(folder: str, skipped: Counter[str]) -> Iterator[File]:
 
 
 def _look(path: str, seen: set[tuple[int, int]]) -> tuple[str, os.stat_result | None]:
-    """Why a file is passed over, and None; or its state."""
+    """Return why a file is skipped, and None; or "" and its state."""
     kind = kind_of_file(path)
     suffix = Path(path).suffix.lower()
     packed = suffix in PACKED
@@ -322,7 +324,7 @@ def _look(path: str, seen: set[tuple[int, int]]) -> tuple[str, os.stat_result | 
     except FileNotFoundError:
         return "dead link", None
     except OSError as error:
-        unreadable(path, error)
+        raise_unreadable(path, error)
     if not stat.S_ISREG(state.st_mode):
         return "no regular file", None
     if not state.st_size:
@@ -364,8 +366,8 @@ def _texts(folder: str) -> list[str]:
     return [os.path.join(folder, file.path) for file in listing(folder, "files").files if file.kind == "text"]
 
 
-def in_words(origin: Origin) -> str:
-    """Where a document was read; a file of a folder by its name, where the folder has as many as it had."""
+def describe_origin(origin: Origin) -> str:
+    """Say where a document was read; a file of a folder by its name, where the folder holds as many files as then."""
     if origin.unit == FILE and os.path.isdir(origin.input):
         with suppress(DataError):
             if len(names := _texts(origin.input)) == origin.n_files:
@@ -374,5 +376,5 @@ def in_words(origin: Origin) -> str:
 
 
 def kind_of_input(path: str) -> OfFile:
-    """How an input of `inputs` is read."""
+    """Return how an input of a folder is read."""
     return "text" if path.endswith(os.sep) else ENDINGS[ending(path)]

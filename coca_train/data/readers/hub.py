@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.config.corpus_schema import CorpusSourceConfig, WorkConfig
-from coca_train.data.readers.base import Chunk, Document, Input, Reader, Reject, excerpt, field, row_document, shown
+from coca_train.data.readers.base import Chunk, Document, Input, Reader, Reject, escape, excerpt, field, row_document
 from coca_train.data.readers.parquet import needed
 from coca_train.runtime.errors import DataError, UserError
 
 
 def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
-    """One input a shard. Raises DataError E-RAW-24 (cannot be had) and E-RAW-32 (it needs code), UserError E-RAW-25
+    """Return one input a shard. Raises DataError E-RAW-24 (cannot be opened), 32 (it needs code), UserError E-RAW-25
     (`datasets` is missing)."""
     if not source.hub:
         raise DataError(
             f"E-RAW-01 {name}: hub is empty; the name of a data set or a local folder is needed. "
-            f"About it: {shown(source.about) or 'nothing known'}. Fix: set corpus.sources.{name}.hub"
+            f"About it: {escape(source.about) or 'nothing known'}. Fix: set corpus.sources.{name}.hub"
         )
     data, fingerprint = _opened(source)
     label = source.hub + (f"/{source.hub_config}" if source.hub_config else "")
@@ -36,7 +36,7 @@ def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
 
 
 def _opened(source: CorpusSourceConfig) -> tuple[Any, str]:
-    """The streamed data set and its fingerprint (hash of the revision and of the list of files)."""
+    """Open the streamed data set; return it with its fingerprint (hash of the revision and of the list of files)."""
     _refuse_script(Path(source.hub or ""))
     try:
         return _load(source.hub or "", source.hub_config, source.hub_split, tuple(source.hub_files))
@@ -44,19 +44,19 @@ def _opened(source: CorpusSourceConfig) -> tuple[Any, str]:
         raise
     except Exception as error:  # `datasets` raises whatever its loaders and the network raise
         raise DataError(
-            f"E-RAW-24 {shown(source.hub or '')} (configuration {source.hub_config}, split {source.hub_split}): cannot "
-            f"be had: {_words(error)}; a data set that can be read is needed. "
-            f"About it: {shown(source.about) or 'nothing known'}. "
+            f"E-RAW-24 {escape(source.hub or '')} (configuration {source.hub_config}, split {source.hub_split}): "
+            f"cannot be opened: {_words(error)}; a data set that can be read is needed. "
+            f"About it: {escape(source.about) or 'nothing known'}. "
             "Fix: check its name, its hub_files and the network; log in with `hf auth login` where consent is asked"
         ) from error
 
 
 def _refuse_script(folder: Path) -> None:
-    """DataError E-RAW-32 for a folder that is read by a script of its own, or such a script."""
+    """Raise DataError E-RAW-32 for a folder that is read by a script of its own, or such a script."""
     script = folder if folder.suffix == ".py" else folder / f"{folder.absolute().name}.py"
     if script.is_file():
         raise DataError(
-            f"E-RAW-32 {shown(str(script))}: is a loading script, and code of a data set is never run; its files in a "
+            f"E-RAW-32 {escape(str(script))}: is a loading script, and code of a data set is never run; its files in a "
             "plain format are needed (.jsonl, .parquet, ...). Fix: give a folder of these without the script"
         )
 
@@ -67,7 +67,7 @@ def _load(name: str, config: str | None, split: str, files: tuple[str, ...]) -> 
         import datasets
     except ImportError as error:
         raise UserError(
-            f"E-RAW-25 {shown(name)}: `datasets` cannot be imported ({error}); it reads data sets of the hub. "
+            f"E-RAW-25 {escape(name)}: `datasets` cannot be imported ({error}); it reads data sets of the hub. "
             "Fix: pip install 'coca-train[data]'"
         ) from error
     builder = datasets.load_dataset_builder(name, config, data_files={split: list(files)} if files else None)
@@ -75,7 +75,7 @@ def _load(name: str, config: str | None, split: str, files: tuple[str, ...]) -> 
 
 
 def _words(error: Exception) -> str:
-    words = shown(" ".join(f"{type(error).__name__}: {error}".split()))
+    words = escape(" ".join(f"{type(error).__name__}: {error}".split()))
     return words if len(words) <= 240 else words[:237] + "..."
 
 
@@ -85,7 +85,7 @@ class HubDataset(Reader):
     def chunks(
         self, input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None
     ) -> Iterator[Chunk]:
-        """Records with about work.chunk_bytes of text together. Raises as `readers.chunks` says; E-RAW-06, 24."""
+        """Yield records with about work.chunk_bytes of text together. Raises as `readers.chunks` says; E-RAW-06, 24."""
         first = row = cursor["row"] if cursor else 1
         data, _ = _opened(source)
         columns = list(dict.fromkeys(name.split(".")[0] for name in needed(source)))
@@ -103,13 +103,13 @@ class HubDataset(Reader):
             yield Chunk(first, n_bytes, 0, held, {"row": row})
         if row == 1:
             raise DataError(
-                f"E-RAW-03 {shown(input.path)}: holds no documents; at least one is needed. Fix: check hub_split"
+                f"E-RAW-03 {escape(input.path)}: holds no documents; at least one is needed. Fix: check hub_split"
             )
 
     def documents(
         self, input_path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk
     ) -> Iterator[Document | Reject]:
-        """Every record, in order."""
+        """Yield every record, in order."""
         for row, record in enumerate(chunk.data, chunk.first):
             yield row_document(row, record, source, work)
 
@@ -118,13 +118,13 @@ def _check_columns(columns: list[str] | None, source: CorpusSourceConfig, path: 
     for name in (source.text_field, source.id_field):
         if columns is not None and name is not None and name.split(".")[0] not in columns:
             raise DataError(
-                f"E-RAW-06 {shown(path)}: no field '{name}' (its fields: {excerpt(', '.join(columns[:10]))}); it is "
+                f"E-RAW-06 {escape(path)}: no field '{name}' (its fields: {excerpt(', '.join(columns[:10]))}); it is "
                 "needed. Fix: set text_field or id_field to a field that every record has"
             )
 
 
 def _records(data: Any, input: Input, row: int) -> Iterator[dict[str, Any]]:
-    """The records of a shard from a row on. The one before it is read too: if there is none, the cursor is wrong."""
+    """Yield the records of a shard from a row on. The one before it is read too: without it the cursor is wrong."""
     shard = dict(input.hub)
     records = data.shard(shard["shards"], shard["shard"])
     try:
@@ -132,7 +132,7 @@ def _records(data: Any, input: Input, row: int) -> Iterator[dict[str, Any]]:
             records = iter(records.skip(row - 2))
             if next(records, None) is None:
                 raise DataError(
-                    f"E-RAW-26 {shown(input.path)}: has no record {row - 1}, where the earlier run stopped; the data "
+                    f"E-RAW-26 {escape(input.path)}: has no record {row - 1}, where the earlier run stopped; the data "
                     "set it read is needed. Fix: start anew in another corpus.dir"
                 )
         for record in records:
@@ -142,13 +142,13 @@ def _records(data: Any, input: Input, row: int) -> Iterator[dict[str, Any]]:
         raise
     except Exception as error:  # `datasets` raises whatever its loaders and the network raise
         raise DataError(
-            f"E-RAW-24 {shown(input.path)}:{row}: cannot be read on: {_words(error)}; a data set that can be read is "
+            f"E-RAW-24 {escape(input.path)}:{row}: cannot be read on: {_words(error)}; a data set that can be read is "
             "needed. Fix: run the same command again; if it stops here again, look at the data set"
         ) from error
 
 
 def _text_bytes(record: dict[str, Any], text_field: str) -> int:
-    """UTF-8 bytes of the text, and one for the record, so that records without text fill chunks too."""
+    """Return the UTF-8 bytes of the text, and one for the record, so that records without text fill chunks too."""
     try:
         text = field(record, text_field)
     except KeyError:

@@ -19,11 +19,11 @@ from coca_train.data.readers.base import (
     Reader,
     Reject,
     document,
+    escape,
     excerpt,
     kind_of,
-    shown,
+    raise_unreadable,
     too_long,
-    unreadable,
 )
 from coca_train.data.readers.files import HEAD_BYTES, Watched, compression, content, zstd_skippable
 from coca_train.runtime.errors import DataError, UserError
@@ -50,7 +50,7 @@ class Damaged(Exception):
 
 
 def blocks(path: str, file: BinaryIO) -> Iterator[bytes]:
-    """The decompressed bytes of an open file, at most 1 MiB at a time (zstd: usually less, 32 MiB at most).
+    """Yield the decompressed bytes of an open file, at most 1 MiB at a time (zstd: usually less, 32 MiB at most).
 
     Raises Damaged: E-RAW-14 truncated, corrupt, or followed by something else; E-RAW-16 decompressed to more than 200
     times its size (looked at beyond 64 MiB), or a zstd window above 128 MiB.
@@ -198,7 +198,7 @@ class Buffer:
         self.source, self.data, self.ended = source, bytearray(), False
 
     def fill(self, n_bytes: int) -> None:
-        """Hold more than n_bytes, or all that is left."""
+        """Read until more than n_bytes are held, or all that is left."""
         while len(self.data) <= n_bytes and not self.ended:
             block = next(self.source, None)
             if block is None:
@@ -219,7 +219,7 @@ class JsonLines(Reader):
     def chunks(
         self, input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None
     ) -> Iterator[Chunk]:
-        """Whole lines of at most work.chunk_bytes, or one longer line. Raises as `readers.chunks` says."""
+        """Yield whole lines of at most work.chunk_bytes, or one longer line. Raises as `readers.chunks` says."""
         after = dict(cursor or START)
         watched = Watched(input.path, input.size)
         buffer = Buffer(iter(()))
@@ -239,20 +239,20 @@ class JsonLines(Reader):
         except Damaged as error:
             watched.check()
             line = after["line"] + buffer.data.count(b"\n")
-            raise DataError(f"{error.code} {shown(input.path)}:{line}: {error}. Fix: {error.fix}") from error
+            raise DataError(f"{error.code} {escape(input.path)}:{line}: {error}. Fix: {error.fix}") from error
         except OSError as error:
-            unreadable(input.path, error)
+            raise_unreadable(input.path, error)
         watched.check()
         if not after["found"]:
             raise DataError(
-                f"E-RAW-03 {shown(input.path)}: holds no documents ({after['byte']} bytes, all blank); at least one is "
+                f"E-RAW-03 {escape(input.path)}: holds no documents ({after['byte']} bytes, all blank); at least one is "
                 "needed. Fix: remove the file from the source"
             )
 
     def documents(
         self, input_path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk
     ) -> Iterator[Document | Reject]:
-        """Every line that is not blank, in order."""
+        """Yield every line that is not blank, in order."""
         byte = chunk.after["byte"] - chunk.n_bytes
         if isinstance(chunk.data, TooLong):
             yield too_long(chunk.first, byte, "a line", chunk.data.length, work, excerpt(chunk.data.start))
@@ -269,7 +269,7 @@ class JsonLines(Reader):
 
 
 def _go_to(byte: int, buffer: Buffer, seekable: BinaryIO | None, input: Input) -> None:
-    """Pass over what was done; a line must begin there (E-RAW-26)."""
+    """Skip what was done; a line must begin there (E-RAW-26)."""
     left, last = byte, b"\n"
     if seekable is not None and byte:
         seekable.seek(byte - 1)
@@ -287,26 +287,26 @@ def _go_to(byte: int, buffer: Buffer, seekable: BinaryIO | None, input: Input) -
 
 def _beyond(input: Input, what: str) -> DataError:
     return DataError(
-        f"E-RAW-26 {shown(input.path)}: {what}, where the earlier run stopped; the file it read is needed. "
+        f"E-RAW-26 {escape(input.path)}: {what}, where the earlier run stopped; the file it read is needed. "
         "Fix: bring that file back, or start anew in another corpus.dir"
     )
 
 
 def _check_head(head: bytes, path: str) -> None:
-    """Refuse what is no JSON lines from its first byte on: UTF-16 and UTF-32 (E-RAW-12), packed twice (E-RAW-17)."""
+    """Refuse UTF-16 and UTF-32 (E-RAW-12) and files compressed twice (E-RAW-17)."""
     wide = head.startswith((b"\xff\xfe", b"\xfe\xff")) or (len(head) > 1 and head[:2].count(0) == 1)
     if wide or head.startswith((b"\0\0\0{", b"\0\0\xfe\xff")):
         raise DataError(
-            f"E-RAW-12 {shown(path)}:1: UTF-16 or UTF-32 (it begins {head[:4].hex(' ')}); UTF-8 is needed. "
+            f"E-RAW-12 {escape(path)}:1: UTF-16 or UTF-32 (it begins {head[:4].hex(' ')}); UTF-8 is needed. "
             "Fix: convert it, as in iconv -f UTF-16 -t UTF-8"
         )
     inside = content(head)
     if inside is not None:
-        raise DataError(f"E-RAW-17 {shown(path)}:1: holds {inside} inside; JSON lines are needed. Fix: unpack it")
+        raise DataError(f"E-RAW-17 {escape(path)}:1: holds {inside} inside; JSON lines are needed. Fix: unpack it")
 
 
 def _cut(buffer: Buffer, work: WorkConfig) -> bytes | TooLong:
-    """The next whole lines, decided by the bytes from here on alone; empty at the end."""
+    """Return the next whole lines, decided by the bytes from here on alone; empty at the end."""
     buffer.fill(work.chunk_bytes)
     if len(buffer.data) <= work.chunk_bytes:
         return buffer.take(len(buffer.data))
@@ -327,7 +327,7 @@ def _cut(buffer: Buffer, work: WorkConfig) -> bytes | TooLong:
 
 
 def _pass_over(buffer: Buffer, limit: int) -> TooLong:
-    """What is known of a line that is too long. limit: bytes after which it is none."""
+    """Skip a line that is too long, and return what is known of it. limit: bytes after which it is no line."""
     buffer.fill(EXCERPT_BYTES)
     start, n_bytes = bytes(buffer.data[:EXCERPT_BYTES]).split(b"\n")[0], 0
     while buffer.data:
@@ -373,7 +373,7 @@ DECODE = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number).
 
 
 def _parsed(number: int, byte: int, line: bytes, source: CorpusSourceConfig) -> Document | Reject:
-    """A line as a document, or what is wrong with it (E-RAW-04 to 12)."""
+    """Parse a line; a Reject says what is wrong with it (E-RAW-04 to 12)."""
     if b"\0" in line:
         reason = f"NUL byte at byte {line.index(0)} of the line (UTF-16, or a hole in the file?); UTF-8 text is needed"
         return Reject(number, byte, "E-RAW-12", reason, excerpt(line))

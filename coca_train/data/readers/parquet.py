@@ -15,10 +15,10 @@ from coca_train.data.readers.base import (
     Input,
     Reader,
     Reject,
+    escape,
     excerpt,
+    raise_unreadable,
     row_document,
-    shown,
-    unreadable,
 )
 from coca_train.data.readers.files import Watched
 from coca_train.runtime.errors import DataError, UserError
@@ -34,11 +34,11 @@ class Parquet(Reader):
     def chunks(
         self, input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None
     ) -> Iterator[Chunk]:
-        """Batches of rows, about work.chunk_bytes of text. Raises as `readers.chunks` says, and E-RAW-06."""
+        """Yield batches of rows, about work.chunk_bytes of text. Raises as `readers.chunks` says, and E-RAW-06."""
         after = dict(cursor or START)
         arrow, parquet = _pyarrow()
         watched = Watched(input.path, input.size)
-        where = shown(input.path)
+        where = escape(input.path)
         try:
             if not input.size:
                 raise _nothing(where, 0)
@@ -63,8 +63,8 @@ class Parquet(Reader):
         except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: names of columns
             watched.check()
             if isinstance(error, OSError) and error.errno:
-                unreadable(input.path, error)
-            words = shown(" ".join(str(error).split()))[:200]
+                raise_unreadable(input.path, error)
+            words = escape(" ".join(str(error).split()))[:200]
             raise DataError(
                 f"E-RAW-14 {where}:{after['row']}: damaged parquet ({words}); an intact file is needed. "
                 "Fix: copy the file again"
@@ -74,7 +74,7 @@ class Parquet(Reader):
     def documents(
         self, input_path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk
     ) -> Iterator[Document | Reject]:
-        """Every row, in order."""
+        """Yield every row, in order."""
         arrow, _ = _pyarrow()
         row = chunk.first
         for batch in arrow.ipc.open_stream(chunk.data):
@@ -107,14 +107,14 @@ def _nothing(where: str, groups: int) -> DataError:
 
 
 def needed(source: CorpusSourceConfig) -> list[str]:
-    """The dotted fields a source is read for: text, id, and what its rules look at."""
+    """Return the dotted fields a source is read for: text, id, and what its rules need."""
     rules = source.filter
     optional = (source.id_field, rules.language_field, rules.licence_field, rules.stars_field)
     return list(dict.fromkeys([source.text_field, *(name for name in optional if name is not None)]))
 
 
 def _columns(schema: Any, source: CorpusSourceConfig, where: str) -> list[str]:
-    """The needed columns that exist; text and id must, and must be text (id: or whole numbers), E-RAW-06."""
+    """Return the needed columns that exist; text and id must exist and be text (id: or whole numbers), E-RAW-06."""
     from pyarrow import types
 
     columns = []
@@ -130,7 +130,9 @@ def _columns(schema: Any, source: CorpusSourceConfig, where: str) -> list[str]:
         if plain is not None and any(is_kind(plain) for is_kind in allowed):
             continue
         keys = excerpt(", ".join(schema.names[:10]))
-        what = f"no column '{name}' (its columns: {keys})" if kind is None else f"column '{name}' is {shown(kind)[:80]}"
+        what = (
+            f"no column '{name}' (its columns: {keys})" if kind is None else f"column '{name}' is {escape(kind)[:80]}"
+        )
         raise DataError(
             f"E-RAW-06 {where}: {what}; text is needed. Fix: set text_field or id_field to a column that holds text"
         )
@@ -138,7 +140,7 @@ def _columns(schema: Any, source: CorpusSourceConfig, where: str) -> list[str]:
 
 
 def _type(schema: Any, dotted: str) -> Any:
-    """Arrow type of a dotted column; None when there is none."""
+    """Return the Arrow type of a dotted column; None when there is none."""
     fields: Any = schema
     kind = None
     for key in dotted.split("."):
@@ -153,7 +155,7 @@ def _type(schema: Any, dotted: str) -> Any:
 def _batches(
     file: Any, columns: list[str], work: WorkConfig, start: dict[str, int], where: str
 ) -> Iterator[tuple[Any, dict[str, int]]]:
-    """(record batch, cursor after it) from a cursor on; raises DataError E-RAW-26 beyond the end."""
+    """Yield (record batch, cursor after it) from a cursor on; DataError E-RAW-26 beyond the end."""
     groups = file.metadata.num_row_groups
     row = start["row"]
     if start["group"] > groups or (start["group"] == groups and start["offset"]):
@@ -197,7 +199,7 @@ def _chunk(
 
 
 def _records(batch: Any) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
-    """Rows as Python objects; Arrow does not check UTF-8 before, so that one bad row spoils its batch."""
+    """Yield rows as Python objects; Arrow does not check UTF-8 before, so one bad row spoils its batch."""
     try:
         yield from batch.to_pylist()
         return

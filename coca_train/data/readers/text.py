@@ -14,11 +14,11 @@ from coca_train.data.readers.base import (
     Input,
     Reader,
     Reject,
+    escape,
     excerpt,
-    shown,
+    raise_unreadable,
     text_fault,
     too_long,
-    unreadable,
 )
 from coca_train.data.readers.files import Watched
 from coca_train.runtime.errors import DataError
@@ -41,17 +41,17 @@ class TextFiles(Reader):
     def chunks(
         self, input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None
     ) -> Iterator[Chunk]:
-        """Files of about work.chunk_bytes together. Raises as `readers.chunks` says."""
+        """Yield files of about work.chunk_bytes together. Raises as `readers.chunks` says."""
         start = cursor["file"] if cursor else 1
         if start > len(input.files) + 1:
             raise DataError(
-                f"E-RAW-26 {shown(input.path)}: has {len(input.files)} files, but the earlier run stopped at file "
+                f"E-RAW-26 {escape(input.path)}: has {len(input.files)} files, but the earlier run stopped at file "
                 f"{start}; those files are needed. Fix: bring them back, or start anew in another corpus.dir"
             )
         if not input.size:
             raise DataError(
-                f"E-RAW-03 {shown(input.path)}: holds no documents ({len(input.files)} files, all empty); at least one "
-                "is needed. Fix: check files= of the source"
+                f"E-RAW-03 {escape(input.path)}: holds no documents ({len(input.files)} files, all empty); at least "
+                "one is needed. Fix: check files= of the source"
             )
         position = sum(_size(path) for path in input.files[: start - 1])
         held: list[File] = []
@@ -67,7 +67,7 @@ class TextFiles(Reader):
     def documents(
         self, input_path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk
     ) -> Iterator[Document | Reject]:
-        """The text of every file, in order. Raises DataError E-RAW-02 unreadable, 19 changed since it was listed."""
+        """The text of every file, in order. Raises DataError E-RAW-02 raise_unreadable, 19 changed since it was listed."""
         for file in chunk.data:
             if file.size > work.max_line_bytes:
                 yield too_long(file.number, None, "a file", file.size, work, "")._replace(path=file.path)
@@ -77,7 +77,7 @@ class TextFiles(Reader):
                 with open(file.path, "rb") as opened:
                     data = opened.read(file.size + 1)
             except OSError as error:
-                unreadable(file.path, error)
+                raise_unreadable(file.path, error)
             watched.check()
             yield _document(file, data.removeprefix(BOM))
 
@@ -86,7 +86,7 @@ def _size(path: str) -> int:
     try:
         return os.stat(path).st_size
     except OSError as error:
-        unreadable(path, error)
+        raise_unreadable(path, error)
 
 
 def _document(file: File, data: bytes) -> Document | Reject:
