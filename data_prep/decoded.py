@@ -95,9 +95,9 @@ def window_text(
     n_documents = "1 document" if len(pieces) == 1 else f"{len(pieces)} documents"
     text = f"--- window {window} of {n_windows:,}, tokens {start:,} .. {stop - 1:,}, {n_documents}\n"
     room = max(FEWEST_CHARACTERS, characters // len(pieces))
-    for document, first, behind in pieces:
+    for document, first, end in pieces:
         begin = data.document_start(document)
-        part = f"its tokens {first - begin:,} .. {behind - begin - 1:,}"
+        part = f"its tokens {first - begin:,} .. {end - begin - 1:,}"
         text += f"  {OPEN}document {document}{describe_source(origins, document)}, {part}{CLOSE}\n"
-        text += lines(shortened(data.tokens(first, behind), tokenizer, room))
+        text += lines(shortened(data.tokens(first, end), tokenizer, room))
     return text

@@ -191,6 +191,6 @@ def _of_finished(config: PrepareConfig) -> PrepareConfig | None:
         settings = next(iter(made.values()))
         length = config.corpus.valid_characters or settings["valid_characters"]
         corpus = replace(config.corpus, valid_share=settings["valid_share"], valid_characters=length)
-    except (DataError, StopIteration, KeyError):  # what is wrong with it is told by who needs it
+    except (DataError, StopIteration, KeyError):  # reported by whoever needs the corpus
         return None
     return replace(config, corpus=corpus)

@@ -136,7 +136,7 @@ def _bucket(folder: Path, bucket: int) -> Path:
 
 
 def drop_blocks(folder: Path, first: int) -> None:
-    """Remove the files of blocks from `first` on: what a killed run left behind."""
+    """Remove the files of blocks from `first` on: what a killed run left."""
     for path in folder.glob("bucket_*/*.minhash.sig"):
         if int(path.name.split(".")[0]) >= first:
             path.unlink()

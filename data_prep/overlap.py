@@ -70,7 +70,8 @@ def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
 
 
 def ngrams_of_texts(texts: list[str], n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the n-grams of each text, none across two: uint64 (g,) numbers, and int64 (g,) the text of each, rising."""
+    """Return the n-grams of each text, none across two: uint64 (g,) numbers, and int64 (g,) the text of each,
+    rising."""
     hashes, counts = words(texts)
     text_of_word = np.repeat(np.arange(len(texts)), counts)
     whole = text_of_word[: max(0, len(hashes) - n + 1)] == text_of_word[n - 1 :]
@@ -138,7 +139,8 @@ class Overlap:
 
 
 def stretches(data: IndexedDataset, tokens: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, stop) of documents that begin within the same `tokens` tokens, from the first to the last document."""
+    """Yield (first, stop) of documents that begin within the same `tokens` tokens, from the first to the last
+    document."""
     first = 0
     for end in range(tokens, data.n_tokens + tokens, tokens):
         stop = data.n_documents if end >= data.n_tokens else data.document_at(end - 1) + 1
@@ -243,7 +245,7 @@ def overlaps(
 ) -> list[Overlap]:
     """Measure every source against every held-out set, then all sources together (source None), in the given orders.
 
-    scratch: folder for a file that the workers share; bar: told the tokens that are done. Raises DataError E-TOK-17
+    scratch: folder for a file that the workers share; bar: counts the tokens that are done. Raises DataError E-TOK-17
     when no held-out document has n words.
     """
     sets = [HeldOut(name, data, tokenizer, n) for name, data in held_out.items()]

@@ -1,4 +1,4 @@
-"""Parts: what is tokenized so far of one input, on disk, in pieces that a killed run goes on behind.
+"""Parts: what is tokenized so far of one input, on disk, in pieces after which a killed run resumes.
 
     parts/<source>/<input:05d>/lock                 held by the process that writes there
     parts/<source>/<input:05d>/<part:05d>.train.bin token ids back to back (little-endian; best_dtype of the vocabulary)
@@ -47,7 +47,7 @@ DOCS = np.dtype(
     ]
 )
 COUNTS = ("documents", "characters", "bytes")  # of what is kept; every other count is a rule's
-# What a source is read from, and what is only told about it, decides no byte of a part.
+# What a source is read from, and what is only said about it, decides no byte of a part.
 NOT_SETTINGS = ("files", "hub", "hub_files", "about", "licence", "group", "weight")
 
 
@@ -166,7 +166,7 @@ def _check(stem: Path, record: dict[str, Any], input: Input, identity: dict[str,
 
 def _refuse_settings(stem: Path, old: dict[str, Any], now: dict[str, Any]) -> None:
     changes = differences(old, now)
-    again = f"or remove {escape(stem.parent.parent)}, which begins this source anew"
+    again = f"or remove {escape(stem.parent.parent)}, which begins this source again"
     if len(changes) == 1 and old["tokenizer"] != now["tokenizer"]:
         raise DataError(
             f"E-TOK-11 {escape(stem)}: was made with the tokenizer {str(old['tokenizer'])[:16]}, now it is "
@@ -179,7 +179,7 @@ def _refuse_settings(stem: Path, old: dict[str, Any], now: dict[str, Any]) -> No
 
 
 def _refuse_input(stem: Path, old: dict[str, Any], now: dict[str, Any], input: Input) -> None:
-    again = f"or remove {escape(stem.parent.parent)}, which begins this source anew"
+    again = f"or remove {escape(stem.parent.parent)}, which begins this source again"
     if old.get("name") != now.get("name"):
         raise DataError(
             f"E-TOK-18 {escape(stem)}: was made of {repr(old.get('name'))[:80]}, now {escape(input.path)} is in "
@@ -198,12 +198,12 @@ def _refuse_input(stem: Path, old: dict[str, Any], now: dict[str, Any], input: I
 def damaged(stem: Path, what: str) -> DataError:
     return DataError(
         f"E-TOK-08 {escape(stem)}: {what}; the part is damaged. Fix: remove {escape(stem.parent)} and run the same "
-        "command again, which makes the parts of this input anew"
+        "command again, which makes the parts of this input again"
     )
 
 
 # Writing. Everything goes to `<part>.*.tmp`, is flushed to the disk and renamed, the .json last. What a killed run left
-# behind is swept when the input is opened again.
+# is swept when the input is opened again.
 
 BUFFER_BYTES = 1 << 20
 JUDGED_FROM = 1000  # documents read before the share of bad ones says something
@@ -280,7 +280,7 @@ class Part:
         sync_folder(self.stem.parent)
 
     def _finish_documents(self) -> dict[str, Any]:
-        """Copy the rows behind a header that says how many they are."""
+        """Copy the rows after a header that says how many they are."""
         documents = HashedFile(self._temporary("docs.npy"))
         with self._rows:
             self._rows.seek(0)

@@ -1,7 +1,7 @@
 """From a folder of texts to the data of a training: what `data.path` asks for.
 
-Where the data go is told by the folder and by what it holds, so they are found again, and those of a folder that has
-changed are others. The folder itself is only read.
+The folder and what it holds decide where the data go, so they are found again, and a folder that has changed gets other
+data. The folder itself is only read.
 """
 
 import hashlib
@@ -29,9 +29,9 @@ from data_prep.manifest import NAME as MANIFEST
 from data_prep.manifest import read as read_manifest
 from data_prep.messages import say
 
-FORMAT = 1  # of what decides the data beside the folder and the options
+FORMAT = 1  # of what decides the data besides the folder and the options
 SOURCE = "text"  # all files are one source: a document is as likely as any other of its length
-RECORD = "folder.json"  # what was read, beside the data
+RECORD = "folder.json"  # what was read, next to the data
 SHARE, SIZE = "data.valid_share", "data.vocab_size"
 # Options as messages of data_prep call them, and as a training does.
 WORDS = (

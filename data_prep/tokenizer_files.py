@@ -1,6 +1,6 @@
 """The tokenizer at tokenizer.path: trained with SentencePiece, or copied from an existing one.
 
-It is written whole or not at all and never overwritten, with a record of how it was made beside it. Of an existing
+It is written whole or not at all and never overwritten, with a record of how it was made next to it. Of an existing
 tokenizer one file is read, checked and copied. The other files of its folder say which tokens are special; they are
 copied into a folder of their own. No code is.
 """
@@ -125,7 +125,7 @@ def short_lines(texts: Iterable[str]) -> Iterator[str]:
 
 
 FORMAT = 1
-# Where text is read from and where the model goes decide nothing that could be told apart later.
+# Where text is read from and where the model goes decide nothing that can be distinguished later.
 NOT_SETTINGS = ("files", "hub", "about", "licence")
 TOKENIZER = ("model_type", "vocab_size", "sample_bytes", "character_coverage", "byte_fallback")
 SUFFIX = {"sentencepiece": ".model", "huggingface": ".json"}
@@ -242,7 +242,8 @@ def copy_companions(origin: Path, tokenizer: Tokenizer, into: Path) -> None:
 
 
 def find_tokenizer_file(origin: Path) -> Path:
-    """Return the tokenizer's file: `origin` itself, or the one in that folder. DataError E-TKN-01 when it holds none."""
+    """Return the tokenizer's file: `origin` itself, or the one in that folder. DataError E-TKN-01 when it holds
+    none."""
     if not origin.is_dir():
         return origin
     if (found := main_file(origin)) is not None:

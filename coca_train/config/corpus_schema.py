@@ -203,7 +203,7 @@ class RetrievalConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class PrepareConfig:
-    """Everything `python -m data_prep` can be told."""
+    """Everything that configures `python -m data_prep`."""
 
     corpus: CorpusConfig
     tokenizer: TokenizerConfig

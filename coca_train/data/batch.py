@@ -54,7 +54,7 @@ def collate(rows: Sequence[Row]) -> Batch:
         if row.starts:
             starts = np.array(row.starts)
             targets_BT[b, starts - 1] = IGNORE
-            # begins: at each start its own index, carried on by the running maximum to the tokens behind it; what is
+            # begins: at each start its own index, carried on by the running maximum to the tokens after it; what is
             # left when that is taken away counts from 0 in every document.
             begins = np.zeros(seq_len + 1, np.int64)
             begins[starts] = starts

@@ -294,7 +294,7 @@ def _complete(config: PrepareConfig) -> PrepareConfig:
 
 def _found(tokenizer: TokenizerConfig) -> TokenizerConfig:
     """A path to a .model that is not there is one to a .json where that is, or comes from import_from, so that no verb
-    has to be told which kind it is."""
+    has to know which kind it is."""
     path, origin = Path(tokenizer.path), tokenizer.import_from
     if path.suffix != ".model" or path.exists():
         return tokenizer

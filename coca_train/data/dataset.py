@@ -1,6 +1,6 @@
 """Megatron / GPT-NeoX `.bin/.idx` datasets (MMapIndexedDataset): reader, streaming writer, block sums.
 
-The format is described in coca_train.data.index. `<prefix>.sums`, where data_prep left it beside the `.bin`, holds
+The format is described in coca_train.data.index. `<prefix>.sums`, where data_prep wrote it next to the `.bin`, holds
 BLAKE2b-64 of each 4 MiB block of it, back to back.
 """
 
@@ -134,7 +134,7 @@ class IndexedDataset(Index):
         item = self.dtype.itemsize
         needed = self.n_tokens * item
         size = self._bin.size()
-        if size < needed:  # told with the first batch, not when the lost part is come to
+        if size < needed:  # reported with the first batch, not when the lost part is reached
             raise DataError(
                 f"E-TOK-16 {self.bin_path}: shrank from {needed} to {size} bytes while it was in use; data files must "
                 "not change during a run. Fix: restore the file and start the same command again"
@@ -193,7 +193,7 @@ class IndexedWriter:
                     with open(temporary_idx, "wb") as idx:
                         write_index(idx, self.dtype, self.n_documents, self._lengths)
                         flush_to_disk(idx)
-                    for end in (".idx", ".sums", ".origins.npy"):  # of what stood here before
+                    for end in (".idx", ".sums", ".origins.npy"):  # of an earlier dataset of this name
                         Path(f"{self.prefix}{end}").unlink(missing_ok=True)
                     os.rename(f"{self.prefix}.bin.tmp", f"{self.prefix}.bin")
                     os.rename(temporary_idx, f"{self.prefix}.idx")

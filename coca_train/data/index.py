@@ -145,7 +145,8 @@ class Index:
         self.n_documents = self._n_closed + n - self._last
 
     def _check_all(self) -> None:
-        """Check every entry of the index that was not checked yet, in chunks: O(1) memory for any number of documents."""
+        """Check every entry of the index that was not checked yet, in chunks: O(1) memory for any number of
+        documents."""
         for chunks, check in self._checks:
             for chunk in range(len(chunks)):
                 check(chunk * CHUNK)
@@ -227,7 +228,7 @@ class Index:
         more = np.arange(max(first, self._n_closed), stop) - self._n_closed + self._last
         sequences = np.concatenate((closed, more))
         starts = np.full(len(sequences), self.n_tokens)
-        inside = np.searchsorted(sequences, self.n_sequences)  # they never fall; those behind all sequences are empty
+        inside = np.searchsorted(sequences, self.n_sequences)  # they never fall; those after all sequences are empty
         if inside:
             low, high = int(sequences[0]), int(sequences[inside - 1])
             for chunk in range(low // CHUNK, high // CHUNK + 1):

@@ -160,7 +160,7 @@ def check_tokenizer(tokenizer: str, key: str, prefix: str) -> None:
     if made_with != (now := tokenizer_digest(tokenizer)["sha256"]):
         raise DataError(
             f"E-TOK-11 {key}: {prefix} was made with tokenizer {made_with[:16]}, data.tokenizer "
-            f"{tokenizer} is {now[:16]}; they must be the same. Fix: set data.tokenizer to the one beside "
+            f"{tokenizer} is {now[:16]}; they must be the same. Fix: set data.tokenizer to the one next to "
             "the data, or prepare the data again"
         )
     if end != (eod := Tokenizer(tokenizer).eod):

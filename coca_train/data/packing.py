@@ -30,7 +30,7 @@ class Upsampling(NamedTuple):
 class Span(NamedTuple):
     """Consecutive tokens of one document in a window.
 
-    at: where in the window, from 0. start, stop: token offsets in the .bin, stop behind the last.
+    at: where in the window, from 0. start, stop: token offsets in the .bin, stop after the last.
     """
 
     at: int
@@ -76,7 +76,8 @@ def inner_starts(spans: Sequence[Span]) -> list[int]:
 
 
 def checked_row(packing: Packing, window: int, vocab_size: int | None) -> Row:
-    """Return a window's tokens; DataError E-TOK-09 for an id beyond the model's vocabulary (vocab_size=None: no check)."""
+    """Return a window's tokens; DataError E-TOK-09 for an id beyond the model's vocabulary (vocab_size=None: no
+    check)."""
     row = packing.row(window)
     if vocab_size is None or not (bad := np.flatnonzero((row.ids < 0) | (row.ids >= vocab_size))).size:
         return row
@@ -164,9 +165,9 @@ class UpsampledStream:
             at = (start - self.dataset.n_tokens) % int(self._ends[-1])
             k = bisect_right(self._ends, at)
             document = int(self._long[k])
-            behind = self.dataset.document_start(document + 1)
-            first = behind - (int(self._ends[k]) - at)
-            last = min(behind, first + stop - start)
+            end = self.dataset.document_start(document + 1)
+            first = end - (int(self._ends[k]) - at)
+            last = min(end, first + stop - start)
             copies.append((document, first, last))
             start += last - first
         return copies

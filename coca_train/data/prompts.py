@@ -10,7 +10,7 @@ CONSONANTS, VOWELS, SYLLABLES = "bdfgklmnprstvz", "aeiou", 3
 
 Thing = TypeVar("Thing")
 
-# Nouns of everyday, in one or two tokens of a small tokenizer. None is part of another one, nor of what stands beside
+# Nouns of everyday, in one or two tokens of a small tokenizer. None is part of another one, nor of what surrounds
 # them in prompts (ruler.NOUNS, the passkey's filler), because an answer is looked through for the word alone.
 _NOUNS = """
     acorn album angle ankle apple apron arch attic aunt autumn axe baby bag baker balloon band bank barn basin basket
@@ -95,7 +95,7 @@ class Wording:
         return self.between.join([FILLER] * n).split("\n") if n or self.between != "\n" else []
 
 
-# CoCA paper B.1, listing 1: every filler on a line, keys of five digits, and nothing behind the question.
+# CoCA paper B.1, listing 1: every filler on a line, keys of five digits, and nothing after the question.
 COCA = Wording(name_of_key="passkey", question="What is the passkey?", between="\n", lowest=10_000, highest=99_999)
 # YaRN's authors (eval/passkey.py, after arXiv 2305.16300): fillers are one line, which is empty where there are none,
 # and the answer is begun. They cut the fillers at any character, here they are whole.

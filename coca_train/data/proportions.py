@@ -91,7 +91,7 @@ class Proportions:
         """Return `locate` of samples first .. first + n - 1: their sources, and their numbers within them."""
         sources, numbers = [0] * n, [0] * n
         # Down the tree with all samples at once: each node parts its samples in one pass, where `locate` of every
-        # sample would walk the tree anew.
+        # sample would walk the tree again.
         todo = [(self.tree.root, first, list(range(n)))]  # node, its number of the first sample, samples that reach it
         while todo:
             at, first, samples = todo.pop()

@@ -1,4 +1,4 @@
-"""What the files beside a dataset say of its origin: manifest.json, and the raw file and line of each document."""
+"""What the files next to a dataset say of its origin: manifest.json, and the raw file and line of each document."""
 
 import os
 import tokenize
@@ -38,7 +38,7 @@ def read_manifest(prefix: Path | str) -> dict[str, Any] | None:
 
 def _damaged(path: Path, what: str) -> DataError:
     return DataError(
-        f"E-TOK-08 {path}: {what}; what the data beside it are made of is not known. Fix: copy it again, or remove it "
+        f"E-TOK-08 {path}: {what}; the origin of the data in its folder is not known. Fix: copy it again, or remove it "
         "where it is not of these data"
     )
 
@@ -70,7 +70,7 @@ class Origin(NamedTuple):
     """A document before it was tokenized.
 
     input: the raw file, folder or shard, as the manifest names it. line: from 1. unit: what `line` counts, with what
-    stands around it: ":" lines of a file, FILE files of a folder, ", row " rows of a shard. n_files: of the folder.
+    surrounds it: ":" lines of a file, FILE files of a folder, ", row " rows of a shard. n_files: of the folder.
     """
 
     input: str
@@ -86,7 +86,7 @@ class Passage(NamedTuple):
     """Consecutive tokens of one document in a sample.
 
     at: where in the sample, from 0. token_start, token_stop: offsets in the .bin, as are document_start, where the
-    document begins, and document_stop, behind its last token. origin: None when the dataset keeps none.
+    document begins, and document_stop, after its last token. origin: None when the dataset keeps none.
     """
 
     at: int
@@ -138,7 +138,7 @@ class NpyRows:
 
 
 class Origins:
-    """`<prefix>.origins.npy`: for each document its input and line; the manifest beside it names the inputs.
+    """`<prefix>.origins.npy`: for each document its input and line; the manifest in its folder names the inputs.
 
     A dataset need not have one. Raises DataError E-TOK-22 when it is not of this dataset, E-TOK-08 when the manifest is
     damaged.

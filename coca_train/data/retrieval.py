@@ -2,19 +2,19 @@
 
 A kind makes one text of a size, from 1 on:
 
-* `echoes`: size common words on a line; after the first four, either a word drawn anew (two times of five), or two to
-  eight words in a row that stood anywhere before. Such a row is foretold by nothing but where its words stood: a line
-  that comes again as a whole could be copied by counting words, and small models do that instead.
+* `echoes`: size common words on a line; after the first four, either a new word (two times of five), or two to eight
+  words in a row from anywhere before. Nothing but their earlier place predicts such a row: a line that comes again as a
+  whole could be copied by counting words, and small models do that instead.
 * `echoes_apart`: the same with a sign or a word between the words, everywhere the same in a text.
 * `recall`: the key-value recall of `+eval=recall`, in made-up words: size lines, of which 1 to size - 1, each number as
   likely, are pairs, and the rest questions with their answers, each about any of the pairs. (Of size 1: one of each.)
 * `recall_common`: the same in common words, which small models learn sooner.
-* `passkey`: the CoCA paper's prompt with size - 1 fillers, of which any number stands before the key, and "The passkey
+* `passkey`: the CoCA paper's prompt with size - 1 fillers, any number of them before the key, and "The passkey
   is 12345." on a line of its own.
 * RULER's tasks by their names, in their own filler, with size - 1 units more than the fewest; the answer is all that is
-  expected, as it stands in the prompt from left to right.
+  expected, in the order of the prompt.
 
-The words are those of the prompts that evaluations ask; keys, values, names and places are drawn anew.
+The words are those of the prompts that evaluations ask; keys, values, names and places are drawn for each text.
 """
 
 import random
@@ -25,7 +25,7 @@ from coca_train.data.prompts import COCA, EVERYDAY, FORMS, Form, common, differe
 from coca_train.data.ruler import NOISE, TASKS, Task
 
 AT_FIRST, NEW = 4, 0.4  # of echoes: words before the first one, and the share of draws that are new words
-JOINTS = (", ", ": ", " is ", "\n", '": "', '", "', '",\n"')  # what stands between the words of echoes_apart
+JOINTS = (", ", ": ", " is ", "\n", '": "', '", "', '",\n"')  # between the words of echoes_apart
 
 Kind = Callable[[int, random.Random], str]
 

@@ -90,7 +90,7 @@ def needles(
     """Numbers or words of named things, hidden in text (RULER, section 3: NIAH); the haystack's unit is a sentence.
 
     A needle is the line "The special number of KEY is VALUE."; KEY an adjective and a noun, VALUE of seven digits or,
-    with kind=word, a common noun; both drawn anew for each case, all different. There are n_keys keys with n_values
+    with kind=word, a common noun; both drawn for each case, all different. There are n_keys keys with n_values
     values each; the values of the first n_asked keys are asked for, and expected.
     """
     pairs = draw.sample([f"{adjective} {noun}" for adjective in ADJECTIVES for noun in NOUNS], n_keys)

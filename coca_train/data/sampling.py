@@ -98,7 +98,8 @@ def permute_all(permutations: Sequence[Permutation], which: np.ndarray, places: 
 
 
 def _add(x: np.ndarray, y: np.ndarray, modulus: np.ndarray) -> np.ndarray:
-    """Return (x + y) % modulus of uint64 below the modulus, without the slow division: below it, x + y - modulus wraps."""
+    """Return (x + y) % modulus of uint64 below the modulus, without the slow division: below it, x + y - modulus
+    wraps."""
     return np.minimum(x + y, x + y - modulus)
 
 
@@ -250,7 +251,8 @@ class Streams:
                 )
 
     def _stretch(self, row: int) -> tuple[int, int, int]:
-        """Return (source, first window, windows) of a row's stretch; the stretches of a source differ by one at most."""
+        """Return (source, first window, windows) of a row's stretch; the stretches of a source differ by one at
+        most."""
         j = bisect_right(self._ends, row)
         n_windows, n_rows = self._sources[j].n_windows, self._rows[j]
         # Borders at multiples of n_windows / n_rows, rounded down: they differ by one window at most and need no table.
@@ -259,7 +261,8 @@ class Streams:
         return j, first, (at + 1) * n_windows // n_rows - first
 
     def place(self, i: int) -> SamplePlace:
-        """Return the place of sample i. DataError E-MIX-01 beyond the end of a row whose source has on_exhausted=stop."""
+        """Return the place of sample i. DataError E-MIX-01 beyond the end of a row whose source has
+        on_exhausted=stop."""
         step, row = divmod(i, self._global_batch_size)
         j, first, length = self._stretch(row)
         epoch, at = divmod(step, length)

@@ -167,10 +167,10 @@ def _settle(path: Path, role: str, said: list[Statement], own: int | None, chat:
 
 
 def _contradiction(path: Path, role: str, said: list[Statement], own: int | None = None) -> DataError:
-    told = "; ".join(map(str, said)) + (f"; the tokenizer itself has {own}" if own is not None else "")
+    statements = "; ".join(map(str, said)) + (f"; the tokenizer itself has {own}" if own is not None else "")
     example = said[0].ids[0]
     return DataError(
-        f"E-TKN-14 {path}: its folder does not say which token is the {MEANING[role]}: {told}; one is needed. "
+        f"E-TKN-14 {path}: its folder does not say which token is the {MEANING[role]}: {statements}; one is needed. "
         f"Fix: say which: {role}={example} for `import`, tokenizer.{role}={example} for data_prep; or correct the file"
     )
 

@@ -48,7 +48,7 @@ def word_pattern(pieces: Collection[str]) -> re.Pattern[str] | None:
 
 
 class WordCache(dict[str, bytes]):
-    """word -> its ids; encodes what is not there yet. Begun anew when full, so memory stays bounded.
+    """word -> its ids; encodes what is not there yet. Emptied when full, so memory stays bounded.
 
     Gives the ids of the whole text where pieces are found by merges (BPE), which depend on nothing outside of the
     word. Unigram adds up rounded scores from the beginning of a text, so there some ids would differ.
@@ -118,7 +118,8 @@ class SentencePiece:
 
     @cached_property
     def words(self) -> WordCache | None:
-        """The cache, where it gives the ids of the whole text: merges, each character known or bytes, nothing changed."""
+        """The cache, where it gives the ids of the whole text: merges, each character known or bytes, nothing
+        changed."""
         if not (self.facts.algorithm == BPE and self.facts.byte_fallback and self.facts.changes_nothing):
             return None
         model = self._model

@@ -5,7 +5,7 @@ Nothing is downloaded and nothing is imported, sources are only parsed:
     code   the .py files of the standard library, one document each (no tests, no tables)
     text   their docstrings, one document a source file, and pydoc's topics (the language reference)
 
-Only MODULES are read, so that the text depends on the version of Python alone: not on what is installed beside it, nor
+Only MODULES are read, so that the text depends on the version of Python alone: not on other packages, nor
 on what a distribution packages separately.
 """
 

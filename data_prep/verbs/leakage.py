@@ -40,7 +40,7 @@ def run(config: PrepareConfig) -> int:
     held_out |= open_evaluation_sets(config.leakage.against, corpus.tokenizer, set(held_out))
     for what, sets, fix in (
         ("trained on", trained, "give the corpus a source with another hold_out than all"),
-        ("held out", held_out, "set leakage.against=[<prefix>], or make it anew with corpus.valid_share"),
+        ("held out", held_out, "set leakage.against=[<prefix>], or make it again with corpus.valid_share"),
     ):
         if not sets:
             raise DataError(f"E-TOK-24 {corpus.folder}: nothing is {what}; both are needed to compare them. Fix: {fix}")

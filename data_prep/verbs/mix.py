@@ -168,7 +168,8 @@ def apportion(sizes: list[Fraction], units: int) -> list[int]:
 
 
 def _held_out(corpus: CorpusConfig, datasets: set[str]) -> dict[str, str]:
-    """Return for each trained source the dataset it is validated on: its held-out documents, else its evaluation set."""
+    """Return for each trained source the dataset it is validated on: its held-out documents, else its evaluation
+    set."""
     dataset_of = {}
     for name, source in corpus.sources.items():
         if source.hold_out == "all":

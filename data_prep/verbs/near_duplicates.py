@@ -65,7 +65,7 @@ def run(config: PrepareConfig) -> None:
     target = Path(config.corpus.dir) / "near_duplicates"
     folder = target / ".work"
     for source in config.corpus.sources.values():
-        Rules(source.filter)  # what is missing is told before hours of reading
+        Rules(source.filter)  # what is missing is reported before hours of reading
     minhash.Signer(config.near_duplicates, folder)
     config = fit_valid_share(config)
     with storage(str(folder)):
@@ -79,7 +79,7 @@ def run(config: PrepareConfig) -> None:
         shutil.rmtree(folder)
     print(_table(config, counts, state.rejected, example, inputs))
     if (Path(config.corpus.dir) / "manifest.json").exists():
-        note = "the corpus is merged already: this list counts when it is tokenized anew, into another corpus.dir"
+        note = "the corpus is merged already: this list counts when it is tokenized again, into another corpus.dir"
         print(f"note: {note}", file=sys.stderr)
 
 

@@ -144,17 +144,17 @@ def lengths_picture(path: Path, by_dataset: Mapping[tuple[str, str], Lengths], n
 
 def _long_shares(axes: Any, middles: Sequence[float], lengths: Sequence[Lengths]) -> None:
     """Write to the right of each row the share of its tokens in documents of at least so many tokens."""
-    beside = axes.twinx()
+    right = axes.twinx()
     rows = [[percent(one.at_least(mark)[1] / max(1, one.n_tokens)) for mark in MARKS] for one in lengths]
     rows.append([f"≥ {mark // 1024}k" for mark in MARKS])
     texts = ["".join(f"{cell:>10}" for cell in row) for row in rows]
-    beside.set_yticks([*middles, middles[0] + 0.75], [*texts[:-1], f"{'tokens in documents of':>28}\n{texts[-1]}"])
-    beside.set_ylim(-0.05, len(middles) + 0.05)
-    beside.tick_params(length=0)
-    for label in beside.get_yticklabels():
+    right.set_yticks([*middles, middles[0] + 0.75], [*texts[:-1], f"{'tokens in documents of':>28}\n{texts[-1]}"])
+    right.set_ylim(-0.05, len(middles) + 0.05)
+    right.tick_params(length=0)
+    for label in right.get_yticklabels():
         label.set_family("monospace")
         label.set_fontsize(9.5)
-    for spine in beside.spines.values():
+    for spine in right.spines.values():
         spine.set_visible(False)
 
 

@@ -181,7 +181,8 @@ def tokenize(config: PrepareConfig, every: list[Input]) -> None:
 def _tasks(
     config: PrepareConfig, tokenizer: Tokenizer, mine: list[Input], progress: "Progress", opened: set[InputParts]
 ) -> Iterator[tuple[Ticket, Task]]:
-    """Yield every chunk that is not in a finished part. An input is opened when the one before it is read to its end."""
+    """Yield every chunk that is not in a finished part. An input is opened when the one before it is read to its
+    end."""
     settings_of = {name: settings(config, name, tokenizer) for name in config.corpus.sources}
     for input in mine:
         source = config.corpus.sources[input.source]

@@ -26,8 +26,10 @@ WORDS = ["".join(LETTERS.choices("etaoinshrdlucmfwypvbgk", k=LETTERS.randint(2, 
 def prose(seed: int, characters: int) -> str:
     draw = random.Random(seed)
     words: list[str] = []
-    while sum(map(len, words)) + len(words) < characters:
+    size = 0
+    while size < characters:
         words.append(draw.choice(WORDS) + draw.choice(["", "s", "ed", "er", ".\n", ".\n\n"]))
+        size += len(words[-1]) + 1
     return " ".join(words)[:characters]
 
 

@@ -183,7 +183,8 @@ def kind_of(value: Any) -> str:
 
 
 def document(line: int, byte: int | None, record: dict[str, Any], source: CorpusSourceConfig) -> Document | Reject:
-    """Return text and id of a record, or a Reject: E-RAW-06 (missing, null, not text), 11 (lone surrogate), 12 (NUL)."""
+    """Return text and id of a record, or a Reject: E-RAW-06 (missing, null, not text), 11 (lone surrogate), 12
+    (NUL)."""
     name = source.text_field
     try:
         text = field(record, name)

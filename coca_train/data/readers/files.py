@@ -67,7 +67,7 @@ class Watched:
         what = "was removed" if now is None else f"changed (now {now[0]} bytes)"
         raise DataError(
             f"E-RAW-19 {escape(self.path)}: {what} after it {when}; a file that stays as it is, is needed. "
-            "Fix: wait until it is written, then start anew"
+            "Fix: wait until it is written, then start again"
         )
 
 
@@ -91,7 +91,8 @@ def compression(path: str) -> str | None:
 
 
 def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
-    """Return an input for each file, or one for all files of a text source. Raises DataError as `readers.inputs` says."""
+    """Return an input for each file, or one for all files of a text source. Raises DataError as `readers.inputs`
+    says."""
     paths = sorted(path for pattern in source.files for path in _matching(pattern, source.kind))
     if not paths:
         raise _nothing(name, "files is empty", "at least one path")
@@ -266,7 +267,7 @@ def listing(folder: str, option: str) -> Listing:
             parent = escape(os.path.dirname(folder) or ".")
             raise DataError(
                 f"E-RAW-02 {where}: is a file; the folder that holds the texts is needed. Fix: {option}={parent} reads "
-                "everything that lies beside it; else put the file into a folder of its own"
+                "every text in that folder; else put the file into a folder of its own"
             )
     except FileNotFoundError:
         raise DataError(

@@ -133,7 +133,7 @@ def _records(data: Any, input: Input, row: int) -> Iterator[dict[str, Any]]:
             if next(records, None) is None:
                 raise DataError(
                     f"E-RAW-26 {escape(input.path)}: has no record {row - 1}, where the earlier run stopped; the data "
-                    "set it read is needed. Fix: start anew in another corpus.dir"
+                    "set it read is needed. Fix: start again in another corpus.dir"
                 )
         for record in records:
             yield record

@@ -245,8 +245,8 @@ class JsonLines(Reader):
         watched.check()
         if not after["found"]:
             raise DataError(
-                f"E-RAW-03 {escape(input.path)}: holds no documents ({after['byte']} bytes, all blank); at least one is "
-                "needed. Fix: remove the file from the source"
+                f"E-RAW-03 {escape(input.path)}: holds no documents ({after['byte']} bytes, all blank); at least one "
+                "is needed. Fix: remove the file from the source"
             )
 
     def documents(
@@ -288,7 +288,7 @@ def _go_to(byte: int, buffer: Buffer, seekable: BinaryIO | None, input: Input) -
 def _beyond(input: Input, what: str) -> DataError:
     return DataError(
         f"E-RAW-26 {escape(input.path)}: {what}, where the earlier run stopped; the file it read is needed. "
-        "Fix: bring that file back, or start anew in another corpus.dir"
+        "Fix: bring that file back, or start again in another corpus.dir"
     )
 
 

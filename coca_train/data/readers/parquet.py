@@ -182,7 +182,7 @@ def _batches(
 def _beyond(where: str, what: str, start: dict[str, int]) -> DataError:
     return DataError(
         f"E-RAW-26 {where}: has {what}, but the earlier run stopped at row {start['row']} (row group {start['group']}, "
-        f"offset {start['offset']}); the file it read is needed. Fix: bring that file back, or start anew in another "
+        f"offset {start['offset']}); the file it read is needed. Fix: bring that file back, or start again in another "
         "corpus.dir"
     )
 

@@ -46,7 +46,7 @@ class TextFiles(Reader):
         if start > len(input.files) + 1:
             raise DataError(
                 f"E-RAW-26 {escape(input.path)}: has {len(input.files)} files, but the earlier run stopped at file "
-                f"{start}; those files are needed. Fix: bring them back, or start anew in another corpus.dir"
+                f"{start}; those files are needed. Fix: bring them back, or start again in another corpus.dir"
             )
         if not input.size:
             raise DataError(
@@ -67,7 +67,8 @@ class TextFiles(Reader):
     def documents(
         self, input_path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk
     ) -> Iterator[Document | Reject]:
-        """The text of every file, in order. Raises DataError E-RAW-02 raise_unreadable, 19 changed since it was listed."""
+        """The text of every file, in order. Raises DataError E-RAW-02 unreadable, 19 changed since it was
+        listed."""
         for file in chunk.data:
             if file.size > work.max_line_bytes:
                 yield too_long(file.number, None, "a file", file.size, work, "")._replace(path=file.path)
