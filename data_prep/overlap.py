@@ -24,6 +24,7 @@ from data_prep.workers import map_ordered
 BASE = np.uint64(0x9E3779B97F4A7C55)  # odd, so that no power of it vanishes modulo 2^64
 STEP = np.uint64(0xD6E8FEB86659FD93)
 PIECE = 1 << 18  # tokens decoded at a time, of one document
+TOGETHER = PIECE  # tokens decoded at a time, of several documents
 
 
 @cache
@@ -152,16 +153,16 @@ def stretches(data: IndexedDataset, tokens: int) -> Iterator[tuple[int, int]]:
 def document_ngrams(
     data: IndexedDataset, first: int, stop: int, tokenizer: Tokenizer, n: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (n-grams, document of each) of documents first .. stop - 1, decoded about PIECE tokens at a time."""
+    """Yield (n-grams, document of each) of documents first .. stop - 1, decoded about TOGETHER tokens at a time."""
     texts: list[str] = []
     held = 0
     for document in range(first, stop):
         ids = data.document(document)
-        if texts and held + len(ids) > PIECE:
+        if texts and held + len(ids) > TOGETHER:
             numbers, text = ngrams_of_texts(texts, n)
             yield numbers, text + (document - len(texts))
             texts, held = [], 0
-        if len(ids) > PIECE:
+        if len(ids) > TOGETHER:
             numbers = ngrams_of_tokens(ids, tokenizer, n)
             yield numbers, np.full(len(numbers), document)
         else:

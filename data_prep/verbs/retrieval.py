@@ -1,4 +1,4 @@
-"""python -m data_prep retrieval: prompts with their answers (coca_train/data/prompts/answered.py), to train on.
+"""python -m data_prep retrieval: prompts with their answers (coca_train/data/retrieval.py), to train on.
 
 Small models learn to look back late, and from running text hardly at all: these texts hold little else. A set
 (`retrieval.sets`) is a file of documents of some kinds, each kind as likely, in sizes of 1 to the kind's largest, each

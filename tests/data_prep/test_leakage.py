@@ -116,7 +116,7 @@ def test_documents_in_batches(
     bounds = data.document_bounds()
     assert all(bounds[stop - 1] // size == bounds[first] // size for first, stop in batches)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlap, "PIECE", piece)  # how much goes together; pieces of one document stay whole
+        patch.setattr(overlap, "TOGETHER", piece)  # how much goes together; pieces of one document stay whole
         parts = [part for pair in batches for part in document_ngrams(data, *pair, t, n)]
     expected = ngrams_of_texts(texts, n)
     for k in (0, 1):
@@ -192,7 +192,7 @@ def test_against_sets_of_tuples(
     assume(any(plain_ngrams(text, n) for text in a_valid + c_valid))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(overlap, "STRETCH", 40)
-        patch.setattr(overlap, "PIECE", 25)
+        patch.setattr(overlap, "TOGETHER", 25)
         patch.setattr(overlap, "WORST", 3)
         patch.setattr(overlap, "SIEVE_BITS", 1)  # nearly nothing is sieved out: the search must tell
         results = measured(tmp_path_factory.mktemp("sets"), model, {"a": a, "b": b} | held_out, n, max_share)

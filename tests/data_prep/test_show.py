@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from coca_train.checkpoint.record import open_record
+from coca_train.commands import main
 from coca_train.commands._training_step import row_text
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
@@ -18,7 +19,6 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.schedule import resolve
 from coca_train.settings import load
 from coca_train.training.loop import batch_digest
-from data_prep.__main__ import main
 from tests.data_prep.support_corpus import Made, make
 
 T, ROWS = 32, 4
