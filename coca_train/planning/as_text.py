@@ -12,7 +12,7 @@ from coca_train.planning.memory import GpuMemory
 from coca_train.planning.outline import Outline, outline
 from coca_train.planning.rates import ON_PAGE, rates_of
 from coca_train.planning.roofline_page import page
-from coca_train.positions.layers import describe_origin
+from coca_train.positions.layers import in_words
 from coca_train.runtime import printing
 from coca_train.runtime.printing import percent, short
 from coca_train.schedule import Stage
@@ -95,7 +95,7 @@ def _stage(cost: Cost, cluster: Cluster) -> str:
         f"stage {cost.stage.name}",
         f"  trains    {share(outline)} of the parameters: {outline.n_trained:,} of {outline.n_parameters:,}",
         *([] if cost.stage.lora is None else [f"  LoRA      {lora(cost.stage)}"]),
-        *([f"  layers    {describe_origin(config.layers, config.model.n_layers)}"] if config.layers.pattern else []),
+        *([f"  layers    {in_words(config.layers, config.model.n_layers)}"] if config.layers.pattern else []),
         f"  tokens    {short(cost.n_tokens)}: {cost.stage.max_steps:,} steps of "
         f"{train.global_batch_size:,} x {train.seq_len:,}",
         f"  FLOPs     a token: {short(per_token.forward)} forward + {short(per_token.backward)} backward; "

@@ -65,7 +65,7 @@ class States:
     afterwards: int = 0
 
     @property
-    def tokens_until_repeated(self) -> int:
+    def lasting(self) -> int:
         """There from the start to the end of a run."""
         return self.weights + self.masters + self.moments
 

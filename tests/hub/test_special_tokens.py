@@ -141,19 +141,19 @@ def statements(folder):
     return said, generation, texts
 
 
-def test_a_folder_says_the_same_after_import_and_export(chat, import_tokenizer, send, capsys):
-    run = import_tokenizer(chat)
+def test_a_folder_says_the_same_after_import_and_export(chat, bring, send, capsys):
+    run = bring(chat)
     out = capsys.readouterr().err
     for word in ("end of document 258", "generation stops at [258, 256, 260] (config.json)", "a chat template"):
         assert word in out
     assert statements(send(run)) == statements(chat)
-    again = import_tokenizer(send(run, "first"), "again")
+    again = bring(send(run, "first"), "again")
     assert statements(send(again, "second")) == statements(chat)
 
 
 @pytest.mark.parametrize("form", ["native", "own"])
-def test_and_in_either_form(form, chat, import_tokenizer, send):
-    assert statements(send(import_tokenizer(chat), form=form)) == statements(chat)
+def test_and_in_either_form(form, chat, bring, send):
+    assert statements(send(bring(chat), form=form)) == statements(chat)
 
 
 @pytest.mark.slow
@@ -165,8 +165,8 @@ def test_a_training_between_import_and_export_keeps_it(chat, tmp_path, send):
     assert statements(send(tmp_path / "runs" / "r")) == statements(chat)
 
 
-def test_an_option_says_it_for_the_folder(chat, import_tokenizer, send):
-    run = import_tokenizer(chat, eod="</s>", pad=256)
+def test_an_option_says_it_for_the_folder(chat, bring, send):
+    run = bring(chat, eod="</s>", pad=256)
     assert Tokenizer(run / "tokenizer.json").eod == 260
     said = statements(send(run))[0]
     assert (said["eos_token_id"], said["bos_token_id"], said["pad_token_id"]) == (260, 257, 256)
