@@ -31,14 +31,14 @@ from sentencepiece import SentencePieceProcessor
 
 from benchmarks.cases import Setup
 from benchmarks.measure import MIB, ROOT, machine, median_ratio, say
+from coca_train.data.corpus_config import load
 from coca_train.data.dataset import IndexedWriter, best_dtype
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown
-from data_prep.installation import installation
-from data_prep.settings import load
-from data_prep.tokenizing.pool import cores
 from data_prep.verbs import tokenize as verb
+from data_prep.verbs.embedded import installation
+from data_prep.workers import cores
 
 OURS, LIBRARY, LINES, ONE = "ours", "library, batch", "line by line", "line by line, 1 process"
 LINES_AT_A_TIME = 25  # as GPT-NeoX's preprocess_data.py

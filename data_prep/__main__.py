@@ -14,7 +14,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(argv: list[str]) -> int | None:
-    from data_prep.words import answer  # seconds, in which a signal is answered already
+    from data_prep.command_line import answer  # seconds, in which a signal is answered already
 
     return answer(argv)
 

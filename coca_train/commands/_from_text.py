@@ -18,7 +18,7 @@ from coca_train.runtime import dist, outside
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.trees import leaves, lookup, section
 from coca_train.settings import TOKENIZERS
-from data_prep.own_text import OwnText, is_finished, made_vocabulary, newest, sources
+from data_prep.text_folder import TextFolder, finished_vocab_size, is_finished, newest, sources
 
 ROOT = "${oc.env:COCA_TRAIN_DATA,data}"
 OPTIONS = ("text_field", "vocab_size", "valid_share", "on_error")
@@ -39,12 +39,12 @@ def derive_data(a: Assembled, typed: Callable[[], dict[str, Any]]) -> None:
     before = _began_with(run_dir, path, data)
     tokenizer = _given_tokenizer(a, values, before)
     said = {option: data[option] for option in OPTIONS}
-    text = OwnText(path=path, tokenizer=None if tokenizer is None else _digest(tokenizer), **said)
+    text = TextFolder(path=path, tokenizer=None if tokenizer is None else _digest(tokenizer), **said)
     chosen = {word.partition("=")[0].lstrip("+") for word in a.overrides}
     brought: dict[str, Any] = {"prepare": "none", "sources": sources()}
     given = Path(str(data["dir"])) if "data.dir" in chosen else None
     if given is not None and is_finished(given):  # made before, perhaps of a folder that is not on this machine
-        brought |= {"dir": str(given), "vocab_size": made_vocabulary(given)}
+        brought |= {"dir": str(given), "vocab_size": finished_vocab_size(given)}
     else:
         try:
             brought |= {"dir": f"{ROOT}/{text.folder}/{text.key}", "vocab_size": text.fitting_vocabulary}
@@ -99,7 +99,7 @@ def _began_with(run_dir: Path, path: str, data: dict[str, Any]) -> dict[str, Any
         return None  # what is wrong with the record is told where it is needed
 
 
-def _as_begun(text: OwnText, before: dict[str, Any] | None) -> dict[str, Any] | None:
+def _as_begun(text: TextFolder, before: dict[str, Any] | None) -> dict[str, Any] | None:
     """The data that the run began with, where others would be made of the folder now; what has changed is said."""
     folder = _resolved(f"{ROOT}/{text.folder}")
     now = folder / text.key

@@ -47,8 +47,9 @@ def _sweep(arguments: Arguments) -> int:
 def _train(loaded: Loaded, arguments: Arguments) -> None:
     with explained("importing torch"):
         from coca_train.training.run import train
+        from data_prep import make_data
 
-    train(loaded, arguments.config_dirs)
+    train(loaded, arguments.config_dirs, make_data)
 
 
 VERB = Verb(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.runtime import IGNORE
 
 
@@ -36,7 +36,7 @@ class Batch:
 
 
 def collate(rows: Sequence[Row]) -> Batch:
-    """Rows to a Batch; all say where documents begin, or none does.
+    """Make a Batch of rows; either all rows say where documents begin, or none does.
 
     Where they do not: positions 0 .. T-1. Where they do: positions restart at 0 and the document number (within the
     row, from 0) rises at each start, and the target that would be the first token of the next document is not scored.
@@ -53,7 +53,7 @@ def collate(rows: Sequence[Row]) -> Batch:
         if row.starts:
             starts = np.array(row.starts)
             targets_BT[b, starts - 1] = IGNORE
-            # begins: at each start its own index, carried on by the running maximum to the tokens behind it; what is
+            # begins: at each start its own index, carried on by the running maximum to the tokens after it; what is
             # left when that is taken away counts from 0 in every document.
             begins = np.zeros(seq_len + 1, np.int64)
             begins[starts] = starts
@@ -69,11 +69,12 @@ def collate(rows: Sequence[Row]) -> Batch:
 
 
 def digest_of(batch: Batch) -> int:
-    """Fingerprint of the inputs: a sum over the rows, so that parts of a global batch add up to its own."""
+    """Return a fingerprint of the inputs: a sum over the rows, so that the digests of the parts of a global batch add
+    up."""
     rows = (hashlib.sha256(row.numpy().tobytes()).digest()[:8] for row in batch.tokens_BT.cpu())
     return sum(int.from_bytes(row, "little") for row in rows)
 
 
-def joined(digests: Iterable[int]) -> str:
-    """The fingerprint of a global batch, from those of its parts, as metrics.jsonl has it."""
+def combine_digests(digests: Iterable[int]) -> str:
+    """Return the fingerprint of a global batch from those of its parts, as metrics.jsonl records it."""
     return f"{sum(digests) % 2**64:016x}"

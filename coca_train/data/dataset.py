@@ -1,6 +1,6 @@
 """Megatron / GPT-NeoX `.bin/.idx` datasets (MMapIndexedDataset): reader, streaming writer, block sums.
 
-The format is described in coca_train.data.index. `<prefix>.sums`, where data_prep left it beside the `.bin`, holds
+The format is described in coca_train.data.index. `<prefix>.sums`, where data_prep wrote it next to the `.bin`, holds
 BLAKE2b-64 of each 4 MiB block of it, back to back.
 """
 
@@ -25,7 +25,7 @@ CHUNK = 1 << 18  # entries written at a time
 
 
 def block_sum(block: bytes | bytearray) -> bytes:
-    """What `.sums` holds of one block."""
+    """Return the checksum of one block, as `.sums` holds it."""
     return hashlib.blake2b(block, digest_size=SUM_BYTES).digest()
 
 
@@ -50,7 +50,7 @@ class BlockSums:
 
     @classmethod
     def of(cls, bin_path: str) -> "BlockSums | None":
-        """The sums beside a .bin; None when there are none (data of another tool)."""
+        """Open the sums of a .bin; None when there are none (data of another tool)."""
         path, n_blocks = sums_path(bin_path), -(-os.path.getsize(bin_path) // BLOCK_BYTES)
         try:
             return cls(bin_path, outside.read_bytes(path, SUM_BYTES * n_blocks + outside.CHUNK))
@@ -78,12 +78,12 @@ class BlockSums:
 
 
 def sums_path(bin_path: str) -> str:
-    """<prefix>.bin -> <prefix>.sums."""
+    """Return the path of the sums of a .bin."""
     return bin_path.removesuffix(".bin") + ".sums"
 
 
 def write_sums(prefix: str | Path) -> None:
-    """Leave the sums of a finished .bin beside it."""
+    """Write the sums of a finished .bin next to it."""
     with open(f"{prefix}.bin", "rb") as data, open(sums_path(f"{prefix}.bin"), "wb") as sums:
         while block := data.read(BLOCK_BYTES):
             sums.write(block_sum(block))
@@ -91,7 +91,7 @@ def write_sums(prefix: str | Path) -> None:
 
 
 def best_dtype(vocab_size: int) -> type[np.integer[Any]]:
-    """The dtype GPT-NeoX picks: uint16 below 65 500 token ids, int32 from there on."""
+    """Return the dtype GPT-NeoX picks: uint16 below 65 500 token ids, int32 from there on."""
     return np.uint16 if vocab_size < 65500 else np.int32
 
 
@@ -125,16 +125,16 @@ class IndexedDataset(Index):
         super().__init__(idx, self.bin_path, self._bin.size())
 
     def document(self, i: int) -> np.ndarray:
-        """int64 (tokens,): one document."""
+        """Return one document: int64 (tokens,)."""
         return self.tokens(self.document_start(i), self.document_start(i + 1))
 
     def tokens(self, start: int, stop: int) -> np.ndarray:
-        """int64 (stop - start,): a stretch of the token stream, document borders or not."""
+        """Return a stretch of the token stream across document borders: int64 (stop - start,)."""
         assert 0 <= start <= stop <= self.n_tokens, (start, stop, self.n_tokens)
         item = self.dtype.itemsize
         needed = self.n_tokens * item
         size = self._bin.size()
-        if size < needed:  # told with the first batch, not when the lost part is come to
+        if size < needed:  # reported with the first batch, not when the lost part is reached
             raise DataError(
                 f"E-TOK-16 {self.bin_path}: shrank from {needed} to {size} bytes while it was in use; data files must "
                 "not change during a run. Fix: restore the file and start the same command again"
@@ -193,7 +193,7 @@ class IndexedWriter:
                     with open(temporary_idx, "wb") as idx:
                         write_index(idx, self.dtype, self.n_documents, self._lengths)
                         flush_to_disk(idx)
-                    for end in (".idx", ".sums", ".origins.npy"):  # of what stood here before
+                    for end in (".idx", ".sums", ".origins.npy"):  # of an earlier dataset of this name
                         Path(f"{self.prefix}{end}").unlink(missing_ok=True)
                     os.rename(f"{self.prefix}.bin.tmp", f"{self.prefix}.bin")
                     os.rename(temporary_idx, f"{self.prefix}.idx")
@@ -210,7 +210,7 @@ class IndexedWriter:
 
 
 def write_index(idx: Any, dtype: Any, n_documents: int, lengths: Callable[[], Iterable[np.ndarray]]) -> None:
-    """The `.idx` of a `.bin` with one sequence a document, as a stream: O(one chunk) memory.
+    """Write the `.idx` of a `.bin` with one sequence a document, as a stream: O(one chunk) memory.
 
     idx: anything with write(bytes). dtype: of the `.bin`. lengths: called twice, gives the same chunks of int32
     lengths [tokens] each time, n_documents in all.

@@ -12,8 +12,7 @@ from coca_train.config.schema import DataConfig
 from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.mixture import check_tokenizer, file_digests
-from coca_train.data.packings.base import Row, row_of
-from coca_train.data.packings.windows import Windows
+from coca_train.data.packing import Row, Windows, checked_row
 
 
 class HeldOut:
@@ -31,7 +30,7 @@ class HeldOut:
                 self.files[name] = IndexedDataset(source.valid_path, config.verify_blocks)
 
     def fingerprint(self) -> dict[str, Any]:
-        """What the files are, as JSON by source, without their paths; digests as in `Mixture.fingerprint`."""
+        """Return what the files are, as JSON by source, without their paths; digests as in `Mixture.fingerprint`."""
         digests = file_digests(self.files.values())
         return {name: {"bin": digests[one.bin_path], "idx": digests[one.idx_path]} for name, one in self.files.items()}
 
@@ -65,14 +64,14 @@ class Validation:
             for begin in range(0, n_windows, micro_batch_size * world_size):
                 first = begin + rank * micro_batch_size
                 for i in range(first, first + micro_batch_size):
-                    row = row_of(source, i * source.n_windows // n_windows if i < n_windows else 0, vocab_size)
+                    row = checked_row(source, i * source.n_windows // n_windows if i < n_windows else 0, vocab_size)
                     # The file's own dtype: a quarter of int64.
                     row = row._replace(ids=row.ids.astype(file.dtype))
                     rows.append(row if i < n_windows else row._replace(scored=0))
             self._rows[name] = rows
 
     def batches(self) -> Mapping[str, Iterable[Batch]]:
-        """This rank's batches by source.
+        """Return this rank's batches by source.
 
         Every rank gets the same number of batches of the same shape (ZeRO-3 needs that); rows beyond the last
         window are padding: all their targets are -100. The scored windows do not depend on the world size.

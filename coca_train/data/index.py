@@ -43,12 +43,12 @@ class Column:
         return self._n
 
     def at(self, i: int) -> int:
-        """One of them."""
+        """Return one integer."""
         at, width = self._begin + i * self._dtype.itemsize, self._dtype.itemsize
         return int.from_bytes(self._file.read(at, at + width), "little", signed=True)
 
     def part(self, begin: int, end: int) -> np.ndarray:
-        """int64 (n,): those from begin to end - 1; less where there are not so many."""
+        """Return integers begin .. end - 1, or as many of them as there are: int64 (n,)."""
         end, width = min(end, self._n), self._dtype.itemsize
         data = self._file.read(self._begin + begin * width, self._begin + max(begin, end) * width)
         return np.frombuffer(data, self._dtype).astype(np.int64)
@@ -77,7 +77,7 @@ class Index:
         self._check_ends(bin_path, bin_bytes)
 
     def _read_header(self, idx: OpenFile) -> None:
-        """Every number of the header is held against the size of the file before it is used."""
+        """Read the header; every number in it is checked against the size of the file before it is used."""
         size = idx.size()
         head = bytes(idx.read(0, min(HEADER.size, size)))
         if head[:9] != MAGIC:
@@ -118,7 +118,7 @@ class Index:
         )
 
     def _check_ends(self, bin_path: str, bin_bytes: int) -> None:
-        """What holds for the files as wholes; the entries too where that is quick, else when they are used."""
+        """Check the totals and both ends; every entry too in a small index, else when it is used."""
         item, n, n_entries = self.dtype.itemsize, self.n_sequences, len(self._entries)
         if not n_entries:
             raise DataError(
@@ -145,13 +145,14 @@ class Index:
         self.n_documents = self._n_closed + n - self._last
 
     def _check_all(self) -> None:
-        """Every entry of the index that was not checked yet, in chunks: O(1) memory for any number of documents."""
+        """Check every entry of the index that was not checked yet, in chunks: O(1) memory for any number of
+        documents."""
         for chunks, check in self._checks:
             for chunk in range(len(chunks)):
                 check(chunk * CHUNK)
 
     def _check_sequence(self, i: int) -> None:
-        """Lengths and pointers of the chunk that holds sequence i, each against the one before it."""
+        """Check lengths and pointers of the chunk that holds sequence i, each against the one before it."""
         if self._checked_sequences[i // CHUNK]:
             return
         begin = i // CHUNK * CHUNK
@@ -172,7 +173,7 @@ class Index:
         self._checked_sequences[i // CHUNK] = 1
 
     def _check_entry(self, i: int) -> None:
-        """The part of the document index that holds entry i, each against the one before it."""
+        """Check the chunk of the document index that holds entry i, each entry against the one before it."""
         if self._checked_entries[i // CHUNK]:
             return
         begin = i // CHUNK * CHUNK
@@ -194,7 +195,7 @@ class Index:
         return self._last + document - self._n_closed
 
     def document_start(self, document: int) -> int:
-        """Token offset where a document begins; n_tokens for document = n_documents."""
+        """Return the token offset where a document begins; n_tokens for document = n_documents."""
         sequence = self._first_sequence(document)
         if sequence == self.n_sequences:
             return self.n_tokens
@@ -202,11 +203,11 @@ class Index:
         return self._pointers.at(sequence) // self.dtype.itemsize
 
     def document_at(self, token: int) -> int:
-        """The document that holds a token offset."""
+        """Return the document that holds a token offset."""
         return bisect.bisect_right(range(self.n_documents), token, key=self.document_start) - 1
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """The documents of a stretch of tokens, each with its tokens in there: (document, first, behind the last).
+        """Return the documents of a stretch of tokens, each with its tokens in it: (document, first, last + 1).
 
         Rising; documents without a token in it are left out. O(log n_documents).
         """
@@ -220,14 +221,14 @@ class Index:
         return pieces
 
     def document_starts(self, first: int, stop: int) -> np.ndarray:
-        """int64 (stop - first,): `document_start` of documents first .. stop - 1; n_documents may be among them."""
+        """Return `document_start` of documents first .. stop - 1, n_documents included: int64 (stop - first,)."""
         closed = self._entries.part(first, min(stop, self._n_closed))
         for chunk in range(first // CHUNK, -(-(first + len(closed)) // CHUNK)):
             self._check_entry(chunk * CHUNK)
         more = np.arange(max(first, self._n_closed), stop) - self._n_closed + self._last
         sequences = np.concatenate((closed, more))
         starts = np.full(len(sequences), self.n_tokens)
-        inside = np.searchsorted(sequences, self.n_sequences)  # they never fall; those behind all sequences are empty
+        inside = np.searchsorted(sequences, self.n_sequences)  # they never fall; those after all sequences are empty
         if inside:
             low, high = int(sequences[0]), int(sequences[inside - 1])
             for chunk in range(low // CHUNK, high // CHUNK + 1):
@@ -236,5 +237,5 @@ class Index:
         return starts
 
     def document_bounds(self) -> np.ndarray:
-        """int64 (n_documents + 1,): token offsets; document i is tokens bounds[i] .. bounds[i + 1] - 1."""
+        """Return token offsets, int64 (n_documents + 1,); document i is tokens bounds[i] .. bounds[i + 1] - 1."""
         return self.document_starts(0, self.n_documents + 1)

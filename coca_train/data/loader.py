@@ -60,7 +60,7 @@ class Loader:
             self._thread.start()
 
     def step(self, step: int) -> list[Batch]:
-        """The micro batches of this rank for any step."""
+        """Return the micro batches of this rank for any step."""
         places = self.mixture.places(step * self.global_batch_size + self.first, self.share)
         size = self.micro_batch_size
         return [self.mixture.batch(places[begin : begin + size]) for begin in range(0, self.share, size)]
@@ -104,7 +104,7 @@ class Loader:
         return item
 
     def _stage(self, staging: Staging) -> None:
-        with contextlib.suppress(queue.Empty):  # the disk is behind: the step will copy what it needs itself
+        with contextlib.suppress(queue.Empty):  # the disk is too slow: the step will copy what it needs itself
             self._next = self._queue.get_nowait()
         for batch in self._next if isinstance(self._next, list) else ():
             for tensor in (batch.tokens_BT, batch.targets_BT, batch.pos_BT, batch.doc_BT):

@@ -17,10 +17,8 @@ import torch
 from coca_train.config.schema import DataConfig
 from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
-from coca_train.data.manifest_beside import manifest_beside
-from coca_train.data.packings import Edges, pack
-from coca_train.data.packings.base import row_of
-from coca_train.data.provenance import Origins, Passage, Provenance
+from coca_train.data.packing import Edges, checked_row, pack
+from coca_train.data.provenance import Origins, Passage, Provenance, read_manifest
 from coca_train.data.sampling import PackedSource, SamplePlace, Shuffled, Streams
 from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
@@ -64,7 +62,7 @@ class Mixture:
         return [Origins(source.dataset) for source in self.sources]
 
     def provenance(self, i: int) -> Provenance:
-        """Which tokens of which documents sample i is made of."""
+        """Return which tokens of which documents make up sample i."""
         place = self._order.place(i)
         source, origins = self.sources[place.source], self._origins[place.source]
         parts = (
@@ -82,35 +80,37 @@ class Mixture:
         return Provenance(source.name, place.epoch, place.window, tuple(parts))
 
     def places(self, first: int, n: int) -> list[SamplePlace]:
-        """Source, epoch and window of samples first .. first + n - 1."""
+        """Return source, epoch and window of samples first .. first + n - 1."""
         return self._order.places(first, n)
 
     def place(self, i: int) -> SamplePlace:
-        """The same of one sample."""
+        """Return source, epoch and window of one sample."""
         return self._order.place(i)
 
     def batch(self, places: Sequence[SamplePlace]) -> Batch:
-        """The samples of these places, one row each."""
-        batch = collate([row_of(self.sources[place.source].packing, place.window, self.vocab_size) for place in places])
+        """Return the samples of these places, one row each."""
+        batch = collate(
+            [checked_row(self.sources[place.source].packing, place.window, self.vocab_size) for place in places]
+        )
         if self.config.order == "shuffled":
             return batch
         return replace(batch, continues_B=torch.tensor([place.continues for place in places]))
 
     def samples(self, first: int, n: int) -> Batch:
-        """Samples first .. first + n - 1, one row each."""
+        """Return samples first .. first + n - 1, one row each."""
         return self.batch(self.places(first, n))
 
     def epochs(self, n_samples: int) -> dict[str, float]:
-        """How often each source has been gone through after n_samples."""
+        """Return how many epochs of each source n_samples make up."""
         counts = self._order.counts(n_samples)
         return {s.name: count / s.n_windows for s, count in zip(self.sources, counts, strict=True)}
 
     def max_samples(self) -> int | None:
-        """Samples there are before the first source with on_exhausted=stop runs out; None = no end."""
+        """Return the number of samples before the first source with on_exhausted=stop runs out; None = no end."""
         return self._order.max_samples()
 
     def fingerprint(self) -> dict[str, Any]:
-        """What the data is, as JSON: digests and sizes of every file, and all that decides the order.
+        """Return what the data is, as JSON: digests and sizes of every file, and all that decides the order.
 
         Paths are left out: moved data is the same data. Files below 64 MiB are hashed whole, larger ones in 64 blocks
         of 64 KiB (`of` says which).
@@ -149,18 +149,18 @@ class Mixture:
 
 
 def check_tokenizer(tokenizer: str, key: str, prefix: str) -> None:
-    """Where a manifest.json of data_prep lies beside a dataset, its tokenizer must be the run's (E-TOK-11).
+    """Check that a dataset prepared by data_prep was made with the run's tokenizer (E-TOK-11).
 
     key: the option that names the dataset. Raises DataError E-TOK-08 where the manifest is damaged.
     """
-    written = manifest_beside(prefix)
+    written = read_manifest(prefix)
     if written is None:
         return
     made_with, end = written["tokenizer"]["sha256"], written.get("end_of_document")
     if made_with != (now := tokenizer_digest(tokenizer)["sha256"]):
         raise DataError(
             f"E-TOK-11 {key}: {prefix} was made with tokenizer {made_with[:16]}, data.tokenizer "
-            f"{tokenizer} is {now[:16]}; they must be the same. Fix: set data.tokenizer to the one beside "
+            f"{tokenizer} is {now[:16]}; they must be the same. Fix: set data.tokenizer to the one next to "
             "the data, or prepare the data again"
         )
     if end != (eod := Tokenizer(tokenizer).eod):
@@ -171,7 +171,7 @@ def check_tokenizer(tokenizer: str, key: str, prefix: str) -> None:
 
 
 def file_digests(datasets: Iterable[IndexedDataset]) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 (`storage.digest`) of the .bin and the .idx of each, by path."""
+    """Return size and SHA-256 (`storage.digest`) of the .bin and the .idx of each dataset, by path."""
     files = [path for dataset in datasets for path in (dataset.bin_path, dataset.idx_path)]
     # Files may lie on a network disk, where each sample waits for its own round trip.
     with ThreadPoolExecutor() as pool:  # reading and hashing both let other threads run
@@ -179,7 +179,7 @@ def file_digests(datasets: Iterable[IndexedDataset]) -> dict[str, dict[str, Any]
 
 
 def tokenizer_digest(path: str) -> dict[str, Any]:
-    """Size and SHA-256 of the tokenizer's file; DataError E-TKN-01 when it is missing."""
+    """Return size and SHA-256 of the tokenizer's file; DataError E-TKN-01 when it is missing."""
     try:
         return digest(path)
     except OSError as error:
@@ -190,7 +190,7 @@ def tokenizer_digest(path: str) -> dict[str, Any]:
 
 
 def fingerprint_diff(old: dict[str, Any], new: dict[str, Any]) -> str | None:
-    """What differs between two fingerprints, in words, or None. The key tells where: sources.code.bin.sha256."""
+    """Describe what differs between two fingerprints, by key (sources.code.bin.sha256); None: nothing."""
     before, after = flatten(old), flatten(new)
     changed = [
         f"{key} {before.get(key, 'absent')} -> {after.get(key, 'absent')}"

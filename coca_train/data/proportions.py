@@ -30,11 +30,11 @@ class Node(NamedTuple):
     weight: int
 
     def count(self, i: int) -> int:
-        """How many of the first i samples that reach this node go to the left."""
+        """Return how many of the first i samples that reach this node go to the left."""
         return (2 * i * self.left_weight + self.weight) // (2 * self.weight)
 
     def turns(self, begin: int, end: int) -> Iterator[int]:
-        """For k from begin to end - 1, which i is the k-th to go left: the first one with count(i + 1) = k + 1.
+        """Yield for k = begin .. end - 1 the sample that is the k-th to go left: the first i with count(i + 1) = k + 1.
 
         That is ceil((2 k W + W) / 2 l) - 1; the division is done once, what follows is added up.
         """
@@ -79,7 +79,7 @@ class Proportions:
             self.tree = huffman(self.weights)
 
     def locate(self, i: int) -> tuple[int, int]:
-        """Sample i -> (source, k): it is the k-th sample of that source, both from 0."""
+        """Return (source, k) of sample i: it is the k-th sample of that source, both from 0."""
         at = self.tree.root
         while at >= 0:
             node = self.tree.nodes[at]
@@ -88,10 +88,10 @@ class Proportions:
         return ~at, i
 
     def locate_all(self, first: int, n: int) -> tuple[list[int], list[int]]:
-        """`locate` of samples first .. first + n - 1: their sources, and their numbers within them."""
+        """Return `locate` of samples first .. first + n - 1: their sources, and their numbers within them."""
         sources, numbers = [0] * n, [0] * n
         # Down the tree with all samples at once: each node parts its samples in one pass, where `locate` of every
-        # sample would walk the tree anew.
+        # sample would walk the tree again.
         todo = [(self.tree.root, first, list(range(n)))]  # node, its number of the first sample, samples that reach it
         while todo:
             at, first, samples = todo.pop()
@@ -112,7 +112,7 @@ class Proportions:
         return sources, numbers
 
     def counts(self, n: int) -> list[int]:
-        """How many of the first n samples come from each source."""
+        """Return how many of the first n samples come from each source."""
         counts = [0] * len(self.weights)
         todo = [(self.tree.root, n)]
         while todo:
@@ -126,7 +126,7 @@ class Proportions:
         return counts
 
     def longest(self, j: int, available: int) -> int:
-        """The largest n with counts(n)[j] <= available."""
+        """Return the largest n with counts(n)[j] <= available."""
         low, high = available, available + 1
         while self.counts(high)[j] <= available:
             low, high = high, 2 * high
@@ -137,7 +137,7 @@ class Proportions:
 
 
 def chain(weights: Sequence[int]) -> Tree:
-    """Source 0 is split off first, then source 1, and so on."""
+    """Build the tree that splits off source 0 first, then source 1, and so on."""
     nodes: list[Node] = []
     at, weight, above = ~(len(weights) - 1), weights[-1], [0.0] * len(weights)
     rests = [weight]
@@ -155,7 +155,7 @@ def chain(weights: Sequence[int]) -> Tree:
 
 
 def huffman(weights: Sequence[int]) -> Tree:
-    """Again and again the two lightest are joined; of equal ones those that were there first. Left is the lighter."""
+    """Build Huffman's tree: join the two lightest nodes, of equal ones the older; the lighter is the left one."""
     nodes: list[Node] = []
     heap = [(weight, j, ~j) for j, weight in enumerate(weights)]
     heapq.heapify(heap)

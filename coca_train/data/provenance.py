@@ -1,4 +1,4 @@
-"""Where a sample comes from: source, window, documents, and the line of the raw file each was read from."""
+"""What the files next to a dataset say of its origin: manifest.json, and the raw file and line of each document."""
 
 import os
 import tokenize
@@ -9,9 +9,59 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coca_train.data.dataset import IndexedDataset
-from coca_train.data.manifest_beside import NAME, manifest_beside
 from coca_train.runtime import outside
+from coca_train.runtime.durable import read_at
 from coca_train.runtime.errors import DataError
+
+MANIFEST = "manifest.json"
+KINDS = ("corpus", "embedded")  # of manifests that data_prep writes; what has none of them is another tool's
+
+
+def read_manifest(prefix: Path | str) -> dict[str, Any] | None:
+    """Read the manifest in the folder of a dataset; None: data_prep did not make it, so nothing is known of its origin.
+
+    Raises DataError E-TOK-08 for one that cannot be read, or lacks what data_prep writes.
+    """
+    path = Path(prefix).parent / MANIFEST
+    try:
+        manifest = outside.read_json(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise _damaged(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    if not isinstance(manifest, dict) or manifest.get("kind") not in KINDS:
+        return None
+    if wrong := _wrong(manifest):
+        raise _damaged(path, f"has no {wrong} as data_prep writes it")
+    return manifest
+
+
+def _damaged(path: Path, what: str) -> DataError:
+    return DataError(
+        f"E-TOK-08 {path}: {what}; the origin of the data in its folder is not known. Fix: copy it again, or remove it "
+        "where it is not of these data"
+    )
+
+
+def _wrong(manifest: dict[str, Any]) -> str:
+    """Return the first statement read here that is not of its type; "": all are."""
+    tokenizer, sources = manifest.get("tokenizer"), manifest.get("sources", {})
+    if not isinstance(tokenizer, dict) or not isinstance(tokenizer.get("sha256"), str):
+        return "tokenizer"
+    if not isinstance(sources, dict) or not all(isinstance(source, dict) for source in sources.values()):
+        return "sources"
+    if not all(_lists_inputs(source) for source in sources.values()):
+        return "inputs"
+    return "" if isinstance(manifest.get("licences", {}), dict) else "licences"
+
+
+def _lists_inputs(source: dict[str, Any]) -> bool:
+    inputs = source.get("inputs")
+    return isinstance(inputs, list) and all(
+        isinstance(one, dict) and one.keys() >= ({"hub", "split", "shard"} if "hub" in one else {"name"})
+        for one in inputs
+    )
+
 
 FILE = ", file "
 
@@ -20,7 +70,7 @@ class Origin(NamedTuple):
     """A document before it was tokenized.
 
     input: the raw file, folder or shard, as the manifest names it. line: from 1. unit: what `line` counts, with what
-    stands around it: ":" lines of a file, FILE files of a folder, ", row " rows of a shard. n_files: of the folder.
+    surrounds it: ":" lines of a file, FILE files of a folder, ", row " rows of a shard. n_files: of the folder.
     """
 
     input: str
@@ -36,7 +86,7 @@ class Passage(NamedTuple):
     """Consecutive tokens of one document in a sample.
 
     at: where in the sample, from 0. token_start, token_stop: offsets in the .bin, as are document_start, where the
-    document begins, and document_stop, behind its last token. origin: None when the dataset keeps none.
+    document begins, and document_stop, after its last token. origin: None when the dataset keeps none.
     """
 
     at: int
@@ -58,10 +108,10 @@ class Provenance:
     parts: tuple[Passage, ...]
 
 
-class Rows:
-    """The rows of an .npy file, each read when it is asked for. Raises OSError and ValueError.
+class NpyRows:
+    """The rows of an .npy file of version 1.0, read on demand. Raises OSError and ValueError.
 
-    Not mapped: of a mapped file that somebody cuts, the process would die without a word.
+    Not mapped: when somebody truncates a mapped file, the process dies without a word.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,16 +127,18 @@ class Rows:
             raise ValueError(f"Python objects in dtype {self.dtype}, which only a pickle has")
         self._first = self._file.tell()
 
-    def __getitem__(self, number: int) -> np.void:
+    def part(self, first: int, stop: int) -> np.ndarray:
+        """Return rows first .. stop - 1."""
         size = self.dtype.itemsize
-        row = os.pread(self._file.fileno(), size, self._first + number * size)
-        if len(row) < size:
-            raise ValueError(f"it ends before its row {number}")
-        return np.frombuffer(row, self.dtype)[0]
+        data = read_at(self._file.fileno(), self._first + first * size, (stop - first) * size)
+        return np.frombuffer(data, self.dtype)
+
+    def __getitem__(self, number: int) -> np.void:
+        return self.part(number, number + 1)[0]
 
 
 class Origins:
-    """`<prefix>.origins.npy`: for each document its input and line; the manifest beside it names the inputs.
+    """`<prefix>.origins.npy`: for each document its input and line; the manifest in its folder names the inputs.
 
     A dataset need not have one. Raises DataError E-TOK-22 when it is not of this dataset, E-TOK-08 when the manifest is
     damaged.
@@ -99,9 +151,9 @@ class Origins:
             self._rows = self._read(dataset.n_documents)
             self._inputs = self._names(self.path.name.removesuffix(".origins.npy"))
 
-    def _read(self, n_documents: int) -> Rows:
+    def _read(self, n_documents: int) -> NpyRows:
         try:
-            rows = Rows(self.path)
+            rows = NpyRows(self.path)
             if rows.shape == (n_documents,) and {"input", "line"} <= set(rows.dtype.names or ()):
                 if n_documents:
                     rows[n_documents - 1]  # they are all there
@@ -120,12 +172,12 @@ class Origins:
     def _names(self, dataset: str) -> list[tuple[str, str, int]]:
         """By the number of an input its name, what its lines are and how many files it has; empty when no manifest
         tells."""
-        manifest = manifest_beside(self.path) or {}
+        manifest = read_manifest(self.path) or {}
         source = dataset.removesuffix("_train").removesuffix("_valid")
         return [_name(input) for input in manifest.get("sources", {}).get(source, {}).get("inputs", [])]
 
     def of(self, document: int) -> Origin | None:
-        """Where a document comes from; None when the dataset does not say."""
+        """Return where a document comes from; None when the dataset does not say."""
         if self._rows is None:
             return None
         try:
@@ -136,13 +188,13 @@ class Origins:
         if not self._inputs:
             return Origin(f"input {number}", line)
         if number >= len(self._inputs):
-            raise self._damaged(f"names input {number}; {self.path.with_name(NAME)} has {len(self._inputs)}")
+            raise self._damaged(f"names input {number}; {self.path.with_name(MANIFEST)} has {len(self._inputs)}")
         name, unit, n_files = self._inputs[number]
         return Origin(name, line, unit, n_files)
 
 
 def _name(identity: dict[str, Any]) -> tuple[str, str, int]:
-    """A raw file, a folder of texts, or a shard of a data set of the Hugging Face hub; and what its lines are."""
+    """Return an input's name, the unit of its lines, and its number of files."""
     if "hub" in identity:
         return f"{identity['hub']}[{identity['split']}] shard {identity['shard']}", ", row ", 0
     n_files = int(identity.get("files", 0))

@@ -53,7 +53,7 @@ class SpecialTokens:
 
 
 def folder_of(path: Path) -> Path:
-    """Where the other files of a tokenizer are: a folder of its own next to it, or the one it lies in."""
+    """Return where the other files of a tokenizer are: a folder of its own next to it, or the one it is in."""
     own = path.with_suffix("")
     return own if own.is_dir() else path.parent
 
@@ -66,7 +66,7 @@ def read(
     given: Mapping[str, int | str | None],
     is_text: Callable[[int], bool],
 ) -> SpecialTokens:
-    """Which tokens count for a tokenizer file.
+    """Decide which tokens a tokenizer file uses for each role.
 
     id_of: the id of a piece. own: what the file itself says of each role. guess: a piece of it with a name that is
     usual for the role, where nothing says more. given: options, an id or a piece; None: not given.
@@ -101,13 +101,13 @@ def read(
 
 
 def has_template(folder: Path) -> bool:
-    """Whether a folder says how a conversation is written."""
+    """Return whether a folder says how a conversation is written."""
     config = _object(folder / TOKENIZER_FILES[0])
     return config.get("chat_template") is not None or any((folder / name).is_file() for name in TEMPLATES)
 
 
 def of_model(folder: Path, is_text: Callable[[int], bool]) -> dict[str, Any]:
-    """The keys of config.json about special tokens, as they are there, where they are of this tokenizer."""
+    """Return the keys of config.json about special tokens, unchanged, where they are of this tokenizer."""
     values = _object(folder / MODEL_FILES[0])
     kept = {key: values[key] for key in (f"{name}_id" for name in ROLES.values()) if key in values}
     return {
@@ -118,7 +118,7 @@ def of_model(folder: Path, is_text: Callable[[int], bool]) -> dict[str, Any]:
 
 
 def statements(folder: Path, id_of: Callable[[str], int | None]) -> dict[str, list[Statement]]:
-    """By role, what each file of a folder says, in the order of who is asked first. Raises DataError E-TKN-13."""
+    """Return by role what each file of a folder says, the most trusted first. Raises DataError E-TKN-13."""
     added = _added(folder)
     found: dict[str, list[Statement]] = {role: [] for role in ROLES}
     for file in TOKENIZER_FILES:
@@ -137,7 +137,7 @@ def statements(folder: Path, id_of: Callable[[str], int | None]) -> dict[str, li
 
 
 def _settle(path: Path, role: str, said: list[Statement], own: int | None, chat: bool) -> tuple[int | None, str]:
-    """The token of a role and who says it."""
+    """Return the token of a role and who says it."""
     named = [one for one in said if one.file in TOKENIZER_FILES]
     numbers = [one for one in said if one.file in MODEL_FILES and one.ids]
     tokens = [one for one in named if one.ids]
@@ -167,16 +167,16 @@ def _settle(path: Path, role: str, said: list[Statement], own: int | None, chat:
 
 
 def _contradiction(path: Path, role: str, said: list[Statement], own: int | None = None) -> DataError:
-    told = "; ".join(map(str, said)) + (f"; the tokenizer itself has {own}" if own is not None else "")
+    statements = "; ".join(map(str, said)) + (f"; the tokenizer itself has {own}" if own is not None else "")
     example = said[0].ids[0]
     return DataError(
-        f"E-TKN-14 {path}: its folder does not say which token is the {MEANING[role]}: {told}; one is needed. "
+        f"E-TKN-14 {path}: its folder does not say which token is the {MEANING[role]}: {statements}; one is needed. "
         f"Fix: say which: {role}={example} for `import`, tokenizer.{role}={example} for data_prep; or correct the file"
     )
 
 
 def _named(path: Path, key: str, value: Any, id_of: Callable[[str], int | None], role: str) -> tuple[int, ...] | None:
-    """The id of a token that is written as text, or as an object with its content. None: it does not exist."""
+    """Return the id of a token that is written as text, or as an object with its content. None: it does not exist."""
     text = value.get("content") if isinstance(value, dict) else value
     if text is None and not isinstance(value, dict):
         return ()
@@ -189,7 +189,7 @@ def _named(path: Path, key: str, value: Any, id_of: Callable[[str], int | None],
 
 
 def _ids(path: Path, key: str, value: Any) -> tuple[int, ...]:
-    """Token ids, one or a list. -1 is how old files write that there is none."""
+    """Return token ids, one or a list. Some files write -1 for none."""
     each = value if isinstance(value, list) else [value]
     if not all(isinstance(one, int) and not isinstance(one, bool) and one >= -1 for one in each):
         raise _wrong(path, f"{key}={value!r}", "must be a token id or a list of them")
@@ -197,7 +197,7 @@ def _ids(path: Path, key: str, value: Any) -> tuple[int, ...]:
 
 
 def _added(folder: Path) -> dict[str, int]:
-    """Tokens that a folder adds to those of the tokenizer's file, by text."""
+    """Return the tokens that a folder adds to those of the tokenizer's file, by text."""
     listed = _object(folder / ADDED)
     decoder = _object(folder / TOKENIZER_FILES[0]).get("added_tokens_decoder")
     for number, token in (decoder if isinstance(decoder, dict) else {}).items():
@@ -221,7 +221,7 @@ def _record(path: Path) -> SpecialTokens | None:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is no such file."""
+    """Read a JSON object; empty where there is no such file."""
     if not path.is_file():
         return {}
     try:

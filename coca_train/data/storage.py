@@ -43,11 +43,11 @@ class OpenFile:
         self._file = open(path, "rb")  # noqa: SIM115 (closed with this object)
 
     def size(self) -> int:
-        """[bytes], now."""
+        """Return the size now [bytes]."""
         return os.fstat(self._file.fileno()).st_size
 
     def read(self, begin: int, end: int) -> bytearray:
-        """Bytes begin .. end - 1. DataError E-TOK-16 where they cannot be had any more."""
+        """Return bytes begin .. end - 1. DataError E-TOK-16 where they cannot be read any more."""
         try:
             return read_at(self._file.fileno(), begin, end - begin)
         except OSError as error:
@@ -60,7 +60,7 @@ class OpenFile:
 
 @contextmanager
 def storage(where: str) -> Iterator[None]:
-    """Tell a full, read-only or failing disk in words (StorageError E-IO-01)."""
+    """Report a full, read-only or failing disk in words (StorageError E-IO-01)."""
     try:
         yield
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import os
 from array import array
 from collections.abc import Mapping
 from functools import cached_property
@@ -12,11 +13,11 @@ import numpy as np
 
 from coca_train.data import special_tokens
 from coca_train.data.dataset import best_dtype
-from coca_train.data.huggingface_backend import HuggingFace
-from coca_train.data.sentencepiece_backend import SentencePiece
 from coca_train.data.storage import FULL_DIGEST_BYTES
+from coca_train.data.tokenizer_backends import HuggingFace, SentencePiece
 from coca_train.runtime import outside
 from coca_train.runtime.errors import DataError, UserError
+from coca_train.settings import TOKENIZERS
 
 END_PIECES = ("</s>", "<|endoftext|>", "<eod>", "<|end_of_text|>", "<eos>")
 BEGIN_PIECES = ("<s>", "<|begin_of_text|>", "<bos>")
@@ -83,7 +84,7 @@ class Tokenizer:
         return token >= self.vocab_size or self._backend.spelled(token) is not None
 
     def knows(self, tokens: int | list[int] | None) -> bool:
-        """Whether an id, or each of a list, is one of its special tokens; null is none."""
+        """Return whether an id, or each of a list, is one of its special tokens; null is none."""
         each = tokens if isinstance(tokens, list) else [tokens]
         return not any(self._is_text(token) for token in each if token is not None and token >= 0)
 
@@ -106,7 +107,7 @@ class Tokenizer:
 
     @cached_property
     def control(self) -> frozenset[int]:
-        """Ids that stand for no text (<s>, </s>, <pad>)."""
+        """The ids that stand for no text (<s>, </s>, <pad>)."""
         return self._backend.control | {self.eod} | ({self.bos} if self.bos is not None else set())
 
     @property
@@ -115,18 +116,82 @@ class Tokenizer:
         return self._backend.lossless
 
     def encode(self, text: str) -> list[int]:
-        """Text to ids, nothing added. Pieces like </s> written out in the text are encoded as plain text."""
+        """Encode a text, nothing added. Pieces like </s> written out in the text are encoded as plain text."""
         return self._backend.encode(text)
 
     def encode_batch(self, texts: list[str], num_threads: int) -> list[list[int]]:
-        """Each text to ids, by at most about num_threads threads."""
+        """Encode each text, by at most about num_threads threads."""
         return self._backend.encode_batch(texts, num_threads)
 
     def encode_array(self, text: str) -> np.ndarray:
-        """As `encode`, as an array of best_dtype(vocab_size), perhaps read-only; the fastest way to many ids."""
+        """Encode to an array of best_dtype(vocab_size), perhaps read-only; the fastest way to many ids."""
         ids = self._backend.encode_array(text)
         return np.frombuffer(array(self._dtype.char, self.encode(text)), self._dtype) if ids is None else ids
 
     def decode(self, ids: list[int]) -> str:
-        """Ids to text; control ids and ids beyond the vocabulary (a padded embedding) give nothing."""
+        """Decode ids; control ids and ids beyond the vocabulary (a padded embedding) give nothing."""
         return self._backend.decode([i for i in ids if 0 <= i < self.vocab_size and i not in self.control])
+
+
+# Words, digits, letters of other scripts, and what follows a space: what two writings of one vocabulary would split
+# differently first.
+TEXT = "Mr. Utterson the lawyer was a man; 1 234,56 €, naïve façade, 北京, def main(argv): return 0"
+
+
+def main_file(folder: Path) -> Path | None:
+    """Return the tokenizer file of a folder to read, tokenizer.model or tokenizer.json; None where there is neither.
+
+    Tokens that were added after training are in tokenizer.json alone, so that is taken where it has more of them and
+    encodes as tokenizer.model does. Raises DataError E-TKN-15 where it does not or is damaged, and what `Tokenizer`
+    raises.
+    """
+    files = [folder / name for name in TOKENIZERS if (folder / name).is_file()]
+    if len(files) < 2:
+        return files[0] if files else None
+    model, fuller = files
+    if _n_tokens(fuller) <= (ours := Tokenizer(model)).vocab_size:
+        return model
+    theirs = Tokenizer(fuller)
+    if theirs.vocab_size <= ours.vocab_size:
+        return model
+    if (one := ours.encode(TEXT)) != (other := theirs.encode(TEXT)):
+        at = next((i for i, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), 0)
+        raise DataError(
+            f"E-TKN-15 {folder}: {TOKENIZERS[1]} has {theirs.vocab_size - ours.vocab_size} tokens more than "
+            f"{TOKENIZERS[0]} and encodes a text in another way (token {at} is {other[at : at + 1]}, not "
+            f"{one[at : at + 1]}); one of them is not the model's. Fix: name the right one: tokenizer={fuller} "
+            f"(import), tokenizer.import_from={fuller} (data_prep)"
+        )
+    return fuller
+
+
+def main_name(file: Path) -> str:
+    """Return tokenizer.model or tokenizer.json, by what a file is. Raises OSError."""
+    with os.fdopen(outside.open_file(file), "rb") as opened:
+        return TOKENIZERS[opened.read(1) == b"{"]
+
+
+def _n_tokens(path: Path) -> int:
+    """Return the highest id in a tokenizer.json + 1, read without its library; 0 where the file says something else.
+
+    Raises DataError E-TKN-15 where it is damaged, as it may be the one that the model goes with, and what `Tokenizer`
+    raises.
+    """
+    try:
+        data = outside.read_bytes(path)
+        values = outside.from_json(data) if data[:1] == b"{" else None
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"E-TKN-15 {path}: cannot be read ({getattr(error, 'strerror', None) or error}), and it may have "
+            f"tokens that {TOKENIZERS[0]} has not. Fix: download it again, or name the right one: "
+            f"tokenizer={(other := path.with_name(TOKENIZERS[0]))} (import), tokenizer.import_from={other} (data_prep)"
+        ) from error
+    if values is None:  # a tokenizer of another kind, whatever its name is
+        return Tokenizer(path).vocab_size
+    try:
+        vocabulary = values["model"]["vocab"]
+        added = [token["id"] for token in values.get("added_tokens") or ()]
+        ids = [*(vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))), *added]
+        return max(ids, default=-1) + 1
+    except (KeyError, TypeError):
+        return 0

@@ -22,9 +22,9 @@ from coca_train.checkpoint.manifest import FOLDER
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.data.dataset import BLOCK_BYTES, IndexedDataset
 from coca_train.data.held_out import HeldOut, Validation
-from coca_train.data.manifest_beside import NAME as MANIFEST
 from coca_train.data.mixture import Mixture, require_files
-from coca_train.data.packings import Edges
+from coca_train.data.packing import Edges
+from coca_train.data.provenance import MANIFEST
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.doctor.machine import Machine, ranks_by_host
 from coca_train.doctor.table import Finding, Row, group_by_value, name_ranks

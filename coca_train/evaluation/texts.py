@@ -17,10 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coca_train.checkpoint.opening import read_record
+from coca_train.config.corpus_schema import CorpusSourceConfig, FilterConfig, WorkConfig
 from coca_train.config.schema import Config
+from coca_train.data import readers
+from coca_train.data.corpus_config import load as load_corpus
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.held_out import HeldOut
 from coca_train.data.mixture import fingerprint_diff
+from coca_train.data.readers.base import Reject
+from coca_train.data.readers.files import kind_of_file
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.configuration import TextConfig
 from coca_train.evaluation.measures.ngrams import Frequencies
@@ -28,11 +33,6 @@ from coca_train.evaluation.subject import Setup, Subject
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.settings import HELD_OUT, load_saved
 from coca_train.statistics.answers import LEAST as ENOUGH
-from data_prep import readers
-from data_prep.readers.base import Reject
-from data_prep.readers.endings import kind_of_file
-from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig
-from data_prep.settings import load as load_corpus
 
 COUNTED = 2_000_000  # tokens of a source
 LEAST = 2  # tokens of a document that has something to predict

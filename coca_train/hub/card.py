@@ -9,7 +9,7 @@ import yaml
 
 from coca_train import __version__
 from coca_train.checkpoint.opening import read_record
-from coca_train.data.manifest_beside import manifest_beside
+from coca_train.data.provenance import read_manifest
 from coca_train.hub import forms
 from coca_train.hub.weights import Source
 from coca_train.runtime import outside
@@ -172,7 +172,7 @@ def _data(source: Source) -> str:
 def _licences(prefix: str) -> str:
     """Return the licences that a manifest.json of data_prep next to the data names."""
     try:
-        manifest = manifest_beside(prefix)
+        manifest = read_manifest(prefix)
     except DataError:  # no reason to keep the model back
         return "not known: the manifest of the data is damaged"
     if manifest is None:

@@ -20,8 +20,7 @@ from coca_train.checkpoint.weights import MODEL
 from coca_train.config.load import FORMAT, Assembled, Loaded, assemble, load
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.special_tokens import MEANING, folder_of, has_template
-from coca_train.data.tokenizer import Tokenizer
-from coca_train.data.tokenizer_choice import main_name
+from coca_train.data.tokenizer import Tokenizer, main_name
 from coca_train.hub import config_json, conversions, forms, parity, small_copy, tokenizer_files, transformers_side
 from coca_train.hub.config_keys import read_json
 from coca_train.hub.families import FAMILIES

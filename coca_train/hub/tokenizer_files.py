@@ -7,8 +7,7 @@ from typing import Any
 
 from coca_train.data.special_tokens import COMPANIONS, MODEL_FILES, RECORD, folder_of
 from coca_train.data.storage import digest
-from coca_train.data.tokenizer import NOTHING, Tokenizer
-from coca_train.data.tokenizer_choice import main_file, main_name
+from coca_train.data.tokenizer import NOTHING, Tokenizer, main_file, main_name
 from coca_train.hub.config_keys import read_json, without_code
 from coca_train.hub.parity import TEXT
 from coca_train.hub.weights import Source

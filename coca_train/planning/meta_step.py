@@ -29,7 +29,7 @@ from coca_train.attention.kernels import KERNELS, RECOMPUTE_ABOVE, Kernel, choos
 from coca_train.attention.scores import Part, leaves, tensors_of
 from coca_train.config.schema import EngineConfig
 from coca_train.data.batch import collate
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.engine.base import summed_loss
 from coca_train.models.layers import AttentionContext
 from coca_train.models.memory import Memory

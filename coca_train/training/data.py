@@ -3,59 +3,54 @@
 import filecmp
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from coca_train.checkpoint.opening import read_record
 from coca_train.checkpoint.record import begins_anew
+from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config, DataConfig
+from coca_train.data.corpus_config import load as load_prepare
 from coca_train.data.held_out import HeldOut, Validation
-from coca_train.data.manifest_beside import NAME as MANIFEST
 from coca_train.data.mixture import require_files
+from coca_train.data.provenance import MANIFEST
 from coca_train.data.storage import storage
-from coca_train.data.tokenizer import Tokenizer
-from coca_train.data.tokenizer_choice import main_name
+from coca_train.data.tokenizer import Tokenizer, main_name
 from coca_train.hub.tokenizer_files import FOLDER, keep
 from coca_train.runtime import dist, durable, outside
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.runtime.printing import n_bytes
 from coca_train.settings import HELD_OUT, TOKENIZERS, load_saved, own_tokenizer
-from data_prep.schema import PrepareConfig
-from data_prep.settings import load as load_prepare
 
 MAX_HELD_OUT = 64 << 20  # of held-out text that a run directory keeps [bytes]
+MakeData = Callable[[DataConfig], None]  # makes the data of a section unless they are there
+
 HELD_OUT_ENDS = (".bin", ".idx", ".sums")
 
 
 # ---- made and found
 
 
-def prepare_data(config: Config) -> None:
+def prepare_data(config: Config, make: MakeData | None) -> None:
     """COLLECTIVE. Make the data on rank 0, when that is asked for and they are missing; then look for the files.
 
-    Raises DataError, with the commands that make the data.
+    make: makes the data of a section; None: they are there. Raises DataError, with the commands that make the data.
     """
     data = config.data
-    if data.prepare == "embedded":
-        from data_prep.verbs import embedded
-
-        own = Path(data.dir) / embedded.TOKENIZER
-        tokenizer = None if Path(data.tokenizer) == own else Path(data.tokenizer)
-        dist.on_main(lambda: embedded.make(data.dir, tokenizer=tokenizer))
-    elif data.path is not None:
-        from data_prep import own_text
-
-        dirs = dict.fromkeys(dist.all_gather_object(data.dir))
-        if len(dirs) > 1:
-            raise DataError(
-                f"E-RAW-34 data.path={data.path}: holds other files, or files of another time, for some ranks, which "
-                f"would read {' and '.join(dirs)}. Fix: wait until it is copied to all machines, or give a folder that "
-                "they share"
-            )
-        dist.on_main(lambda: own_text.prepare(data))
+    if make is not None:
+        if data.path is not None:
+            dirs = dict.fromkeys(dist.all_gather_object(data.dir))
+            if len(dirs) > 1:
+                raise DataError(
+                    f"E-RAW-34 data.path={data.path}: holds other files, or files of another time, for some ranks, "
+                    f"which would read {' and '.join(dirs)}. Fix: wait until it is copied to all machines, or give a folder "
+                    "that they share"
+                )
+        dist.on_main(lambda: make(data))
     require_files(data, partial(commands_for_missing, config))
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from coca_train.config.schema import Config
-from coca_train.data.batch import Batch, digest_of, joined
+from coca_train.data.batch import Batch, combine_digests, digest_of
 from coca_train.engine.base import Engine
 from coca_train.engine.optim import lr_at
 from coca_train.models.init import seed_of
@@ -109,4 +109,4 @@ def batch_digest(micro_batches: Sequence[Batch], sequence_parallel: int = 1) -> 
     """Return the fingerprint of the global batch: the same for every world size, micro batch, accumulation and number
     of ranks that share a sequence. Collective."""
     digests = dist.all_gather_object(sum(digest_of(batch) for batch in micro_batches))
-    return joined(digests[::sequence_parallel])
+    return combine_digests(digests[::sequence_parallel])

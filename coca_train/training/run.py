@@ -17,7 +17,7 @@ from coca_train.config.load import Loaded
 from coca_train.config.schema import Config
 from coca_train.config.sizes import here
 from coca_train.data.mixture import Mixture
-from coca_train.data.packings import Edges
+from coca_train.data.packing import Edges
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.doctor.machine import log_machines
 from coca_train.engine.base import without_initial_values
@@ -36,6 +36,7 @@ from coca_train.settings import folder_flags, load
 from coca_train.tracking.trackers import HyperParameters
 from coca_train.tracking.writers import MetricsWriter, shared_config
 from coca_train.training.data import (
+    MakeData,
     check_length,
     commands_for_own_tokens,
     keep_data,
@@ -63,10 +64,11 @@ def memory_errors() -> Iterator[None]:
 
 
 @memory_errors()
-def train(loaded: Loaded, folders: Sequence[Path] = ()) -> None:
+def train(loaded: Loaded, folders: Sequence[Path] = (), make_data: MakeData | None = None) -> None:
     """Train as configured, from the newest verified checkpoint of the run directory if there is one.
 
-    folders: of --config-dir, for the commands that messages name.
+    folders: of --config-dir, for the commands that messages name. make_data: makes the data of a section where they are
+    missing; None: they are there.
 
     Raises UserError (and its subclasses; each has its exit code) for everything a user can mend.
     """
@@ -84,7 +86,7 @@ def train(loaded: Loaded, folders: Sequence[Path] = ()) -> None:
         if is_job:
             log_machines(config)
         # What can be refused without the run directory is refused before there is one.
-        tokenizer, n_tokens, plans = plan_stages(config, stages, device)
+        tokenizer, n_tokens, plans = plan_stages(config, stages, device, make_data)
         with torch.device("meta"), without_initial_values():
             initial = build_model(config, n_tokens)  # of the run: what its first stage changes has no part in digests
         begins_from = None
@@ -139,7 +141,7 @@ def train(loaded: Loaded, folders: Sequence[Path] = ()) -> None:
 
 
 def plan_stages(
-    config: Config, stages: Sequence[Stage], device: torch.device
+    config: Config, stages: Sequence[Stage], device: torch.device, make_data: MakeData | None
 ) -> tuple[Tokenizer, int, list[StagePlan]]:
     """COLLECTIVE. Open the data of every stage and outline its model; return the tokenizer, the rows of the embedding
     and the plans.
@@ -147,7 +149,7 @@ def plan_stages(
     Raises UserError for what does not fit together, before anything is written and any weight is read.
     """
     for stage in stages:
-        prepare_data(stage.config)
+        prepare_data(stage.config, make_data)
     tokenizer = Tokenizer(config.data.tokenizer)
     own_tokens = partial(commands_for_own_tokens, config)
     n_tokens = vocab_size(config.model, tokenizer.vocab_size, tokenizer.path, own_tokens)

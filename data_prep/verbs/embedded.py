@@ -1,12 +1,24 @@
-"""Make the quickstart's corpus from this Python installation; no network is needed."""
+"""Make the quickstart's corpus from this Python installation; no network is needed.
 
+Nothing is downloaded and nothing is imported, sources are only parsed:
+
+    code   the .py files of the standard library, one document each (no tests, no tables)
+    text   their docstrings, one document a source file, and pydoc's topics (the language reference)
+
+Only MODULES are read, so that the text depends on the version of Python alone: not on other packages, nor
+on what a distribution packages separately.
+"""
+
+import ast
 import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -18,17 +30,146 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import Verb
 from coca_train.data.dataset import IndexedDataset, IndexedWriter, best_dtype, write_sums
-from coca_train.data.manifest_beside import manifest_beside
+from coca_train.data.provenance import read_manifest
 from coca_train.data.storage import digest, flush_to_disk, lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import outside
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.machine import cores
-from data_prep.installation import Document, installation
-from data_prep.progress import bar, say
-from data_prep.vocabularies.tokenizer_file import keep_companions
-from data_prep.vocabularies.training import train_tokenizer
+from data_prep.messages import bar, say
+from data_prep.tokenizer_files import copy_companions, train_tokenizer
+
+# In every Python from 3.11 to 3.14, and in every distribution's package of it.
+MODULES = """
+    abc argparse ast asyncio base64 bdb bisect bz2 cProfile calendar cmd code codecs codeop collections colorsys
+    compileall concurrent configparser contextlib contextvars copy copyreg csv ctypes curses dataclasses
+    datetime dbm decimal difflib dis doctest email enum filecmp fileinput fnmatch fractions ftplib functools
+    genericpath getopt getpass gettext glob graphlib gzip hashlib heapq hmac html http imaplib importlib inspect
+    io ipaddress json keyword linecache locale logging lzma mailbox mimetypes modulefinder multiprocessing netrc
+    ntpath numbers opcode operator optparse os pathlib pdb pickle pickletools pkgutil platform plistlib poplib
+    posixpath pprint profile pstats pty py_compile pyclbr pydoc queue quopri random re reprlib rlcompleter runpy
+    sched secrets selectors shelve shlex shutil signal smtplib socket socketserver sqlite3 ssl stat statistics
+    string stringprep struct subprocess symtable tabnanny tarfile tempfile textwrap threading timeit token
+    tokenize tomllib trace traceback tracemalloc tty turtle types typing unittest urllib uuid warnings wave
+    weakref webbrowser wsgiref xml xmlrpc zipapp zipfile zipimport zoneinfo
+""".split()  # noqa: SIM905  # a list of words reads as one
+SKIPPED_FOLDERS = {"__pycache__", "test", "tests"}
+TOPICS = "pydoc_data/topics.py"
+MIN_CHARACTERS = 200
+
+
+class Document(NamedTuple):
+    """One text. file: below the standard library, what the held-out split goes by; a source file's code and docstrings
+    share it. line: where the text begins in it."""
+
+    part: str
+    file: str
+    text: str
+    may_be_held_out: bool = True
+    line: int = 1
+
+
+def read(path: Path) -> str | None:
+    """Return the text of a file, or None where it is not clean UTF-8 text."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if "\0" in text else text.strip("\n") + "\n"
+
+
+def python_files(library: Path) -> list[Path]:
+    """List the .py files of MODULES in the folder of a standard library, by relative path. DataError E-PREP-04 where
+    one is missing."""
+    files: list[Path] = []
+    missing = []
+    for name in MODULES:
+        module, package = library / f"{name}.py", library / name
+        if module.is_file():
+            files.append(module)
+        elif (package / "__init__.py").is_file():
+            files += (p for p in package.rglob("*.py") if not SKIPPED_FOLDERS & set(p.relative_to(package).parts[:-1]))
+        else:
+            missing.append(name)
+    if missing:
+        raise DataError(
+            f"E-PREP-04 {library}: the standard library is not whole, it lacks {', '.join(missing[:5])}"
+            f"{' and more' if len(missing) > 5 else ''} as .py files. Fix: use a full Python installation"
+        )
+    return sorted(files, key=lambda path: path.relative_to(library).as_posix())
+
+
+def docstrings(source: str) -> tuple[str, int]:
+    """Return every docstring of a module under the dotted name of what it describes, and the line of the first."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError):
+            return "", 1
+    texts: list[str] = []
+    lines: list[int] = []
+
+    def visit(node: ast.AST, name: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                dotted = f"{name}.{child.name}" if name else child.name
+                if text := ast.get_docstring(child):
+                    texts.append(f"{dotted}\n\n{text}")
+                    lines.append(child.body[0].lineno)
+                visit(child, dotted)
+
+    if text := ast.get_docstring(tree):
+        texts.append(text)
+        lines.append(tree.body[0].lineno)
+    visit(tree, "")
+    return ("\n\n\n".join(texts) + "\n", lines[0]) if texts else ("", 1)
+
+
+def topics(library: Path) -> Iterator[Document]:
+    """Yield the topics of pydoc (help('topics')), read from the source's dict without running it.
+
+    Topics overlap (a chapter and its sections): a topic inside another one is left out, and none is held out.
+    """
+    source = read(library / TOPICS)
+    if source is None:
+        raise DataError(f"E-PREP-04 {library / TOPICS}: cannot be read. Fix: use a full Python installation")
+    texts: dict[str, tuple[str, int]] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            for key, value in zip(node.value.keys, node.value.values, strict=True):
+                if key is not None:
+                    texts[str(ast.literal_eval(key))] = str(ast.literal_eval(value)).strip(), key.lineno
+    for name, (text, line) in sorted(texts.items()):
+        if not any(text in other for key, (other, _) in texts.items() if key != name and len(other) > len(text)):
+            yield Document("text", TOPICS, text + "\n", may_be_held_out=False, line=line)
+
+
+def modules(library: Path) -> Iterator[Document]:
+    """Yield the code and the docstrings of MODULES."""
+    for path in python_files(library):
+        source = read(path)
+        if source is None or len(source) < MIN_CHARACTERS:
+            continue
+        file = path.relative_to(library).as_posix()
+        yield Document("code", file, source)
+        text, line = docstrings(source)
+        if len(text) >= MIN_CHARACTERS:
+            yield Document("text", file, text, line=line)
+
+
+def installation(library: Path | None = None) -> Iterator[Document]:
+    """Yield the documents of a standard library (None: this Python's), exact duplicates removed, always in the
+    same order."""
+    library = library or Path(sysconfig.get_paths()["stdlib"])
+    seen: set[str] = set()
+    for document in (*modules(library), *topics(library)):
+        key = hashlib.sha256(document.text.encode()).hexdigest()
+        if key not in seen:
+            seen.add(key)
+            yield document
+
 
 FORMAT = 1
 TOKENIZER = "tokenizer.model"
@@ -79,12 +220,12 @@ VERB = Verb(EMBEDDED, USAGE, _embedded)
 
 
 def place(file: str) -> float:
-    """A number in [0, 1) that depends on nothing but the file's name."""
+    """Return a number in [0, 1) that depends on the file's name alone."""
     return int.from_bytes(hashlib.sha256(file.encode()).digest()[:6], "big") / (1 << 48)
 
 
 def held_out_files(documents: Sequence[Document]) -> set[str]:
-    """Files whose place is below HELD_OUT_SHARE, and in each part the first LONG documents by place.
+    """Choose the files whose place is below HELD_OUT_SHARE, and in each part the first LONG documents by place.
 
     A source file is held out as a whole: its code and its docstrings never end up on different sides.
     """
@@ -136,10 +277,10 @@ def make(
 
 
 def existing(dir: Path, vocab_size: int) -> dict[str, Any] | None:
-    """The manifest of a corpus already in `dir`, its file sizes checked; None when there is nothing yet."""
+    """Return the manifest of a corpus already in `dir`, its file sizes checked; None when there is nothing yet."""
     if not dir.exists() or (dir.is_dir() and not any(dir.iterdir())):
         return None
-    manifest = manifest_beside(dir / TOKENIZER) or {}
+    manifest = read_manifest(dir / TOKENIZER) or {}
     known = (manifest.get("kind"), manifest.get("format")) == ("embedded", FORMAT)
     if not known or not {"files", "vocab_size"} <= manifest.keys():
         raise DataError(
@@ -164,7 +305,7 @@ def existing(dir: Path, vocab_size: int) -> dict[str, Any] | None:
 def _build(
     folder: Path, vocab_size: int, progress: bool, documents: Iterable[Document] | None, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
-    """Everything into `folder`; the manifest is written last."""
+    """Make everything in `folder`; the manifest is written last."""
     say("embedded corpus: reading the sources and docstrings of Python's standard library", progress)
     gathered = list(installation() if documents is None else documents)
     held_out = held_out_files(gathered)
@@ -186,7 +327,7 @@ def _build(
     else:
         say(f"embedded corpus: with the {vocab_size} tokens of {tokenizer.path}", progress)
         (folder / TOKENIZER).write_bytes(outside.read_bytes(tokenizer.path))
-        keep_companions(Path(tokenizer.path), tokenizer, (folder / TOKENIZER).with_suffix(""))
+        copy_companions(Path(tokenizer.path), tokenizer, (folder / TOKENIZER).with_suffix(""))
     tokenizer = Tokenizer(folder / TOKENIZER)
     inputs = {part: sorted({d.file for d in gathered if d.part == part}) for part in PARTS}
     with bar("tokenizing", sum(len(d.text) for d in gathered), progress) as tokenized:
@@ -202,14 +343,14 @@ def _build(
 
 
 def _vocabulary_sample(documents: Sequence[Document], weight: float) -> list[str]:
-    """Evenly chosen training documents, about weight * VOCABULARY_CHARACTERS in all."""
+    """Choose training documents evenly, about weight * VOCABULARY_CHARACTERS in all."""
     total = sum(len(document.text) for document in documents)
     share = min(1.0, weight * VOCABULARY_CHARACTERS / total)
     return [d.text for i, d in enumerate(documents) if int((i + 1) * share) > int(i * share)]
 
 
 def tokenize(texts: Sequence[str], prefix: Path, tokenizer: Tokenizer, bar: Any) -> None:
-    """Texts to a .bin/.idx pair with its sums, one document each, an end-of-document token after each."""
+    """Write texts to a .bin/.idx pair with its sums, one document each, an end-of-document token after each."""
     with IndexedWriter(prefix, best_dtype(tokenizer.vocab_size)) as writer:
         begin = 0
         while begin < len(texts):
@@ -225,7 +366,7 @@ def tokenize(texts: Sequence[str], prefix: Path, tokenizer: Tokenizer, bar: Any)
 
 
 def _write_origins(prefix: Path, documents: Sequence[Document], inputs: Sequence[str]) -> None:
-    """The file and line of each document. inputs: files by number, as the manifest names them."""
+    """Write the file and line of each document. inputs: files by number, as the manifest names them."""
     number = {file: i for i, file in enumerate(inputs)}
     rows = np.array([(number[d.file], d.line) for d in documents], ORIGINS)
     with open(f"{prefix}.origins.npy", "wb") as file:
@@ -263,7 +404,7 @@ def _manifest(
 
 
 def summary(dir: Path, manifest: dict[str, Any]) -> str:
-    """One small table: what was made."""
+    """Return a small table of what was made."""
     rows = [f"{'embedded corpus':<16}{'documents':>10}{'tokens':>12}{'chars/token':>13}{'longest document':>18}"]
     for name, record in manifest["datasets"].items():
         ratio = record["characters"] / record["tokens"]

@@ -3,12 +3,12 @@
 import io
 import sys
 
+from coca_train.config.corpus_schema import LookConfig, PrepareConfig
 from coca_train.data.provenance import Origins
 from coca_train.runtime.errors import DataError
-from data_prep.reports.corpus import Corpus
-from data_prep.reports.decoded import chosen_windows, document_text, evenly, window_text
-from data_prep.reports.lengths import lengths_picture, of_corpus
-from data_prep.schema import LookConfig, PrepareConfig
+from data_prep.decoded import chosen_windows, document_text, evenly, window_text
+from data_prep.manifest import Corpus
+from data_prep.verbs.stats import corpus_lengths, lengths_picture
 
 
 def run(config: PrepareConfig) -> int:
@@ -26,13 +26,13 @@ def run(config: PrepareConfig) -> int:
             "Fix: python -m data_prep stats says what there is"
         )
     picture = corpus.report / "lengths.png"
-    lengths_picture(picture, of_corpus(corpus), corpus.manifest["name"])
+    lengths_picture(picture, corpus_lengths(corpus), corpus.manifest["name"])
     print(f"Picture of the lengths: {picture}")
     return 0
 
 
 def _show(corpus: Corpus, name: str, split: str, look: LookConfig) -> None:
-    """One dataset: some documents, and of what is trained on some windows."""
+    """Print some documents of a dataset, and some windows if it is trained on."""
     data = corpus.dataset(name, split)
     origins = Origins(data)
     print(f"=== {name}_{split}: {data.n_documents:,} documents, {data.n_tokens:,} tokens\n")

@@ -10,20 +10,19 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import PowerNorm
 
+from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.dataset import IndexedDataset
-from coca_train.data.manifest_beside import manifest_beside
-from coca_train.data.provenance import Origins
+from coca_train.data.provenance import Origins, read_manifest
+from coca_train.data.readers.base import escape
 from coca_train.data.storage import storage
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.report.render.pictures import page
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain
-from data_prep.progress import bar
-from data_prep.readers.base import shown
-from data_prep.reports.corpus import Corpus
-from data_prep.reports.overlap import WORST, Overlap, overlaps
-from data_prep.schema import PrepareConfig
+from data_prep.manifest import Corpus
+from data_prep.messages import bar
+from data_prep.overlap import WORST, Overlap, overlaps
+from data_prep.pictures import drawn_page
 
 ANY = "all sources"
 CHUNK = 1 << 20  # token ids looked at together
@@ -38,10 +37,10 @@ def run(config: PrepareConfig) -> int:
     corpus = Corpus(config)
     trained = {name: corpus.dataset(name, "train") for name in corpus.names("train")}
     held_out = {f"{name}_valid": corpus.dataset(name, "valid") for name in corpus.names("valid")}
-    held_out |= further(config.leakage.against, corpus.tokenizer, set(held_out))
+    held_out |= open_evaluation_sets(config.leakage.against, corpus.tokenizer, set(held_out))
     for what, sets, fix in (
         ("trained on", trained, "give the corpus a source with another hold_out than all"),
-        ("held out", held_out, "set leakage.against=[<prefix>], or make it anew with corpus.valid_share"),
+        ("held out", held_out, "set leakage.against=[<prefix>], or make it again with corpus.valid_share"),
     ):
         if not sets:
             raise DataError(f"E-TOK-24 {corpus.folder}: nothing is {what}; both are needed to compare them. Fix: {fix}")
@@ -60,33 +59,33 @@ def run(config: PrepareConfig) -> int:
     return 0
 
 
-def further(prefixes: list[str], tokenizer: Tokenizer, taken: set[str]) -> dict[str, IndexedDataset]:
-    """The sets of leakage.against, by name: the last part of the prefix, or all of it where that is taken.
+def open_evaluation_sets(prefixes: list[str], tokenizer: Tokenizer, taken: set[str]) -> dict[str, IndexedDataset]:
+    """Open the sets of leakage.against, by name: the last part of the prefix, or all of it where that is taken.
 
     Raises DataError E-TOK-11 (made with another tokenizer), E-TOK-09 (an id beyond the vocabulary), and what
-    IndexedDataset and `manifest_beside` raise.
+    IndexedDataset and `read_manifest` raise.
     """
     sets: dict[str, IndexedDataset] = {}
     for prefix in prefixes:
         data, name = IndexedDataset(prefix), os.path.basename(prefix)
         _check(data, tokenizer)
-        sets[shown(prefix if name in taken | sets.keys() else name)] = data
+        sets[escape(prefix if name in taken | sets.keys() else name)] = data
     return sets
 
 
 def _check(data: IndexedDataset, tokenizer: Tokenizer) -> None:
-    manifest = manifest_beside(data.prefix)
+    manifest = read_manifest(data.prefix)
     made_with = tokenizer.digest if manifest is None else manifest["tokenizer"]["sha256"]
     if made_with != tokenizer.digest:
         raise DataError(
-            f"E-TOK-11 leakage.against: {shown(data.prefix)} was made with tokenizer {shown(made_with[:16])}, this "
+            f"E-TOK-11 leakage.against: {escape(data.prefix)} was made with tokenizer {escape(made_with[:16])}, this "
             f"corpus with {tokenizer.digest[:16]}; they must be the same. Fix: prepare the set with this tokenizer"
         )
     for start in range(0, data.n_tokens, CHUNK):
         ids = data.tokens(start, min(start + CHUNK, data.n_tokens))
         if ids.max() >= tokenizer.vocab_size:
             raise DataError(
-                f"E-TOK-09 leakage.against: {shown(data.prefix)} holds token id {ids.max()}, the tokenizer has "
+                f"E-TOK-09 leakage.against: {escape(data.prefix)} holds token id {ids.max()}, the tokenizer has "
                 f"{tokenizer.vocab_size}; it was made with another one. Fix: prepare the set with this tokenizer"
             )
 
@@ -124,7 +123,7 @@ def _pair_row(one: Overlap) -> list[str]:
 
 
 def _summary(overlaps: list[Overlap], sets: list[str], table: Table) -> str:
-    """A row for each held-out set: against all sources, and the source that has most of it."""
+    """Return a row for each held-out set: against all sources, and the source that has most of it."""
     rows = []
     for name in sets:
         mine = [one for one in overlaps if one.held_out == name]
@@ -137,7 +136,7 @@ def _summary(overlaps: list[Overlap], sets: list[str], table: Table) -> str:
 
 
 def _worst(corpus: Corpus, overlaps: list[Overlap], table: Table) -> str:
-    """The held-out documents that single sources have most of, each with where it comes from."""
+    """Return the held-out documents with the highest shares in a single source, each with its origin."""
     pairs = [(worst, one) for one in overlaps if one.source is not None for worst in one.worst]
     pairs.sort(key=lambda pair: (-pair[0].share, pair[1].held_out, pair[0].document))
     rows = [
@@ -153,21 +152,21 @@ def _worst(corpus: Corpus, overlaps: list[Overlap], table: Table) -> str:
 
 
 def _where(corpus: Corpus, dataset: str, document: int) -> str:
-    """Dataset, number and, where that is known, origin of a document."""
+    """Return dataset, number and, where that is known, origin of a document."""
     if dataset not in corpus.manifest["datasets"]:
         return f"{dataset} {document}"
     source, _, split = dataset.rpartition("_")
     origin = Origins(corpus.dataset(source, split)).of(document)
-    return f"{dataset} {document} ({shown(str(origin))})" if origin else f"{dataset} {document}"
+    return f"{dataset} {document} ({escape(str(origin))})" if origin else f"{dataset} {document}"
 
 
 def overlap_picture(
     path: Path, trained: Sequence[str], held_out: Sequence[str], shares: np.ndarray, title: str, subtitle: str
 ) -> None:
-    """A heat map: rows = what is trained on, columns = held-out sets; shares: float (rows, columns), of one."""
+    """Draw a heat map: rows = what is trained on, columns = held-out sets; shares: float (rows, columns), of one."""
     few = max(len(trained), len(held_out)) <= MANY_CELLS
     size = (4.5 + (1.15 if few else 0.4) * len(held_out), 3.2 + (0.45 if few else 0.3) * len(trained))
-    with page(path, title, subtitle, (max(9.0, size[0]), size[1])) as (axes,):
+    with drawn_page(path, title, subtitle, (max(9.0, size[0]), size[1])) as (axes,):
         top = max(0.05, float(shares.max()))
         image = axes.imshow(100 * shares, cmap="YlOrRd", norm=PowerNorm(0.5, 0, 100 * top), aspect="auto")
         names = [name if len(name) <= LONGEST_LABEL else f"…{name[1 - LONGEST_LABEL :]}" for name in held_out]

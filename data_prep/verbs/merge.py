@@ -16,27 +16,27 @@ from typing import Any
 
 import numpy as np
 
+from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.dataset import best_dtype
 from coca_train.data.storage import flush_to_disk, open_locked, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import outside
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError, StorageError
-from data_prep.merging.collect import Collection, Part, gather_parts, place
-from data_prep.merging.concatenate import ENDS, DatasetWriter, copy_part
-from data_prep.merging.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, Verdicts, judge
-from data_prep.merging.manifest import NAME, build, describe, dump, existing, settings_now
-from data_prep.progress import bar, say
-from data_prep.schema import PrepareConfig
-from data_prep.selection.fitting import with_share
-from data_prep.tokenizing.parts import COUNTS, SPLITS, n_read
+from data_prep.collect import Collection, Part, gather_parts, place
+from data_prep.concatenate import ENDS, DatasetWriter, copy_part
+from data_prep.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, Verdicts, judge
+from data_prep.fitting import fit_valid_share
+from data_prep.manifest import NAME, build, describe, dump, existing, settings_now
+from data_prep.messages import bar, say
+from data_prep.parts import COUNTS, SPLITS, n_read
 
 REASONS = {DUPLICATE: "duplicates", NEAR_DUPLICATE: "near_duplicates", DUPLICATE_ID: "duplicate_ids"}
 BYTES_A_DOCUMENT = 160  # index, origins and what is on the disk on the way
 
 
-def judged(stretches: Iterable[Stretch], verdicts: Verdicts, drop: bool) -> Iterator[tuple[Stretch, np.ndarray]]:
-    """Each stretch with bool (n,): which of its documents stay."""
+def with_verdicts(stretches: Iterable[Stretch], verdicts: Verdicts, drop: bool) -> Iterator[tuple[Stretch, np.ndarray]]:
+    """Yield each stretch with bool (n,): which of its documents stay."""
     for stretch in stretches:
         verdict = verdicts.of(stretch.first, len(stretch.documents))
         yield stretch, (verdict == KEPT) | ((verdict == DUPLICATE) & (not drop))
@@ -45,7 +45,7 @@ def judged(stretches: Iterable[Stretch], verdicts: Verdicts, drop: bool) -> Iter
 def count(
     collection: Collection, parts: list[Part], verdicts: Verdicts, drop: bool
 ) -> tuple[dict[str, int], list[int]]:
-    """What became of the documents of a source, for people; and how many stay in each split."""
+    """Count what became of the documents of a source, and how many stay in each split."""
     counts = Counter({"read": 0, "kept": 0, **dict.fromkeys(REASONS.values(), 0), "rejected": 0})
     for part in parts:
         record = part.record
@@ -53,7 +53,7 @@ def count(
         counts["rejected"] += len(record["rejects"])
         counts["read"] += n_read(record)
     sizes = np.zeros(len(SPLITS), np.int64)
-    for stretch, keep in judged(collection.stretches(parts), verdicts, drop):
+    for stretch, keep in with_verdicts(collection.stretches(parts), verdicts, drop):
         verdict = verdicts.of(stretch.first, len(stretch.documents))
         for number, reason in REASONS.items():
             counts[reason] += int((verdict == number).sum())
@@ -62,8 +62,8 @@ def count(
     return dict(counts), sizes.tolist()
 
 
-def refuse(config: PrepareConfig, name: str, counts: dict[str, int]) -> None:
-    """A source of which nothing is left, or too much of which has an id of another."""
+def check_source(config: PrepareConfig, name: str, counts: dict[str, int]) -> None:
+    """Refuse a source of which nothing is left, or too much of which has another document's id."""
     if not counts["kept"]:
         why = ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in counts.items() if n and reason != "read")
         raise DataError(
@@ -87,7 +87,7 @@ def clash_error(collection: Collection, clash: Clash) -> DataError:
 
 
 def write_rejects(path: Path, parts: list[Part], collection: Collection, verdicts: Verdicts) -> None:
-    """One JSON object a line, in the order of the input: what could not be used, and what came with a taken id."""
+    """Write one JSON object a line, in the order of the input: rejected documents, and those with a taken id."""
     with open(path, "w", encoding="utf-8") as file:
         for part in parts:
             rows = [{"input": part.input.path, **reject} for reject in part.record["rejects"]]
@@ -106,7 +106,7 @@ SCRATCH, MARK = ".merging", "publishing"
 
 
 def merge(config: PrepareConfig) -> dict[str, Any]:
-    """Make the corpus of its parts and return its manifest; a corpus that is there already is left as it is.
+    """Make the corpus of its parts and return its manifest; an existing corpus is left as it is.
 
     Raises DataError E-TOK-15 (another process at work), 23 (parts missing), 18 (other settings), 08 (damaged part), 20
     (list of near duplicates), E-RAW-19 (input changed), 21, 22 (ids), 27 (nothing left of a source), E-PREP-02 (files
@@ -117,7 +117,7 @@ def merge(config: PrepareConfig) -> dict[str, Any]:
     if manifest is not None and not _leftovers(config, dir):
         return manifest
     # Looked at again under the lock: another process may have finished the corpus since.
-    with storage(str(dir)), _alone(dir):
+    with storage(str(dir)), _exclusive_corpus_lock(dir):
         if (manifest := existing(config)) is None:
             manifest = _make(config, dir)
         for path in _leftovers(config, dir):
@@ -126,7 +126,7 @@ def merge(config: PrepareConfig) -> dict[str, Any]:
 
 
 def _leftovers(config: PrepareConfig, dir: Path) -> list[Path]:
-    """What is of no use once the manifest is there; parts of other sources are left alone."""
+    """List what is of no use once the manifest is there; parts of other sources stay."""
     parts = dir / "parts"
     ours = [path for name in config.corpus.sources if (path := parts / name).exists()]
     if parts.is_dir() and len(ours) == len(list(parts.iterdir())):
@@ -135,7 +135,7 @@ def _leftovers(config: PrepareConfig, dir: Path) -> list[Path]:
 
 
 @contextmanager
-def _alone(dir: Path) -> Iterator[None]:
+def _exclusive_corpus_lock(dir: Path) -> Iterator[None]:
     if not dir.is_dir():
         raise DataError(f"E-TOK-23 {dir}: no such folder, so nothing is tokenized. Fix: python -m data_prep tokenize")
     try:
@@ -154,7 +154,7 @@ def _make(config: PrepareConfig, dir: Path) -> dict[str, Any]:
     collection = gather_parts(config, tokenizer)
     _undo(dir)
     _refuse_foreign(dir, collection.names)
-    _room(dir, collection)
+    _check_disk_space(dir, collection)
     try:
         (dir / SCRATCH).mkdir()
         files, manifest = _build(config, tokenizer, collection, dir / SCRATCH)
@@ -168,7 +168,7 @@ def _make(config: PrepareConfig, dir: Path) -> dict[str, Any]:
 
 
 def _undo(dir: Path) -> None:
-    """Take back a move that was cut short, and everything else on the way."""
+    """Undo a move that was cut short, and remove everything else that was in progress."""
     try:
         moved = outside.read_json(dir / SCRATCH / MARK)
     except (FileNotFoundError, ValueError):  # none, or killed while it was written: nothing was moved yet
@@ -188,8 +188,8 @@ def _refuse_foreign(dir: Path, names: list[str]) -> None:
             )
 
 
-def _room(dir: Path, collection: Collection) -> None:
-    """Better now than after an hour of copying."""
+def _check_disk_space(dir: Path, collection: Collection) -> None:
+    """Refuse a full disk now, not after an hour of copying."""
     tokens = sum(file["bytes"] for part in collection.parts for file in part.record["files"].values())
     needed = tokens + BYTES_A_DOCUMENT * collection.n_documents
     free = shutil.disk_usage(dir).free
@@ -203,7 +203,7 @@ def _room(dir: Path, collection: Collection) -> None:
 def _build(
     config: PrepareConfig, tokenizer: Tokenizer, collection: Collection, scratch: Path
 ) -> tuple[list[str], dict[str, Any]]:
-    """Everything in the scratch folder; the names of the files in the order of publishing, and the manifest."""
+    """Make everything in the scratch folder; return the file names in the order of publishing, and the manifest."""
     sources = config.corpus.sources
     named = frozenset(i for i, name in enumerate(collection.names) if sources[name].id_field is not None)
     say(f"merging: looking for duplicates among {collection.n_documents:,} documents", config.work.progress_bar)
@@ -220,7 +220,7 @@ def _build(
         for source, name in enumerate(collection.names):
             parts = collection.of_source(source)
             counts[name], sizes = count(collection, parts, verdicts, drop)
-            refuse(config, name, counts[name])
+            check_source(config, name, counts[name])
             write_rejects(scratch / f"{name}.rejects", parts, collection, verdicts)
             with ExitStack() as stack:
                 writers = {
@@ -229,7 +229,7 @@ def _build(
                     if size
                 }
                 for part in parts:
-                    kept = judged(collection.stretches([part]), verdicts, drop)
+                    kept = with_verdicts(collection.stretches([part]), verdicts, drop)
                     copy_part(part, kept, np.dtype(dtype).itemsize, writers)
                     progress.update(sum(file["bytes"] for file in part.record["files"].values()))
             for writer in writers.values():
@@ -240,7 +240,7 @@ def _build(
 
 
 def _publish(dir: Path, scratch: Path, names: list[str], files: list[str], manifest: dict[str, Any]) -> None:
-    """Everything into its place, the manifest last."""
+    """Move everything into its place, the manifest last."""
     data = dump(manifest)
     manifest["sha256"] = json.loads(data)["sha256"]
     # First everything is on the disk under its scratch name, and MARK with the list of what will move. From then on a
@@ -270,7 +270,7 @@ def _publish_rejects(scratch: Path, target: Path) -> None:
 
 
 def run(config: PrepareConfig) -> None:
-    config = with_share(config)
+    config = fit_valid_share(config)
     was_finished = existing(config) is not None
     manifest = merge(config)
     if was_finished:

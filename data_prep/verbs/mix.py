@@ -16,12 +16,12 @@ import numpy as np
 import yaml
 from matplotlib.patches import Patch
 
-from coca_train.report.render.pictures import COLOURS, page
+from coca_train.config.corpus_schema import CorpusConfig, MixConfig, PrepareConfig
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain, short
-from data_prep.reports.corpus import Corpus
-from data_prep.schema import CorpusConfig, MixConfig, PrepareConfig
+from data_prep.manifest import Corpus
+from data_prep.pictures import COLOURS, drawn_page
 
 DIGITS = 8
 EVALUATIONS = ("valid", "eval", "test")  # books_valid, else books_eval, ... is the evaluation set of books
@@ -61,11 +61,11 @@ class Plan:
 
     @property
     def lasts(self) -> int:
-        """Tokens of training until the first source has been seen max_epochs times."""
-        return lasting(((share.tokens, share.weight) for share in self.shares), self.max_epochs)
+        """Return the training tokens until the first source has been seen max_epochs times."""
+        return tokens_until_repeated(((share.tokens, share.weight) for share in self.shares), self.max_epochs)
 
     def warnings(self) -> list[str]:
-        """What a person should know before training, a line each."""
+        """Return what to know before training, a line each."""
         limit, lines = exact(self.max_epochs), []
         for share in self.shares:
             if share.epochs > limit:
@@ -79,18 +79,19 @@ class Plan:
         return lines
 
 
-def lasting(sources: Iterable[tuple[int, Fraction]], max_epochs: float) -> int:
-    """Tokens of training until the first of some sources, each its tokens and share, has been seen max_epochs times."""
+def tokens_until_repeated(sources: Iterable[tuple[int, Fraction]], max_epochs: float) -> int:
+    """Return the training tokens until the first source has been seen max_epochs times. sources: (tokens, share) of
+    each."""
     return int(min(exact(max_epochs) * tokens / share for tokens, share in sources))
 
 
 def exact(number: float) -> Fraction:
-    """A float as the decimal it prints as."""
+    """Return a float as the decimal it prints as."""
     return Fraction(str(number))
 
 
 def plan(corpus: CorpusConfig, mix: MixConfig, manifest: dict[str, Any]) -> Plan:
-    """The mixture of a finished corpus.
+    """Plan the mixture of a finished corpus.
 
     Raises DataError E-TOK-23 for a source that is not in the corpus, E-TOK-24 for a group or source without documents
     to train on.
@@ -122,7 +123,7 @@ def plan(corpus: CorpusConfig, mix: MixConfig, manifest: dict[str, Any]) -> Plan
     records = {name: datasets[f"{name}_train"] for name in trained}
     tokens = mix.tokens
     if tokens is None:
-        tokens = lasting(((records[n]["tokens"], weights[n] * unit) for n in trained), mix.max_epochs)
+        tokens = tokens_until_repeated(((records[n]["tokens"], weights[n] * unit) for n in trained), mix.max_epochs)
     shares = []
     for name, source in trained.items():
         record, weight = records[name], weights[name] * unit
@@ -140,7 +141,7 @@ def plan(corpus: CorpusConfig, mix: MixConfig, manifest: dict[str, Any]) -> Plan
 
 
 def _groups(corpus: CorpusConfig, mix: MixConfig) -> dict[str, int]:
-    """Group -> its share in units of 1 / 10**DIGITS."""
+    """Return the share of each group in units of 1 / 10**DIGITS."""
     for group in mix.groups:
         if all(source.group != group or source.hold_out == "all" for source in corpus.sources.values()):
             raise DataError(
@@ -152,7 +153,7 @@ def _groups(corpus: CorpusConfig, mix: MixConfig) -> dict[str, int]:
 
 
 def apportion(sizes: list[Fraction], units: int) -> list[int]:
-    """Whole units by size, largest remainders first (Hamilton's method); they add up. Nothing gets less than one unit,
+    """Apportion whole units by size, largest remainders first (Hamilton's method). Nothing gets less than one unit,
     and only where that is too much for it do they add up to more."""
     total = sum(sizes, Fraction())
     quotas = [size * units / total for size in sizes]
@@ -164,7 +165,8 @@ def apportion(sizes: list[Fraction], units: int) -> list[int]:
 
 
 def _held_out(corpus: CorpusConfig, datasets: set[str]) -> dict[str, str]:
-    """Source in training -> the dataset it is validated on: its own held-out documents, else its evaluation set."""
+    """Return for each trained source the dataset it is validated on: its held-out documents, else its evaluation
+    set."""
     dataset_of = {}
     for name, source in corpus.sources.items():
         if source.hold_out == "all":
@@ -195,7 +197,7 @@ def data_choice(planned: Plan, folder: str, tokenizer: str) -> dict[str, Any]:
 
 
 def as_json(planned: Plan) -> dict[str, Any]:
-    """The plan for report/mix.json; fractions become numbers."""
+    """Return the plan for report/mix.json; fractions become numbers."""
     tree = asdict(planned) | {"lasts": planned.lasts, "warnings": planned.warnings()}
     tree["groups"] = {name: float(share) for name, share in planned.groups.items()}
     for record, share in zip(tree["shares"], planned.shares, strict=True):
@@ -233,7 +235,7 @@ def _comment(planned: Plan) -> str:
 
 
 def _text(planned: Plan, table) -> str:
-    """The plan in words and one table."""
+    """Render the plan in words and one table."""
     groups = ", ".join(f"{name} {percent(float(share))}" for name, share in planned.groups.items())
     lines = [f"{short(planned.tokens)} tokens of training: {groups}\n", table(HEADER, _rows(planned), 2)]
     seen = f"the first source has been seen mix.max_epochs={planned.max_epochs:g} times"
@@ -262,7 +264,7 @@ def _rows(planned: Plan) -> list[list[str]]:
 
 
 def mixture_picture(path: Path, planned: Plan) -> None:
-    """Bars by source, coloured by group: share of the training tokens, and epochs with their limit."""
+    """Draw bars by source, coloured by group: share of the training tokens, and epochs with their limit."""
     shares, rows = planned.shares, np.arange(len(planned.shares))[::-1]
     group_colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(planned.groups)}
     colours = [group_colours[share.group] for share in shares]
@@ -271,7 +273,10 @@ def mixture_picture(path: Path, planned: Plan) -> None:
     subtitle = (
         f"{short(planned.tokens)} tokens of training; the first source reaches its limit after {short(planned.lasts)}"
     )
-    with page(path, f"Mixture {planned.name}", subtitle, (12, 2.6 + 0.4 * len(shares)), columns=2) as (left, right):
+    with drawn_page(path, f"Mixture {planned.name}", subtitle, (12, 2.6 + 0.4 * len(shares)), columns=2) as (
+        left,
+        right,
+    ):
         left.barh(rows, [100 * weight for weight in weights], height=0.7, color=colours)
         right.barh(rows, epochs, height=0.7, color=colours)
         for row, share in zip(rows, shares, strict=True):

@@ -16,19 +16,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coca_train.data.storage import flush_to_disk, open_locked, storage
-from coca_train.runtime.durable import sync_folder
+from coca_train.config.corpus_schema import NearDuplicatesConfig, PrepareConfig
+from coca_train.data.readers import all_inputs
+from coca_train.data.readers.base import Input, escape
+from coca_train.data.storage import open_locked, storage
+from coca_train.runtime.durable import replace, sync_folder
 from coca_train.runtime.errors import UserError
-from data_prep.progress import bar
-from data_prep.readers import inputs as inputs_of
-from data_prep.readers.base import Input, shown
-from data_prep.schema import NearDuplicatesConfig, PrepareConfig
-from data_prep.selection.fitting import with_share
-from data_prep.selection.rules import Rules
-from data_prep.similar import minhash
-from data_prep.similar.minhash import Clusters
-from data_prep.similar.signing import DOCUMENTS, FORMAT, State, plan, read_state, sign
-from data_prep.tokenizing.pool import ordered
+from data_prep import minhash
+from data_prep.fitting import fit_valid_share
+from data_prep.messages import bar
+from data_prep.minhash import DOCUMENTS, FORMAT, Clusters, State, plan, read_state, sign
+from data_prep.selection import Rules
+from data_prep.workers import map_ordered
 
 LISTED = np.dtype([("input", "<u4"), ("line", "<u8")])
 
@@ -66,13 +65,13 @@ def run(config: PrepareConfig) -> None:
     target = Path(config.corpus.dir) / "near_duplicates"
     folder = target / ".work"
     for source in config.corpus.sources.values():
-        Rules(source.filter)  # what is missing is told before hours of reading
+        Rules(source.filter)  # what is missing is reported before hours of reading
     minhash.Signer(config.near_duplicates, folder)
-    config = with_share(config)
+    config = fit_valid_share(config)
     with storage(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
     with open_locked(str(folder / "lock")):
-        inputs = [i for name in sorted(config.corpus.sources) for i in inputs_of(name, config.corpus.sources[name])]
+        inputs = all_inputs(config.corpus.sources)
         identities = [input.identity() for input in inputs]
         state = _signed(config, inputs, identities, folder)
         counts, example = _publish(config, state, folder, target)
@@ -80,7 +79,7 @@ def run(config: PrepareConfig) -> None:
         shutil.rmtree(folder)
     print(_table(config, counts, state.rejected, example, inputs))
     if (Path(config.corpus.dir) / "manifest.json").exists():
-        note = "the corpus is merged already: this list counts when it is tokenized anew, into another corpus.dir"
+        note = "the corpus is merged already: this list counts when it is tokenized again, into another corpus.dir"
         print(f"note: {note}", file=sys.stderr)
 
 
@@ -98,7 +97,7 @@ def _signed(config: PrepareConfig, inputs: list[Input], identities: list[dict[st
         return state
     with bar("matching", len(buckets), config.work.progress_bar, unit="bucket", unit_scale=False) as progress:
         tasks = ((bucket, bucket) for bucket in buckets)
-        with closing(ordered(Matcher, matcher, tasks, config.work.workers)) as results:
+        with closing(map_ordered(Matcher, matcher, tasks, config.work.workers)) as results:
             for _ in results:
                 progress.update()
     return state
@@ -167,7 +166,7 @@ def _write_lists(names: list[str], left_out: np.ndarray, clusters: Clusters, tab
 def _report(
     target: Path, plan: str, counts: dict[str, Counts], inputs: list[Input], identities: list[dict[str, Any]]
 ) -> None:
-    """report.json, last: it says that the lists are whole, what was found, and in which files."""
+    """Write report.json, last: it says that the lists are whole, what was found, and in which files."""
     files: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
     for input, identity in zip(inputs, identities, strict=True):
         files[input.source].append(identity)
@@ -175,11 +174,7 @@ def _report(
     record = {"format": FORMAT, "plan": plan, "sources": counts_by_source, "inputs": files}
     path = target / "report.json"
     with storage(str(path)):
-        with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
-            flush_to_disk(file)
-        os.replace(f"{path}.tmp", path)
-        sync_folder(target)
+        replace(path, json.dumps(record, indent=1).encode())
 
 
 def _table(
@@ -202,6 +197,6 @@ def _table(
     if example is not None:
         paths = {(input.source, input.number): input.path for input in inputs}
         names = sorted(config.corpus.sources)
-        gone, stays = (f"{shown(paths[names[row['source']], int(row['input'])])}:{row['line']}" for row in example)
+        gone, stays = (f"{escape(paths[names[row['source']], int(row['input'])])}:{row['line']}" for row in example)
         lines.append(f"for example {gone} goes, because {stays} stays")
     return "\n".join(lines)

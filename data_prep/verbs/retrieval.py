@@ -1,4 +1,4 @@
-"""python -m data_prep retrieval: prompts with their answers (coca_train/data/prompts/answered.py), to train on.
+"""python -m data_prep retrieval: prompts with their answers (coca_train/data/retrieval.py), to train on.
 
 Small models learn to look back late, and from running text hardly at all: these texts hold little else. A set
 (`retrieval.sets`) is a file of documents of some kinds, each kind as likely, in sizes of 1 to the kind's largest, each
@@ -12,28 +12,28 @@ import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from coca_train.data.prompts.answered import KINDS
+from coca_train.config.corpus_schema import PrepareConfig
+from coca_train.data.retrieval import KINDS
 from coca_train.runtime.durable import write_bytes
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import n_bytes
-from data_prep.schema import PrepareConfig
 
 
 def document(draw: random.Random, kinds: Mapping[str, int]) -> str:
-    """One text. kinds: the largest size of each."""
+    """Make one text. kinds: the largest size of each."""
     kind, largest = draw.choice(list(kinds.items()))
     return KINDS[kind](draw.randint(1, largest), draw)
 
 
 def lines(draw: random.Random, split: str, n_documents: int, kinds: Mapping[str, int]) -> Iterator[str]:
-    """Of a .jsonl file: text, and meta.id, which names a document."""
+    """Yield the lines of a .jsonl file: text, and meta.id, which names a document."""
     for index in range(n_documents):
         record = {"text": document(draw, kinds), "meta": {"id": f"{split}-{index}"}}
         yield json.dumps(record) + "\n"
 
 
 def compressed(text: Iterator[str]) -> bytes:
-    """As gzip, without name and time, so that the same text gives the same bytes."""
+    """Compress with gzip, without name and time, so that the same text gives the same bytes."""
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as file:
         file.writelines(line.encode() for line in text)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coca_train.config.corpus_schema import CorpusConfig, CorpusSourceConfig, PrepareConfig
+from coca_train.data.readers import inputs
+from coca_train.data.readers.base import escape
+from coca_train.data.readers.files import listing
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.printing import WIDTH, n_bytes, percent, plain
-from data_prep.merging import manifest
-from data_prep.readers import inputs
-from data_prep.readers.base import shown
-from data_prep.readers.folder import listing
-from data_prep.schema import CorpusConfig, CorpusSourceConfig, PrepareConfig
+from data_prep import manifest
 
 HEADER = ("source", "kind", "group", "held out", "state", "licence", "files", "size")
 LICENCE_CHARACTERS = 34
@@ -34,7 +34,7 @@ class SourceState:
 
 
 def look(corpus: CorpusConfig) -> list[SourceState]:
-    """Every source, in the order of the configuration. Raises DataError when corpus.dir holds something else."""
+    """Return the state of every source, in their order. Raises DataError when corpus.dir holds something else."""
     folder = Path(corpus.dir)
     tokenized = manifest.read(folder)["sources"] if (folder / manifest.NAME).exists() else {}
     done = {name: "tokenized" for name in tokenized}
@@ -54,11 +54,11 @@ def _look(name: str, source: CorpusSourceConfig, done: str | None) -> SourceStat
 
 
 def _hub(name: str, source: CorpusSourceConfig, done: str | None) -> SourceState:
-    """A folder is counted; a data set of the hub is only known when it is read."""
+    """Return the state of a data set: a folder is counted, a data set of the hub is only known when it is read."""
     hub, problem = source.hub or "", ""
     if importlib.util.find_spec("datasets") is None:
         problem = (
-            f"E-RAW-25 {shown(hub)}: `datasets` is not installed; it reads data sets of the hub. "
+            f"E-RAW-25 {escape(hub)}: `datasets` is not installed; it reads data sets of the hub. "
             "Fix: pip install 'coca-train[data]'"
         )
     state = done or ("missing" if problem else "ready" if os.path.isdir(hub) else "streamed")
@@ -70,17 +70,17 @@ def _hub(name: str, source: CorpusSourceConfig, done: str | None) -> SourceState
 
 
 def place(source: CorpusSourceConfig) -> str:
-    """Where the source is read from, for people."""
+    """Say where a source is read from."""
     if source.kind == "folder":
-        return "; ".join(f"{shown(path)}, {listing(path, 'files').describe()}" for path in source.files)
+        return "; ".join(f"{escape(path)}, {listing(path, 'files').describe()}" for path in source.files)
     if source.kind != "hub":
-        return shown(" ".join(source.files))
+        return escape(" ".join(source.files))
     parts: list[Any] = [source.hub, source.hub_config, source.hub_split, *source.hub_files]
-    return shown(", ".join(str(part) for part in parts if part))
+    return escape(", ".join(str(part) for part in parts if part))
 
 
-def reading(corpus: CorpusConfig) -> str:
-    """What is about to be read, and how, a line for each source."""
+def describe_inputs(corpus: CorpusConfig) -> str:
+    """Say what is about to be read, and how, a line for each source."""
     return "\n".join(f"reading {name} as {source.kind}: {place(source)}" for name, source in corpus.sources.items())
 
 

@@ -1,24 +1,210 @@
-"""python -m data_prep tokenizer: train a vocabulary on a weighted sample, or import one."""
+"""python -m data_prep tokenizer: train a vocabulary on a weighted sample, or import one.
 
+The sample is drawn from the sources by the weights of the mixture. Of a source, stretches of its documents are drawn at
+random, each byte as likely as any other, and the hash of the text is the dice: the same documents give the same sample,
+in whatever files and order they are. A very large source is not read to its end: of each of its inputs the beginning is
+read, READ_FACTOR times what is needed in all.
+"""
+
+import hashlib
+import heapq
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+from coca_train.config.corpus_schema import CorpusSourceConfig, PrepareConfig, TokenizerConfig
+from coca_train.data.readers import chunks, documents, inputs
+from coca_train.data.readers.base import Document, Input, Reject
 from coca_train.data.special_tokens import MEANING, ROLES
 from coca_train.data.storage import lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import n_bytes, percent, plain
-from data_prep.progress import say
-from data_prep.schema import PrepareConfig, TokenizerConfig
-from data_prep.selection.fitting import with_share, with_vocabulary
-from data_prep.verbs.sources import reading
-from data_prep.vocabularies.sample import Drawn, draw
-from data_prep.vocabularies.tokenizer_file import already_trained, bring, made_from, publish
-from data_prep.vocabularies.training import affordable_coverage, short_lines, train
+from data_prep.fitting import fit_valid_share, fit_vocab_size
+from data_prep.messages import bar, say
+from data_prep.selection import Rules, digest_of, pieces
+from data_prep.tokenizer_files import (
+    affordable_coverage,
+    already_trained,
+    import_tokenizer,
+    publish,
+    short_lines,
+    train,
+    training_settings,
+)
+from data_prep.verbs.sources import describe_inputs
+
+STRETCH = 1 << 14  # [characters]
+READ_FACTOR = 20
+SPREAD = 64  # inputs a large source is read from, at least
+
+
+class Lowest:
+    """The texts of a stream that come first in the order of their priorities, `target_bytes` bytes or a little more.
+
+    A priority that was seen before is the same text again. Memory: the texts that are kept.
+    """
+
+    def __init__(self, target_bytes: int) -> None:
+        self.target_bytes, self.n_bytes = target_bytes, 0
+        self._kept: list[tuple[int, bytes]] = []  # a heap, the highest priority first
+        self._priorities: set[int] = set()
+
+    def offer(self, priority: int, text: str) -> None:
+        if priority in self._priorities or (self.n_bytes >= self.target_bytes and priority > -self._kept[0][0]):
+            return
+        data = text.encode()
+        heapq.heappush(self._kept, (-priority, data))
+        self._priorities.add(priority)
+        self.n_bytes += len(data)
+        while self.n_bytes - len(self._kept[0][1]) >= self.target_bytes:
+            dropped, data = heapq.heappop(self._kept)
+            self._priorities.remove(-dropped)
+            self.n_bytes -= len(data)
+
+    def texts(self) -> Iterator[str]:
+        """Yield the texts in the order of their priorities, which does not depend on that of the stream."""
+        for _, text in sorted(self._kept, reverse=True):
+            yield text.decode()
+
+
+@dataclass
+class Drawn:
+    """What was drawn of one source, and what was read for it."""
+
+    source: str
+    share: float
+    kept: Lowest
+    n_documents: int = 0  # that may be drawn from
+    n_bytes: int = 0  # their texts
+    n_read: int = 0  # bytes read, of lines as they are
+    left_out: dict[str, int] = field(default_factory=dict)  # by rule; "held out", "rejected"
+
+    def leave_out(self, why: str) -> None:
+        self.left_out[why] = self.left_out.get(why, 0) + 1
+
+
+def shares(config: PrepareConfig) -> dict[str, float]:
+    """Return the share of the sample by source: the group's, times its weight in the group; without weights, equal
+    parts."""
+    trained = {name: source for name, source in config.corpus.sources.items() if source.hold_out != "all"}
+    weights = {name: 1.0 if source.weight is None else source.weight for name, source in trained.items()}
+    groups = {source.group for source in trained.values()}
+    of_group = {g: sum(weights[name] for name, source in trained.items() if source.group == g) for g in groups}
+    total = sum(config.mix.groups[group].share for group in groups)
+    return {
+        name: config.mix.groups[source.group].share / total * weights[name] / of_group[source.group]
+        for name, source in trained.items()
+    }
+
+
+def draw(config: PrepareConfig) -> list[Drawn]:
+    """Draw the sample, source by source in the order of their names. Held-out documents are never in it.
+
+    Neither is a document that any hold_out=all source has too: 8 bytes for each of those are held in memory.
+    Raises DataError of the readers, the first bad document under work.on_error=stop, E-TKN-07 without any text.
+    """
+    targets = {name: round(share * config.tokenizer.sample_bytes) for name, share in sorted(shares(config).items())}
+    drawn = []
+    with bar("sample", sum(targets.values()) * READ_FACTOR, config.work.progress_bar) as progress:
+        evaluation = _evaluation(config, progress)
+        for name, target in targets.items():
+            sample = Drawn(name, shares(config)[name], Lowest(max(1, target)))
+            progress.set_postfix_str(name)
+            _draw(config, sample, evaluation, progress)
+            progress.total -= max(0, READ_FACTOR * target - sample.n_read)  # the source ended before
+            drawn.append(sample)
+    if not any(sample.kept.n_bytes for sample in drawn):
+        raise DataError(
+            f"E-TKN-07 {config.tokenizer.path}: the sources ({', '.join(targets) or 'none is trained on'}) hold no "
+            "text to train a vocabulary on: everything is held out or left out by a rule. "
+            "Fix: check corpus.sources.*.filter"
+        )
+    return drawn
+
+
+def _draw(config: PrepareConfig, sample: Drawn, evaluation: set[bytes], bar: Any) -> None:
+    source = config.corpus.sources[sample.source]
+    every = inputs(sample.source, source)
+    # Shards are often sorted by time or topic; the beginnings that are read come from all over them.
+    every.sort(key=lambda input: hashlib.blake2b(str(input.number).encode()).digest())
+    target, parts = sample.kept.target_bytes, min(len(every), SPREAD)
+    rules = Rules(source.filter)
+    for input in every:
+        if sample.n_read >= READ_FACTOR * target and sample.n_bytes >= target:
+            break
+        read, n_bytes_before = sample.n_read, sample.n_bytes
+        for chunk_bytes, items in _chunks(config, input, source):
+            for item in items:
+                _take(config, source, input, item, rules, evaluation, sample)
+            sample.n_read += chunk_bytes
+            bar.update(chunk_bytes)
+            enough = sample.n_read - read >= READ_FACTOR * target / parts
+            if enough and sample.n_bytes - n_bytes_before >= target / parts:
+                break
+
+
+def _chunks(
+    config: PrepareConfig, input: Input, source: CorpusSourceConfig
+) -> Iterator[tuple[int, Iterator[Document | Reject]]]:
+    """Yield bytes and documents of each chunk of an input."""
+    with closing(chunks(input, source, config.work, None)) as cut:  # type: ignore[type-var]
+        for chunk in cut:
+            yield chunk.n_bytes, documents(input.path, source, config.work, chunk)
+
+
+def _take(
+    config: PrepareConfig,
+    source: CorpusSourceConfig,
+    input: Input,
+    item: Document | Reject,
+    rules: Rules,
+    evaluation: set[bytes],
+    sample: Drawn,
+) -> None:
+    if isinstance(item, Reject):
+        if config.work.on_error == "stop":
+            raise item.error(input.path)
+        return sample.leave_out("rejected")
+    if (rule := rules.refuses(item)) is not None:
+        return sample.leave_out(rule)
+    if digest_of(item.text)[:8] in evaluation:
+        return sample.leave_out("held out")
+    for text, digest, split in pieces(item.text, source, config.corpus):
+        if split or digest[:8] in evaluation:
+            sample.leave_out("held out")
+            continue
+        sample.n_documents += 1
+        sample.n_bytes += len(text.encode())
+        for i in range(0, len(text), STRETCH):  # a word is cut in two now and then; one in some thousand
+            # The hash of the text is the dice: no seed, no order of files, and copies of a text get the same priority.
+            priority = hashlib.blake2b(digest + i.to_bytes(8, "big"), digest_size=16).digest()
+            sample.kept.offer(int.from_bytes(priority, "big"), text[i : i + STRETCH])
+    return None
+
+
+def _evaluation(config: PrepareConfig, bar: Any) -> set[bytes]:
+    """Return the first 8 bytes of the digests of all documents in sources that are held out as a whole."""
+    digests: set[bytes] = set()
+    for name, source in sorted(config.corpus.sources.items()):
+        if source.hold_out != "all":
+            continue
+        bar.set_postfix_str(name)
+        for input in inputs(name, source):
+            for _, items in _chunks(config, input, source):
+                for item in items:
+                    if isinstance(item, Document):
+                        digests.add(digest_of(item.text)[:8])
+                    elif config.work.on_error == "stop":
+                        raise item.error(input.path)
+    return digests
+
 
 THREADS = 16  # of the trainer, on every machine: the result depends on it
 HEADER = ("source", "share", "wanted", "in the sample", "documents", "left out", "text read")
@@ -28,19 +214,19 @@ def run(config: PrepareConfig) -> None:
     """Make tokenizer.path, whole or not at all; one that is there already is never overwritten (E-TKN-05)."""
     path = Path(config.tokenizer.path)
     if config.tokenizer.import_from is None:
-        config = with_share(with_vocabulary(config))
+        config = fit_valid_share(fit_vocab_size(config))
     with storage(str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
         with lock_and_wait(path.parent / f".{path.name}.lock"):
             if config.tokenizer.import_from is not None:
-                is_new = bring(Path(config.tokenizer.import_from), path, given(config.tokenizer))
+                is_new = import_tokenizer(Path(config.tokenizer.import_from), path, given(config.tokenizer))
             elif is_new := not already_trained(config):
                 _train(config, path)
-    print(f"{path}: {'made' if is_new else 'is there already, nothing to do'}\n{described(Tokenizer(path))}")
+    print(f"{path}: {'made' if is_new else 'is there already, nothing to do'}\n{describe_tokenizer(Tokenizer(path))}")
 
 
-def described(tokenizer: Tokenizer) -> str:
-    """What training and the other verbs will see of it."""
+def describe_tokenizer(tokenizer: Tokenizer) -> str:
+    """Describe what training and the other verbs will see of a tokenizer."""
     kind = {"sentencepiece": "SentencePiece", "huggingface": "Hugging Face"}[tokenizer.kind]
     begin = "none" if tokenizer.bos is None else tokenizer.bos
     said = "; ".join(f"{MEANING[role]}: {by}" for role, by in tokenizer.special.said.items())
@@ -52,16 +238,16 @@ def described(tokenizer: Tokenizer) -> str:
 
 
 def given(options: TokenizerConfig) -> dict[str, int | str | None]:
-    """The special tokens that options name."""
+    """Return the special tokens that options name."""
     return {role: getattr(options, role) for role in ROLES}
 
 
 def _train(config: PrepareConfig, path: Path) -> None:
     options = config.tokenizer
     assert options.vocab_size is not None  # fitted
-    say(reading(config.corpus))
+    say(describe_inputs(config.corpus))
     drawn = draw(config)
-    print(account(drawn))
+    print(describe_sample(drawn))
     size = n_bytes(sum(one.kept.n_bytes for one in drawn))
     say(f"training {options.vocab_size:,} pieces ({options.model_type}) on {size}; some minutes for 200 MB")
     begin = time.perf_counter()
@@ -82,7 +268,7 @@ def _train(config: PrepareConfig, path: Path) -> None:
             "tokenizer.vocab_size",
         )
     say(f"trained in {time.perf_counter() - begin:.1f} s")
-    publish(path, model, made_from(config) | {"sample": [_record(one) for one in drawn]})
+    publish(path, model, training_settings(config) | {"sample": [_record(one) for one in drawn]})
 
 
 def _texts(drawn: list[Drawn]) -> Iterator[str]:
@@ -99,8 +285,8 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def account(drawn: list[Drawn]) -> str:
-    """A row for each source, exact; and which of several are smaller than their share."""
+def describe_sample(drawn: list[Drawn]) -> str:
+    """Describe the sample in a row for each source, and name the sources smaller than their share."""
     rows = []
     for one in drawn:
         left_out = ", ".join(f"{n:,} {why}" for why, n in sorted(one.left_out.items())) or "none"

@@ -13,18 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.dataset import SUM_BYTES, IndexedDataset, block_sum
-from coca_train.data.index import HEADER
-from coca_train.data.provenance import Rows
+from coca_train.data.provenance import NpyRows
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import plain
-from data_prep.merging.collect import file_digest
-from data_prep.merging.concatenate import ENDS, ORIGINS
-from data_prep.merging.manifest import read, warnings
-from data_prep.progress import bar
-from data_prep.schema import PrepareConfig
-from data_prep.selection.rules import digest_of
+from data_prep.collect import file_digest
+from data_prep.concatenate import ENDS, ORIGINS
+from data_prep.manifest import read, warnings
+from data_prep.messages import bar
+from data_prep.selection import digest_of
 
 CHUNK = 1 << 18  # entries of an index looked at together
 SMALL_TOKENS = 1 << 20  # all documents of a dataset up to this size are decoded
@@ -63,7 +62,7 @@ class Documents:
             self._tell("E-TOK-21", self._data, int(wrong[0]), what)
 
     def _ends(self, data: IndexedDataset, begin: int, end: int) -> np.ndarray:
-        """int64: the last token of each document that ends in begin .. end - 1."""
+        """Return the last token of each document that ends in begin .. end - 1: int64."""
         ends = data.document_starts(data.document_at(begin) + 1, data.document_at(end - 1) + 2) - 1
         return ends[(ends >= begin) & (ends < end)]
 
@@ -142,8 +141,8 @@ class _Dataset:
         whole = {end: self._bytes(end) for end in ENDS if end != ".bin"}
         try:
             self.data = IndexedDataset(self.prefix)
-            self._index()
-            self._counts()
+            self._index(self.data)
+            self._counts(self.data)
         except DataError as error:
             self.data = None
             self.fault(str(error))
@@ -155,7 +154,7 @@ class _Dataset:
         return self.checked
 
     def _bytes(self, end: str) -> bool:
-        """Size and SHA-256 of a file."""
+        """Check size and SHA-256 of a file."""
         size = self._size(end)
         if size is None:
             return False
@@ -169,7 +168,7 @@ class _Dataset:
         return False
 
     def _size(self, end: str) -> int | None:
-        """Size of a file [bytes]; None, and a fault, when it is not the manifest's."""
+        """Return the size of a file [bytes]; None, and a fault, when it is not the manifest's."""
         path = self.path(end)
         record = self.manifest["files"].get(path.name)
         if record is None:
@@ -188,38 +187,28 @@ class _Dataset:
             return None
         return size
 
-    def _index(self) -> None:
-        """Every entry: each document is one sequence and has tokens; they lie back to back."""
-        assert self.data is not None
-        n, item, start = self.data.n_sequences, self.data.dtype.itemsize, 0
-        with open(self.path(".idx"), "rb") as idx:
-            for first, sizes in _entries(idx, HEADER.size, "<i4", n):
-                ends = start + np.cumsum(sizes, dtype=np.int64)
-                pointers = np.concatenate(([start], ends[:-1])) * item
-                idx.seek(HEADER.size + 4 * n + 8 * first)
-                bad = np.flatnonzero((sizes < 1) | (np.fromfile(idx, "<i8", len(sizes)) != pointers))
-                if bad.size:
-                    raise DataError(
-                        f"E-TOK-06 {self.path('.idx')} entry {first + bad[0]}: length {sizes[bad[0]]}, or not where "
-                        "the document before it ends; documents have tokens and lie back to back. Fix: copy it again"
-                    )
-                start = int(ends[-1])
-            for first, documents in _entries(idx, HEADER.size + 12 * n, "<i8", n + 1):
-                bad = np.flatnonzero(documents != np.arange(first, first + len(documents)))
-                if bad.size:
-                    raise DataError(
-                        f"E-TOK-06 {self.path('.idx')} document entry {first + bad[0]}: {documents[bad[0]]}; each "
-                        "document of a corpus is one sequence. Fix: copy it again"
-                    )
+    def _index(self, data: IndexedDataset) -> None:
+        """Read every entry of the index, which `Index` checks then: each document is one sequence and has tokens."""
+        for first in range(0, data.n_documents, CHUNK):
+            starts = data.document_starts(first, min(first + CHUNK, data.n_documents) + 1)
+            if (empty := np.flatnonzero(np.diff(starts) < 1)).size:
+                raise DataError(
+                    f"E-TOK-06 {data.idx_path} document {first + empty[0]}: has no token; each document of a corpus "
+                    "has some. Fix: copy it again"
+                )
+        if data.n_documents != data.n_sequences:
+            raise DataError(
+                f"E-TOK-06 {data.idx_path}: {data.n_documents} documents in {data.n_sequences} sequences; each "
+                "document of a corpus is one sequence. Fix: copy it again"
+            )
 
-    def _counts(self) -> None:
-        """What the index says of the dataset, and what the manifest says."""
-        assert self.data is not None
-        self.checked.n_documents, self.checked.n_tokens = self.data.n_documents, self.data.n_tokens
+    def _counts(self, data: IndexedDataset) -> None:
+        """Check the counts of the index against the manifest."""
+        self.checked.n_documents, self.checked.n_tokens = data.n_documents, data.n_tokens
         for what, now, then in (
-            ("documents", self.data.n_documents, self.record["documents"]),
-            ("tokens", self.data.n_tokens, self.record["tokens"]),
-            ("dtype", self.data.dtype.name, self.manifest["dtype"]),
+            ("documents", data.n_documents, self.record["documents"]),
+            ("tokens", data.n_tokens, self.record["tokens"]),
+            ("dtype", data.dtype.name, self.manifest["dtype"]),
         ):
             if now != then:
                 raise DataError(
@@ -228,7 +217,7 @@ class _Dataset:
                 )
 
     def _tokens(self, sums_are_whole: bool) -> None:
-        """The .bin in one pass: SHA-256, block sums, ids within the vocabulary, documents that end."""
+        """Check the .bin in one pass: SHA-256, block sums, ids within the vocabulary, ends of documents."""
         size = self._size(".bin")
         if size is None:
             return
@@ -266,11 +255,11 @@ class _Dataset:
         if len(blocks) > NAMED:
             self.fault(f"E-TOK-08 {self.path('.bin')}: {len(blocks) - NAMED} more blocks are damaged. Fix: as above")
 
-    def _origins(self) -> Rows | None:
-        """The rows; a fault when there is not one for each document."""
+    def _origins(self) -> NpyRows | None:
+        """Open the origins; a fault when there is not a row for each document."""
         path = self.path(".origins.npy")
         try:
-            rows = Rows(path)
+            rows = NpyRows(path)
             if rows.dtype == ORIGINS and rows.shape == (self.checked.n_documents,):
                 return rows
             what = f"{str(rows.dtype)[:80]} {rows.shape}"
@@ -282,8 +271,8 @@ class _Dataset:
         )
         return None
 
-    def _texts(self, tokenizer: Tokenizer, origins: Rows, documents: int) -> None:
-        """Decoded documents against the digests of the texts that were read."""
+    def _texts(self, tokenizer: Tokenizer, origins: NpyRows, documents: int) -> None:
+        """Check decoded documents against the digests of the texts that were read."""
         assert self.data is not None
         n = self.data.n_documents
         looked_at = n if self.data.n_tokens <= SMALL_TOKENS else min(n, max(documents, LOOKED_AT))
@@ -298,15 +287,8 @@ class _Dataset:
                 return
 
 
-def _entries(idx: Any, offset: int, dtype: str, n: int) -> Iterator[tuple[int, np.ndarray]]:
-    """n numbers of an index from a byte offset on, some at a time: the number of the first, and they."""
-    for first in range(0, n, CHUNK):
-        idx.seek(offset + first * np.dtype(dtype).itemsize)
-        yield first, np.fromfile(idx, dtype, min(CHUNK, n - first))
-
-
 def run(config: PrepareConfig) -> int:
-    """0 when nothing is wrong; 3, and the faults on stdout, when something is."""
+    """Verify the corpus: return 0 when nothing is wrong, else 3, with the faults on stdout."""
     dir = Path(config.corpus.dir)
     manifest = read(dir)
     rows: list[tuple[str, ...]] = []

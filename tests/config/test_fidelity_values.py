@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
+from coca_train.data.corpus_config import load as load_corpus
 from coca_train.evaluation.configuration import load as load_evaluation
 from coca_train.schedule import resolve
 from coca_train.settings import load
-from data_prep.settings import load as load_corpus
 from tests.house.test_fidelity import ITEMS, ROOT, Item
 
 ROWS = [item for item in ITEMS if "`configs/" in item.where]

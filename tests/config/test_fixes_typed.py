@@ -11,10 +11,10 @@ import pytest
 from coca_train.commands import main
 from coca_train.config.files import config_dir
 from coca_train.config.messages import ConfigError
+from coca_train.data.corpus_config import load as load_corpus
 from coca_train.settings import load
 from coca_train.testing import stubs
 from data_prep.__main__ import main as prepare
-from data_prep.settings import load as load_corpus
 
 WORD = re.compile(r"[+~]{0,2}[A-Za-z_][\w./<>]*(=.*|$)|--[a-z-]+|[\w./-]+")
 

@@ -13,9 +13,9 @@ from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
+from coca_train.data.corpus_config import PREPARE
+from coca_train.data.corpus_config import load as load_corpus
 from coca_train.settings import TRAIN
-from data_prep.settings import PREPARE
-from data_prep.settings import load as load_corpus
 from tests.config.support import has, refused, table
 
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.data.batch import collate, digest_of, joined
+from coca_train.data.batch import collate, combine_digests, digest_of
 from coca_train.data.dataset import IndexedDataset, IndexedWriter
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.runtime import IGNORE
 
 
@@ -90,4 +90,4 @@ def test_the_digest_of_a_batch_is_the_sum_over_its_rows() -> None:
     )
     assert expected >= 2**64 and expected % 2**64 >= 2**63
     for cut in ([rows], [rows[:3], rows[3:]], [rows[::-1]]):
-        assert joined(digest_of(collate(part)) for part in cut) == f"{expected % 2**64:016x}"
+        assert combine_digests(digest_of(collate(part)) for part in cut) == f"{expected % 2**64:016x}"

@@ -9,8 +9,8 @@ from coca_train.data import dataset
 from coca_train.data.dataset import IndexedDataset, IndexedWriter
 from coca_train.data.mixture import Mixture
 from coca_train.runtime.errors import DataError
-from data_prep.merging import concatenate
-from data_prep.tokenizing.parts import DOCS
+from data_prep import concatenate
+from data_prep.parts import DOCS
 
 
 @pytest.fixture

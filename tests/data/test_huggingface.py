@@ -11,7 +11,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.data import huggingface_backend
+from coca_train.data import tokenizer_backends
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, UserError
 from tests.data.vocabularies import GPT2_END, TEXT, byte_level, llama2, saved
@@ -214,7 +214,7 @@ def test_an_interrupt_is_no_broken_file(tmp_path: Path, monkeypatch: pytest.Monk
             def from_str(text: str) -> None:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(huggingface_backend, "_library", lambda path: Interrupted)
+    monkeypatch.setattr(tokenizer_backends, "_library", lambda path: Interrupted)
     with pytest.raises(KeyboardInterrupt):
         Tokenizer(saved(byte_level(), tmp_path / "tokenizer.json"))
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from coca_train.data.dataset import IndexedDataset
-from coca_train.data.manifest_beside import manifest_beside
 from coca_train.data.mixture import Mixture
-from coca_train.data.provenance import Origins
+from coca_train.data.provenance import Origins, read_manifest
 from coca_train.hub import card
 from coca_train.runtime.errors import DataError
 from tests.data.test_provenance import give_origins
@@ -32,7 +31,7 @@ def test_damage_is_told_by_every_reader(data_config, tmp_path: Path, damage: str
     give_origins(tmp_path, "text")
     (tmp_path / "manifest.json").write_text(DAMAGED[damage])
     for read in (
-        lambda: manifest_beside(tmp_path / "text"),
+        lambda: read_manifest(tmp_path / "text"),
         lambda: Mixture(config, 16),
         lambda: Origins(IndexedDataset(tmp_path / "text")),
     ):
@@ -53,7 +52,7 @@ def test_of_another_tool_nothing_is_known(data_config, tmp_path: Path, other: st
     if other is not None:
         (tmp_path / "manifest.json").write_text(other)
     Mixture(data_config(), 16)
-    assert manifest_beside(tmp_path / "text") is None
+    assert read_manifest(tmp_path / "text") is None
     assert card._licences(str(tmp_path / "text")) == "the data have no manifest"
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.data import permutation
-from coca_train.data.permutation import Permutation, mix, mix_all, permute, permute_all
+from coca_train.data import sampling
 from coca_train.data.proportions import CHAIN_OFF, Proportions, chain, huffman
+from coca_train.data.sampling import Permutation, mix, mix_all, permute_all
 
 
 def test_mix_is_splitmix64() -> None:
@@ -54,8 +54,8 @@ def test_many_places_at_once_are_what_they_are_one_by_one(data: st.DataObject, s
 def test_nothing_wraps_where_the_scalar_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums just below 2^64 happen once in 2^33 draws; here always."""
     top = (1 << 64) - 1
-    monkeypatch.setattr(permutation, "mix", lambda x: top - x % 3)
-    monkeypatch.setattr(permutation, "mix_all", lambda x: np.uint64(top) - x % np.uint64(3))
+    monkeypatch.setattr(sampling, "mix", lambda x: top - x % 3)
+    monkeypatch.setattr(sampling, "mix_all", lambda x: np.uint64(top) - x % np.uint64(3))
     one = Permutation(2**61, "x")
     places = [0, 1, 2**60, 2**61 - 1, *range(10**17, 10**17 + 20)]
     images = permute_all([one], np.zeros(len(places), np.int64), np.array(places))
@@ -82,14 +82,14 @@ def test_large_permutations_stay_inside_and_never_collide(n: int, key: str, data
     images = [permutation(i) for i in places]
     assert len(set(images)) == len(places)
     assert all(0 <= image < n for image in images)
-    assert images == [permute(i, n, key) for i in places]
+    assert images == [Permutation(n, key)(i) for i in places]
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 12])
 def test_every_place_goes_everywhere(n: int) -> None:
     """Over 4 000 keys each (place, image) pair is as frequent as the others, within 6 standard deviations."""
     keys = 4000
-    seen = Counter((i, permute(i, n, f"k{key}")) for key in range(keys) for i in range(n))
+    seen = Counter((i, Permutation(n, f"k{key}")(i)) for key in range(keys) for i in range(n))
     sigma = (keys / n * (1 - 1 / n)) ** 0.5
     assert all(abs(seen[i, j] - keys / n) < 6 * sigma for i in range(n) for j in range(n))
 

@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset, IndexedWriter
 from coca_train.data.mixture import Mixture
-from coca_train.data.packings.base import Edges, Packing, Upsampling
-from coca_train.data.packings.documents import Documents, Rows
-from coca_train.data.packings.segments import Segments
-from coca_train.data.packings.windows import Windows
+from coca_train.data.packing import Documents, Edges, Packing, Rows, Segments, Upsampling, Windows
 from coca_train.runtime import IGNORE
 from coca_train.runtime.errors import DataError
 

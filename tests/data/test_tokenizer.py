@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coca_train.data import tokenizer as module
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
-from data_prep.vocabularies.training import train_tokenizer
+from data_prep.tokenizer_files import train_tokenizer
 from tests.data.vocabularies import sentencepiece_model
 
 TEXT = Path(__file__).read_text(encoding="utf-8") + "\tThe quick brown fox; jumps over 13 lazy dogs.\n" * 3

@@ -10,9 +10,9 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.data import sentencepiece_backend
-from coca_train.data.sentencepiece_backend import SIGNS, ModelFacts, SentencePiece, WordCache, fields, word_pattern
+from coca_train.data import tokenizer_backends
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.data.tokenizer_backends import SIGNS, ModelFacts, SentencePiece, WordCache, fields, word_pattern
 from tests.data.vocabularies import TEXT, sentencepiece_model
 
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)  # control characters, NUL and U+2581 among them
@@ -101,10 +101,10 @@ def test_long_and_odd_texts(case: tuple[Tokenizer, Any, bool], text: str) -> Non
 
 def test_what_is_forgotten_changes_nothing(case: tuple[Tokenizer, Any, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     ours, library, by_words = case
-    monkeypatch.setattr(sentencepiece_backend, "MOST_KEPT", 5)
-    monkeypatch.setattr(sentencepiece_backend, "LONGEST_KEPT", 6)
-    monkeypatch.setattr(sentencepiece_backend, "LONG_TEXT", 50)
-    monkeypatch.setattr(sentencepiece_backend, "WORDS_AT_A_TIME", 7)
+    monkeypatch.setattr(tokenizer_backends, "MOST_KEPT", 5)
+    monkeypatch.setattr(tokenizer_backends, "LONGEST_KEPT", 6)
+    monkeypatch.setattr(tokenizer_backends, "LONG_TEXT", 50)
+    monkeypatch.setattr(tokenizer_backends, "WORDS_AT_A_TIME", 7)
     assert ours.encode(TEXT) == library.encode(TEXT)
     if by_words:
         assert isinstance(ours._backend, SentencePiece) and ours._backend.words is not None
@@ -118,7 +118,7 @@ def test_a_word_is_encoded_once() -> None:
     calls = []
     pattern = word_pattern(["the"])
     assert pattern is not None
-    kept = WordCache(lambda word: calls.append(word) or [len(word)], pattern, sentencepiece_backend.np.dtype("uint16"))  # type: ignore[func-returns-value]
+    kept = WordCache(lambda word: calls.append(word) or [len(word)], pattern, tokenizer_backends.np.dtype("uint16"))  # type: ignore[func-returns-value]
     assert kept.encode_text("the fox, the fox\n the fox").tolist() == [3, 4, 1, 4, 4, 1, 4, 4]
     assert calls == ["the", " fox", ",", " the", "\n"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from data_prep.tokenizing import pool
+from data_prep import workers
 from tests.data.vocabularies import trained
 
 
@@ -39,7 +39,7 @@ class ForkedContext:
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes that start at once. Spawned ones are tested in test_pool, test_tokenize and test_kills."""
     context = ForkedContext()
-    monkeypatch.setattr(pool.multiprocessing, "get_context", lambda _: context)
+    monkeypatch.setattr(workers.multiprocessing, "get_context", lambda _: context)
 
 
 @pytest.fixture(scope="session")

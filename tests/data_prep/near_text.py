@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.schema import NearDuplicatesConfig, PrepareConfig
-from data_prep.settings import load
+from coca_train.config.corpus_schema import NearDuplicatesConfig, PrepareConfig
+from coca_train.data.corpus_config import load
 
 CONFIG = NearDuplicatesConfig(ngram=5, buckets=14, hashes_per_bucket=8, language="words")
 RANDOM = random.Random(20)

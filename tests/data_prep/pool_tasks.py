@@ -5,7 +5,7 @@ import signal
 import time
 
 from coca_train.runtime.errors import DataError
-from data_prep.tokenizing.pool import ordered
+from data_prep.workers import map_ordered
 
 
 class Double:
@@ -55,5 +55,5 @@ class Busy:
 
 
 if __name__ == "__main__":  # a parent to be killed: three workers, two of them at work, one waiting for it
-    for _ in ordered(Busy, (), enumerate([600.0, 600.0, 0.0]), 3):
+    for _ in map_ordered(Busy, (), enumerate([600.0, 600.0, 0.0]), 3):
         pass

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from coca_train.config.corpus_schema import CorpusSourceConfig, FilterConfig, WorkConfig
+from coca_train.data.readers import chunks, documents, inputs
+from coca_train.data.readers.base import Chunk, Document, Reject
 from coca_train.runtime.errors import DataError, UserError
-from data_prep.readers import chunks, documents, inputs
-from data_prep.readers.base import Chunk, Document, Reject
-from data_prep.schema import CorpusSourceConfig, FilterConfig, WorkConfig
 
 FILTER = FilterConfig(
     min_chars=0,

@@ -10,15 +10,15 @@ import time
 
 def slow_down(seconds: float) -> None:
     """Let this process wait before it writes a chunk."""
-    from data_prep.tokenizing import part_writer
+    from data_prep import parts
 
-    add = part_writer.InputParts.add
+    add = parts.InputParts.add
 
     def slow_add(*arguments: object) -> None:
         time.sleep(seconds)
         add(*arguments)  # type: ignore[arg-type]
 
-    part_writer.InputParts.add = slow_add  # type: ignore[method-assign]
+    parts.InputParts.add = slow_add  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import yaml
 
+from coca_train.config.corpus_schema import PrepareConfig
+from coca_train.data.corpus_config import load
 from coca_train.data.dataset import IndexedWriter, best_dtype
 from coca_train.data.tokenizer import Tokenizer
-from data_prep.merging import manifest
-from data_prep.merging.concatenate import ORIGINS
-from data_prep.schema import PrepareConfig
-from data_prep.settings import load
+from data_prep import manifest
+from data_prep.concatenate import ORIGINS
 from tests.data.vocabularies import trained
 
 

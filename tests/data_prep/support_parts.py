@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from coca_train.config.corpus_schema import CorpusSourceConfig, PrepareConfig
+from coca_train.data.corpus_config import load
 from coca_train.data.dataset import best_dtype
+from coca_train.data.readers import inputs
 from coca_train.data.tokenizer import Tokenizer
-from data_prep.readers import inputs
-from data_prep.schema import CorpusSourceConfig, PrepareConfig
-from data_prep.settings import load
-from data_prep.similar import signing
-from data_prep.tokenizing.parts import DOCS, SPLITS, plan, settings
+from data_prep import minhash
+from data_prep.parts import DOCS, SPLITS, plan, settings
 
 BASE: list[PrepareConfig] = []
 HOLD_OUT = {"hash": 0.3, "none": 0.0, "all": 1.0}
@@ -147,7 +147,7 @@ def write_near(config: PrepareConfig, name: str, rows: Sequence[tuple[int, int]]
         other: [input.identity() for input in inputs(other, source)] for other, source in config.corpus.sources.items()
     }
     every = [identity for other in sorted(inputs_now) for identity in inputs_now[other]]
-    report = {"inputs": inputs_now, "plan": signing.plan(config, every)}
+    report = {"inputs": inputs_now, "plan": minhash.plan(config, every)}
     (path.parent / "report.json").write_text(json.dumps(report))
 
 

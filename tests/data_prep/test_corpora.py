@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from coca_train.config.corpus_schema import CorpusSourceConfig, PrepareConfig
 from coca_train.config.files import choices, config_dir
 from coca_train.config.schema import Config
+from coca_train.data.corpus_config import load
 from coca_train.settings import load as load_training
-from data_prep.schema import CorpusSourceConfig, PrepareConfig
-from data_prep.settings import load
 
 FOLDER = Path(config_dir())
 GIVEN = {"files": ["corpus.sources.text.files=[raw/*.jsonl]"]}

@@ -21,11 +21,10 @@ from coca_train.data.mixture import check_tokenizer
 from coca_train.data.provenance import Origins
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError
-from data_prep import installation
 from data_prep.__main__ import main
-from data_prep.installation import Document
 from data_prep.verbs import embedded
-from data_prep.verbs.embedded import held_out_files, make
+from data_prep.verbs import embedded as installation
+from data_prep.verbs.embedded import Document, held_out_files, make
 from tests.data.vocabularies import byte_tokenizer
 
 ENDS = (".bin", ".idx", ".sums", ".origins.npy")

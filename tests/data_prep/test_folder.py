@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coca_train.data.corpus_config import load
 from coca_train.data.provenance import FILE, Origin
+from coca_train.data.readers import files as folders
+from coca_train.data.readers.files import folder_inputs, kind_of_input, listing
 from coca_train.runtime.errors import DataError
 from data_prep.__main__ import main
-from data_prep.readers import folder as folders
-from data_prep.readers.folder import inputs, kind_of_input, listing
-from data_prep.selection.fitting import CHARACTERS, LONG, MOST, Documents, choose, vocabulary_for
-from data_prep.selection.rules import Piece, pieces, split_of
-from data_prep.settings import load
-from data_prep.vocabularies.training import affordable_coverage
+from data_prep.fitting import CHARACTERS, LONG, MOST, Documents, choose, vocabulary_for
+from data_prep.selection import Piece, pieces, split_of
+from data_prep.tokenizer_files import affordable_coverage
 
 LETTERS = random.Random(0)
 WORDS = ["".join(LETTERS.choices("etaoinshrdlucmfwypvbgk", k=LETTERS.randint(2, 9))) for _ in range(3000)]
@@ -26,8 +26,10 @@ WORDS = ["".join(LETTERS.choices("etaoinshrdlucmfwypvbgk", k=LETTERS.randint(2, 
 def prose(seed: int, characters: int) -> str:
     draw = random.Random(seed)
     words: list[str] = []
-    while sum(map(len, words)) + len(words) < characters:
+    size = 0
+    while size < characters:
         words.append(draw.choice(WORDS) + draw.choice(["", "s", "ed", "er", ".\n", ".\n\n"]))
+        size += len(words[-1]) + 1
     return " ".join(words)[:characters]
 
 
@@ -73,7 +75,7 @@ def test_a_folder_with_the_name_of_a_file_is_a_folder(tmp_path):
     folder = tmp_path / "x.jsonl"
     write(folder, "a.txt", ["one"])
     write(folder, "b.jsonl", ["two"])
-    assert [(kind_of_input(each.path), each.number) for each in inputs("s", [str(folder)])] == [
+    assert [(kind_of_input(each.path), each.number) for each in folder_inputs("s", [str(folder)])] == [
         ("jsonl", 0),
         ("text", 1),
     ]
@@ -194,6 +196,6 @@ def test_a_file_of_a_folder_is_called_by_its_name_while_the_folder_is_as_it_was(
         (tmp_path / name).write_text("text")
     inside = f"{tmp_path}{os.sep}"
     folders._texts.cache_clear()
-    assert folders.in_words(Origin(inside, 2, FILE, 2)) == f"{tmp_path}{os.sep}b.txt"
-    assert folders.in_words(Origin(inside, 2, FILE, 3)) == f"{inside}, file 2"
-    assert folders.in_words(Origin("books.jsonl", 17)) == "books.jsonl:17"
+    assert folders.describe_origin(Origin(inside, 2, FILE, 2)) == f"{tmp_path}{os.sep}b.txt"
+    assert folders.describe_origin(Origin(inside, 2, FILE, 3)) == f"{inside}, file 2"
+    assert folders.describe_origin(Origin("books.jsonl", 17)) == "books.jsonl:17"

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from coca_train.data.tokenizer import Tokenizer
 from data_prep.__main__ import main
-from data_prep.reports.corpus import Corpus
-from data_prep.reports.decoded import (
+from data_prep.decoded import (
     CLOSE,
     LEFT_OUT,
     OPEN,
@@ -24,6 +23,7 @@ from data_prep.reports.decoded import (
     shortened,
     visible,
 )
+from data_prep.manifest import Corpus
 from data_prep.verbs import inspect
 from tests.data_prep.support_corpus import Made, make
 

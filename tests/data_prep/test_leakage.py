@@ -15,10 +15,9 @@ from sentencepiece import SentencePieceProcessor
 
 from coca_train.data.dataset import IndexedDataset, IndexedWriter
 from coca_train.data.tokenizer import Tokenizer
+from data_prep import overlap
 from data_prep.__main__ import main
-from data_prep.reports import ngrams, overlap
-from data_prep.reports.ngrams import of_documents, of_long_document, pieces
-from data_prep.reports.overlap import Overlap, document_ngrams, stretches
+from data_prep.overlap import Overlap, document_ngrams, ngrams_of_texts, ngrams_of_tokens, pieces, stretches
 from tests.data.vocabularies import trained
 from tests.data_prep.support_corpus import Made, make, write_dataset
 
@@ -44,7 +43,7 @@ def plain_ngrams(text: str, n: int) -> list[tuple[str, ...]]:
 @settings(deadline=None)
 @given(st.lists(ANY_TEXT, max_size=6), st.integers(1, 5))
 def test_numbers_are_as_different_as_the_runs(texts: list[str], n: int) -> None:
-    numbers, documents = of_documents(texts, n)
+    numbers, documents = ngrams_of_texts(texts, n)
     expected = [(run, i) for i, text in enumerate(texts) for run in plain_ngrams(text, n)]
     assert documents.tolist() == [i for _, i in expected]
     meaning: dict[int, tuple[str, ...]] = {}
@@ -56,16 +55,16 @@ def test_numbers_are_as_different_as_the_runs(texts: list[str], n: int) -> None:
 def test_words_that_differ_little() -> None:
     """Anagrams, prefixes, repeated letters, and words in another order are other runs."""
     words = ["ab", "ba", "aab", "aba", "a", "aa", "aaa", "b" * 500, "b" * 501, "\U0001d400", "ac"]
-    numbers, _ = of_documents(words, 1)
+    numbers, _ = ngrams_of_texts(words, 1)
     assert len(set(numbers.tolist())) == len(words)
     orders = ["a b c", "a c b", "b a c", "ab c a", "a bc a", "c b a"]
-    assert len(set(of_documents(orders, 3)[0].tolist())) == len(orders)
-    assert of_documents(["A-B (c)!", "a\tb_c"], 3)[0].tolist() == [of_documents(["a b c"], 3)[0][0]] * 2
+    assert len(set(ngrams_of_texts(orders, 3)[0].tolist())) == len(orders)
+    assert ngrams_of_texts(["A-B (c)!", "a\tb_c"], 3)[0].tolist() == [ngrams_of_texts(["a b c"], 3)[0][0]] * 2
 
 
 def test_the_numbers_fill_64_bits() -> None:
     """The sieve looks at the leading bits only; they must not be a few."""
-    numbers, _ = of_documents([" ".join(f"w{i}" for i in range(20_000))], 13)
+    numbers, _ = ngrams_of_texts([" ".join(f"w{i}" for i in range(20_000))], 13)
     heads = numbers >> np.uint64(48)
     assert len(np.unique(heads)) > 0.8 * 65536 * (1 - np.exp(-20_000 / 65536))
     for bit in range(64):
@@ -82,17 +81,17 @@ def test_long_documents_in_pieces(model: Path, text: str, more: int, n: int) -> 
     breaks = [i for i, token in enumerate(ids) if pieces_of.id_to_piece(int(token))[0] in "\u2581\n\t"]
     piece = int(np.diff([0, *breaks, len(ids)]).max()) + more
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngrams, "PIECE", piece)
+        patch.setattr(overlap, "PIECE", piece)
         parts = list(pieces(ids, t))
         assert "".join(parts) == text
-        assert of_long_document(ids, t, n).tolist() == of_documents([text], n)[0].tolist()
+        assert ngrams_of_tokens(ids, t, n).tolist() == ngrams_of_texts([text], n)[0].tolist()
     assert all(part[:1].isspace() for part in parts[1:])
     assert len(parts) > 1 or len(ids) <= piece
 
 
 def test_a_piece_without_white_space_is_cut_anyway(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     t = Tokenizer(model)
-    monkeypatch.setattr(ngrams, "PIECE", 8)
+    monkeypatch.setattr(overlap, "PIECE", 8)
     ids = np.array(t.encode("x9q7z" * 30))
     assert "".join(pieces(ids, t)) == "x9q7z" * 30
     assert len(list(pieces(ids, t))) == -(-len(ids) // 8)
@@ -117,9 +116,9 @@ def test_documents_in_batches(
     bounds = data.document_bounds()
     assert all(bounds[stop - 1] // size == bounds[first] // size for first, stop in batches)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlap, "PIECE", piece)  # how much goes together; pieces of one document stay whole
+        patch.setattr(overlap, "TOGETHER", piece)  # how much goes together; pieces of one document stay whole
         parts = [part for pair in batches for part in document_ngrams(data, *pair, t, n)]
-    expected = of_documents(texts, n)
+    expected = ngrams_of_texts(texts, n)
     for k in (0, 1):
         assert np.concatenate([part[k] for part in parts]).tolist() == expected[k].tolist()
 
@@ -193,7 +192,7 @@ def test_against_sets_of_tuples(
     assume(any(plain_ngrams(text, n) for text in a_valid + c_valid))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(overlap, "STRETCH", 40)
-        patch.setattr(overlap, "PIECE", 25)
+        patch.setattr(overlap, "TOGETHER", 25)
         patch.setattr(overlap, "WORST", 3)
         patch.setattr(overlap, "SIEVE_BITS", 1)  # nearly nothing is sieved out: the search must tell
         results = measured(tmp_path_factory.mktemp("sets"), model, {"a": a, "b": b} | held_out, n, max_share)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.mixture import check_tokenizer
 from coca_train.runtime.errors import DataError
-from data_prep.merging import manifest as manifests
-from data_prep.schema import PrepareConfig
+from data_prep import manifest as manifests
 from data_prep.verbs.merge import merge
 from tests.data.vocabularies import trained
 from tests.data_prep.support_parts import Doc, configuration, write_parts
@@ -81,7 +81,8 @@ def test_existing(config: PrepareConfig, tmp_path: Path) -> None:
 def test_differences_are_named() -> None:
     old = {"a": {"b": 1, "c": [1]}, "d": "x" * 200}
     assert manifests.differences(old, old) == []
-    assert manifests.differences(old, {"a": {"b": 2, "c": [1]}}) == ["a.b '1' -> '2'", f"d {'x' * 80!r} -> 'None'"]
+    changes = ["a.b was 1, is 2", f"d was {repr('x' * 200)[:80]}, is 'nothing'"]
+    assert manifests.differences(old, {"a": {"b": 2, "c": [1]}}) == changes
 
 
 def test_words_for_people(config: PrepareConfig) -> None:

@@ -23,13 +23,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data import dataset
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError
-from data_prep.merging import collect, concatenate, duplicates
-from data_prep.merging import manifest as manifests
-from data_prep.schema import PrepareConfig
+from data_prep import collect, concatenate, duplicates
+from data_prep import manifest as manifests
 from data_prep.verbs.merge import merge
 from tests.data.vocabularies import trained
 from tests.data_prep.support_parts import (
@@ -401,7 +401,7 @@ def test_other_settings_are_refused_and_nothing_changes(small: PrepareConfig, tm
     changes: dict[str, tuple[PrepareConfig, str]] = {
         "duplicates": (
             replace(small, corpus=replace(small.corpus, exact_duplicates="keep")),
-            "exact_duplicates 'drop' ->",
+            "exact_duplicates was 'drop'",
         ),
         "held out": (replace(small, corpus=replace(small.corpus, valid_share=0.5)), "valid_share"),
         "sources": (
@@ -595,7 +595,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, tokenizer: Path, m
     sizes = {"CHUNK": 125, "KEYS_PER_BUCKET": 125, "BUFFER_BYTES": 5_000, "RANGE": 250}
     for name, value in sizes.items():
         monkeypatch.setattr(duplicates, name, value)
-    for name, value in {"BLOCK": 50, "READ_BYTES": 2500}.items():
+    for name, value in {"BLOCK": 50}.items():
         monkeypatch.setattr(collect, name, value)
     for name, value in {"COPY_BYTES": 2500, "LENGTHS": 50}.items():
         monkeypatch.setattr(concatenate, name, value)

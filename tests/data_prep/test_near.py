@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coca_train.runtime.errors import UserError
-from data_prep.similar import minhash
-from data_prep.similar.minhash import HELD_OUT, STAYS, TRAINED_ON, Clusters
+from data_prep import minhash
+from data_prep.minhash import HELD_OUT, STAYS, TRAINED_ON, Clusters
 from tests.data_prep.near_text import CONFIG, text
 
 pytest.importorskip("datatrove")
@@ -96,7 +96,7 @@ def test_groups_are_what_the_definition_says(
     number = st.integers(0, n - 1)
     pairs = data.draw(st.lists(st.tuples(number, number), max_size=40))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("data_prep.similar.minhash.CHUNK", chunk)
+        patch.setattr("data_prep.minhash.CHUNK", chunk)
         groups = Clusters(tmp_path_factory.mktemp("groups") / "groups", np.array(ranks, np.uint8))
         half = len(pairs) // 2
         groups.join(np.array(part, np.int64).reshape(-1, 2) for part in (pairs[:half], pairs[half:]))

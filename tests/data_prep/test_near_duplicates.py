@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.schema import CorpusSourceConfig, PrepareConfig
-from data_prep.selection.rules import split_of
-from data_prep.settings import load
-from data_prep.similar import minhash, signing
+from coca_train.config.corpus_schema import CorpusSourceConfig, PrepareConfig
+from coca_train.data.corpus_config import load
+from data_prep import minhash
+from data_prep.selection import split_of
 from data_prep.verbs import near_duplicates
 from tests.data_prep.near_text import CONFIG, corpus, edited, jaccard, lists, text
 
@@ -143,7 +143,7 @@ def test_workers_chunks_and_blocks_change_nothing(tmp_path: Path, monkeypatch: p
     near_duplicates.run(config)
     expected = lists(config)
     assert sum(map(len, expected.values())) > 30
-    monkeypatch.setattr(signing, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(minhash, "CHUNK_BYTES", 2000)
     monkeypatch.setattr(minhash, "BLOCK_BYTES", 8 * 112 * 7)
     monkeypatch.setattr(minhash, "CHUNK", 7)
     near_duplicates.run(config)
@@ -165,9 +165,9 @@ def test_a_killed_run_goes_on(
     config = many(tmp_path)
     near_duplicates.run(config)
     expected = lists(config)
-    monkeypatch.setattr(signing, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(minhash, "CHUNK_BYTES", 2000)
     monkeypatch.setattr(minhash, "BLOCK_BYTES", 8 * 112 * 7)
-    place, name = (signing, "_write_state") if state_too else (minhash, "write_block")
+    place, name = (minhash, "_write_state") if state_too else (minhash, "write_block")
     write, written = getattr(place, name), []
 
     def killed(*arguments: object) -> None:
@@ -196,7 +196,7 @@ def test_a_killed_run_goes_on(
 def test_other_settings_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = many(tmp_path)
     monkeypatch.setattr(minhash, "match", lambda *_: (_ for _ in ()).throw(Stopped))
-    monkeypatch.setattr(signing, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(minhash, "CHUNK_BYTES", 2000)
     monkeypatch.setattr(minhash, "BLOCK_BYTES", 8 * 112 * 7)  # many blocks, which must not be taken for new ones
     with pytest.raises(Stopped):
         near_duplicates.run(config)

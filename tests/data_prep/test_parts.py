@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from coca_train.data.readers import all_inputs
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError
-from data_prep.tokenizing import part_writer, parts
-from data_prep.verbs.tokenize import all_inputs, beside_merge, tokenize, unfinished
+from data_prep import parts
+from data_prep.verbs.tokenize import shared_corpus_lock, tokenize, unfinished
 from tests.cases import slow_unless
 from tests.data.vocabularies import trained
 from tests.data_prep.tokenizing import (
@@ -98,7 +99,7 @@ def test_finished_parts_are_not_made_again(raw, tmp_path, reference, monkeypatch
     class Killed(BaseException):
         pass
 
-    commit, done = part_writer.Part.commit, []
+    commit, done = parts.Part.commit, []
 
     def dying(part, record):
         if len(done) == 2:
@@ -106,7 +107,7 @@ def test_finished_parts_are_not_made_again(raw, tmp_path, reference, monkeypatch
         done.append(part.stem.name)
         commit(part, record)
 
-    monkeypatch.setattr(part_writer.Part, "commit", dying)
+    monkeypatch.setattr(parts.Part, "commit", dying)
     with pytest.raises(Killed):
         run(raw, tmp_path)
     monkeypatch.undo()
@@ -162,8 +163,8 @@ def test_a_read_only_folder_is_told(raw, tmp_path, monkeypatch):
 
 def test_two_writers_are_told_apart(raw, tmp_path):
     config = configured(raw, tmp_path)
-    (_, second) = all_inputs(config)
-    other = part_writer.InputParts(config, second, parts.settings(config, "text", Tokenizer(model())))
+    (_, second) = all_inputs(config.corpus.sources)
+    other = parts.InputParts(config, second, parts.settings(config, "text", Tokenizer(model())))
     assert "E-TOK-15" in (text := message(raw, tmp_path)) and "1.jsonl: another process tokenizes it" in text
     assert len(records(tmp_path, 0)) > 1, "what came before it is finished"
     other.close()
@@ -173,15 +174,15 @@ def test_two_writers_are_told_apart(raw, tmp_path):
 def test_nothing_is_tokenized_while_a_merge_is_at_work(raw, tmp_path):
     config = configured(raw, tmp_path)
     with (
-        beside_merge(config),
-        beside_merge(config),
+        shared_corpus_lock(config),
+        shared_corpus_lock(config),
         open(tmp_path / ".merge.lock", "ab") as merge,
         pytest.raises(BlockingIOError),
     ):
         fcntl.flock(merge, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with open(tmp_path / ".merge.lock", "ab") as merge:
         fcntl.flock(merge, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with pytest.raises(DataError, match=r"E-TOK-15 .*is merging"), beside_merge(config):
+        with pytest.raises(DataError, match=r"E-TOK-15 .*is merging"), shared_corpus_lock(config):
             pass
 
 
@@ -217,13 +218,13 @@ def test_other_settings_are_refused(raw, tmp_path, more, phrase):
 @pytest.mark.usefixtures("forked_workers")
 def test_what_decides_nothing_may_change(raw, tmp_path, reference):
     config = configured(raw, tmp_path)
-    tokenize(config, all_inputs(config))
+    tokenize(config, all_inputs(config.corpus.sources))
     (tmp_path / "parts" / "text" / "00001" / "00001.json").unlink()
     source = replace(config.corpus.sources["text"], about="x", licence="y", group="z", weight=0.5)
     corpus = replace(config.corpus, sources={"text": source}, name="other", exact_duplicates="keep")
     work = replace(config.work, workers=2, max_reject_share=0.9, on_error="skip")
     changed = replace(config, corpus=corpus, work=work)
-    tokenize(changed, all_inputs(changed))
+    tokenize(changed, all_inputs(changed.corpus.sources))
     assert bytes_of(tmp_path) == reference
 
 
@@ -248,7 +249,7 @@ def test_files_added_in_between_are_told(tmp_path):
     run(raw, tmp_path / "out")
     write_jsonl(raw / "00.jsonl", ["new"])
     text = message(raw, tmp_path / "out")
-    assert "E-TOK-18" in text and "'1.jsonl'" in text and "00.jsonl stands in its place" in text
+    assert "E-TOK-18" in text and "'1.jsonl'" in text and "00.jsonl" in text
 
 
 def test_files_added_at_the_end_are_tokenized(tmp_path):
@@ -292,4 +293,4 @@ def test_foreign_files_beside_parts_are_left_alone(raw, tmp_path, reference):
     assert (folder / "notes.txt").read_text() == "mine"
     (folder / "notes.txt").rename(tmp_path / "lock")
     assert bytes_of(tmp_path) == reference
-    assert unfinished(config, all_inputs(config)) == []
+    assert unfinished(config, all_inputs(config.corpus.sources)) == []

@@ -11,18 +11,18 @@ from contextlib import closing
 import pytest
 
 from coca_train.runtime.errors import DataError, PeerLost
-from data_prep.tokenizing.pool import cores, ordered
+from data_prep.workers import cores, map_ordered
 from tests.data_prep.pool_tasks import Double, Echo, Sleepless, Unmakeable
 from tests.data_prep.tokenizing import ENVIRONMENT, counted, has_ended, workers_of
 
 
 def results(numbers: Iterable[int], workers: int | None) -> list[tuple[str, tuple[int, int, int]]]:
-    return list(ordered(Double, (100,), ((f"ticket {number}", number) for number in numbers), workers))
+    return list(map_ordered(Double, (100,), ((f"ticket {number}", number) for number in numbers), workers))
 
 
 def collect(tasks: Iterable[tuple[int, int]], workers: int, seen: list[int]) -> None:
     """The tickets of what comes before an error, too."""
-    seen += (ticket for ticket, _ in ordered(Double, (0,), tasks, workers))
+    seen += (ticket for ticket, _ in map_ordered(Double, (0,), tasks, workers))
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -43,7 +43,7 @@ def test_no_tasks_is_no_result():
 
 
 def test_none_is_one_worker_a_core(monkeypatch):
-    monkeypatch.setattr("data_prep.tokenizing.pool.cores", lambda: 1)
+    monkeypatch.setattr("data_prep.workers.cores", lambda: 1)
     assert {pid for _, (_, pid, _) in results([1, 2], None)} == {os.getpid()}
     assert 1 <= cores() <= (os.cpu_count() or 1)
 
@@ -77,7 +77,7 @@ def test_asked_to_stop_no_further_worker_is_started(monkeypatch, n_started):
             raise Stopped
 
     with pytest.raises(Stopped):
-        list(ordered(Double, (0,), ((n, n) for n in range(10, 100)), 8, check=check))
+        list(map_ordered(Double, (0,), ((n, n) for n in range(10, 100)), 8, check=check))
     assert len(started) == n_started and workers_of(os.getpid()) == []
 
 
@@ -90,7 +90,7 @@ def test_asked_to_stop_while_workers_come_up_none_is_waited_for():
             raise Stopped
 
     with pytest.raises(Stopped):
-        list(ordered(Sleepless, (), ((n, n) for n in range(100)), 4, check=check))
+        list(map_ordered(Sleepless, (), ((n, n) for n in range(100)), 4, check=check))
     assert time.monotonic() < began + 10
     assert workers_of(os.getpid()) == []
 
@@ -134,7 +134,7 @@ def test_an_error_before_the_error_of_the_tasks_comes_first(workers):
         raise DataError("E-X-03 input: damaged. Fix: none")
 
     with pytest.raises(DataError, match="E-X-01"):
-        list(ordered(Double, (0,), tasks(), workers))
+        list(map_ordered(Double, (0,), tasks(), workers))
 
 
 def test_a_bug_in_a_worker_comes_with_its_traceback():
@@ -144,7 +144,7 @@ def test_a_bug_in_a_worker_comes_with_its_traceback():
 
 def test_a_worker_that_cannot_be_made_says_why():
     with pytest.raises(DataError, match="E-X-02"):
-        list(ordered(Unmakeable, (), ((n, n) for n in range(9)), 2))
+        list(map_ordered(Unmakeable, (), ((n, n) for n in range(9)), 2))
 
 
 def test_a_killed_worker_is_told_in_words():
@@ -157,7 +157,7 @@ def test_a_killed_worker_is_told_in_words():
 
 
 def test_closing_early_leaves_no_process():
-    with closing(ordered(Double, (0,), ((n, 2) for n in range(1000)), 3)) as stream:
+    with closing(map_ordered(Double, (0,), ((n, 2) for n in range(1000)), 3)) as stream:
         next(stream)
         pids = workers_of(os.getpid())
         assert len(pids) == 3
@@ -172,7 +172,7 @@ def test_tasks_are_not_read_far_ahead():
             taken.append(number)
             yield number, number
 
-    with closing(ordered(Double, (0,), tasks(), 2)) as stream:
+    with closing(map_ordered(Double, (0,), tasks(), 2)) as stream:
         next(stream)
         next(stream)
         assert len(taken) <= 2 * 2 + 2 + 1
@@ -180,7 +180,7 @@ def test_tasks_are_not_read_far_ahead():
 
 def test_large_tasks_and_answers_pass(capfd):
     data = os.urandom(3 << 20)
-    assert list(ordered(Echo, (), [(1, data), (2, data), (3, b"")], 2)) == [(1, data), (2, data), (3, b"")]
+    assert list(map_ordered(Echo, (), [(1, data), (2, data), (3, b"")], 2)) == [(1, data), (2, data), (3, b"")]
     assert capfd.readouterr().err == ""
 
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from coca_train.runtime.errors import UserError
-from data_prep.selection.quality import FILTERS, quality_filters, word_splitter
+from data_prep.selection import FILTERS, quality_filters, word_splitter
 
 PARAGRAPH = "A line of running text that goes on for a while, so that it counts as a paragraph. " * 3
 PROSE = """The house stood at the end of the road, behind two old lime trees that nobody had cut back for years.

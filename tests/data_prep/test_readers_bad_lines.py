@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from coca_train.data.readers.base import Document, Reject
 from coca_train.runtime.errors import DataError
-from data_prep.readers.base import Document, Reject
 from tests.data_prep.reading import complaint, line, read, rejects, source_of, texts, work_of
 
 GOOD = line("fine")

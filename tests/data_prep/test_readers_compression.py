@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from coca_train.config.corpus_schema import CorpusSourceConfig
+from coca_train.data.readers import chunks, inputs
+from coca_train.data.readers import jsonl as packing
+from coca_train.data.readers.base import Document, Reject
 from coca_train.runtime.errors import DataError
-from data_prep.readers import chunks, inputs
-from data_prep.readers import compression as packing
-from data_prep.readers.base import Document, Reject
-from data_prep.schema import CorpusSourceConfig
 from tests.data_prep.reading import complaint, cut, line, parsed, read, source_of, texts, work_of
 
 zstandard = pytest.importorskip("zstandard")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from coca_train.data.readers import inputs
+from coca_train.data.readers.base import Input
 from coca_train.runtime.errors import DataError
-from data_prep.readers import inputs
-from data_prep.readers.base import Input
 from tests.data_prep.reading import complaint, line, source_of
 
 GOOD = line("fine")
@@ -79,7 +79,7 @@ def test_permission_denied(tmp_path: Path, kind: str, monkeypatch: pytest.Monkey
     def refuse(path: str, *_: object) -> None:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("data_prep.readers.files.open", refuse, raising=False)
+    monkeypatch.setattr("coca_train.data.readers.files.open", refuse, raising=False)
     monkeypatch.setattr(os, "access", lambda *_: False)
     text = complaint(source_of(tmp_path / "x", kind=kind))
     assert text.startswith(f"E-RAW-02 {tmp_path}/x: cannot be read: Permission denied")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from coca_train.config.corpus_schema import CorpusSourceConfig
+from coca_train.data.readers import chunks, documents, hub, inputs
+from coca_train.data.readers.base import Document
 from coca_train.runtime.errors import DataError
-from data_prep.readers import chunks, documents, hub, inputs
-from data_prep.readers.base import Document
-from data_prep.schema import CorpusSourceConfig
 from tests.data_prep.reading import complaint, line, parsed, rejects, source_of, texts, work_of
 
 pytest.importorskip("datasets")
@@ -177,8 +177,8 @@ def test_workers_need_no_datasets(tables: CorpusSourceConfig) -> None:
     """Neither the readers nor a worker's part of them import `datasets`, pyarrow or torch before they are needed."""
     script = """
 import sys
-from data_prep.readers import documents
-from data_prep.readers.base import Chunk
+from coca_train.data.readers import documents
+from coca_train.data.readers.base import Chunk
 from tests.data_prep.reading import WORK, source_of
 chunk = Chunk(1, 1, 0, [{"text": "a"}], {"row": 2})
 assert [d.text for d in documents("x", source_of(kind="hub"), WORK, chunk)] == ["a"]

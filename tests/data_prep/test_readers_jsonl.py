@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from coca_train.data.readers import chunks, inputs
+from coca_train.data.readers.base import Document
 from coca_train.runtime.errors import DataError
-from data_prep.readers import chunks, inputs
-from data_prep.readers.base import Document
 from tests.data_prep.reading import complaint, cut, line, parsed, read, rejects, source_of, texts, work_of
 
 GOOD = line("fine")

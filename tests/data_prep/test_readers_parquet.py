@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from coca_train.data.readers import chunks, inputs
+from coca_train.data.readers.base import Document, Reject
 from coca_train.runtime.errors import DataError
-from data_prep.readers import chunks, inputs
-from data_prep.readers.base import Document, Reject
 from tests.data_prep.reading import FILTER, complaint, cut, parsed, read, rejects, source_of, texts, work_of
 
 pa = pytest.importorskip("pyarrow")

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coca_train.config.corpus_schema import CorpusSourceConfig, WorkConfig
+from coca_train.data.readers import chunks, inputs
+from coca_train.data.readers.base import Chunk
 from coca_train.runtime.errors import DataError
-from data_prep.readers import chunks, inputs
-from data_prep.readers.base import Chunk
-from data_prep.schema import CorpusSourceConfig, WorkConfig
 from tests.data_prep.reading import parsed, read, rejects, source_of, texts, work_of
 
 zstandard = pytest.importorskip("zstandard")
@@ -152,7 +152,7 @@ def test_any_bytes_end_in_words(content: bytes, chunk_bytes: int, name: str, pac
 
 def test_a_pipe_of_any_size_is_cut_alike() -> None:
     """Borders do not depend on how the blocks fall that come out of a decompressor."""
-    from data_prep.readers.jsonl import Buffer, _cut
+    from coca_train.data.readers.jsonl import Buffer, _cut
 
     plain = b"".join(b"x" * (i * 7 % 50) + b"\n" for i in range(200))
     for chunk_bytes in (1, 10, 60, 5000):

@@ -6,9 +6,9 @@ from typing import BinaryIO
 
 import pytest
 
+from coca_train.data.readers import inputs
+from coca_train.data.readers.base import Document
 from coca_train.runtime.errors import DataError
-from data_prep.readers import inputs
-from data_prep.readers.base import Document
 from tests.data_prep.reading import complaint, cut, parsed, read, rejects, source_of, texts, work_of
 
 
@@ -86,13 +86,13 @@ def test_changed_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / "a.txt").write_bytes(b"mine, and longer")
         return open(path, "rb")
 
-    monkeypatch.setattr("data_prep.readers.text.open", open_late, raising=False)
+    monkeypatch.setattr("coca_train.data.readers.text.open", open_late, raising=False)
     with pytest.raises(DataError, match=r"E-RAW-19 \S+/a.txt: changed"):
         parsed(pieces, source)
 
 
 def test_removed_before_the_chunk(tmp_path: Path) -> None:
-    from data_prep.readers import chunks
+    from coca_train.data.readers import chunks
 
     source = folder(tmp_path, {"a.txt": b"fine"})
     (input,) = inputs("mine", source)
@@ -108,7 +108,7 @@ def test_fails_when_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(path: str, *_: object) -> None:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("data_prep.readers.text.open", refuse, raising=False)
+    monkeypatch.setattr("coca_train.data.readers.text.open", refuse, raising=False)
     with pytest.raises(DataError, match=r"E-RAW-02 \S+/a.txt: cannot be read: Permission denied"):
         parsed(pieces, source)
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from data_prep.tokenizing import parts
+from data_prep import parts
 from tests.data_prep.tokenizing import bytes_of, documents, message, records, run, texts, write_jsonl
 
 BAD = b'{"text": broken'

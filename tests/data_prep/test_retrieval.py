@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from coca_train.data.prompts.answered import KINDS
-from coca_train.data.prompts.ruler import TASKS
-from coca_train.data.prompts.words import EVERYDAY
+from coca_train.data.prompts import EVERYDAY
+from coca_train.data.retrieval import KINDS
+from coca_train.data.ruler import TASKS
 from data_prep import __main__ as command
 
 FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."

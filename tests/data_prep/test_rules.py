@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from coca_train.data.readers.base import Document
 from coca_train.runtime.errors import UserError
-from data_prep.readers.base import Document
-from data_prep.selection.rules import Rules
+from data_prep.selection import Rules
 from tests.data_prep.reading import FILTER
 
 
@@ -122,7 +122,7 @@ def test_the_first_rule_gives_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return [lambda text, name=name: ask(name, text) for name in names]
 
-    monkeypatch.setattr("data_prep.selection.quality.quality_filters", quality_filters)
+    monkeypatch.setattr("data_prep.selection.quality_filters", quality_filters)
     rules: dict[str, Any] = {"min_chars": 3, "max_chars": 20, "quality": ["a", "b"]}
     rules |= {"language_field": "l", "languages": ["en"], "licence_field": "c", "licences": ["MIT"]}
     rules |= {"stars_field": "s", "min_stars": 1}

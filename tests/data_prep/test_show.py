@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from coca_train.checkpoint.record import open_record
+from coca_train.commands import main
+from coca_train.commands._training_step import row_text
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
-from coca_train.data.packings import Edges
+from coca_train.data.packing import Edges
 from coca_train.data.provenance import Passage, Provenance
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.schedule import resolve
 from coca_train.settings import load
 from coca_train.training.loop import batch_digest
-from data_prep.__main__ import main
-from data_prep.reports.training_step import row_text
 from tests.data_prep.support_corpus import Made, make
 
 T, ROWS = 32, 4

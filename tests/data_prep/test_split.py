@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.selection.rules import digest_of, split_of
+from coca_train.statistics import answers
+from data_prep import fitting
+from data_prep.selection import digest_of, split_of
 from tests.data_prep.reading import SOURCE
 
 HASHED = replace(SOURCE, hold_out="hash")
@@ -38,3 +40,7 @@ def test_a_larger_share_holds_out_more_never_others(text, one, other):
     small, large = sorted((one, other))
     assert split_of(digest, HASHED, small) <= split_of(digest, HASHED, large)
     assert split_of(digest, HASHED, 0.0) == 0
+
+
+def test_at_least_as_many_documents_are_held_out_as_an_answer_needs() -> None:
+    assert fitting.LEAST == answers.LEAST

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.printing import WIDTH, markdown, n_bytes, percent, plain, short
 from data_prep.__main__ import main
-from data_prep.reports import lengths as module
-from data_prep.reports.corpus import Corpus
-from data_prep.reports.lengths import QUANTILES, count, lengths_picture, of_corpus
+from data_prep.manifest import Corpus
+from data_prep.verbs import stats as module
+from data_prep.verbs.stats import QUANTILES, corpus_lengths, count, lengths_picture
 from tests.data.vocabularies import trained
 from tests.data_prep.support_corpus import Made, make
 
@@ -48,7 +48,7 @@ def test_lengths_of_a_corpus_in_small_chunks(tmp_path: Path, model: Path, monkey
     texts = ["word " * i for i in range(1, 24)]
     config = make(tmp_path, {"a": Made(texts, texts[:2]), "b": Made([], texts[:3])})
     monkeypatch.setattr(module, "CHUNK", 5)
-    by_split = of_corpus(Corpus(config))
+    by_split = corpus_lengths(Corpus(config))
     assert list(by_split) == [("a", "train"), ("a", "valid"), ("b", "valid")]
     expected = sorted(len(Tokenizer(model).encode(text)) + 1 for text in texts)
     assert np.repeat(by_split["a", "train"].values, by_split["a", "train"].counts).tolist() == expected

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from coca_train.data.corpus_config import load
+from coca_train.data.readers import all_inputs, chunks, inputs
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
-from data_prep.readers import chunks, inputs
-from data_prep.selection.rules import digest_of
-from data_prep.settings import load
-from data_prep.tokenizing.encode import Encoder, Task
-from data_prep.tokenizing.parts import DOCS
+from data_prep.parts import DOCS
+from data_prep.selection import digest_of
 from data_prep.verbs import tokenize as tokenizing
-from data_prep.verbs.tokenize import all_inputs, unfinished
+from data_prep.verbs.tokenize import Encoder, Task, unfinished
 from tests.data_prep.tokenizing import (
     bytes_of,
     configured,
@@ -98,9 +97,9 @@ def test_three_workers_give_the_same_bytes(raw: Path, reference: Path, tmp_path:
 
 def test_shards_together_give_the_same_bytes(raw: Path, reference: Path, tmp_path: Path):
     config = run(raw, tmp_path, work_shard="1/2")
-    assert [input.number for input in unfinished(config, all_inputs(config))] == [0, 2]
+    assert [input.number for input in unfinished(config, all_inputs(config.corpus.sources))] == [0, 2]
     run(raw, tmp_path, work_shard="0/2")
-    assert unfinished(config, all_inputs(config)) == []
+    assert unfinished(config, all_inputs(config.corpus.sources)) == []
     assert bytes_of(tmp_path) == bytes_of(reference)
 
 
@@ -108,10 +107,13 @@ def test_shards_count_the_inputs_over_all_sources(raw: Path, tmp_path: Path):
     more = {"corpus_sources.more.files": f"[{raw}/0.jsonl]", "corpus_sources.more.hold_out": "all"}
     words = [f"+{word}" if "more" in word else word for word in overrides(raw, tmp_path, work_shard="0/2", **more)]
     config = load(words)
-    tokenizing.tokenize(config, all_inputs(config))
+    tokenizing.tokenize(config, all_inputs(config.corpus.sources))
     assert sorted(path.parent.name + path.name for path in tmp_path.glob("parts/*/*")) == ["more00000", "text00001"]
     assert documents(tmp_path, source="more")["split"].tolist() == [1] * 40
-    assert [(i.source, i.number) for i in unfinished(config, all_inputs(config))] == [("text", 0), ("text", 2)]
+    assert [(i.source, i.number) for i in unfinished(config, all_inputs(config.corpus.sources))] == [
+        ("text", 0),
+        ("text", 2),
+    ]
 
 
 def test_more_shards_than_inputs_leave_some_with_nothing(raw: Path, tmp_path: Path):
@@ -165,7 +167,7 @@ def test_text_folders_are_one_input_and_their_paths_decide_nothing(tmp_path: Pat
 
 
 def test_a_large_vocabulary_takes_int32(tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("data_prep.tokenizing.encode.best_dtype", lambda vocab_size: np.int32)
+    monkeypatch.setattr("data_prep.verbs.tokenize.best_dtype", lambda vocab_size: np.int32)
     run(raw, tmp_path)
     monkeypatch.undo()
     run(raw, tmp_path / "small")
@@ -217,7 +219,7 @@ def test_progress_counts_bytes_on_disk_documents_and_what_was_done_before(raw: P
 def test_progress_of_inputs_of_unknown_size_counts_their_text(raw: Path, tmp_path: Path, monkeypatch):
     write_jsonl(tmp_path / "hub" / "train.jsonl", texts(20))
     config = configured(raw, tmp_path, text_kind="hub", text_hub=tmp_path / "hub", text_files="[]")
-    every = all_inputs(config)
+    every = all_inputs(config.corpus.sources)
     monkeypatch.setattr("tqdm.tqdm", Bar)
     tokenizing.tokenize(config, every)
     bar = Bar.instances.pop()

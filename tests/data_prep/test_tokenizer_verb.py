@@ -15,17 +15,16 @@ from typing import Any
 
 import pytest
 
-from coca_train.data.sentencepiece_backend import fields
+from coca_train.config.corpus_schema import PrepareConfig
+from coca_train.data.corpus_config import load
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.data.tokenizer_backends import fields
 from coca_train.runtime.errors import DataError, StorageError, UserError
+from data_prep import tokenizer_files
 from data_prep.__main__ import main
-from data_prep.schema import PrepareConfig
-from data_prep.settings import load
+from data_prep.tokenizer_files import TEXT as TEST_TEXT
+from data_prep.tokenizer_files import import_tokenizer, train
 from data_prep.verbs import tokenizer as verb
-from data_prep.vocabularies import tokenizer_file
-from data_prep.vocabularies.tokenizer_file import TEXT as TEST_TEXT
-from data_prep.vocabularies.tokenizer_file import bring
-from data_prep.vocabularies.training import train
 from tests.data.vocabularies import byte_level, llama2, saved, sentencepiece_model
 from tests.data_prep.test_vocabulary import corpus, text_of, write
 
@@ -70,7 +69,7 @@ def test_a_vocabulary_is_trained(config: PrepareConfig, capsys: pytest.CaptureFi
     )
     spec = dict(fields(dict(fields(path.read_bytes()))[2]))
     assert spec.get(16, 16) == verb.THREADS == 16, "a fixed number of threads, whatever the machine"
-    record = json.loads(tokenizer_file.record_path(path).read_text())
+    record = json.loads(tokenizer_files.record_path(path).read_text())
     assert record["sha256"] == tokenizer.digest
     taken = {one["source"]: one for one in record["sample"]}
     assert 30_000 <= taken["a"]["bytes"] < 30_200
@@ -101,7 +100,7 @@ def test_the_same_files_give_the_same_bytes(config: PrepareConfig, tmp_path: Pat
     other = tmp_path / "other" / "tokenizer.model"
     verb.run(replace(config, tokenizer=replace(config.tokenizer, path=str(other))))
     assert other.read_bytes() == Path(config.tokenizer.path).read_bytes()
-    records = [tokenizer_file.record_path(p).read_bytes() for p in (other, Path(config.tokenizer.path))]
+    records = [tokenizer_files.record_path(p).read_bytes() for p in (other, Path(config.tokenizer.path))]
     assert records[0] == records[1]
 
 
@@ -111,13 +110,13 @@ def with_source(config: PrepareConfig, **changes: Any) -> PrepareConfig:
 
 
 CHANGES = {
-    "tokenizer.vocab_size=512, now 600": lambda c: replace(c, tokenizer=replace(c.tokenizer, vocab_size=600)),
-    'tokenizer.model_type="bpe", now "unigram"': lambda c: replace(
+    "tokenizer.vocab_size was 512, is 600": lambda c: replace(c, tokenizer=replace(c.tokenizer, vocab_size=600)),
+    "tokenizer.model_type was 'bpe', is 'unigram'": lambda c: replace(
         c, tokenizer=replace(c.tokenizer, model_type="unigram")
     ),
-    "valid_share=0.3, now 0.1": lambda c: replace(c, corpus=replace(c.corpus, valid_share=0.1)),
-    "sources.a.weight=null, now 2.0": lambda c: with_source(c, weight=2.0),
-    "sources.a.filter.min_chars=1, now 9": lambda c: with_source(
+    "valid_share was 0.3, is 0.1": lambda c: replace(c, corpus=replace(c.corpus, valid_share=0.1)),
+    "sources.a.weight was None, is 2.0": lambda c: with_source(c, weight=2.0),
+    "sources.a.filter.min_chars was 1, is 9": lambda c: with_source(
         c, filter=replace(c.corpus.sources["a"].filter, min_chars=9)
     ),
 }
@@ -141,7 +140,7 @@ def test_other_settings_are_refused(config: PrepareConfig, phrase: str) -> None:
 def test_a_source_more_is_another_sample(config: PrepareConfig) -> None:
     verb.run(config)
     sources = {"a": config.corpus.sources["a"]}
-    with pytest.raises(DataError, match=r"E-TKN-05 .*sources\.b=.*now null"):
+    with pytest.raises(DataError, match=r"E-TKN-05 .*sources\.b was .*is 'nothing'"):
         verb.run(replace(config, corpus=replace(config.corpus, sources=sources)))
 
 
@@ -149,11 +148,11 @@ def test_a_source_more_is_another_sample(config: PrepareConfig) -> None:
 def test_a_tokenizer_of_unknown_origin_is_left_alone(config: PrepareConfig, record: str | None) -> None:
     path = sentencepiece_model(Path(config.tokenizer.path))
     if record is not None:
-        tokenizer_file.record_path(path).write_text(record)
+        tokenizer_files.record_path(path).write_text(record)
     before = path.read_bytes()
     with pytest.raises(DataError, match="E-TKN-05") as refused:
         verb.run(config)
-    assert (tokenizer_file.record_path(path).name in str(refused.value)) == (
+    assert (tokenizer_files.record_path(path).name in str(refused.value)) == (
         record in ("", "[]")
     )  # where it is damaged
     assert path.read_bytes() == before
@@ -171,17 +170,17 @@ def test_a_tokenizer_that_was_changed_is_not_the_same(config: PrepareConfig) -> 
 @QUICK
 def test_killed_between_record_and_model(config: PrepareConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record alone is no tokenizer; the same command makes it."""
-    original = tokenizer_file._write
+    original = tokenizer_files._write
 
     def killed(path: Path, content: bytes) -> None:
         if path.suffix == ".model":
             raise KeyboardInterrupt
         original(path, content)
 
-    monkeypatch.setattr(tokenizer_file, "_write", killed)
+    monkeypatch.setattr(tokenizer_files, "_write", killed)
     with pytest.raises(KeyboardInterrupt):
         verb.run(config)
-    assert tokenizer_file.record_path(Path(config.tokenizer.path)).exists()
+    assert tokenizer_files.record_path(Path(config.tokenizer.path)).exists()
     assert not Path(config.tokenizer.path).exists()
     monkeypatch.undo()
     verb.run(config)
@@ -196,10 +195,10 @@ def test_a_folder_that_cannot_be_written(config: PrepareConfig, tmp_path: Path) 
 
 @QUICK
 def test_a_full_disk_leaves_nothing(config: PrepareConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(file: Any) -> None:
+    def full(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tokenizer_file, "flush_to_disk", full)
+    monkeypatch.setattr(tokenizer_files, "replace", full)
     with pytest.raises(StorageError, match="No space left"):
         verb.run(config)
     assert not Path(config.tokenizer.path).exists()
@@ -295,9 +294,9 @@ def test_a_folder_gives_its_model_before_its_json(tmp_path: Path) -> None:
     folder = tmp_path / "llama"
     folder.mkdir()
     saved(llama2(), folder / "tokenizer.json")
-    assert bring(folder, tmp_path / "a.json")
+    assert import_tokenizer(folder, tmp_path / "a.json")
     sentencepiece_model(folder / "tokenizer.model")
-    assert bring(folder, tmp_path / "b.model")
+    assert import_tokenizer(folder, tmp_path / "b.model")
     assert (tmp_path / "b.model").read_bytes() == (folder / "tokenizer.model").read_bytes()
 
 
@@ -312,7 +311,7 @@ def test_no_code_of_a_folder_is_read_or_run(tmp_path: Path) -> None:
     config = {"auto_map": {"AutoTokenizer": ["tokenization_evil.E", None]}, "tokenizer_class": "E", "eos_token": "x"}
     for name in ("tokenizer_config.json", "config.json", "special_tokens_map.json"):
         (folder / name).write_text(json.dumps(config | {"trust_remote_code": True}))
-    assert bring(folder, tmp_path / "tokenizer.json")
+    assert import_tokenizer(folder, tmp_path / "tokenizer.json")
     assert not trap.exists()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["evil", "tokenizer", "tokenizer.json"]
     kept = sorted(entry.name for entry in (tmp_path / "tokenizer").iterdir())
@@ -323,32 +322,32 @@ def test_no_code_of_a_folder_is_read_or_run(tmp_path: Path) -> None:
 def test_folders_without_a_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     with pytest.raises(DataError, match=r"E-TKN-01 .*it holds nothing"):
-        bring(tmp_path / "old", tmp_path / "x.model")
+        import_tokenizer(tmp_path / "old", tmp_path / "x.model")
     for name in ("vocab.json", "merges.txt", "a\n\x1b[2Jb"):
         (tmp_path / "old" / name).write_text("{}")
     with pytest.raises(DataError, match=r"E-TKN-01 .*it holds a\\n\\x1b\[2Jb, merges.txt, vocab.json"):
-        bring(tmp_path / "old", tmp_path / "x.model")
+        import_tokenizer(tmp_path / "old", tmp_path / "x.model")
     with pytest.raises(DataError, match=r"E-TKN-01 .*No such file"):
-        bring(tmp_path / "none", tmp_path / "x.model")
+        import_tokenizer(tmp_path / "none", tmp_path / "x.model")
 
 
 def test_another_tokenizer_is_never_overwritten(tmp_path: Path) -> None:
     one = sentencepiece_model(tmp_path / "one.model")
     other = sentencepiece_model(tmp_path / "other.model", vocab_size=430)
     before = one.read_bytes()
-    assert not bring(one, one)
+    assert not import_tokenizer(one, one)
     with pytest.raises(DataError, match=r"E-TKN-05 .*one\.model: is there, and is not .*other\.model"):
-        bring(other, one)
+        import_tokenizer(other, one)
     assert one.read_bytes() == before
     (tmp_path / "dir.model").mkdir()
     with pytest.raises(DataError, match="E-TKN-05"):
-        bring(one, tmp_path / "dir.model")
+        import_tokenizer(one, tmp_path / "dir.model")
 
 
 def test_no_tokenizer_is_brought(tmp_path: Path) -> None:
     (tmp_path / "bad.model").write_bytes(b"nothing")
     with pytest.raises(DataError, match="E-TKN-02"):
-        bring(tmp_path / "bad.model", tmp_path / "x.model")
+        import_tokenizer(tmp_path / "bad.model", tmp_path / "x.model")
     assert not (tmp_path / "x.model").exists()
 
 
@@ -356,7 +355,7 @@ def test_a_tokenizer_that_loses_text_without_saying_so(tmp_path: Path, monkeypat
     origin = sentencepiece_model(tmp_path / "o.model")
     monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: "other")
     with pytest.raises(DataError, match=r"E-TKN-08 .*makes 'other' of"):
-        bring(origin, tmp_path / "x.model")
+        import_tokenizer(origin, tmp_path / "x.model")
     assert TEST_TEXT.isascii() is False and not (tmp_path / "x.model").exists()
 
 
@@ -370,7 +369,7 @@ def test_changed_while_it_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Tokenizer, "decode", decode)
     with pytest.raises(DataError, match=r"E-TKN-11 .*changed while it was read"):
-        bring(origin, tmp_path / "x.model")
+        import_tokenizer(origin, tmp_path / "x.model")
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.dataset import IndexedDataset, IndexedWriter
 from coca_train.data.index import HEADER
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
-from data_prep.merging import collect, concatenate, manifest
-from data_prep.schema import PrepareConfig
+from data_prep import concatenate, manifest
 from data_prep.verbs import verify
 from data_prep.verbs.merge import merge
 from tests.data.vocabularies import TEXT, trained
@@ -259,7 +259,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a document of nothing": (
         lambda d: empty_document(d, "code_train"),
-        r"E-TOK-06 .*code_train.idx entry 3: length 0",
+        r"E-TOK-06 .*code_train.idx document 3",
     ),
     "a negative length": (
         lambda d: put_idx(d, "code_train", lambda n: HEADER.size + 4, "<i", -3),
@@ -271,7 +271,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "two sequences a document": (
         lambda d: put_idx(d, "code_train", lambda n: HEADER.size + 12 * n + 8, "<q", 2),
-        r"E-TOK-06 .*code_train.idx.*entry 1: 2",
+        r"E-TOK-06 .*code_train.idx document 1",
     ),
     "ids beyond the vocabulary": (
         lambda d: put_ids(d, "code_train", {end_of(d, "code_train", 4) - 2: 512}),
@@ -431,7 +431,6 @@ def test_memory_does_not_grow_with_the_corpus(
     prepared: PrepareConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(concatenate, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(collect, "READ_BYTES", 4096)
     for name, value in {"CHUNK": 200, "SMALL_TOKENS": 100, "LOOKED_AT": 10}.items():
         monkeypatch.setattr(verify, name, value)
     for module in ("index", "dataset"):

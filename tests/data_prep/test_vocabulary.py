@@ -11,15 +11,15 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coca_train.data.sentencepiece_backend import SentencePiece
+from coca_train.config.corpus_schema import GroupConfig, PrepareConfig
+from coca_train.data.corpus_config import load
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.data.tokenizer_backends import SentencePiece
 from coca_train.runtime.errors import DataError
-from data_prep.schema import GroupConfig, PrepareConfig
-from data_prep.selection.rules import digest_of
-from data_prep.settings import load
-from data_prep.vocabularies import sample
-from data_prep.vocabularies.sample import Lowest, draw, shares
-from data_prep.vocabularies.training import MAX_LINE_BYTES, lines, short_lines, train, train_tokenizer
+from data_prep.selection import digest_of
+from data_prep.tokenizer_files import MAX_LINE_BYTES, lines, short_lines, train, train_tokenizer
+from data_prep.verbs import tokenizer as sample
+from data_prep.verbs.tokenizer import Lowest, draw, shares
 from tests.data.vocabularies import TEXT
 
 WORDS = "the quick brown fox jumps over thirteen lazy dogs and never looks back at what it has left behind".split(" ")  # noqa: SIM905

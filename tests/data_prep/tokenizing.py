@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coca_train.config.corpus_schema import PrepareConfig
+from coca_train.data.corpus_config import load
+from coca_train.data.readers import all_inputs
 from coca_train.runtime import machine
 from coca_train.runtime.errors import UserError
-from data_prep.schema import PrepareConfig
-from data_prep.settings import load
-from data_prep.tokenizing import parts, pool
-from data_prep.verbs.tokenize import all_inputs, tokenize
+from data_prep import parts, workers
+from data_prep.verbs.tokenize import tokenize
 from tests.data.vocabularies import trained
 
 WORDS = [word for path in sorted(Path(parts.__file__).parent.glob("*.py")) for word in path.read_text().split()]
@@ -93,7 +94,7 @@ def configured(raw: Path, dir: Path, **more: Any) -> PrepareConfig:
 def run(raw: Path, dir: Path, **more: Any) -> PrepareConfig:
     """Tokenize to parts, here."""
     config = configured(raw, dir, **more)
-    tokenize(config, all_inputs(config))
+    tokenize(config, all_inputs(config.corpus.sources))
     return config
 
 
@@ -159,12 +160,12 @@ def counted(monkeypatch: pytest.MonkeyPatch, most: int) -> list[object]:
     machine._lowered.cache_clear()
     started: list[object] = []
 
-    def start(*arguments: object, real: Callable[..., object] = pool._Worker) -> object:
+    def start(*arguments: object, real: Callable[..., object] = workers._Worker) -> object:
         assert len(started) < most
         started.append(real(*arguments))
         return started[-1]
 
-    monkeypatch.setattr(pool, "_Worker", start)
+    monkeypatch.setattr(workers, "_Worker", start)
     return started
 
 

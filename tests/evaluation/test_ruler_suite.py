@@ -5,7 +5,7 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from coca_train.data.prompts.ruler import TASKS
+from coca_train.data.ruler import TASKS
 from coca_train.evaluation.suites import ruler
 from coca_train.runtime.errors import DataError
 from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, parrot, result, settings, setup

@@ -7,7 +7,7 @@ import random
 import string
 from collections import Counter
 
-from coca_train.data.prompts.ruler import ADJECTIVES, NOUNS
+from coca_train.data.ruler import ADJECTIVES, NOUNS
 
 BEGIN = 1  # stands before every prompt, and counts
 FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."

@@ -23,10 +23,10 @@ from coca_train.commands.plan import PLAN
 from coca_train.commands.schemes import SCHEMES
 from coca_train.config.fields import module_options, options
 from coca_train.config.root import Root
+from coca_train.data.corpus_config import PREPARE
 from coca_train.evaluation.configuration import EVALUATE
 from coca_train.hub.options import EXPORT, IMPORT, VERIFY
 from coca_train.settings import TRAIN
-from data_prep.settings import PREPARE
 from tests.hostile.world import CORPUS, train_words
 
 NUMBERS = [

@@ -10,8 +10,11 @@ from tests.house.imports import OURS, ROOT
 # Who may call it, and the keyword it says.
 KNOWN = {
     "from_pretrained": ({"coca_train/hub/transformers_side.py", "benchmarks/perplexity.py"}, "trust_remote_code"),
-    "load_dataset_builder": ({"data_prep/readers/hub.py"}, None),  # datasets from 4 on has no scripts and no keyword
-    "load": ({"data_prep/merging/collect.py", "data_prep/reports/overlap.py"}, "allow_pickle"),  # numpy's
+    "load_dataset_builder": (
+        {"coca_train/data/readers/hub.py"},
+        None,
+    ),  # datasets 4 has no scripts, no keyword
+    "load": ({"data_prep/collect.py", "data_prep/overlap.py"}, "allow_pickle"),  # numpy's
 }
 NEVER = {"load_dataset", "load_from_disk", "from_config", "spec_from_file_location", "exec", "eval", "unsafe_load"}
 MODULES = {"pickle", "dill", "joblib", "marshal", "shelve"}

@@ -41,7 +41,7 @@ def test_an_unknown_command_and_a_part_that_is_gone_fail() -> None:
     with pytest.raises(LookupError, match="torchrun --nproc-per-node 4"):
         readme.shortened("torchrun --nproc-per-node 4 -m coca_train")
     with pytest.raises(ValueError, match="step=120"):
-        readme.shortened("python -m data_prep show run=runs/quickstart step=7")
+        readme.shortened("python -m coca_train show run=runs/quickstart step=7")
     assert readme.shortened("make gpu") is None
 
 

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from coca_train.data.corpus_config import load
 from coca_train.data.special_tokens import RECORD
-from coca_train.data.tokenizer import Tokenizer
-from coca_train.data.tokenizer_choice import main_file
+from coca_train.data.tokenizer import Tokenizer, main_file
 from coca_train.hub import importing
 from coca_train.hub.options import IMPORT, given
 from coca_train.runtime.errors import DataError
-from data_prep.settings import load
 from data_prep.verbs import tokenizer as verb
 from tests.data.vocabularies import SPECIAL, byte_tokenizer, sentencepiece_model
 from tests.hub import models

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coca_train.data.prompts.passkeys import COCA, YARN
+from coca_train.data.prompts import COCA, YARN
 from coca_train.evaluation.measures.passkey import answered, cases, contained
 
 LISTING = """\

@@ -3,7 +3,7 @@
 import random
 import re
 
-from coca_train.data.prompts.words import words
+from coca_train.data.prompts import words
 from coca_train.evaluation.measures.prompts import filled, fitted, place
 
 

@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from coca_train.data.prompts.recall import FORMS, before, right, text
-from coca_train.data.prompts.words import EVERYDAY
+from coca_train.data.prompts import EVERYDAY, FORMS, before, right, text
 from coca_train.evaluation.measures.recall import SPARE, cases, given, max_new_tokens
 from coca_train.runtime.errors import DataError
 

@@ -17,7 +17,7 @@ from coca_train.attention import visibilities
 from coca_train.attention.layer_types import UNIFORM
 from coca_train.config.schema import KindConfig, LayersConfig
 from coca_train.data.batch import collate
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.engine.base import summed_loss
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.memory import Memory

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from coca_train import positions
 from coca_train.attention import kernels, scores, visibilities
 from coca_train.data.batch import collate
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.models.transformer import Transformer
 from coca_train.positions.token_positions import Positions
 from coca_train.testing.parts import MODEL, VOCAB, shipped

@@ -16,7 +16,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep import help as data_prep
+from data_prep import command_line as data_prep
 from tests.outside import plain
 from tests.outside.packages import VERBS
 from tests.outside.readme import TRAINING

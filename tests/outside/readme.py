@@ -87,7 +87,7 @@ SHORTENED = {
     "python -m coca_train schemes": Short(),
     "python -m coca_train --help": Short(),
     "python -m data_prep": Short(),
-    "python -m data_prep show": Short("", (("step=120", "step=4"),)),
+    "python -m coca_train show": Short("", (("step=120", "step=4"),)),
     "python -m coca_train compare +experiment=sketch": Short(TRAINING, (("soft_window,", ""),)),
     "source <(coca-train completion bash)": Short(),
     ". .venv/bin/activate": Short(),

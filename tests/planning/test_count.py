@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coca_train.data.batch import collate
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.engine.base import summed_loss
 from coca_train.models.transformer import build_model
 from coca_train.planning.count import AGAIN, ATTENTION, BACKWARD, ELEMENTWISE, FORWARD, LINEAR, LOSS, Count, Operation

@@ -12,7 +12,7 @@ from torch.utils import _foreach_utils
 
 from coca_train import engine
 from coca_train.data.batch import Batch, collate
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.engine import process
 from coca_train.models.transformer import build_model
 from coca_train.planning.count import Count

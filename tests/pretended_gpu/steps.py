@@ -15,7 +15,7 @@ from coca_train import positions
 from coca_train.attention import kernels, visibilities
 from coca_train.config.schema import ModelConfig
 from coca_train.data.batch import collate
-from coca_train.data.packings.base import Row
+from coca_train.data.packing import Row
 from coca_train.engine.base import materialise, parameters_on_meta, summed_loss
 from coca_train.engine.optim import global_norm
 from coca_train.models.compiled import CompiledBlocks

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from coca_train.config.files import choices, config_dir
+from coca_train.data.readers import hub
 from coca_train.settings import load
-from data_prep.readers import hub
 from tests.cases import slow_unless
 from tests.rehearsal.walk import SIZES, SIZES_OF_DATA, STEPS, Head, Walk, last_step, of_released, stages
 from tests.stages.support import leave_out

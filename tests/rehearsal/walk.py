@@ -18,9 +18,9 @@ import pytest
 from coca_train import commands
 from coca_train.checkpoint.opening import read_record
 from coca_train.config.files import config_dir
+from coca_train.data.corpus_config import load as load_corpus
 from coca_train.settings import load
 from data_prep import __main__ as data_prep
-from data_prep.settings import load as load_corpus
 from data_prep.verbs import embedded
 from tests.rehearsal import world
 

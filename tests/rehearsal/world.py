@@ -15,9 +15,9 @@ from typing import Any
 import sentencepiece
 import zstandard
 
+from coca_train.config.corpus_schema import CorpusSourceConfig, PrepareConfig
 from coca_train.config.schema import ModelConfig
 from coca_train.settings import load
-from data_prep.schema import CorpusSourceConfig, PrepareConfig
 
 WORDS_OF_A_PIECE = 1.5  # distinct words of a text that a piece of a vocabulary needs to be learned
 N_WORDS = int(100_864 * WORDS_OF_A_PIECE)  # for the largest vocabulary of a recipe

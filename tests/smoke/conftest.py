@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import coca_train
-from data_prep.installation import Document
 from data_prep.verbs import embedded
+from data_prep.verbs.embedded import Document
 from tests.faults.fork_server import LAUNCHER, ForkServer, Rank
 
 

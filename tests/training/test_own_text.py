@@ -8,7 +8,7 @@ import pytest
 
 from coca_train.commands import main
 from coca_train.commands._training import load
-from data_prep import own_text
+from data_prep import text_folder
 from data_prep.verbs import tokenize
 from tests.data_prep.test_folder import mixed, prose, write
 from tests.stages.support import leave_out
@@ -92,7 +92,7 @@ def test_options_of_the_making_are_other_data(here):
 
 def test_it_goes_with_an_experiment_and_a_plan_before_anything_is_made(here, capsys):
     data = load(["data.path=../my", "+experiment=coca_350m"], launch=False).config.data
-    assert list(data.sources) == [own_text.SOURCE]
+    assert list(data.sources) == [text_folder.SOURCE]
     assert data.prepare == "none"
     assert main(["plan", "data.path=../my"]) == 0, capsys.readouterr().err
     assert not (here / "data").exists()

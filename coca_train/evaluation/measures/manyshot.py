@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from coca_train.data.prompts.words import words
+from coca_train.data.prompts import words
 from coca_train.evaluation.measures.likelihood import Request
 from coca_train.evaluation.measures.prompts import Encode, filled
 

@@ -2,7 +2,7 @@
 
 Definition. A prompt is: the task, the filler x times, the sentence with the key, the filler y times, the question. Its
 words and the range of its keys are the CoCA paper's (B.1, listing 1) or those of YaRN's authors
-(data/prompts/passkeys.py).
+(data/prompts.py).
 
 * Length: a prompt of length L has as many fillers as keep it at most L tokens (a token that begins texts counted), so
   it is shorter than L by less than one filler. The new tokens come on top. Every filler adds equally many tokens, as
@@ -25,7 +25,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coca_train.data.prompts.passkeys import COCA, YARN, Wording
+from coca_train.data.prompts import COCA, YARN, Wording
 from coca_train.evaluation.measures.prompts import Encode, Places, place
 
 WORDINGS: dict[str, Wording] = {"coca": COCA, "yarn": YARN}

@@ -29,8 +29,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coca_train.data.prompts.recall import FORMS, HOW_MANY, Form, before, right, text
-from coca_train.data.prompts.words import different
+from coca_train.data.prompts import FORMS, HOW_MANY, Form, different, recall_answer, recall_prefix, recall_prompt
 from coca_train.evaluation.measures.prompts import Encode, Places, filled, place
 from coca_train.runtime.errors import DataError
 
@@ -83,15 +82,15 @@ def cases(
         known = different(size, lambda: FORMS[keys](of_keys))
         held = different(size, lambda: FORMS[values](of_values))
         asked = place(of_place.random(), case, size - 1, places, n_depths)
-        prompt = text(known, held, known[asked])
+        prompt = recall_prompt(known, held, known[asked])
         tokens = encode(prompt)
         return Case(
             key=known[asked],
             value=held[asked],
             values=tuple(held),
             depth=asked / (size - 1),
-            distance=len(tokens) - len(encode(before(known, held, asked))),
-            answer_tokens=len(encode(prompt + right(held[asked]))) - len(tokens),
+            distance=len(tokens) - len(encode(recall_prefix(known, held, asked))),
+            answer_tokens=len(encode(prompt + recall_answer(held[asked]))) - len(tokens),
             tokens=(*begin, *tokens),
         )
 

@@ -1,6 +1,6 @@
 """Tasks in the manner of RULER (Hsieh et al., arXiv 2404.06654) at any length, and what an answer scores.
 
-The tasks are in data/prompts/ruler.py, in words of our own, so figures compare between models measured here, not with
+The tasks are in data/ruler.py, in words of our own, so figures compare between models measured here, not with
 those of RULER's own prompts.
 
 Length. A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (prompts.py);
@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from coca_train.data.prompts.ruler import Task
+from coca_train.data.ruler import Task
 from coca_train.evaluation.measures.prompts import Encode, filled
 
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.data.prompts.recall import Form
+from coca_train.data.prompts import Form
 from coca_train.evaluation.grid_blocks import by_point, document, table
 from coca_train.evaluation.measures import recall
 from coca_train.evaluation.measures.recall import Case

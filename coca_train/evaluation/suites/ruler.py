@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.data.prompts.ruler import NOISE, TASKS
+from coca_train.data.ruler import NOISE, TASKS
 from coca_train.evaluation.grid_blocks import (
     document,
     figure,

@@ -4,9 +4,7 @@ salt, and letters as outlines, so that a picture looks the same wherever it is o
 import io
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -20,7 +18,6 @@ from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines, Panels, Pic
 from coca_train.report.render import scales
 from coca_train.report.render.contents import PAPER, describe_axes
 from coca_train.report.render.scales import COLOURS, RAMP, ground, hex_of, ink_on, tick_text, ticks, x_ticks
-from coca_train.runtime.durable import write_bytes
 
 SALT = "coca_train"  # of the ids inside an SVG
 DPI = 140
@@ -88,23 +85,6 @@ def _sheet(
     for one in axes[n:]:
         one.set_visible(False)
     return sheet, axes[:n]
-
-
-@contextmanager
-def page(
-    path: Path, title: str, subtitle: str, size: tuple[float, float] = (9, 6), columns: int = 1
-) -> Iterator[list[Any]]:
-    """Give axes to draw on, in a row; the PNG is written, atomically, when the block ends."""
-    sheet, axes = _sheet(f"{title}\n", size, columns, columns, fontsize=15)
-    sheet.set_layout_engine("constrained", h_pad=0.07, w_pad=0.1)
-    sheet.text(0.5, 1 - 0.42 / size[1], subtitle, fontsize=10, color="0.35", ha="center", va="center")
-    for one in axes:
-        one.tick_params(labelsize=11)
-        one.grid(True, which="major", color="0.88", linewidth=0.8)
-        one.set_axisbelow(True)
-        one.spines[["top", "right"]].set_visible(False)
-    yield axes
-    write_bytes(path, _saved(sheet, "png"))
 
 
 def _together(block: Lines) -> Figure:

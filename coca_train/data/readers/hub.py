@@ -1,0 +1,156 @@
+"""Data sets of the Hugging Face hub, or local folders that `datasets` can load: streamed, one input a shard.
+
+The main process iterates, because that is where the network is; a chunk is a list of records with the needed fields
+only. Code of a data set is never run. Cursor: {"row": number of the next record of the shard}.
+"""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from coca_train.config.corpus_schema import CorpusSourceConfig, WorkConfig
+from coca_train.data.readers.base import Chunk, Document, Input, Reader, Reject, escape, excerpt, field, row_document
+from coca_train.data.readers.parquet import needed
+from coca_train.runtime.errors import DataError, UserError
+
+
+def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
+    """Return one input a shard. Raises DataError E-RAW-24 (cannot be opened), 32 (it needs code), UserError E-RAW-25
+    (`datasets` is missing)."""
+    if not source.hub:
+        raise DataError(
+            f"E-RAW-01 {name}: hub is empty; the name of a data set or a local folder is needed. "
+            f"About it: {escape(source.about) or 'nothing known'}. Fix: set corpus.sources.{name}.hub"
+        )
+    data, fingerprint = _opened(source)
+    label = source.hub + (f"/{source.hub_config}" if source.hub_config else "")
+    hub: dict[str, Any] = {"hub": source.hub, "config": source.hub_config, "split": source.hub_split}
+    hub |= {"fingerprint": fingerprint} | ({"files": source.hub_files} if source.hub_files else {})
+    shards = []
+    for shard in range(data.num_shards):
+        path = f"{label}[{source.hub_split}] shard {shard}/{data.num_shards}"
+        record = hub | {"shard": shard, "shards": data.num_shards}
+        shards.append(Input(name, shard, path, 0, hub=tuple(record.items())))
+    return shards
+
+
+def _opened(source: CorpusSourceConfig) -> tuple[Any, str]:
+    """Open the streamed data set; return it with its fingerprint (hash of the revision and of the list of files)."""
+    _refuse_script(Path(source.hub or ""))
+    try:
+        return _load(source.hub or "", source.hub_config, source.hub_split, tuple(source.hub_files))
+    except UserError:
+        raise
+    except Exception as error:  # `datasets` raises whatever its loaders and the network raise
+        raise DataError(
+            f"E-RAW-24 {escape(source.hub or '')} (configuration {source.hub_config}, split {source.hub_split}): "
+            f"cannot be opened: {_words(error)}; a data set that can be read is needed. "
+            f"About it: {escape(source.about) or 'nothing known'}. "
+            "Fix: check its name, its hub_files and the network; log in with `hf auth login` where consent is asked"
+        ) from error
+
+
+def _refuse_script(folder: Path) -> None:
+    """Raise DataError E-RAW-32 for a folder that is read by a script of its own, or such a script."""
+    script = folder if folder.suffix == ".py" else folder / f"{folder.absolute().name}.py"
+    if script.is_file():
+        raise DataError(
+            f"E-RAW-32 {escape(str(script))}: is a loading script, and code of a data set is never run; its files in a "
+            "plain format are needed (.jsonl, .parquet, ...). Fix: give a folder of these without the script"
+        )
+
+
+@functools.lru_cache(maxsize=4)
+def _load(name: str, config: str | None, split: str, files: tuple[str, ...]) -> tuple[Any, str]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(
+            f"E-RAW-25 {escape(name)}: `datasets` cannot be imported ({error}); it reads data sets of the hub. "
+            "Fix: pip install 'coca-train[data]'"
+        ) from error
+    builder = datasets.load_dataset_builder(name, config, data_files={split: list(files)} if files else None)
+    return builder.as_streaming_dataset(split=split), str(builder.hash)
+
+
+def _words(error: Exception) -> str:
+    words = escape(" ".join(f"{type(error).__name__}: {error}".split()))
+    return words if len(words) <= 240 else words[:237] + "..."
+
+
+class HubDataset(Reader):
+    """Read one record a document, streamed by `datasets`."""
+
+    def chunks(
+        self, input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None
+    ) -> Iterator[Chunk]:
+        """Yield records with about work.chunk_bytes of text together. Raises as `readers.chunks` says; E-RAW-06, 24."""
+        first = row = cursor["row"] if cursor else 1
+        data, _ = _opened(source)
+        columns = list(dict.fromkeys(name.split(".")[0] for name in needed(source)))
+        _check_columns(data.column_names, source, input.path)
+        held: list[dict[str, Any]] = []
+        n_bytes = 0
+        for record in _records(data, input, row):
+            held.append({name: record[name] for name in columns if name in record})
+            n_bytes += _text_bytes(held[-1], source.text_field)
+            row += 1
+            if n_bytes >= work.chunk_bytes:
+                yield Chunk(first, n_bytes, 0, held, {"row": row})
+                held, n_bytes, first = [], 0, row
+        if held:
+            yield Chunk(first, n_bytes, 0, held, {"row": row})
+        if row == 1:
+            raise DataError(
+                f"E-RAW-03 {escape(input.path)}: holds no documents; at least one is needed. Fix: check hub_split"
+            )
+
+    def documents(
+        self, input_path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk
+    ) -> Iterator[Document | Reject]:
+        """Yield every record, in order."""
+        for row, record in enumerate(chunk.data, chunk.first):
+            yield row_document(row, record, source, work)
+
+
+def _check_columns(columns: list[str] | None, source: CorpusSourceConfig, path: str) -> None:
+    for name in (source.text_field, source.id_field):
+        if columns is not None and name is not None and name.split(".")[0] not in columns:
+            raise DataError(
+                f"E-RAW-06 {escape(path)}: no field '{name}' (its fields: {excerpt(', '.join(columns[:10]))}); it is "
+                "needed. Fix: set text_field or id_field to a field that every record has"
+            )
+
+
+def _records(data: Any, input: Input, row: int) -> Iterator[dict[str, Any]]:
+    """Yield the records of a shard from a row on. The one before it is read too: without it the cursor is wrong."""
+    shard = dict(input.hub)
+    records = data.shard(shard["shards"], shard["shard"])
+    try:
+        if row > 1:
+            records = iter(records.skip(row - 2))
+            if next(records, None) is None:
+                raise DataError(
+                    f"E-RAW-26 {escape(input.path)}: has no record {row - 1}, where the earlier run stopped; the data "
+                    "set it read is needed. Fix: start again in another corpus.dir"
+                )
+        for record in records:
+            yield record
+            row += 1
+    except DataError:
+        raise
+    except Exception as error:  # `datasets` raises whatever its loaders and the network raise
+        raise DataError(
+            f"E-RAW-24 {escape(input.path)}:{row}: cannot be read on: {_words(error)}; a data set that can be read is "
+            "needed. Fix: run the same command again; if it stops here again, look at the data set"
+        ) from error
+
+
+def _text_bytes(record: dict[str, Any], text_field: str) -> int:
+    """Return the UTF-8 bytes of the text, and one for the record, so that records without text fill chunks too."""
+    try:
+        text = field(record, text_field)
+    except KeyError:
+        return 1
+    return 1 + len(text.encode(errors="replace")) if isinstance(text, str) else 1

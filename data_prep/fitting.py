@@ -1,0 +1,196 @@
+"""What the text decides where the configuration does not: the size of the vocabulary, and how much is held out.
+
+A report wants LEAST documents to say anything at all and WANTED to say it well, long ones among them; a training wants
+the text. So the documents are taken in the order of their hash, which is the order in which a growing share takes them,
+until there are enough or the text is dear. Of a few long texts stretches are held out, as else one book would be all.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from coca_train.config.corpus_schema import CorpusSourceConfig, PrepareConfig
+from coca_train.data.readers import all_inputs, chunks, documents, inputs
+from coca_train.data.readers.base import Reject
+from coca_train.data.readers.files import text_bytes
+from coca_train.runtime.errors import DataError
+from coca_train.runtime.printing import n_bytes as of_bytes
+from coca_train.runtime.printing import percent
+from data_prep import manifest
+from data_prep.messages import bar, say
+from data_prep.selection import Rules, digest_of, stretches
+
+LEAST = 20  # documents that a report needs to say anything (statistics.answers.LEAST)
+WANTED = 60  # documents
+SHARE = 0.005  # of the documents: enough of a large corpus
+LONG = LEAST + LEAST // 5  # of them long: some more than the least, as a copy among them is dropped
+FITS, MOST = 0.08, 0.1  # of the text: for all that is wanted, and for the least
+CHARACTERS = (32_000, 16_000, 8_000, 4_000, 2_000, 1_000, 500)  # of a stretch: the longest of which there are enough
+VOCABULARY = range(600, 32_000)  # [token ids]
+
+
+class Documents(NamedTuple):
+    """By document (or stretch of a long one): the hash that decides over it, uint64; its length [characters]."""
+
+    places: np.ndarray
+    lengths: np.ndarray
+
+
+class HeldOut(NamedTuple):
+    """What a share takes. text: share of the characters; long: how many of the documents are."""
+
+    share: float
+    documents: int
+    text: float
+    long: int
+
+
+def vocabulary_for(n_bytes: int) -> int:
+    """Choose a vocabulary size for a text [bytes]: so small that each id occurs some hundred times in a small text,
+    too."""
+    size = 200 * round(math.sqrt(n_bytes) / 100)
+    return min(max(size, VOCABULARY.start), VOCABULARY.stop)
+
+
+def stretch_for(n_bytes: int) -> int:
+    """Choose the length of held-out stretches of a text [bytes], in characters, where a share of it is given."""
+    return next((length for length in CHARACTERS if length * LONG <= FITS * n_bytes), CHARACTERS[-1])
+
+
+def fit_vocab_size(config: PrepareConfig) -> PrepareConfig:
+    """Fill in the size of the vocabulary, and say so, where it is open."""
+    tokenizer = config.tokenizer
+    if tokenizer.vocab_size is not None:
+        return config
+    n_bytes = _text_bytes(config)
+    size = vocabulary_for(n_bytes) if n_bytes else VOCABULARY.stop
+    if not Path(tokenizer.path).exists():
+        say(vocabulary(size, n_bytes, "tokenizer.vocab_size"), config.work.progress_bar)
+    return replace(config, tokenizer=replace(tokenizer, vocab_size=size))
+
+
+def vocabulary(size: int, n_bytes: int, option: str) -> str:
+    """Describe the size of a vocabulary. n_bytes: of the text; 0: not known."""
+    text = f"{of_bytes(n_bytes)} of text" if n_bytes else "a text of unknown size"
+    return f"vocabulary: {size:,} token ids for {text} ({option}={size})"
+
+
+def fit_valid_share(config: PrepareConfig, option: str = "corpus.valid_share") -> PrepareConfig:
+    """Fill in the held-out share, and say so, where it is open. Reads the text for it, but not that of a finished
+    corpus, and of a large one no more than is needed. option: what sets it, for people.
+
+    Raises what readers raise, and the first bad document under work.on_error=stop.
+    """
+    corpus = config.corpus
+    if corpus.valid_share is not None:
+        return config
+    if not any(source.hold_out == "hash" for source in corpus.sources.values()):
+        return replace(config, corpus=replace(corpus, valid_share=0.0))
+    if (done := _of_finished(config)) is not None:
+        return done
+    lengths = (corpus.valid_characters,) if corpus.valid_characters else CHARACTERS
+    by_length = {length: choose(found, length) for length, found in _documents(config, lengths).items()}
+    length = next((each for each, taken in by_length.items() if taken.long >= LONG), lengths[-1])
+    taken = by_length[length]
+    say(
+        f"held out: {taken.documents:,} documents, {percent(taken.text)} of the text; of texts beyond {2 * length:,} "
+        f"characters, stretches of {length:,} ({option}={taken.share:g})",
+        config.work.progress_bar,
+    )
+    return replace(config, corpus=replace(corpus, valid_share=taken.share, valid_characters=length))
+
+
+def choose(documents: Documents, long: int) -> HeldOut:
+    """Choose the share of documents to hold out. long: length from which on a document is long [characters]."""
+    order = np.argsort(documents.places)
+    places, lengths = documents.places[order], documents.lengths[order].astype(np.int64)
+    text = np.cumsum(lengths) / max(1, int(lengths.sum()))
+    longs = np.cumsum(lengths >= long)
+    enough = np.flatnonzero((np.arange(1, len(lengths) + 1) >= WANTED) & (longs >= LONG))
+    wanted = int(enough[0]) + 1 if len(enough) else len(lengths)
+    within, at_most = int((text <= FITS).sum()), int((text <= MOST).sum())
+    of_many = int((places < SHARE * 2.0**64).sum())
+    n = max(min(wanted, max(within, min(at_most, LEAST))), min(at_most, of_many), 1)
+    if n >= len(places):
+        return HeldOut(0.0, 0, 0.0, 0)
+    return HeldOut(_between(int(places[n - 1]), int(places[n])), n, float(text[n - 1]), int(longs[n - 1]))
+
+
+def _between(last: int, following: int) -> float:
+    """Return the shortest decimal that takes the one place and not the other."""
+    for digits in range(3, 17):
+        share = (math.floor(last / 2.0**64 * 10**digits) + 1) / 10**digits
+        if last < share * 2.0**64 <= following:
+            return share
+    return following / 2.0**64
+
+
+def _documents(config: PrepareConfig, lengths: tuple[int, ...]) -> dict[int, Documents]:
+    """Return for each length of stretches, the longest first, the documents there would be."""
+    whole: list[tuple[int, int]] = []
+    cut: dict[int, list[tuple[int, int]]] = {length: [] for length in lengths}
+    documents = longs = 0
+    with bar("looking at the text", _text_bytes(config) or None, config.work.progress_bar) as progress:
+        for n_bytes, source, texts in _by_chunk(config):
+            progress.update(n_bytes)
+            for text in texts:
+                whole.append(_seen(text))
+                for length in lengths:
+                    if len(text) > 2 * length:
+                        cut[length] += map(_seen, stretches(text, source, length))
+                taken = whole[-1][0] < SHARE * 2.0**64
+                documents, longs = documents + taken, longs + (taken and len(text) >= lengths[0])
+            if documents >= WANTED and longs >= LONG:  # more text adds some, whatever it is
+                break
+    return {
+        length: _as_arrays([*(one for one in whole if one[1] <= 2 * length), *pieces]) for length, pieces in cut.items()
+    }
+
+
+def _seen(text: str) -> tuple[int, int]:
+    return int.from_bytes(digest_of(text)[:8], "big"), len(text)
+
+
+def _as_arrays(documents: list[tuple[int, int]]) -> Documents:
+    places, lengths = zip(*documents, strict=True) if documents else ((), ())
+    return Documents(np.array(places, np.uint64), np.array(lengths, np.uint32))
+
+
+def _by_chunk(config: PrepareConfig) -> Iterator[tuple[int, CorpusSourceConfig, list[str]]]:
+    """Yield bytes, source and texts of the chunks that a share is taken from."""
+    for name, source in sorted(config.corpus.sources.items()):
+        if source.hold_out != "hash":
+            continue
+        rules = Rules(source.filter)
+        for input in inputs(name, source):
+            for chunk in chunks(input, source, config.work, None):
+                texts = []
+                for item in documents(input.path, source, config.work, chunk):
+                    if isinstance(item, Reject):
+                        if config.work.on_error == "stop":
+                            raise item.error(input.path)
+                    elif rules.refuses(item) is None:
+                        texts.append(item.text)
+                yield chunk.n_bytes, source, texts
+
+
+def _text_bytes(config: PrepareConfig) -> int:
+    """Estimate the size of what is trained on [bytes]; 0: the hub's, not known before it is read."""
+    every = all_inputs({name: one for name, one in config.corpus.sources.items() if one.hold_out != "all"})
+    return 0 if any(input.hub for input in every) else sum(text_bytes(input.path, input.size) for input in every)
+
+
+def _of_finished(config: PrepareConfig) -> PrepareConfig | None:
+    """Fill in what an existing corpus was made with; None: there is none."""
+    try:
+        made = manifest.read(config.corpus.dir)["settings"]["sources"]
+        settings = next(iter(made.values()))
+        length = config.corpus.valid_characters or settings["valid_characters"]
+        corpus = replace(config.corpus, valid_share=settings["valid_share"], valid_characters=length)
+    except (DataError, StopIteration, KeyError):  # reported by whoever needs the corpus
+        return None
+    return replace(config, corpus=corpus)

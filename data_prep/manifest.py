@@ -1,0 +1,267 @@
+"""manifest.json: what a corpus is, what it was made of and how, and the SHA-256 of every file.
+
+{"format": 1, "kind": "corpus", "name", "dtype", "end_of_document",
+ "tokenizer": {"file" (relative to the folder), "sha256", "kind", "vocab_size"},
+ "settings": {"corpus": {...}, "sources": {name: {...}}, "near_duplicates": {name: SHA-256 of the list or null}},
+ "sources": {name: {"group", "licence", "about", "inputs": [identity, ...], "counts": {"read", "kept", ...}}},
+ "datasets": {"<source>_<split>": {"documents", "tokens", "characters", "bytes", "longest_document"}},
+ "files": {name: {"bytes", "sha256"}}, "blocks": {"bytes", "files": {"x.bin": "x.sums"}},
+ "sha256": of the rest of this file}
+
+The file is exactly what `dump` gives for its content, so a changed bit anywhere in it is found.
+"""
+
+import hashlib
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coca_train.config.corpus_schema import PrepareConfig
+from coca_train.data.dataset import IndexedDataset
+from coca_train.data.readers import inputs
+from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime import outside
+from coca_train.runtime.errors import DataError, UserError
+from coca_train.runtime.printing import plain
+from data_prep.collect import Collection, NearDuplicates
+from data_prep.concatenate import BLOCK_BYTES
+from data_prep.messages import differences, first_ones
+from data_prep.parts import settings
+
+FORMAT = 1
+NAME = "manifest.json"
+READ, KEPT = "read", "kept"
+
+
+def build(
+    config: PrepareConfig,
+    settings: dict[str, Any],
+    tokenizer: Tokenizer,
+    dtype: Any,
+    collection: Collection,
+    counts: dict[str, dict[str, int]],
+    datasets: dict[str, dict[str, int]],
+    files: dict[str, dict[str, Any]],
+) -> dict[str, Any]:
+    """Build the manifest of a corpus. counts: by source; datasets: by name; files: by name."""
+    sources = {
+        name: {
+            "group": config.corpus.sources[name].group,
+            "licence": config.corpus.sources[name].licence,
+            "about": config.corpus.sources[name].about,
+            "inputs": collection.identities[name],
+            "counts": counts[name],
+        }
+        for name in collection.names
+    }
+    return {
+        "format": FORMAT,
+        "kind": "corpus",
+        "name": config.corpus.name,
+        "dtype": np.dtype(dtype).name,
+        "end_of_document": tokenizer.eod,
+        "tokenizer": {
+            "file": os.path.relpath(tokenizer.path, config.corpus.dir),
+            "sha256": tokenizer.digest,
+            "kind": tokenizer.kind,
+            "vocab_size": tokenizer.vocab_size,
+        },
+        "settings": settings,
+        "sources": sources,
+        "datasets": datasets,
+        "files": files,
+        "blocks": {
+            "bytes": BLOCK_BYTES,
+            "files": {name: f"{name[:-4]}.sums" for name in files if name.endswith(".bin")},
+        },
+    }
+
+
+def dump(content: dict[str, Any]) -> bytes:
+    """Return the file's bytes: JSON with sorted keys and the SHA-256 of the rest under "sha256"."""
+    rest = {key: value for key, value in content.items() if key != "sha256"}
+    return _json(rest | {"sha256": hashlib.sha256(_json(rest)).hexdigest()})
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def read(dir: Path | str) -> dict[str, Any]:
+    """Read the manifest in a folder.
+
+    Raises DataError E-TOK-23 (none: nothing finished there), E-PREP-02 (of something else), E-TOK-08 (changed).
+    """
+    path = Path(dir) / NAME
+    try:
+        data = outside.read_bytes(path)
+    except OSError as error:
+        raise DataError(
+            f"E-TOK-23 {path}: {error.strerror}; it is written when a corpus is finished, so this one is not. "
+            "Fix: check corpus.dir, or finish it: python -m data_prep tokenize"
+        ) from error
+    try:
+        manifest = outside.from_json(data)
+        what = (manifest["kind"], manifest["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise _changed(path) from error
+    if what == ("embedded", 1):
+        raise DataError(
+            f"E-PREP-02 {path}: of the embedded corpus (python -m data_prep embedded); a corpus made by tokenize is "
+            "needed. Fix: choose another corpus.dir"
+        )
+    # Byte for byte, not by the "sha256" in it alone: a changed space or key order would leave the content the same.
+    if dump(manifest) != data:
+        raise _changed(path)
+    if what != ("corpus", FORMAT):
+        raise DataError(
+            f"E-PREP-02 {path}: kind {str(what[0])[:80]!r}, format {str(what[1])[:80]!r}; needed is a corpus of format "
+            f"{FORMAT}. Fix: use the version of coca_train that made it, or make it again in another corpus.dir"
+        )
+    return manifest
+
+
+def _changed(path: Path) -> DataError:
+    return DataError(
+        f"E-TOK-08 {path}: is not what was written (its content and its own SHA-256 do not agree); the manifest of a "
+        "corpus must stay as it is. Fix: copy it again, or make the corpus again in another corpus.dir"
+    )
+
+
+def settings_now(config: PrepareConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return everything that decides the bytes of a corpus, except its inputs."""
+    names = sorted(config.corpus.sources)
+    near = {name: NearDuplicates(Path(config.corpus.dir) / "near_duplicates" / f"{name}.npy") for name in names}
+    return {
+        "corpus": {"exact_duplicates": config.corpus.exact_duplicates},
+        "sources": {name: settings(config, name, tokenizer) for name in names},
+        "near_duplicates": {name: list_.digest for name, list_ in near.items()},
+    }
+
+
+def existing(config: PrepareConfig) -> dict[str, Any] | None:
+    """Return the manifest of the corpus in corpus.dir; None when none is finished there.
+
+    Raises DataError E-TOK-18 when it was made with other settings or of other inputs, E-TOK-11 with another tokenizer,
+    E-PREP-03 when a file is gone or of another size, and what `read` raises. Inputs that are gone are not missed.
+    """
+    if not (Path(config.corpus.dir) / NAME).exists():
+        return None
+    manifest = read(config.corpus.dir)
+    for name, record in manifest["files"].items():
+        path = Path(config.corpus.dir) / name
+        size = path.stat().st_size if path.is_file() else None
+        if size != record["bytes"]:
+            raise DataError(
+                f"E-PREP-03 {path}: {'missing' if size is None else f'{size} bytes'}, the manifest says "
+                f"{record['bytes']} bytes. Fix: bring the file back, or move {config.corpus.dir} away and make it again"
+            )
+    tokenizer = Tokenizer(config.tokenizer.path)
+    if tokenizer.digest != (made_with := manifest["tokenizer"]["sha256"]):
+        raise DataError(
+            f"E-TOK-11 {config.corpus.dir}: was made with tokenizer {made_with[:16]}, {tokenizer.path} is now "
+            f"{tokenizer.digest[:16]}; nothing is overwritten. Fix: give it back, or choose another corpus.dir"
+        )
+    changes = differences(manifest["settings"], settings_now(config, tokenizer))
+    # Raw files may be gone or copied by now; only those that are there and differ in content speak against the corpus.
+    for name in sorted(config.corpus.sources.keys() & manifest["sources"].keys()):
+        try:
+            now = [_lasting(input.identity()) for input in inputs(name, config.corpus.sources[name])]
+        except UserError:
+            continue
+        then = [_lasting(input) for input in manifest["sources"][name]["inputs"]]
+        changes += differences(then, now, f"inputs of {name}")
+    if changes:
+        raise DataError(
+            f"E-TOK-18 {config.corpus.dir}: holds a corpus of other settings: {first_ones(changes)}; nothing is "
+            "overwritten. Fix: give the settings of then, choose another corpus.dir, or move this one away"
+        )
+    return manifest
+
+
+def _lasting(identity: dict[str, Any]) -> dict[str, Any]:
+    """Return what a copy of an input has in common with it."""
+    return {key: value for key, value in identity.items() if key != "mtime_ns"}
+
+
+def warnings(manifest: dict[str, Any]) -> list[str]:
+    """Return what a training with this corpus will lack, a line each."""
+    if any(name.endswith("_valid") for name in manifest["datasets"]):
+        return []
+    return ["No text is held out to measure a training by: raise corpus.valid_share, or add a source with hold_out=all"]
+
+
+def describe(manifest: dict[str, Any]) -> str:
+    """Return two small tables: what there is, and what was left out."""
+    rows = [
+        (
+            name,
+            *(f"{dataset[key]:,}" for key in ("documents", "tokens")),
+            f"{dataset['bytes'] / dataset['tokens']:.2f}",
+            f"{dataset['longest_document']:,}",
+        )
+        for name, dataset in sorted(manifest["datasets"].items())
+    ]
+    counts = {name: source["counts"] for name, source in sorted(manifest["sources"].items())}
+    reasons = sorted({reason for record in counts.values() for reason, n in record.items() if n} - {READ, KEPT})
+    columns = (READ, KEPT, *reasons)
+    tokenizer = manifest["tokenizer"]
+    return "\n".join(
+        (
+            plain(("dataset", "documents", "tokens", "bytes/token", "longest"), rows),
+            plain(
+                ("source", *(reason.replace("_", " ") for reason in columns)),
+                [(name, *(f"{record.get(reason, 0):,}" for reason in columns)) for name, record in counts.items()],
+            ),
+            f"{manifest['name']}: {tokenizer['vocab_size']:,} token ids as {manifest['dtype']}, tokenizer "
+            f"{tokenizer['file']} {tokenizer['sha256'][:16]}",
+            *warnings(manifest),
+        )
+    )
+
+
+class Corpus:
+    """The corpus in corpus.dir. Raises what `manifest.read` raises (E-TOK-23: none is finished there)."""
+
+    def __init__(self, config: PrepareConfig) -> None:
+        self.folder = Path(config.corpus.dir)
+        self.manifest: dict[str, Any] = read(self.folder)
+        self.report = self.folder / "report"
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.folder / self.manifest["tokenizer"]["file"]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Raises DataError E-TOK-11 when it is not the one the corpus was made with, E-TKN-01 when it is gone."""
+        tokenizer = Tokenizer(self.tokenizer_path)
+        if tokenizer.digest != self.manifest["tokenizer"]["sha256"]:
+            raise DataError(
+                f"E-TOK-11 {self.tokenizer_path}: is tokenizer {tokenizer.digest[:16]}, the corpus was made with "
+                f"{self.manifest['tokenizer']['sha256'][:16]}; they must be the same. Fix: restore the tokenizer"
+            )
+        return tokenizer
+
+    def names(self, split: str) -> list[str]:
+        """Return the sources that have documents in a split, sorted."""
+        return [name for name in sorted(self.manifest["sources"]) if f"{name}_{split}" in self.manifest["datasets"]]
+
+    def record(self, source: str, split: str) -> dict[str, int]:
+        """Return what the manifest says about a dataset: documents, tokens, characters, bytes, longest_document."""
+        return self.manifest["datasets"][f"{source}_{split}"]
+
+    def dataset(self, source: str, split: str) -> IndexedDataset:
+        """Open a dataset. Raises DataError E-TOK-25 when it is not as long as the manifest says."""
+        data, record = IndexedDataset(self.folder / f"{source}_{split}"), self.record(source, split)
+        if (data.n_documents, data.n_tokens) != (record["documents"], record["tokens"]):
+            raise DataError(
+                f"E-TOK-25 {data.prefix}: holds {data.n_documents:,} documents of {data.n_tokens:,} tokens together, "
+                f"the manifest says {record['documents']:,} and {record['tokens']:,}; both must agree. "
+                "Fix: python -m data_prep verify, then copy the files again or prepare the corpus again"
+            )
+        return data

@@ -1,0 +1,233 @@
+"""Which documents of a source are kept (length, language, licence, stars, quality), and which of them are held out."""
+
+import hashlib
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from coca_train.config.corpus_schema import CorpusConfig, CorpusSourceConfig, FilterConfig
+from coca_train.data.readers.base import Document, field
+from coca_train.runtime.errors import UserError
+
+
+class Rules:
+    """The rules of one source, in the order they are asked: the first that refuses a document names why.
+
+    A document without the field a rule looks at (missing, null or of another type) is left out as `<rule> unknown`:
+    what is not known to be allowed is not used.
+    """
+
+    def __init__(self, filter: FilterConfig) -> None:
+        """Raises UserError E-RAW-23 for values without the field they are compared with, 25 without datatrove."""
+        self.filter = filter
+        self.languages = frozenset(filter.languages) if _asked(filter, "languages", "language_field") else None
+        self.licences = frozenset(filter.licences) if _asked(filter, "licences", "licence_field") else None
+        self.stars = _asked(filter, "min_stars", "stars_field")
+        self.quality: list[Callable[[str], str | None]] = []
+        if filter.quality:
+            self.quality = quality_filters(filter.quality)
+
+    def refuses(self, document: Document) -> str | None:
+        """Return the name of the rule that leaves a document out; None: it is kept."""
+        text = document.text
+        if not text or text.isspace():
+            return "empty"
+        if len(text) < self.filter.min_chars:
+            return "short"
+        if self.filter.max_chars is not None and len(text) > self.filter.max_chars:
+            return "long"
+        refused = self._refuses_fields(document.fields)
+        for ask in self.quality:
+            if refused:
+                break
+            refused = ask(text)
+        return refused
+
+    def _refuses_fields(self, record: dict[str, Any]) -> str | None:
+        if self.languages is not None:
+            values = _names(record, self.filter.language_field)
+            if not values:
+                return "language unknown"
+            if not self.languages.intersection(values):
+                return "language"
+        if self.licences is not None:
+            values = _names(record, self.filter.licence_field)
+            if not values:
+                return "licence unknown"
+            if not self.licences.issuperset(values):
+                return "licence"
+        if self.stars:
+            stars = _value(record, self.filter.stars_field)
+            if isinstance(stars, bool) or not isinstance(stars, int | float) or stars != stars:
+                return "stars unknown"
+            if stars < self.filter.min_stars:
+                return "stars"
+        return None
+
+
+def _asked(filter: FilterConfig, values: str, name: str) -> bool:
+    """Return whether a rule is on. Values without a field would silently keep everything, so they raise E-RAW-23."""
+    if getattr(filter, values) and getattr(filter, name) is None:
+        raise UserError(
+            f"E-RAW-23 filter.{values}: is {getattr(filter, values)!r}, but filter.{name} is null; the field that "
+            f"holds it is needed. Fix: set filter.{name}"
+        )
+    return bool(getattr(filter, values))
+
+
+def _value(record: dict[str, Any], name: str | None) -> Any:
+    """Return the value of a dotted field; None when there is none."""
+    try:
+        return None if name is None else field(record, name)
+    except KeyError:
+        return None
+
+
+def _names(record: dict[str, Any], name: str | None) -> list[str]:
+    """Return a text or a list of texts as a list; empty when it is neither."""
+    value = _value(record, name)
+    names = [value] if isinstance(value, str) else value
+    return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
+
+
+def digest_of(text: str) -> bytes:
+    """Return BLAKE2b-128 of a text as UTF-8: what two documents with the same text share."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def split_of(digest: bytes, source: CorpusSourceConfig, valid_share: float) -> int:
+    """Return 0 (trained on) or 1 (held out). Under hold_out=hash the text alone decides, so no document ever moves.
+
+    digest: `digest_of` the text. A larger valid_share holds out all that a smaller one does, and more.
+    """
+    if source.hold_out != "hash":
+        return int(source.hold_out == "all")
+    return int(int.from_bytes(digest[:8], "big") < valid_share * 2.0**64)
+
+
+class Piece(NamedTuple):
+    """A document, or the part of a long text that becomes one. split: as `split_of` says."""
+
+    text: str
+    digest: bytes
+    split: int
+
+
+def pieces(text: str, source: CorpusSourceConfig, corpus: CorpusConfig) -> list[Piece]:
+    """Split a text: itself, or if it is long its held-out stretches (corpus.valid_characters) and what lies
+    between them, in order."""
+    share = corpus.valid_share
+    assert share is not None  # fitted
+    parts: list[str] = []
+    found: list[Piece] = []
+    for stretch in stretches(text, source, corpus.valid_characters):
+        digest = digest_of(stretch)
+        if split_of(digest, source, share):
+            found += [*_trained(parts), Piece(stretch, digest, 1)]
+            parts = []
+        else:
+            parts.append(stretch)
+    return [*found, *_trained(parts)]
+
+
+def _trained(parts: list[str]) -> list[Piece]:
+    text = "".join(parts)
+    return [Piece(text, digest_of(text), 0)] if parts else []
+
+
+def stretches(text: str, source: CorpusSourceConfig, length: int | None) -> Iterator[str]:
+    """Cut a text into parts of which each is held out or not: all of it, or if it is long stretches of about `length`
+    characters, cut where a paragraph ends, a line or a word."""
+    begin = 0
+    if length is not None and source.hold_out == "hash":
+        while len(text) - begin > 2 * length:
+            end = _cut(text, begin + length, begin + length + length // 4)
+            yield text[begin:end]
+            begin = end
+    yield text[begin:]
+
+
+def _cut(text: str, first: int, last: int) -> int:
+    for mark in ("\n\n", "\n", " "):
+        if (at := text.find(mark, first, last)) >= 0:
+            return at + len(mark)
+    return first
+
+
+# Quality filters by name, as datatrove has them: https://github.com/huggingface/datatrove (Apache-2.0). They are for
+# running English text. spaCy only splits words and sentences (a blank pipeline: no model is downloaded). Its other
+# filters are not offered: they download lists or models, or do not judge a text.
+
+FILTERS = {
+    "c4_paragraph": "C4ParagraphFilter",  # at least three lines of 200 characters (mC4, 2010.11934); no spaCy
+    "c4_quality": "C4QualityFilter",  # sentences, curly brackets, lorem ipsum (C4, arXiv 1910.10683)
+    "gopher_quality": "GopherQualityFilter",  # words, symbols, stop words (Gopher, arXiv 2112.11446, table A1)
+    "gopher_repetition": "GopherRepetitionFilter",  # repeated lines, paragraphs and n-grams (the same table)
+    "fineweb_quality": "FineWebQualityFilter",  # short and repeated lines, line ends (FineWeb, arXiv 2406.17557)
+}
+NEEDS_NO_WORDS = ("c4_paragraph",)
+
+
+def datatrove(module: str, needed_for: str) -> Any:
+    """Import a module of datatrove, and keep its log quiet. Raises UserError E-RAW-25 where it cannot be imported."""
+    try:
+        importlib.import_module("datatrove")
+        importlib.import_module("loguru").logger.disable("datatrove")
+        return importlib.import_module(f"datatrove.{module}")
+    except ImportError as error:
+        raise UserError(
+            f"E-RAW-25 {needed_for}: datatrove cannot be imported ({error}); it does this work. "
+            "Fix: pip install 'coca-train[quality]'"
+        ) from error
+
+
+def word_splitter(language: str, needed_for: str) -> Any:
+    """Load datatrove's word splitter of a language (en, zh, ...). Raises UserError E-RAW-25, naming the missing
+    package, and E-RAW-29 for a language that datatrove does not know."""
+    words = datatrove("utils.word_tokenizers", needed_for)
+    try:
+        splitter = words.load_word_tokenizer(language)
+        splitter.word_tokenize("one word")  # some import their library only now
+    except ValueError as error:
+        raise UserError(
+            f"E-RAW-29 {needed_for}: datatrove has no word splitter for {language!r}; known are ISO codes such as en, "
+            "de, zh. Fix: choose one of them"
+        ) from error
+    except ImportError as error:
+        package = _package(error)
+        raise UserError(
+            f"E-RAW-25 {needed_for}: the package {package} is not installed; datatrove cuts words of {language!r} with "
+            f"it. Fix: pip install {package}"
+        ) from error
+    return splitter
+
+
+def _package(error: ImportError) -> str:
+    """Return the missing package: datatrove writes it as `name`, Python keeps it in .name."""
+    quoted = str(error).split("`")
+    return quoted[1] if len(quoted) > 2 else (error.name or "spacy").split(".")[0]
+
+
+def quality_filters(names: list[str]) -> list[Callable[[str], str | None]]:
+    """Return the filters of these names. Each takes a text and returns its own name to leave the text out, else None.
+
+    Raises UserError E-RAW-29 no such filter, E-RAW-25 a package it needs is not installed.
+    """
+    return [_filter(name) for name in names]
+
+
+def _filter(name: str) -> Callable[[str], str | None]:
+    where = f"filter.quality={name}"
+    if name not in FILTERS:
+        raise UserError(f"E-RAW-29 {where}: no such filter; known are {', '.join(FILTERS)}. Fix: choose one of them")
+    judge = getattr(datatrove("pipeline.filters", where), FILTERS[name])()
+    if name not in NEEDS_NO_WORDS:
+        word_splitter("en", where)
+    document = datatrove("data", where).Document
+
+    def refuses(text: str) -> str | None:
+        verdict = judge.filter(document(text=text, id=""))  # a new object each time: c4_quality writes into it
+        kept = verdict[0] if isinstance(verdict, tuple) else verdict
+        return None if kept else name
+
+    return refuses
