@@ -22,7 +22,7 @@ from coca_train.config.verb import Verb
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.printing import printed
-from coca_train.vary import varies, vary
+from coca_train.vary import is_inference_option, vary
 
 if TYPE_CHECKING:
     from coca_train.checkpoint.opening import TrainedRun
@@ -130,7 +130,7 @@ GENERATE = Root(
     check=partial(problems, rules=(_seed,)),
     beside=tuple(GROUPS),
 )
-VERB = Verb(GENERATE, USAGE, _generate, needs_words=True, passes_on=varies)
+VERB = Verb(GENERATE, USAGE, _generate, needs_words=True, passes_on=is_inference_option)
 
 if __name__ == "__main__":
     sys.exit(main(["generate", *sys.argv[1:]]))

@@ -10,7 +10,6 @@ from coca_train.runtime.durable import sealed, unsealed
 Point = int | str  # a length [tokens], or the name of what a suite measures at this place of the grid
 Status = Literal["done", "out_of_memory", "impossible"]
 
-OWN = "own"  # the variant a model was trained with
 RESULTS = "results.json"  # an Evaluation, beside its report
 ALL = "all"  # the text of all sources together
 

@@ -8,14 +8,13 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from coca_train.config.choice import EXAMPLES, SPELLING, words
-from coca_train.config.exchange import LOGIT_SCALE
+from coca_train.config.choice import EXAMPLES, SPELLING
 from coca_train.config.messages import ConfigError
-from coca_train.config.older import as_ever
 from coca_train.config.schema import Config, LogitScaleConfig
-from coca_train.evaluation.results import OWN
 from coca_train.runtime.errors import UserError
-from coca_train.vary import vary
+from coca_train.vary import IncompatibleError, Selection, with_inference
+
+AS_TRAINED = "own"  # how a grid names what the weights were trained with
 
 
 class Variant(NamedTuple):
@@ -39,9 +38,9 @@ class Variant(NamedTuple):
 class Choice(NamedTuple):
     """What to try, as the grid names it."""
 
-    frequencies: str = OWN
-    visibility: str = OWN
-    logit_scale: str = OWN
+    frequencies: str = AS_TRAINED
+    visibility: str = AS_TRAINED
+    logit_scale: str = AS_TRAINED
 
 
 def variants(config: Config, tried: Iterable[Choice]) -> dict[str, Variant]:
@@ -60,16 +59,16 @@ def after_training(config: Config) -> list[Choice]:
     options, own = config.eval.extrapolation, getattr(config.position, "frequencies", None)
     frequencies = [name for name in options.frequencies if own is not None and name != own.name]
     visibilities = [name for name in options.visibilities if name != config.visibility.name]
-    return [Choice(), *(Choice(name) for name in frequencies), *(Choice(OWN, name) for name in visibilities)]
+    return [Choice(), *(Choice(name) for name in frequencies), *(Choice(AS_TRAINED, name) for name in visibilities)]
 
 
 def label(config: Config, choice: Choice) -> str:
     """`plain`, `dynamic_ntk (alpha 4)`, `plain, sinks (window 256)`, `plain, logit scale log`."""
     own = getattr(config.position, "frequencies", None)
-    parts = [(own.name if own else "plain") if choice.frequencies == OWN else _shown(choice.frequencies)]
-    if choice.visibility != OWN:
+    parts = [(own.name if own else "plain") if choice.frequencies == AS_TRAINED else _shown(choice.frequencies)]
+    if choice.visibility != AS_TRAINED:
         parts.append(_shown(choice.visibility))
-    if choice.logit_scale != OWN:
+    if choice.logit_scale != AS_TRAINED:
         parts.append(f"logit scale {_shown(choice.logit_scale)}")
     return ", ".join(parts)
 
@@ -79,40 +78,28 @@ def _shown(text: str) -> str:
     return f"{name} ({', '.join(option.replace(':', ' ') for option in options)})" if options else name
 
 
-def _words(group: str, text: str) -> list[str]:
-    """As words of a command line, which is where their checks are."""
-    if text == OWN:
-        return []
+def _variant(config: Config, choice: Choice) -> Variant:
+    """Settings that cannot go with this model are a variant with a problem; wrong words are the user's error."""
+    frequencies, visibility, logit_scale = map(_selection, EXAMPLES, choice)
     try:
-        return words(group, text)
+        varied = with_inference(config, rope_scaling=frequencies, attention_pattern=visibility, logit_scale=logit_scale)
+    except IncompatibleError as error:
+        return Variant(config.position, config.visibility, "; ".join(each.message for each in error.problems))
+    except ConfigError as error:
+        where = f"in grid.frequencies, visibilities and logit_scales {SPELLING}"
+        raise ConfigError(error.problems, [f"{line} ({where})" for line in error.lines]) from None
+    scale = None if logit_scale is None else varied.model.logit_scale
+    return Variant(varied.position, varied.visibility, logit_scale=scale)
+
+
+def _selection(group: str, text: str) -> Selection | None:
+    try:
+        return None if text == AS_TRAINED else Selection.parse(text)
     except ValueError as error:
         raise UserError(f"E-EVAL-02 grid {text!r}: {error}. Fix: e.g. {EXAMPLES[group]}") from None
 
 
-def _variant(config: Config, choice: Choice) -> Variant:
-    """Settings that cannot go with this model are a variant with a problem; wrong words are the user's error."""
-    # As words of a command line, so that grids and trainings have one dialect, one set of checks and one message each.
-    groups = ("position/frequencies", "visibility", LOGIT_SCALE)
-    overrides = [word for group, text in zip(groups, choice, strict=True) for word in _words(group, text)]
-    if choice.frequencies != OWN and getattr(config.position, "frequencies", None) is None:
-        return Variant(config.position, config.visibility, f"{config.position.scheme} has no frequencies")
-    try:
-        varied = vary(config, overrides)
-    except ConfigError as error:
-        if all(problem.id in IMPOSSIBLE for problem in error.problems):
-            return Variant(config.position, config.visibility, "; ".join(p.message for p in error.problems))
-        where = f"in grid.frequencies, visibilities and logit_scales {SPELLING}"
-        raise ConfigError(error.problems, [f"{line} ({where})" for line in error.lines]) from None
-    scale = None if choice.logit_scale == OWN else varied.model.logit_scale
-    return Variant(varied.position, varied.visibility, logit_scale=scale)
-
-
-# Frequencies that the weights cannot have, or the scheme; a visibility that the scheme cannot have.
-IMPOSSIBLE = ("E-CFG-33", "E-CFG-20", "E-CFG-44")
-
-
 def described(variant: Variant) -> dict[str, Any]:
     """Everything a cell's content depends on in a variant, as plain values."""
-    content = {"position": as_ever(asdict(variant.position)), "visibility": asdict(variant.visibility)}
-    # Only where it was exchanged: cells that were measured before it could be have none, and are found again.
+    content = {"position": asdict(variant.position), "visibility": asdict(variant.visibility)}
     return content | ({"logit_scale": asdict(variant.logit_scale)} if variant.logit_scale else {})

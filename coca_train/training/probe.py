@@ -19,8 +19,7 @@ from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import Engine
 from coca_train.evaluation.progress import Progress
-from coca_train.evaluation.results import OWN
-from coca_train.evaluation.variants import after_training
+from coca_train.evaluation.variants import AS_TRAINED, after_training
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 from coca_train.training.reach import Reach
@@ -74,7 +73,7 @@ class Probe:
         if self.reach is None:
             options = config.eval.extrapolation
             windows = (multiple * training_window for multiple in (1, *options.multiples))
-            tried = [choice for choice in after_training(config) if choice.visibility == OWN]
+            tried = [choice for choice in after_training(config) if choice.visibility == AS_TRAINED]
             self.reach = Reach(config, self.tokenizer, self.held_out, windows, tried, options.probe_documents)
         with self.runner.eval_module() as module:
             _, cells = self.reach.measure(module, Progress(shown=False), path="", step=step, weights="")

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from coca_train.checkpoint.record import open_record
-from coca_train.config.older import ADDED_TO_SCHEMES, as_ever, complete
-from coca_train.evaluation.variants import Variant, described
+from coca_train.config.older import complete
 from coca_train.hub import config_json
 from coca_train.runtime.errors import CheckpointError
 from coca_train.schedule import resolve
@@ -63,17 +62,6 @@ def test_a_run_goes_on_with_the_words_that_its_refusal_names(tmp_path: Path, wor
     with pytest.raises(CheckpointError, match=rf"E-CKP-24 .*shared False -> True.* Fix: {fix}, or"):
         start()
     start(fix)
-
-
-def test_what_was_measured_keeps_its_key() -> None:
-    """A cell's content is as it was for each layer's own numbers, and another for shared ones."""
-    keys = {}
-    for shared in ("true", "false"):
-        config = load(["position=kerple_log", f"position.shared={shared}"]).config
-        keys[shared] = described(Variant(config.position, config.visibility))["position"]
-    assert keys == {"true": {"scheme": "kerple_log", "shared": True}, "false": {"scheme": "kerple_log"}}
-    assert as_ever({"scheme": "rope", "shared": False}) == {"scheme": "rope", "shared": False}
-    assert set(ADDED_TO_SCHEMES) == {"kerple_log", "kerple_power", "transformer_xl"}
 
 
 def test_an_older_export_is_read(tmp_path: Path) -> None:

@@ -101,13 +101,3 @@ def test_a_logit_scale_is_tried_like_frequencies_and_leaves_the_keys_of_other_ce
     assert described(log)["logit_scale"] == {"name": "log", "length": None, "beta": 0.1}
     with pytest.raises(UserError, match="one of none, log, steps"):
         variants(config, [Choice(logit_scale="logn")])
-
-
-def test_indices_was_called_code_and_its_cells_still_are():
-    config = load(["position=rope", "train.seq_len=64"]).config
-    texts = [f"ntk_by_parts@factor:8@convention:{name}" for name in ("code", "indices", "authors")]
-    before, now, authors = variants(config, map(Choice, texts)).values()
-    assert before == now != authors
-    assert described(now)["position"]["frequencies"]["convention"] == "code"
-    assert described(authors)["position"]["frequencies"]["convention"] == "authors"
-    assert load(["position=rope", "position/frequencies=ntk_by_parts", "position.frequencies.convention=code"]).config

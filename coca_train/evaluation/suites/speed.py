@@ -16,7 +16,7 @@ from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.grid_blocks import by_length, by_point, curves, document, table
 from coca_train.evaluation.measures.speed import Baseline, Work, in_turns, peak_bytes, ratio, spread, turn, twin
 from coca_train.evaluation.measures.windows import missing_positions
-from coca_train.evaluation.results import OWN, Evaluation, GridRow
+from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.positions import rotary
 from coca_train.report.blocks import Document, Line, Lines, Row, Table, Value
@@ -24,6 +24,7 @@ from coca_train.runtime import dist
 
 VERSION = 2
 CACHED = False
+SELF = "own"  # the competitor that is the model itself, in results
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -68,7 +69,7 @@ def measure(settings: Settings, subject: Subject, point: int, material: None, se
     if dist.rank():
         return {}
     model = subject.model
-    competitors = {OWN: model} | {name: twin(model, name) for name in settings.baselines}
+    competitors = {SELF: model} | {name: twin(model, name) for name in settings.baselines}
     device = model.embed.weight.device
     seconds: dict[str, dict[str, list[float]]] = {}
     for done, name in enumerate(settings.works, 1):
@@ -92,7 +93,7 @@ def combine(settings: Settings, point: int, material: None, parts: Sequence[dict
     return {
         "seconds": {name: {who: spread(values) for who, values in by.items()} for name, by in first["seconds"].items()},
         "ratio": {
-            name: {who: ratio(by[OWN], by[who]) for who in by if who != OWN} for name, by in first["seconds"].items()
+            name: {who: ratio(by[SELF], by[who]) for who in by if who != SELF} for name, by in first["seconds"].items()
         },
         "peak": first["peak"],
         "device": first["device"],
@@ -206,4 +207,4 @@ def _with_twins(rows: list[GridRow], baselines: Sequence[str], number: Pick) -> 
 
     first = {row.subject.name: row for row in reversed(rows)}  # twins are the same under every variant
     twins = [line(first[name], who, f"{who}, shape of {name}") for name in reversed(first) for who in baselines]
-    return [*(line(row, OWN) for row in rows), *twins]
+    return [*(line(row, SELF) for row in rows), *twins]
