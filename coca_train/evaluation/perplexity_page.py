@@ -1,7 +1,8 @@
 """The page of suite `perplexity`, of a finished run and of a comparison: verdicts, curves, tables by context window."""
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from functools import cached_property, partial
@@ -9,27 +10,39 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.evaluation import differences
-from coca_train.evaluation.differences import Compared
-from coca_train.evaluation.findings import finding
-from coca_train.evaluation.grid_blocks import (
+from coca_train.evaluation import findings as differences
+from coca_train.evaluation.findings import Compared, finding
+from coca_train.evaluation.measures.windows import middles
+from coca_train.evaluation.pages import (
+    BEYOND,
     Pick,
     Sections,
+    by_length,
     by_point,
+    curves,
     document,
     file_names,
     papers,
     table,
     training_windows,
 )
-from coca_train.evaluation.measures.reach import HOLDS_WITHIN, ROUNDING, USES_GAIN, Part, holds, untrained, uses
-from coca_train.evaluation.perplexity_curves import perplexity_by_window
-from coca_train.evaluation.position_curves import loss_by_position
-from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point
-from coca_train.evaluation.seeds import apart, pooled, several
-from coca_train.evaluation.verdict import Asked, answers_table, judged, unknown, verdicts
+from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point, apart, pooled, several, trained
+from coca_train.evaluation.verdict import (
+    HOLDS_WITHIN,
+    ROUNDING,
+    USES_GAIN,
+    Asked,
+    Part,
+    answers_table,
+    holds,
+    judged,
+    unknown,
+    untrained,
+    uses,
+    verdicts,
+)
 from coca_train.report import paper, yarn_authors
-from coca_train.report.blocks import Block, Document, Form, Lines, Spread, Table, Value
+from coca_train.report.blocks import Block, Document, Form, Line, Lines, Spread, Table, Value
 from coca_train.report.render.plain import terminal_text
 from coca_train.statistics.pairs import Sample
 
@@ -51,9 +64,7 @@ AUTHORS_NOTE = (
 CONTEXT = "What the context is good for"  # title of the section with the answers
 
 
-def page(
-    settings: Any, evaluation: Evaluation, more: Sections | None = None, compared: bool = False, pool: bool = True
-) -> Document:
+def page(evaluation: Evaluation, more: Sections | None = None, compared: bool = False, pool: bool = True) -> Document:
     """The document, the seeds of a model as one row. more: what else there is to see, before what is missing and the
     definition. compared: whether it says which models differ, as it does of several seeds. pool: false: a row a
     training; models differ as they do over their seeds."""
@@ -280,3 +291,129 @@ def _multiple(evaluation: Evaluation, point: Point) -> str:
 def number(value: float) -> str:
     """A perplexity people can read."""
     return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
+
+
+MARGIN = 1.05  # factor below the lowest point of such a picture
+HIGHEST = 2.0  # times the median of the last points: where the y axis of many curves ends at the latest
+
+
+def perplexity_by_window(evaluation: Evaluation, file: Callable[[str], str]) -> list[Lines | None]:
+    """All rows in one picture where they are few, else one a variant. evaluation: of one text. file: the name of a
+    block about it."""
+    rows = evaluation.rows()
+    pictures = {"": rows}
+    if len(rows) > FEW:
+        pictures = {"": trained(rows)}
+        for row in rows:
+            if row.variant != row.subject.variants[0]:
+                pictures.setdefault(row.variant, []).append(row)
+    files = {"": "", **{name: f"-{part}" for name, part in file_names([name for name in pictures if name]).items()}}
+    name = file("perplexity-curves")
+    return [
+        _picture(evaluation, shown, f"{name}{files[variant]}", f": {variant}" if variant else "")
+        for variant, shown in pictures.items()
+    ]
+
+
+def _picture(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: str) -> Lines | None:
+    lines = [by_length(row, _point) for row in rows]
+    limits = _limits(lines)
+    return curves(
+        lines,
+        name=name,
+        title=f"Perplexity by context window{words}",
+        alt="Perplexity against context window, one curve a model and variant; the table below has the figures.",
+        x_label="context window [tokens]",
+        y_label="perplexity (lower is better)",
+        x_log=True,
+        y_log=True,
+        y_limits=limits,
+        marks=training_windows(evaluation),
+        note=BEYOND if limits[1] else "",
+    )
+
+
+def _point(result: Mapping[str, Any]) -> list[float | None]:
+    """Of a curve of perplexities: with its interval, and its lowest and highest seed."""
+    seeds = [each["perplexity"] for each in result.get("seeds", {}).values()]
+    ends = [min(seeds), max(seeds)] if len(seeds) > 1 else []
+    return [result["perplexity"], result["ci_low"], result["ci_high"], *ends]
+
+
+def _limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
+    """Of the y axis, so that most of many curves can be told apart; None: where the curves end."""
+    ys, last = [y for line in lines for y in line.y], [line.y[-1] for line in lines if line.y]
+    if len(last) <= FEW:
+        return None, None
+    highest = HIGHEST * statistics.median(last)  # may be infinite: then nothing lies above it
+    return (min(ys) / MARGIN, highest) if highest < max(ys) else (None, None)
+
+
+FEW = 7  # curves of one picture that need no choice: as many as there are colours
+FAR_OFF = 1.0  # [nats per token] above the median: where the picture of differences ends at the latest
+
+
+def loss_by_position(
+    rows: Sequence[GridRow], file: Callable[[str], str], marks: Sequence[tuple[float, str]]
+) -> list[Block | str | None]:
+    """Loss by position in the longest window of each row; of several models, also minus their median. file: the name of
+    a block. marks: of the axis."""
+    axis: dict[str, Any] = {
+        "x_label": "position: tokens before the prediction",
+        "x_log": True,
+        "marks": marks,
+    }
+    levels = _losses(rows if len(rows) <= FEW else trained(rows))
+    looks = {line.label: index for index, line in enumerate(levels)}  # of a model, the same in both pictures
+    compared = [replace(line, look=looks[line.label]) for line in _less_median(_losses(trained(rows)))]
+    far = any(y > FAR_OFF for line in compared for y in line.y)
+    return [
+        curves(
+            levels,
+            name=file("loss-by-position"),
+            title="Loss by position in the longest window",
+            alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",
+            y_label="loss [nats per token]",
+            note="First window of each document only: at one position all models are measured on the same tokens.",
+            **axis,
+        ),
+        curves(
+            compared if len(compared) > 1 else (),
+            name=file("loss-by-position-compared"),
+            title="Loss by position, minus the models' median",
+            alt="Mean loss minus the median of all models at the same position, one curve a model; below 0 is better.",
+            y_label="loss minus the median [nats per token]",
+            y_limits=(None, FAR_OFF if far else None),
+            note="The models as they were trained. What all of them share, how hard the documents are, is taken away. "
+            "It is most of the intervals above, which say nothing of these differences."
+            + (f" {BEYOND}" if far else ""),
+            **axis,
+        ),
+    ]
+
+
+def _losses(rows: Sequence[GridRow]) -> list[Line]:
+    """With their intervals; of rows that have several seeds, the lowest and the highest of them instead."""
+    lines = []
+    for row in rows:
+        if row.last:
+            unknown = [None] * len(row.last["ends"])
+            seeds = [each["loss_by_position"] for each in row.last.get("seeds", {}).values()]
+            seeds = seeds if len(seeds) > 1 else []
+            ends = [[end(losses) for losses in zip(*seeds, strict=True)] for end in (min, max)] if seeds else []
+            interval = [unknown, unknown] if seeds else [row.last["loss_low"], row.last["loss_high"]]
+            columns = (middles(row.last["ends"]), row.last["loss_by_position"], *interval, *ends)
+            lines.append(Line.through(row.label, zip(*columns, strict=True)))
+    return lines
+
+
+def _less_median(lines: Sequence[Line]) -> list[Line]:
+    """At each position the median is over the curves that have it, which are over the very same tokens."""
+    by_position: dict[float, list[float]] = {}
+    for line in lines:
+        for x, y in zip(line.x, line.y, strict=True):
+            by_position.setdefault(x, []).append(y)
+    median = {x: statistics.median(losses) for x, losses in by_position.items()}
+    less = [tuple(y - median[x] for x, y in zip(line.x, line.y, strict=True)) for line in lines]
+    alone = {"low": None, "high": None, "least": None, "most": None}
+    return [replace(line, y=y, **alone) for line, y in zip(lines, less, strict=True)]

@@ -18,7 +18,7 @@ from coca_train.config.schema import Config
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import Engine
-from coca_train.evaluation.progress import Progress
+from coca_train.evaluation.grid import Progress
 from coca_train.evaluation.variants import AS_TRAINED, after_training
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError

@@ -10,15 +10,13 @@ from typing import Any
 from coca_train.config.schema import Config
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.evaluation.grid import measure_cells
+from coca_train.evaluation.grid import Progress, Store, measure_cells
 from coca_train.evaluation.measures.perplexity import RESAMPLES
-from coca_train.evaluation.measures.reach import HOLDS_WITHIN, USES_GAIN
-from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import Cell, Measured
-from coca_train.evaluation.store import Store
 from coca_train.evaluation.subject import Setup, lent
-from coca_train.evaluation.suites.perplexity import Settings
+from coca_train.evaluation.suites.perplexity import Evaluator, Settings
 from coca_train.evaluation.variants import Choice, variants
+from coca_train.evaluation.verdict import HOLDS_WITHIN, USES_GAIN
 from coca_train.runtime.errors import DataError
 
 SETTINGS = Settings(
@@ -77,4 +75,4 @@ class Reach:
         """
         known |= {"name": self.config.run.name}
         with lent(module, self.config, self.tokenizer, self.variants, **known) as subject:
-            return subject.facts, measure_cells([(SETTINGS, self.setup)], subject, store, progress)
+            return subject.facts, measure_cells([(Evaluator(SETTINGS), self.setup)], subject, store, progress)

@@ -6,7 +6,7 @@ import pytest
 
 from coca_train.config.sharing import micro_batch_size
 from coca_train.evaluation.configuration import load as load_evaluation
-from coca_train.evaluation.measures.passkey import cases
+from coca_train.evaluation.suites.passkey import cases
 from coca_train.schedule import resolve
 from coca_train.settings import load
 from data_prep.settings import load as load_corpus

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from coca_train.evaluation.measures.first_window import first_window_nll
-from coca_train.evaluation.measures.recurrence import recurrent_nll
 from coca_train.evaluation.suites import recurrence
+from coca_train.evaluation.suites._documents import first_window_nll
+from coca_train.evaluation.suites.recurrence import recurrent_nll
 from coca_train.models.generation import generate
 from coca_train.positions import visibilities
 from tests.evaluation.grids import TEXTS, TINY, Bytes, blocks, evaluate, row, settings, subject
@@ -83,7 +83,7 @@ def test_ranks_add_up_to_one(grid):
 
 
 def test_the_page_says_what_was_remembered_and_who_cannot(grid):
-    document = recurrence.page(OPTIONS, grid)
+    document = recurrence.Evaluator(OPTIONS).page(grid)
     values = row(blocks(document)["recurrence"], "xl", "plain").values
     assert [value.text for value in values[:1]] == ["–"] and values[2].note == "memory 32"
     result = grid.find("xl", "plain", 48).result
@@ -96,7 +96,7 @@ def test_the_page_says_what_was_remembered_and_who_cannot(grid):
 def test_what_looks_back_to_the_first_tokens_is_refused():
     each = subject("xl", XL, config=TINY)
     each.model.visibilities["own"] = visibilities.build(visibilities.settings(SINKS))
-    assert "sinks looks back to the first tokens" in recurrence.impossible(OPTIONS, each, 48, None)  # type: ignore[arg-type]
+    assert "sinks looks back to the first tokens" in recurrence.Evaluator(OPTIONS).impossible(each, 48, None)  # type: ignore[arg-type]
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 import pytest
 
 from coca_train.data.prompts.passkeys import COCA, YARN
-from coca_train.evaluation.measures.passkey import answered, cases, contained
+from coca_train.evaluation.suites.passkey import answered, cases, contained
 
 LISTING = """\
 There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about \

@@ -7,7 +7,7 @@ import pytest
 
 from coca_train.data.prompts.recall import FORMS, before, right, text
 from coca_train.data.prompts.words import EVERYDAY
-from coca_train.evaluation.measures.recall import SPARE, cases, given, max_new_tokens
+from coca_train.evaluation.suites.recall import SPARE, cases, given, max_new_tokens
 from coca_train.runtime.errors import DataError
 
 PROMPT = '{\n"bamilo": "tufage",\n"kirado": "zolane"\n}\n"bamilo":'

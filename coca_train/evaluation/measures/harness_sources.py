@@ -14,7 +14,8 @@ What is not there is an error that names the path, never a look elsewhere.
 Tokenizer. Tasks that make texts of a given length (RULER's) count with a tokenizer of transformers that they open by
 name; under the name `name_of(tokenizer)` they get the model's own.
 
-SQuAD. What tasks import from transformers before 5 is squad_metrics.py.
+SQuAD. Tasks (SCROLLS, CoQA, ReCoRD) import transformers.data.metrics.squad_metrics, which transformers 5 has no more;
+they get the functions below, which compare answers as SQuAD does (Rajpurkar et al., arXiv 1606.05250).
 
 The harness's own option for a data set's files is in each task file (dataset_path, dataset_kwargs), and some tasks have
 the hub's names in their code: so the four functions that all of them come through are replaced for as long as it takes.
@@ -24,7 +25,9 @@ import hashlib
 import json
 import re
 import shutil
+import string
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -40,7 +43,6 @@ import huggingface_hub
 import requests
 import transformers
 
-from coca_train.evaluation.measures import squad_metrics
 from coca_train.evaluation.measures.harness_text import TaskText
 
 BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
@@ -71,7 +73,8 @@ def sources(folder: Path | None, text: TaskText) -> Iterator[None]:
         replace(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
         if find_spec(OF_TRANSFORMERS_4) is None:
             metrics: Any = ModuleType(OF_TRANSFORMERS_4)
-            metrics.squad_metrics = squad_metrics
+            squad = (normalize_answer, compute_exact, compute_f1)
+            metrics.squad_metrics = SimpleNamespace(**{function.__name__: function for function in squad})
             # By hand: patch.dict would also forget all that is imported meanwhile.
             sys.modules[OF_TRANSFORMERS_4] = metrics
             stack.callback(sys.modules.pop, OF_TRANSFORMERS_4)
@@ -163,3 +166,24 @@ def _answer(path: Path) -> Any:
     return SimpleNamespace(
         raise_for_status=lambda: None, json=lambda: json.loads(path.read_text(encoding="utf-8")), status_code=200
     )
+
+
+def normalize_answer(text: str) -> str:
+    """Return a text in small letters, without punctuation and articles, single spaces."""
+    plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
+
+
+def compute_exact(expected: str, answer: str) -> int:
+    """Return 1 when both are the same, normalized."""
+    return int(normalize_answer(expected) == normalize_answer(answer))
+
+
+def compute_f1(expected: str, answer: str) -> float:
+    """Return the harmonic mean of the share of the answer's words that are expected and of the expected ones that it
+    has; where either has no words, 1 when neither has."""
+    theirs, ours = normalize_answer(expected).split(), normalize_answer(answer).split()
+    if not theirs or not ours:
+        return float(theirs == ours)
+    n_same = (Counter(theirs) & Counter(ours)).total()
+    return 2 * n_same / (len(theirs) + len(ours))

@@ -94,8 +94,8 @@ def papers(evaluation: Evaluation, tables: Mapping[str, paper.Series]) -> tuple[
     return paper.beside(tables, evaluation.points, next(iter(windows)) if len(windows) == 1 else None)
 
 
-def square_doubt(n: float) -> str:
-    """How little a square of a heat map with the share of n cases may say."""
+def heat_map_precision(n: float) -> str:
+    """Say how precise a square of a heat map is that shows a share of n cases."""
     low, high = wilson(n / 2, max(1, round(n)))
     return f"A square has about {n:,.0f} cases: its share is known to {(high - low) / 2:.2f} either way, or better."
 
