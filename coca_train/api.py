@@ -35,7 +35,7 @@ def open_model(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
 ) -> Model:
-    """The model of a run directory (its newest verified checkpoint), an export, or a Hugging Face folder.
+    """Return the model of a run directory (its newest verified checkpoint), an export, or a Hugging Face folder.
 
     device: auto is cuda where there is a GPU. dtype: of the weights; auto is as they are stored, float32 for float16 on
     a CPU. Raises UserError and its kin: E-IOP-* for a folder that holds no model that is covered, E-CKP-* and E-RUN-*
@@ -144,7 +144,7 @@ class Model:
         top_p: float = 1.0,
         seed: int = 0,
     ) -> str:
-        """What the model goes on with, without the prompt; shorter where it ends the text itself.
+        """Return what the model goes on with, without the prompt; shorter where it ends the text itself.
 
         temperature 0: greedy. top_k, top_p: sample among the k likeliest tokens (0: all), among the fewest whose
         probabilities reach p. Dynamic frequencies see prompt and new tokens throughout. Raises UserError E-API-02 for
@@ -183,7 +183,8 @@ class Model:
         logit_scale: str = "own",
         **options: Any,
     ) -> Mapping[str, Any]:
-        """The result of one cell, the same numbers as `python -m coca_train evaluate +eval=<suite>`, as plain values.
+        """Return the result of one cell, the same numbers as `python -m coca_train evaluate +eval=<suite>`, as plain
+        values.
 
         point: a length [tokens], or as the suite names it: "needle@4096". files: of text (.jsonl, .jsonl.gz,
         .jsonl.zst, .parquet, .txt); none: what the run held out. frequencies, visibility, logit_scale: as in `grid`,
@@ -222,8 +223,8 @@ class Model:
         return cell.result
 
     def reach(self, *lengths: int, files: Sequence[str | Path] = ()) -> list[str]:
-        """How far the context reaches as it was trained, in the sentences that a report and `python -m coca_train
-        evaluate` begin with.
+        """Return how far the context reaches as it was trained, in the sentences that a report and `python -m
+        coca_train evaluate` begin with.
 
         lengths [tokens]; none: 1 to 16 training windows. files: as in `evaluate`; none: what the run held out, and what
         its report measured is not measured again. What `vary` exchanged is back afterwards. Raises UserError: E-EVAL-*

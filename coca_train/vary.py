@@ -48,7 +48,7 @@ class Selection(NamedTuple):
 
 
 def _scalar(text: str) -> Any:
-    """A value as YAML and the command line read it: 4, 0.5, 1e-3, true, null, [1, 2]; text otherwise."""
+    """Return a value as YAML and the command line read it: 4, 0.5, 1e-3, true, null, [1, 2]; text otherwise."""
     for read in (json.loads, float):
         try:
             return read(text.lower() if text.lower() in ("true", "false", "null") else text)
@@ -58,7 +58,7 @@ def _scalar(text: str) -> Any:
 
 
 def is_inference_option(word: str) -> bool:
-    """Whether a word of a command line is for `vary`: it is about visibility, position or logit scale."""
+    """Return whether a word of a command line is for `vary`: it is about visibility, position or logit scale."""
     key = word.partition("=")[0].lstrip("+~")
     return key.startswith(f"{LOGIT_SCALE}.") or key.replace("/", ".").split(".")[0] in ("visibility", "position")
 
@@ -126,7 +126,7 @@ def _type(tree: Mapping[str, Any], examples: dict[str, Any]) -> tuple[dict[str, 
 
 
 def _incompatibilities(trained: Config, varied: Config) -> list[Problem]:
-    """Why weights cannot have other settings, each of which is right by itself."""
+    """Say why weights cannot have other settings, each of which is right by itself."""
     position, visibility, model = varied.position, varied.visibility, varied.model
     problems = [
         *scheme(model, position),

@@ -27,7 +27,7 @@ CELLS = "cells"  # folder of the measured cells of all evaluations
 
 
 def _length(value: Any) -> str:
-    """512, 4x or 0.5x, as text."""
+    """Return 512, 4x or 0.5x as text."""
     text = str(value)
     if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,8}x?|(?!0+\.0+x)[0-9]{1,8}\.[0-9]{1,3}x", text):
         raise ValueError(f"{text!r} is no length; 512 [tokens], or 4x, four times the training window, or 0.5x is one")
@@ -116,7 +116,7 @@ class EvaluateConfig:
 
 
 def problems(sections: dict[str, Any], launch: bool) -> list[Problem]:
-    """Rules over sections that are right by themselves."""
+    """Check the rules over sections that are right by themselves."""
     mistakes, grid, work = [], sections.get("grid"), sections.get("work")
 
     def wrong(key: str, text: str, fix: str) -> None:
@@ -178,7 +178,7 @@ def build(choice: str, eval: Mapping[str, Any], **sections: Mapping[str, Any]) -
 
 
 def _values(choice: str, offered: Mapping[str, Path]) -> dict[str, Any]:
-    """The values of a choice's file over those of the choices that it names."""
+    """Return the values of a choice's file over those of the choices that it names."""
     own = plain(offered[choice])
     values: dict[str, Any] = {}
     for name in own.pop("defaults", ()):

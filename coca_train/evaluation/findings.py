@@ -23,7 +23,7 @@ from coca_train.statistics.pairs import Difference
 
 
 def finding(rows: Sequence[GridRow], perplexities: Table, judged: Sequence[Judged]) -> list[str]:
-    """Sentences, the most important one first; none without a result. rows: those of the table, in its order."""
+    """Return sentences, the most important one first; none without a result. rows: those of the table, in its order."""
     if not any(row.results for row in rows):
         return []
     if len({row.subject.name for row in rows}) == 1:
@@ -38,7 +38,7 @@ def finding(rows: Sequence[GridRow], perplexities: Table, judged: Sequence[Judge
 
 
 def _young(judged: Sequence[Judged]) -> list[str]:
-    """Models that are too little trained, those of one reason together."""
+    """Name the models that are too little trained, those of one reason together."""
     # As they were trained: its variants are the same weights.
     first = {each.row.subject.name: each for each in reversed(judged) if is_untrained(each)}
     by_reason: dict[str, list[str]] = {}
@@ -56,7 +56,7 @@ def _young(judged: Sequence[Judged]) -> list[str]:
 
 
 def _of_one(rows: Sequence[GridRow], perplexities: Table) -> list[str]:
-    """What becomes of the perplexity beyond the training window, and which variant helps."""
+    """Say what becomes of the perplexity beyond the training window, and which variant helps."""
     values = {int(point): value for point, value in zip(rows[0].cells, perplexities.rows[0].values, strict=False)}
     known = {n: value for n, value in values.items() if value.number is not None}
     if not known:
@@ -71,7 +71,8 @@ def _of_one(rows: Sequence[GridRow], perplexities: Table) -> list[str]:
 
 
 def _change(before: Value, after: Value, first: str, times: str) -> str:
-    """From one window to another: of the same predictions, so of the same documents one by one."""
+    """Say how perplexity changes from one window to another: of the same predictions, so of the same documents one by
+    one."""
     (standing,) = standings([[before, after]], "low")
     found = standing.difference(0, 1)
     ends = f"from {rounded(before)} at {first} tokens to {rounded(after)} at {times}"
@@ -85,7 +86,8 @@ def _change(before: Value, after: Value, first: str, times: str) -> str:
 
 
 def _helped(rows: Sequence[GridRow], perplexities: Table, column: int) -> list[str]:
-    """The variant that is surely better than the model as it was trained, in the longest windows; or that none is."""
+    """Name the variant that is surely better than the model as it was trained, in the longest windows; or that none
+    is."""
     standing = perplexities.standings(theirs=False)[column]
     tried = [i for i in range(1, len(rows)) if perplexities.rows[i].values[column].number is not None]
     if not tried or standing.few is not None:
@@ -102,18 +104,18 @@ def _helped(rows: Sequence[GridRow], perplexities: Table, column: int) -> list[s
 
 
 def _variant(row: GridRow) -> str:
-    """Its words without the model's name."""
+    """Return a variant's words without the model's name."""
     return with_variant("", row.variant).removeprefix(" + ") or row.label
 
 
 def _used(judged: Judged) -> list[str]:
-    """What the model as it was trained uses of its context."""
+    """Say what the model as it was trained uses of its context."""
     said = clauses(judged, only="uses")
     return [f"The model {said}."] if said else []
 
 
 def rounded(value: Value) -> str:
-    """Three digits of a perplexity, for a sentence."""
+    """Write three digits of a perplexity, for a sentence."""
     number = value.number or 0.0
     return f"{number:.3g}" if number < 1000 else value.text
 
@@ -143,7 +145,8 @@ class Compared(NamedTuple):
 
 
 def compared(rows: Sequence[GridRow], perplexities: Table) -> list[Compared]:
-    """All pairs of models that can be. rows: those of the table, in its order; a seed of a model is part of its row."""
+    """Return all pairs of models that can be. rows: those of the table, in its order; a seed of a model is part of its
+    row."""
     ours = [i for i, row in enumerate(rows) if row in trained(rows)]
     pairs = [pair for pair in combinations(ours, 2) if len(ours) <= FEW or pair[0] == ours[0]]
     judged = perplexities.standings(theirs=False)
@@ -157,7 +160,8 @@ def compared(rows: Sequence[GridRow], perplexities: Table) -> list[Compared]:
 
 
 def sentences(found: Sequence[Compared]) -> list[str]:
-    """The longest windows first: who is better, and who cannot be told apart. Nothing where nothing was asked."""
+    """Say who is better, the longest windows first, and who cannot be told apart. Nothing where nothing was
+    asked."""
     if not found:
         return []
     n = min(each.found.bounds.n for each in found)
@@ -196,7 +200,7 @@ def _counted(found: Difference) -> str:
 
 
 def _hidden(each: Compared) -> str:
-    """What documents alone would have told."""
+    """Say what documents alone would have told."""
     better, worse = (each.one, each.other) if each.found.bounds.estimate < 0 else (each.other, each.one)
     return (
         f"{better} and {worse} cannot be told apart at {in_words(each.length)}: {better} is lower by "
@@ -205,14 +209,14 @@ def _hidden(each: Compared) -> str:
 
 
 def _size(found: Difference) -> str:
-    """How much the better one is better by, with the interval."""
+    """Return how much the better one is better by, with the interval."""
     bounds = (found.turned() if found.bounds.estimate < 0 else found).bounds
     return f"{size(bounds.estimate, NATS)} ({size(bounds.low, '')} to {size(bounds.high, '')})"
 
 
 def curves(rows: Sequence[GridRow], perplexities: Table, name: str, marks: Sequence[tuple[float, str]]) -> Lines | None:
-    """Loss of each row minus that of the first one, by window, with the interval that it is judged by; None without two
-    rows of the same documents. rows: those of the table, in its order."""
+    """Draw the loss of each row minus that of the first one, by window, with the interval that it is judged by; None
+    without two rows of the same documents. rows: those of the table, in its order."""
     judged, points = perplexities.standings(theirs=False), list(rows[0].cells) if rows else []
     lines = []
     for i, row in enumerate(rows[1:], 1):
@@ -240,7 +244,8 @@ def curves(rows: Sequence[GridRow], perplexities: Table, name: str, marks: Seque
 
 
 def hidden_by_levels(perplexities: Table) -> bool:
-    """Whether some pair differs surely though the intervals of its levels meet: differences are to be seen first."""
+    """Tell whether some pair differs surely though the intervals of its levels meet: differences are to be seen
+    first."""
     ours = [row.values for row in perplexities.rows if not row.theirs]
     for column, standing in enumerate(perplexities.standings(theirs=False)):
         for (i, j), found in standing.differences.items():
@@ -251,7 +256,7 @@ def hidden_by_levels(perplexities: Table) -> bool:
 
 
 def table(found: Sequence[Compared]) -> Table | None:
-    """A row a pair, a column a length; None of too few documents."""
+    """Show a row a pair, a column a length; None of too few documents."""
     if not found or min(each.found.bounds.n for each in found) < LEAST:
         return None
     lengths = list(dict.fromkeys(each.length for each in found))

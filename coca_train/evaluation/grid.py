@@ -68,7 +68,7 @@ def run_grid(
 
 
 def _check_sharing(suites: Sequence[CellSuite[Any, Any]], n_ranks: int) -> None:
-    """UserError E-EVAL-08 where no windows can be shared by so many ranks."""
+    """Raise UserError E-EVAL-08 where no windows can be shared by so many ranks."""
     for suite in suites:
         if n_ranks > 1 and not suite.SHARES:
             raise UserError(
@@ -83,7 +83,7 @@ def _check_sharing(suites: Sequence[CellSuite[Any, Any]], n_ranks: int) -> None:
 
 
 def _check_heads(model: Transformer, path: str, n_ranks: int) -> None:
-    """UserError E-EVAL-08 where the ranks cannot share the heads of a model."""
+    """Raise UserError E-EVAL-08 where the ranks cannot share the heads of a model."""
     mixing = [kind for kind in dict.fromkeys(model.kinds) if model.position_of(kind).mixes_heads]
     if n_ranks > 1 and (mixing or model.shape.n_heads % n_ranks):
         why = "its position scheme mixes all heads" if mixing else f"it has {model.shape.n_heads} heads"
@@ -231,13 +231,13 @@ class Store:
         self.folder, self.also = folder, also
 
     def key(self, content: Mapping[str, Any]) -> str:
-        """Digest of plain JSON values."""
+        """Return the digest of plain JSON values."""
         # Sorted, so that the order in which settings are declared is no part of it.
         text = json.dumps(encode({"format": FORMAT, **content}), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def get(self, content: Mapping[str, Any]) -> dict[str, Any] | None:
-        """{result, seconds} of a measured cell; None when there is none, or its file is damaged."""
+        """Return {result, seconds} of a measured cell; None when there is none, or its file is damaged."""
         key = self.key(content)
         folders = [folder for folder in (self.folder, *self.also) if folder is not None]
         found = (_read(_place(folder, key)) for folder in folders)
@@ -252,7 +252,7 @@ class Store:
 
 
 def kept_in_reports(runs: Iterable[Path]) -> list[Path]:
-    """Where the reports of finished runs keep their cells: what a training measured is not measured again."""
+    """Return where the reports of finished runs keep their cells: what a training measured is not measured again."""
     return [folder for run in runs for folder in sorted((run / "report").glob(f"**/{CELLS}")) if folder.is_dir()]
 
 
@@ -288,20 +288,20 @@ class Progress:
             self._lines.start()
 
     def expect(self, work: float, n_models: int) -> None:
-        """So much is left of the present model, and of each of the n_models - 1 after it, as far as one knows."""
+        """Say how much is left of the present model, and of each of the n_models - 1 after it, as far as one knows."""
         # A model is opened when its turn comes, so nobody knows yet what of the later ones is measured already.
         self._before, self._work = self._before + self._work, 0.0
         self._total = self._bar.total = self._before + work * n_models
 
     def cell(self, words: str, work: float) -> None:
-        """A cell begins."""
+        """Begin a cell."""
         self._began = time.monotonic() if self._began is None else self._began
         self._words = words
         self._before, self._work = self._before + self._work, work
         self.share(0.0)
 
     def share(self, share: float) -> None:
-        """So much of the present cell is done, 0 to 1."""
+        """Say how much of the present cell is done, 0 to 1."""
         self._done = min(self._before + share * self._work, self._total)
         self._bar.set_description_str(self.line(), refresh=False)
         self._bar.update(self._done - self._bar.n)
@@ -320,7 +320,7 @@ class Progress:
                 print(self.line(), file=sys.stderr, flush=True)
 
     def line(self) -> str:
-        """How much is done, of what, and the time left once there is a share to tell it by."""
+        """Return how much is done, of what, and the time left once there is a share to tell it by."""
         done = self._done / self._total if self._total else 0.0
         if self._began is None or done < TOLD_FROM:
             return f"{done:.0%}  {self._words}"

@@ -73,7 +73,7 @@ def page(evaluation: Evaluation) -> Document:
 
 
 def _read(window: int | str | None, n_clipped: int, n_requests: int) -> str:
-    """What was read of what was asked, in a sentence."""
+    """Say what was read of what was asked, in a sentence."""
     if window == "whole":
         return f"All {n_requests:,} requests were read whole, whatever the training window."
     words = "the training window" if window in ("training", None) else f"the window of {window:,} tokens"
@@ -101,7 +101,7 @@ def _overview(
 
 
 def _compared(shown: Table) -> str:
-    """How the figures of a task are held against each other, in a sentence; "" where no task has two."""
+    """Say how the figures of a task are held against each other, in a sentence; "" where no task has two."""
     paired, apart = False, []
     for column, task in enumerate(shown.columns):
         values = [row.values[column] for row in shown.rows if not row.theirs]
@@ -121,24 +121,24 @@ def _compared(shown: Table) -> str:
 
 
 def _main(point: Point, result: Mapping[str, Any]) -> Value:
-    """The figure of a task, or of a group of them."""
+    """Return the figure of a task, or of a group of them."""
     return _shown(result["main"], result["tasks"], _documents(point, result))
 
 
 def _documents(point: Point, result: Mapping[str, Any]) -> Sample | None:
-    """What it is the mean of."""
+    """Return what it is the mean of."""
     metrics = result["metrics"].get(point, {})
     name = main_of(metrics)
     return None if name is None else sample(result["documents"], name, metrics[name]["value"])
 
 
 def _whole(points: Sequence[Point]) -> bool:
-    """Whether all tasks of table 5 that there are here are among them, so that totals can be compared."""
+    """Return whether all tasks of table 5 that there are here are among them, so that totals can be compared."""
     return HERE.keys() <= set(points)
 
 
 def _total(tasks: Mapping[str, str], row: GridRow) -> Value:
-    """The sum of the tasks' shares, as the last row of table 5 is [per cent]."""
+    """Return the sum of the tasks' shares, as the last row of table 5 is [per cent]."""
     results = [row.results.get(task, {}) for task in tasks]
     main = [_shown(result["main"], result["tasks"]) for result in results if result.get("main")]
     if (n_missing := len(tasks) - len(main)) > 0:
@@ -154,7 +154,7 @@ def _total(tasks: Mapping[str, str], row: GridRow) -> Value:
 
 
 def _theirs(points: Sequence[Point]) -> Iterator[Row]:
-    """The rows of table 5, where it has any of these tasks."""
+    """Return the rows of table 5, where it has any of these tasks."""
     if not ALL.keys() & set(points):
         return
     printed = paper.table("table5_opencompass")
@@ -167,8 +167,8 @@ def _theirs(points: Sequence[Point]) -> Iterator[Row]:
 
 
 def _shown(metric: Mapping[str, Any] | None, tasks: Mapping[str, Any], documents: Sample | None = None) -> Value:
-    """None: of a group of tasks without a figure of all. tasks: of which it is, by name, with what was asked.
-    documents: what it is the mean of.
+    """Show a metric. metric: None of a group of tasks without a figure of all. tasks: of which it is, by name, with
+    what was asked. documents: what it is the mean of.
 
     The harness's standard error is 0 where all answers are right, or all wrong: of one task's share there is Wilson's
     interval, which a score between 0 and 1 varies no more than.
@@ -224,18 +224,19 @@ SAME = 1e-9  # relative: the harness adds up in another order
 
 
 def metric_name(metric: str, chosen: str) -> str:
-    """chosen: the filter behind it, "none" where the task has one alone."""
+    """Name a metric. chosen: the filter behind it, "none" where the task has one alone."""
     return metric if chosen == "none" else f"{metric} ({chosen})"
 
 
 def main_of(metrics: Mapping[str, Any]) -> str | None:
-    """Which of a task's metrics is its figure in an overview; None where it has none."""
+    """Return which of a task's metrics is its figure in an overview; None where it has none."""
     return "acc" if "acc" in metrics else next(iter(metrics), None)
 
 
 def by_document(log: Sequence[Mapping[str, Any]], figures: Mapping[str, float]) -> dict[str, Any]:
-    """Of one task, plain JSON: `asked`, a digest of its documents and what they want for an answer, and `metrics`, of
-    each one that has it a list by document, in the order of the harness's ids: a number, or a sum and its divisor.
+    """Return of one task, as plain JSON: `asked`, a digest of its documents and what they want for an answer, and
+    `metrics`, of each one that has it a list by document, in the order of the harness's ids: a number, or a sum and its
+    divisor.
 
     log: the harness's, an entry a document and filter. figures: of the task, by name.
     """
@@ -256,7 +257,7 @@ def by_document(log: Sequence[Mapping[str, Any]], figures: Mapping[str, float]) 
 
 
 def _adding_up_to(figure: float, found: Sequence[Any]) -> list[Any] | None:
-    """Of each document what makes this figure, the larger the larger; None: it is not made that way."""
+    """Return of each document what makes this figure, the larger the larger; None: it is not made that way."""
     try:
         sums_U2 = np.array([each if isinstance(each, list | tuple) else (each, 1) for each in found], dtype=float)
     except (TypeError, ValueError):
@@ -273,12 +274,12 @@ def _adding_up_to(figure: float, found: Sequence[Any]) -> list[Any] | None:
 
 
 def _short(number: float) -> float | int:
-    """As JSON has it: right and wrong are 1 and 0."""
+    """Shorten a number as JSON has it: right and wrong are 1 and 0."""
     return int(number) if number.is_integer() else number
 
 
 def sample(documents: Mapping[str, Any], name: str, figure: float) -> Sample | None:
-    """What a figure of one task, or of several together, is the mean of; None where that is not known.
+    """Return what a figure of one task, or of several together, is the mean of; None where that is not known.
 
     documents: by task, what `by_document` gave. Of several tasks the harness's mean is over all their documents, or
     over the tasks.
@@ -293,7 +294,8 @@ def sample(documents: Mapping[str, Any], name: str, figure: float) -> Sample | N
 
 
 def evenly(samples: Sequence[Sample | None]) -> Sample | None:
-    """Of the mean over tasks, each of which counts as much whatever its documents; None where one is not known."""
+    """Return the sample of the mean over tasks, each of which counts as much whatever its documents; None where one is
+    not known."""
     return _together([each and replace(each, sums_SU2=each.sums_SU2 / each.sums_SU2[..., 1].sum()) for each in samples])
 
 

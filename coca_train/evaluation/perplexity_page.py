@@ -65,8 +65,8 @@ CONTEXT = "What the context is good for"  # title of the section with the answer
 
 
 def page(evaluation: Evaluation, more: Sections | None = None, compared: bool = False, pool: bool = True) -> Document:
-    """The document, the seeds of a model as one row. more: what else there is to see, before what is missing and the
-    definition. compared: whether it says which models differ, as it does of several seeds. pool: false: a row a
+    """Return the document, the seeds of a model as one row. more: what else there is to see, before what is missing and
+    the definition. compared: whether it says which models differ, as it does of several seeds. pool: false: a row a
     training; models differ as they do over their seeds."""
     models = main_text(pooled(evaluation))  # what is compared, whatever the rows of the page are
     evaluation = evaluation if pool else apart(evaluation)
@@ -104,7 +104,7 @@ def page(evaluation: Evaluation, more: Sections | None = None, compared: bool = 
 
 
 def _pictures(main: "OneText", perplexities: Table) -> list[Lines]:
-    """Levels by window, and differences to the first row; these first where levels would hide them."""
+    """Draw levels by window, and differences to the first row; these first where levels would hide them."""
     levels = [block for block in perplexity_by_window(main.alone, main.file) if block is not None]
     name = main.file("perplexity-differences")
     found = differences.curves(main.rows, perplexities, name, training_windows(main.evaluation))
@@ -133,11 +133,11 @@ class OneText:
         return self.alone.rows()
 
     def file(self, name: str) -> str:
-        """Of a block about this text."""
+        """Name the file of a block about this text."""
         return f"{name}-{file_names(sources_of(self.evaluation))[self.source]}"
 
     def by_window(self, name: str, pick: Pick, **fields: Any) -> Table:
-        """One row a model and variant, one column a window."""
+        """Make one row a model and variant, one column a window."""
         columns = by_point(self.evaluation.points, pick, name=partial(_multiple, self.evaluation))
         whole = table(self.rows, columns, name=self.file(name), best="low", of_tokens=True, **fields)
         assert whole is not None  # a source is there because some cell has it
@@ -173,7 +173,7 @@ class OneText:
 
 
 def _each_seed(evaluation: Evaluation) -> Sections:
-    """What the rows of the page are means of."""
+    """Return what the rows of the page are means of."""
     text = main_text(evaluation)
     if not several(evaluation) or not text.source:
         return {}
@@ -188,7 +188,7 @@ def _each_seed(evaluation: Evaluation) -> Sections:
 
 
 def asked(evaluation: Evaluation) -> Asked:
-    """What is said of the text a comparison is about; seeds apart."""
+    """Return what is said of the text a comparison is about; seeds apart."""
     within = evaluation.settings.get("holds_within", HOLDS_WITHIN)
     gain = evaluation.settings.get("uses_gain", USES_GAIN)
     nothing = Part("uses", "documents", (), bound=gain)
@@ -199,7 +199,7 @@ def asked(evaluation: Evaluation) -> Asked:
 
 
 def _parts(row: GridRow, within: float, gain: float) -> list[Part]:
-    """`holds` only where a window beyond the training window says something of it."""
+    """Return the parts of a row: `holds` only where a window beyond the training window says something of it."""
     known = row.results.get(row.subject.training_window, {})
     if why := untrained(known, gain):
         return [Part("uses", "documents", (), bound=gain, untrained=why)]
@@ -218,8 +218,8 @@ def sources_of(evaluation: Evaluation) -> list[str]:
 
 
 def main_text(evaluation: Evaluation) -> OneText:
-    """The text a comparison is about: all sources together, or the only one, or the first that every model has (long
-    documents are not the same ones for two tokenizers); source "" without any result."""
+    """Return the text a comparison is about: all sources together, or the only one, or the first that every model has
+    (long documents are not the same ones for two tokenizers); source "" without any result."""
     every, models = sources_of(evaluation), dict[str, set[str]]()
     for cell in evaluation.cells:
         models.setdefault(cell.subject, set()).update(cell.result.get("sources", {}))
@@ -231,8 +231,8 @@ def main_text(evaluation: Evaluation) -> OneText:
 
 
 def perplexity_text(evaluation: Evaluation) -> str:
-    """For a terminal: the finding, the answers, the table of the text a comparison is about, and what was not measured;
-    the seeds of a model together."""
+    """Write for a terminal: the finding, the answers, the table of the text a comparison is about, and what was not
+    measured; the seeds of a model together."""
     main, shown = main_text(pooled(evaluation)), ""
     if main.source:
         parts = asked(evaluation)
@@ -252,8 +252,8 @@ def _perplexity(result: Mapping[str, Any]) -> Value:
 
 
 def losses(result: Mapping[str, Any]) -> Sample:
-    """What a perplexity is made of, by document: NLL and predictions or, where windows count as much as one another,
-    their mean losses and windows. result: of one text."""
+    """Return what a perplexity is made of, by document: NLL and predictions or, where windows count as much as one
+    another, their mean losses and windows. result: of one text."""
     key = "windows_by_document" if "windows_by_document" in result else "by_document"
     seeds = result.get("seeds") or {"": result}
     sums_SU2 = np.array([each[key] for each in seeds.values()], dtype=float)
@@ -261,13 +261,13 @@ def losses(result: Mapping[str, Any]) -> Sample:
 
 
 def _spread(result: Mapping[str, Any], key: str, form: Form) -> Spread | None:
-    """Over the seeds of a pooled result."""
+    """Return the spread over the seeds of a pooled result."""
     figures = [each[key] for each in result.get("seeds", {}).values()]
     return Spread.over(figures, form) if len(figures) > 1 else None
 
 
 def _bits(result: Mapping[str, Any]) -> Value:
-    """Per byte; its interval is the perplexity's, as both grow with the loss."""
+    """Return the bits per byte; their interval is the perplexity's, as both grow with the loss."""
     bits, form = result["bits_per_byte"], "{:.3f}"
     if bits is None:
         return Value.of(None)
@@ -281,7 +281,7 @@ def _bits(result: Mapping[str, Any]) -> Value:
 
 
 def _multiple(evaluation: Evaluation, point: Point) -> str:
-    """`2,048 (16×)` where all models were trained with one window."""
+    """Write `2,048 (16×)` where all models were trained with one window."""
     windows = {subject.training_window for subject in evaluation.subjects}
     (window,) = windows if len(windows) == 1 else (0,)
     times = f" ({int(point) // window}×)" if window and int(point) % window == 0 else ""
@@ -289,7 +289,7 @@ def _multiple(evaluation: Evaluation, point: Point) -> str:
 
 
 def number(value: float) -> str:
-    """A perplexity people can read."""
+    """Write a perplexity as people can read it."""
     return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
 
 
@@ -298,8 +298,8 @@ HIGHEST = 2.0  # times the median of the last points: where the y axis of many c
 
 
 def perplexity_by_window(evaluation: Evaluation, file: Callable[[str], str]) -> list[Lines | None]:
-    """All rows in one picture where they are few, else one a variant. evaluation: of one text. file: the name of a
-    block about it."""
+    """Draw all rows in one picture where they are few, else one a variant. evaluation: of one text. file: the name of
+    a block about it."""
     rows = evaluation.rows()
     pictures = {"": rows}
     if len(rows) > FEW:
@@ -334,14 +334,14 @@ def _picture(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: 
 
 
 def _point(result: Mapping[str, Any]) -> list[float | None]:
-    """Of a curve of perplexities: with its interval, and its lowest and highest seed."""
+    """Return a point of a curve of perplexities: with its interval, and its lowest and highest seed."""
     seeds = [each["perplexity"] for each in result.get("seeds", {}).values()]
     ends = [min(seeds), max(seeds)] if len(seeds) > 1 else []
     return [result["perplexity"], result["ci_low"], result["ci_high"], *ends]
 
 
 def _limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
-    """Of the y axis, so that most of many curves can be told apart; None: where the curves end."""
+    """Limit the y axis, so that most of many curves can be told apart; None: where the curves end."""
     ys, last = [y for line in lines for y in line.y], [line.y[-1] for line in lines if line.y]
     if len(last) <= FEW:
         return None, None
@@ -356,8 +356,8 @@ FAR_OFF = 1.0  # [nats per token] above the median: where the picture of differe
 def loss_by_position(
     rows: Sequence[GridRow], file: Callable[[str], str], marks: Sequence[tuple[float, str]]
 ) -> list[Block | str | None]:
-    """Loss by position in the longest window of each row; of several models, also minus their median. file: the name of
-    a block. marks: of the axis."""
+    """Draw the loss by position in the longest window of each row; of several models, also minus their median. file:
+    the name of a block. marks: of the axis."""
     axis: dict[str, Any] = {
         "x_label": "position: tokens before the prediction",
         "x_log": True,
@@ -393,7 +393,7 @@ def loss_by_position(
 
 
 def _losses(rows: Sequence[GridRow]) -> list[Line]:
-    """With their intervals; of rows that have several seeds, the lowest and the highest of them instead."""
+    """Draw losses with their intervals; of rows that have several seeds, the lowest and the highest of them instead."""
     lines = []
     for row in rows:
         if row.last:
@@ -408,7 +408,7 @@ def _losses(rows: Sequence[GridRow]) -> list[Line]:
 
 
 def _less_median(lines: Sequence[Line]) -> list[Line]:
-    """At each position the median is over the curves that have it, which are over the very same tokens."""
+    """Subtract the median at each position: it is over the curves that have it, which are over the very same tokens."""
     by_position: dict[float, list[float]] = {}
     for line in lines:
         for x, y in zip(line.x, line.y, strict=True):

@@ -98,7 +98,8 @@ def setup_of(config: EvaluateConfig, points: tuple[Point, ...], checkpoints: Seq
 
 
 def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> None:
-    """The files; and in the terminal the finding, the answers, the page's first table, its summary, what is missing."""
+    """Write the files; and in the terminal the finding, the answers, the page's first table, its summary, what is
+    missing."""
     write_json(directory / RESULTS, evaluation.to_json())
     page = suite_of(config.eval).page(evaluation)
     page = replace(page, cells=cell_commands(config, evaluation))
@@ -121,14 +122,14 @@ def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> N
 
 
 def seeds_of(subjects: Sequence[Measured]) -> dict[str, dict[str, str]]:
-    """By model, its runs and their seeds: of one training, after as many steps."""
+    """Return by model, its runs and their seeds: of one training, after as many steps."""
     runs = {each.name: each for each in subjects if each.kind == "run"}
     settings = {name: {**plain(Path(run.path) / "config.yaml"), "step": run.step} for name, run in runs.items()}
     return grouped(settings, [each.name for each in subjects if each.name not in runs])
 
 
 def subject_names(config: EvaluateConfig) -> list[str]:
-    """What the report calls the checkpoints. UserError E-EVAL-06 when two would be called the same."""
+    """Return what the report calls the checkpoints. UserError E-EVAL-06 when two would be called the same."""
     names = config.grid.names or [Path(path).resolve().name for path in config.grid.checkpoints]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -140,12 +141,12 @@ def subject_names(config: EvaluateConfig) -> list[str]:
 
 
 def by_multiples(config: EvaluateConfig) -> bool:
-    """Whether lengths are multiples of a training window."""
+    """Return whether lengths are multiples of a training window."""
     return any(length.endswith("x") for length in config.grid.lengths)
 
 
 def lengths(config: EvaluateConfig) -> tuple[int, ...]:
-    """[tokens], ascending; multiples are of the shortest training window among the checkpoints."""
+    """Return the lengths [tokens], ascending; multiples are of the shortest training window among the checkpoints."""
     shortest = 0
     if by_multiples(config):
         windows = []
@@ -158,7 +159,7 @@ def lengths(config: EvaluateConfig) -> tuple[int, ...]:
 
 
 def facts(suite: str, seed: int, on_gpu: bool) -> tuple[tuple[str, str], ...]:
-    """What computed it, label and value. on_gpu: where there is one."""
+    """Return what computed it, label and value. on_gpu: where there is one."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() and on_gpu else ""
     return (
         ("suite", suite),
@@ -176,8 +177,8 @@ PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z/][\w./@:-]*", re.IGNO
 
 
 def cell_commands(config: EvaluateConfig, evaluation: Evaluation) -> list[tuple[str, str]]:
-    """Name and command of every model and variant at every length that has a result; where points are no lengths, of
-    every model and variant."""
+    """Return name and command of every model and variant at every length that has a result; where points are no
+    lengths, of every model and variant."""
     commands = {}
     lengths = [point for point in evaluation.points if isinstance(point, int)]
     done = {(cell.subject, cell.variant, _length(cell)) for cell in evaluation.cells if cell.result and lengths}
@@ -193,7 +194,7 @@ def cell_commands(config: EvaluateConfig, evaluation: Evaluation) -> list[tuple[
 
 
 def _others(command: str, words: list[str]) -> list[str]:
-    """The words of the command that these do not take the place of."""
+    """Return the words of the command that these do not take the place of."""
     replaced = {"checkpoint", *(word.partition("=")[0] for word in words)}
     return [word for word in shlex.split(command) if word.partition("=")[0] not in replaced]
 
@@ -209,7 +210,7 @@ def _models(config: EvaluateConfig, evaluation: Evaluation, subject: Measured) -
 
 
 def _variant(config: EvaluateConfig, subject: Measured, variant: str) -> Iterator[str]:
-    """Nothing where two choices are one variant: then all of them stay."""
+    """Yield the words of a variant; nothing where two choices are one variant: then all of them stay."""
     grid = config.grid
     choices = list(product(grid.frequencies, grid.visibilities, grid.logit_scales))
     if len(choices) == len(subject.variants):
@@ -219,17 +220,18 @@ def _variant(config: EvaluateConfig, subject: Measured, variant: str) -> Iterato
 
 
 def _lengths(evaluation: Evaluation, length: int) -> list[int]:
-    """It, the longest that was measured, and those beyond which were impossible: for a model, or for all texts."""
+    """Return this length, the longest that was measured, and those beyond which were impossible: for a model, or for
+    all texts."""
     longest = max(_length(cell) for cell in evaluation.cells if cell.result)
     return sorted({length, longest, *(n for n in evaluation.points if isinstance(n, int) and n > longest)})
 
 
 def _length(cell: Cell) -> int:
-    """At which it was measured [tokens], a task too (`word@256`)."""
+    """Return the length at which a cell was measured [tokens], a task too (`word@256`)."""
     return int(str(cell.point).rpartition("@")[2])
 
 
 def _listed(values: Iterable[str | int]) -> str:
-    """As an override has a list."""
+    """Write values as an override has a list."""
     words = (str(v) if isinstance(v, int) or PLAIN.fullmatch(v) else quoted(v) for v in values)
     return f"[{','.join(words)}]"

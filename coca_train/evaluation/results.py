@@ -43,7 +43,7 @@ class Measured:
 
 
 def same_tokens(subjects: Iterable[Measured]) -> bool:
-    """Whether a text is the same tokens for all of them, as far as is known: only then are losses a token a
+    """Return whether a text is the same tokens for all of them, as far as is known: only then are losses a token a
     comparison."""
     return len({subject.tokenizer for subject in subjects} - {""}) < 2
 
@@ -104,8 +104,8 @@ class GridRow(NamedTuple):
         return next(reversed(self.results.values()), {})
 
     def absence_beyond(self, length: int) -> str:
-        """Why the first length that was asked beyond this one [tokens] has no result; "" when it has one, or nothing
-        was asked. Points are lengths."""
+        """Say why the first length that was asked beyond this one [tokens] has no result; "" when it has one, or
+        nothing was asked. Points are lengths."""
         return next((cell.absence for point, cell in self.cells.items() if int(point) > length), "")
 
 
@@ -132,11 +132,11 @@ class Evaluation:
     seeds: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def find(self, subject: str, variant: str, point: Point) -> Cell | None:
-        """The cell, whatever became of it; None when it is not of this grid."""
+        """Return the cell, whatever became of it; None when it is not of this grid."""
         return self._by_place().get((subject, variant, point))
 
     def rows(self) -> list[GridRow]:
-        """Every model under every variant that could be measured somewhere, in order."""
+        """Return every model under every variant that could be measured somewhere, in order."""
         by_place = self._by_place()
         # A variant that is impossible everywhere would be a row of dashes; "Not measured" has its reason.
         tried = {(cell.subject, cell.variant) for cell in self.cells if cell.status != "impossible"}
@@ -154,17 +154,17 @@ class Evaluation:
         return {(cell.subject, cell.variant, cell.point): cell for cell in self.cells}
 
     def reduced(self, part: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> "Evaluation":
-        """The same with only a part of every result: one text of several, say. An empty part shows nothing."""
+        """Return the same with only a part of every result: one text of several, say. An empty part shows nothing."""
         cells = [replace(cell, result=part(cell.result)) if cell.result else cell for cell in self.cells]
         return replace(self, cells=tuple(cells))
 
     def of_suite(self, settings: Mapping[str, Any], points: Sequence[Point]) -> "Evaluation":
-        """What one of several suites measured. settings, points: its own."""
+        """Return what one of several suites measured. settings, points: its own."""
         cells = tuple(cell for cell in self.cells if cell.suite == settings["suite"])
         return replace(self, suite=settings["suite"], settings=settings, points=points, cells=cells)
 
     def absences(self) -> list[str]:
-        """Cells without a result and why, a sentence each; equal reasons of one row together."""
+        """Return cells without a result and why, a sentence each; equal reasons of one row together."""
         points: dict[tuple[str, str, str], list[Point]] = {}
         for cell in self.cells:
             if cell.status != "done":
@@ -179,7 +179,8 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Evaluation":
-        """Raises KeyError, TypeError or ValueError when `data` did not come from `to_json`."""
+        """Read what `to_json` made. Raises KeyError, TypeError or ValueError when `data` did not come from
+        `to_json`."""
         data = unsealed(data)
         subjects = tuple(Measured(**{**s, "variants": tuple(s["variants"])}) for s in data["subjects"])
         cells = tuple(Cell(**cell) for cell in data["cells"])
@@ -205,7 +206,7 @@ PLAIN = "plain"
 
 
 def called(schemes: Mapping[str, str]) -> dict[str, str]:
-    """By model, what it is called. schemes: by model, its position scheme."""
+    """Return by model, what it is called. schemes: by model, its position scheme."""
     known = list(schemes.values())
     return {
         model: SCHEMES.get(scheme, scheme) if known.count(scheme) == 1 else model for model, scheme in schemes.items()
@@ -213,17 +214,17 @@ def called(schemes: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_variant(name: str, variant: str) -> str:
-    """The name of a model under a variant, which evaluation/variants.py labels."""
+    """Return the name of a model under a variant, which evaluation/variants.py labels."""
     return " + ".join([name, *(_spoken(part) for part in _parts(variant) if part != PLAIN)])
 
 
 def _parts(variant: str) -> list[str]:
-    """What is joined by commas outside brackets."""
+    """Return what is joined by commas outside brackets."""
     return re.split(r", (?![^(]*\))", variant)
 
 
 def _spoken(part: str) -> str:
-    """`dynamic_ntk (alpha 4)` as "dynamic NTK (α 4)"."""
+    """Write `dynamic_ntk (alpha 4)` as "dynamic NTK (α 4)"."""
     name, bracket, options = part.partition(" (")
     for word, sign in GREEK.items():
         options = re.sub(rf"\b{word}\b", sign, options)
@@ -236,7 +237,7 @@ SEED = re.compile(r"[-_.]?seed[-_.]?[0-9]+$")
 
 
 def without_seeds(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """(what else a run was trained with, its seed): of its whole configuration, as plain values."""
+    """Return (what else a run was trained with, its seed): of its whole configuration, as plain values."""
     run, data = settings.get("run", {}), settings.get("data", {})
     rest = {**settings, "data": {**data, "seed": None}}
     rest.pop("run", None)  # its name and place
@@ -245,7 +246,7 @@ def without_seeds(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def grouped(settings: Mapping[str, Mapping[str, Any]], others: Collection[str] = ()) -> dict[str, dict[str, str]]:
-    """By model, its runs and their seeds: runs that differ in nothing else are one model. settings: by run.
+    """Return by model, its runs and their seeds: runs that differ in nothing else are one model. settings: by run.
     others: names that are taken, of what is no run.
 
     Runs that have one and the same seed too stay apart: a training repeated says nothing of seeds.
@@ -271,7 +272,7 @@ def grouped(settings: Mapping[str, Mapping[str, Any]], others: Collection[str] =
 
 
 def _common(runs: list[str]) -> str:
-    """rope, rope-seed2 -> rope; t5-1, t5-2 -> t5"""
+    """Return what names have in common: rope, rope-seed2 -> rope; t5-1, t5-2 -> t5"""
     if len(runs) == 1:
         return runs[0]
     alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*runs, strict=False))
@@ -281,24 +282,24 @@ def _common(runs: list[str]) -> str:
 
 
 def several(evaluation: Evaluation) -> int:
-    """How many seeds the model with the most of them has; 0 where none has more than one."""
+    """Return how many seeds the model with the most of them has; 0 where none has more than one."""
     most = max((len(seeds) for seeds in evaluation.seeds.values()), default=0)
     return most if most > 1 else 0
 
 
 def model_of(evaluation: Evaluation) -> dict[str, str]:
-    """By subject, the model that it is a seed of: itself, where nothing is known of that."""
+    """Return by subject, the model that it is a seed of: itself, where nothing is known of that."""
     known = {subject: model for model, seeds in evaluation.seeds.items() for subject in seeds}
     return {subject.name: known.get(subject.name, subject.name) for subject in evaluation.subjects}
 
 
 def apart(evaluation: Evaluation) -> Evaluation:
-    """Every training a model of its own."""
+    """Return every training a model of its own."""
     return replace(evaluation, seeds={})
 
 
 def pooled(evaluation: Evaluation) -> Evaluation:
-    """One subject a model, in the order of their first seeds. A cell that a seed has no result of has none.
+    """Make one subject of a model, in the order of their first seeds. A cell that a seed has no result of has none.
 
     evaluation: of suite perplexity, where a model has several seeds.
     """
@@ -321,7 +322,7 @@ def pooled(evaluation: Evaluation) -> Evaluation:
 
 
 def _cell(asked: Mapping[str, Cell]) -> Cell:
-    """asked: by seed."""
+    """Pool a cell. asked: by seed."""
     first = next(iter(asked.values()))
     if without := [cell for cell in asked.values() if cell.status != "done"]:
         return without[0]
@@ -329,7 +330,7 @@ def _cell(asked: Mapping[str, Cell]) -> Cell:
 
 
 def _pool(seeds: Mapping[str, Result]) -> dict[str, Any]:
-    """Of a cell's results, one of each seed: every figure of the mean loss over them, and what each seed has of every
+    """Pool a cell's results, one of each seed: every figure of the mean loss over them, and what each seed has of every
     text (`seeds`), of one seed too."""
     texts = [result["sources"] for result in seeds.values()]
     common = [source for source in texts[0] if all(source in text for text in texts)]

@@ -48,7 +48,7 @@ def _begins(source: Source, tokenizer: Tokenizer) -> bool:
 
 
 def run_begins(run_dir: Path, tokenizer: Tokenizer) -> bool:
-    """`_begins` of a run. Its own texts have no such token."""
+    """Tell whether a run's weights know texts that begin with a token. Its own texts have no such token."""
     if imported(read_record(run_dir)) is None:
         return False
     kept = (run_dir / tokenizer_files.FOLDER, run_dir / STARTED / tokenizer_files.FOLDER)
@@ -121,7 +121,7 @@ class Opened(NamedTuple):
 
 
 def open_folder(path: str, device: str, dtype: str) -> Opened:
-    """The model of a run directory or a Hugging Face folder, in evaluation mode. device, dtype: as in `work`.
+    """Return the model of a run directory or a Hugging Face folder, in evaluation mode. device, dtype: as in `work`.
 
     Raises UserError, CheckpointError and DataError for folders that hold no model or no tokenizer.
     """
@@ -142,7 +142,7 @@ def subject_of(
     logit_scales: Sequence[str],
     begin: Begin,
 ) -> Subject:
-    """begin: text.begin. Raises what `variants` does."""
+    """Make the subject of an opened model. begin: text.begin. Raises what `variants` does."""
     model, tokenizer, config, kind, step, weights, begins = opened
     tried = variants(config, starmap(Choice, product(frequencies, visibilities, logit_scales)))
     known = {"name": name, "path": path, "kind": kind, "step": step, "weights": weights}
@@ -162,7 +162,7 @@ def subject_of(
 def lent(
     model: Transformer, config: Config, tokenizer: Tokenizer, tried: Mapping[str, Variant], **known: Any
 ) -> Iterator[Subject]:
-    """A model in training; it gets back the very position scheme, visibility and mode it came with.
+    """Lend a model in training; it gets back the very position scheme, visibility and mode it came with.
 
     config: of its stage. known: what Measured says besides of it.
     """
@@ -190,7 +190,7 @@ def _of_run(source: Source, device: str) -> tuple[Transformer, Tokenizer, Config
 
 
 def _of_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer, Config]:
-    """Weights as they are stored; float16 becomes float32 on a CPU."""
+    """Read weights as they are stored; float16 becomes float32 on a CPU."""
     tokenizer = tokenizer_files.open_for(source, tokenizer_files.find(source, "auto"))
     if tokenizer is None:
         raise DataError(
@@ -210,7 +210,7 @@ def _of_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer, Con
 
 
 def _config(source: Source) -> Config:
-    """The configuration of a training that would have such weights, for the checks of its variants."""
+    """Return the configuration of a training that would have such weights, for the checks of its variants."""
     known = source.architecture
     train = replace(default_config().train, seq_len=known.seq_len)
     sections = {name: getattr(known, name) for name in ("model", "position", "visibility", "layers")}
@@ -219,13 +219,14 @@ def _config(source: Source) -> Config:
 
 @cache
 def default_config() -> Config:
-    """The configuration of a training without any choice; nothing is trained, so any number of ranks will do."""
+    """Return the configuration of a training without any choice; nothing is trained, so any number of ranks will do."""
     return load([], launch=False).config
 
 
 def _digest(source: Source) -> str:
-    """Of everything that makes the model. A checkpoint's manifest holds its files' digests; a folder has none, so its
-    files are read: cells are kept by this digest, and a path or a date would take changed weights for the old ones."""
+    """Digest everything that makes the model. A checkpoint's manifest holds its files' digests; a folder has none, so
+    its files are read: cells are kept by this digest, and a path or a date would take changed weights for the old
+    ones."""
     known = source.origin.get("manifest_digest")
     if known is not None:
         return known

@@ -61,7 +61,7 @@ class RunReport:
 
 
 def run_page(report: RunReport) -> Document:
-    """The document; a section for each thing there is."""
+    """Return the document; a section for each thing there is."""
     probes = read_probes(report.records)
     summary = sentences(probes)
     sections: Sections = {
@@ -84,8 +84,8 @@ def run_page(report: RunReport) -> Document:
 
 
 def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str], pool: bool = True) -> Document:
-    """facts: by run. checks: what was verified to be the same for all runs, in words. pool: the seeds of a model as one
-    row."""
+    """Compare runs on a page. facts: by run. checks: what was verified to be the same for all runs, in words. pool: the
+    seeds of a model as one row."""
     held_fixed = "\n".join(f"* {line}" for line in checks)
     shown, n_seeds = evaluation if pool else apart(evaluation), several(evaluation)
     sections: Sections = {"Training": [training_table(facts, shown.seeds)], "What was held fixed": [held_fixed]}
@@ -95,7 +95,7 @@ def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str],
 
 
 def loss_curves(records: Sequence[Record]) -> Lines:
-    """Training loss, in stretches of steps, and validation loss by source, against the step."""
+    """Draw the training loss, in stretches of steps, and validation loss by source, against the step."""
     logged = np.array([(r["step"], r["loss"]) for r in records if r.get("loss") is not None]).reshape(-1, 2)
     # The band is of each stretch; where a point is one step, it has none.
     columns = ("mean", "min", "max") if len(logged) > POINTS else ("mean",)
@@ -130,19 +130,19 @@ class Probed(NamedTuple):
     losses: Mapping[str, Mapping[int, float]]
 
     def keeps_up(self, variant: str, window: int) -> bool:
-        """See the module's definition; a window that was not scored does not."""
+        """Return whether a window keeps up (see the module); a window that was not scored does not."""
         losses = self.losses.get(variant, {})
         own = losses.get(self.training_window, math.nan)
         return losses.get(window, math.inf) - own <= math.log(TOLERANCE)
 
     def perplexity(self, variant: str, window: int) -> float | None:
-        """None where the window was not scored."""
+        """Return the perplexity; None where the window was not scored."""
         loss = self.losses.get(variant, {}).get(window)
         return None if loss is None else perplexity_of(loss)
 
 
 def read_probes(records: Sequence[Record]) -> list[Probed]:
-    """The probes among the records of a metrics.jsonl, in their order."""
+    """Return the probes among the records of a metrics.jsonl, in their order."""
     probes = []
     for record in records:
         if (own := record.get("probe/training_window")) is None:
@@ -157,7 +157,7 @@ def read_probes(records: Sequence[Record]) -> list[Probed]:
 
 
 def keeps_up_from(probes: Sequence[Probed], variant: str, window: int) -> int | None:
-    """Step from which the window keeps up to the end; None: it does not at the last probe."""
+    """Return the step from which the window keeps up to the end; None: it does not at the last probe."""
     first = None
     # Backwards: one good probe in between is luck, what counts is where it stayed good.
     for probe in reversed(probes):
@@ -168,7 +168,7 @@ def keeps_up_from(probes: Sequence[Probed], variant: str, window: int) -> int | 
 
 
 def sentences(probes: Sequence[Probed]) -> list[str]:
-    """Of each variant, which windows beyond the training window keep up and since when. Nothing without a probe."""
+    """Say of each variant which windows beyond the training window keep up and since when. Nothing without a probe."""
     lines = []
     for variant, losses in probes[-1].losses.items() if probes else ():
         own = probes[-1].training_window
@@ -186,7 +186,8 @@ def _windows(probes: Sequence[Probed]) -> list[int]:
 
 
 def reach_curves(probes: Sequence[Probed]) -> list[Lines]:
-    """Perplexity by step, a picture a variant and a curve a window; the first is of the model as it is trained."""
+    """Return perplexity by step, a picture a variant and a curve a window; the first is of the model as it is
+    trained."""
     variants, own = list(probes[-1].losses), probes[-1].training_window
     files = file_names(variants)
 
@@ -229,15 +230,15 @@ def _reach_table(probes: Sequence[Probed]) -> Table:
 
 
 def training_table(facts: Facts, seeds: Mapping[str, Iterable[str]]) -> Table:
-    """Size, losses, time of a step and memory, means over the seeds of a model; the last two also relative to the first
-    model's. facts: by run. seeds: by model, its runs; a run that is in none stands for itself."""
+    """Show size, losses, time of a step and memory, means over the seeds of a model; the last two also relative to the
+    first model's. facts: by run. seeds: by model, its runs; a run that is in none stands for itself."""
     texts = list(dict.fromkeys(key for fact in facts.values() for key in fact if key.startswith("valid/")))
     known = {run for runs in seeds.values() for run in runs}
     models = {model: list(runs) for model, runs in seeds.items()} | {run: [run] for run in facts if run not in known}
     first = next(iter(models.values()))
 
     def amounts(runs: Sequence[str], key: str) -> list[float]:
-        """Nothing where one of them recorded nothing."""
+        """Return what each run recorded; nothing where one of them recorded nothing."""
         recorded = [facts[run].get(key) for run in runs]
         return [] if None in recorded else [amount for amount in recorded if amount is not None]
 
@@ -299,7 +300,8 @@ class Swept:
 
 
 def sweep_page(runs: Sequence[Swept], command: str, comparing: str) -> Document:
-    """command: of the sweep. comparing: that of a comparison of its finished runs; "" without two of them."""
+    """Show a sweep. command: of the sweep. comparing: that of a comparison of its finished runs; "" without two of
+    them."""
     options, texts = _options(runs), _texts(runs)
     files = file_names(texts)
     named = ": " + ", ".join(run.label for run in runs) if len(options) == 1 and len(runs) <= FEW_NAMES else ""
@@ -319,7 +321,8 @@ def sweep_page(runs: Sequence[Swept], command: str, comparing: str) -> Document:
 
 
 def results(runs: Sequence[Swept]) -> Table:
-    """A row for each training: its point of the sweep, its last step, losses, and the perplexities of validations."""
+    """Return a row for each training: its point of the sweep, its last step, losses, and the perplexities of
+    validations."""
     options = _options(runs)
     columns = list(dict.fromkeys(column for run in runs for column in _measured(run)))
     ended = any(run.ended for run in runs)
@@ -347,12 +350,12 @@ def _options(runs: Sequence[Swept]) -> list[str]:
 
 
 def _texts(runs: Sequence[Swept]) -> list[str]:
-    """The held-out texts that anything was validated on."""
+    """Return the held-out texts that anything was validated on."""
     return sorted({key.removeprefix(VALID) for run in runs for key in run.last if key.startswith(VALID)})
 
 
 def _measured(run: Swept) -> dict[str, Value]:
-    """By column; nothing of a training that has not begun."""
+    """Return by column; nothing of a training that has not begun."""
     if not run.last:
         return {}
     cells = {"step": Value.of(run.last["step"], "{:,}"), "loss": Value.of(run.last.get("loss"), LOSS)}
@@ -363,7 +366,7 @@ def _measured(run: Swept) -> dict[str, Value]:
 
 
 def _finding(runs: Sequence[Swept], texts: Sequence[str]) -> list[str]:
-    """Whose held-out losses are the lowest; nothing of fewer than two."""
+    """Say whose held-out losses are the lowest; nothing of fewer than two."""
     lowest: dict[str, list[str]] = {}
     for text in texts:
         known = [(run.last[VALID + text], run) for run in runs if run.last.get(VALID + text) is not None]

@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 
 
 def variants(config: Config, tried: Iterable[Choice]) -> dict[str, Variant]:
-    """By the name a report shows; what cannot be has `problem` set.
+    """Return by the name a report shows; what cannot be has `problem` set.
 
     config: of the trained weights. Raises UserError E-EVAL-02 for a text that is spelled otherwise, and ConfigError for
     choices that are not there and options that are wrong.
@@ -53,7 +53,7 @@ def variants(config: Config, tried: Iterable[Choice]) -> dict[str, Variant]:
 
 
 def after_training(config: Config) -> list[Choice]:
-    """What a training tries on its own weights: as they were trained, then every choice of
+    """Return what a training tries on its own weights: as they were trained, then every choice of
     `eval.extrapolation.frequencies` with the trained visibility, then every one of `visibilities` with the trained
     frequencies. What they were trained with comes once; a scheme without frequencies has no others."""
     options, own = config.eval.extrapolation, getattr(config.position, "frequencies", None)
@@ -63,7 +63,7 @@ def after_training(config: Config) -> list[Choice]:
 
 
 def label(config: Config, choice: Choice) -> str:
-    """`plain`, `dynamic_ntk (alpha 4)`, `plain, sinks (window 256)`, `plain, logit scale log`."""
+    """Label a choice: `plain`, `dynamic_ntk (alpha 4)`, `plain, sinks (window 256)`, `plain, logit scale log`."""
     own = getattr(config.position, "frequencies", None)
     parts = [(own.name if own else "plain") if choice.frequencies == AS_TRAINED else _shown(choice.frequencies)]
     if choice.visibility != AS_TRAINED:
@@ -79,7 +79,8 @@ def _shown(text: str) -> str:
 
 
 def _variant(config: Config, choice: Choice) -> Variant:
-    """Settings that cannot go with this model are a variant with a problem; wrong words are the user's error."""
+    """Type a choice. Settings that cannot go with this model are a variant with a problem; wrong words are the user's
+    error."""
     frequencies, visibility, logit_scale = map(_selection, EXAMPLES, choice)
     try:
         varied = with_inference(config, rope_scaling=frequencies, attention_pattern=visibility, logit_scale=logit_scale)
@@ -100,6 +101,6 @@ def _selection(group: str, text: str) -> Selection | None:
 
 
 def described(variant: Variant) -> dict[str, Any]:
-    """Everything a cell's content depends on in a variant, as plain values."""
+    """Return everything a cell's content depends on in a variant, as plain values."""
     content = {"position": asdict(variant.position), "visibility": asdict(variant.visibility)}
     return content | ({"logit_scale": asdict(variant.logit_scale)} if variant.logit_scale else {})

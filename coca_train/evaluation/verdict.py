@@ -87,19 +87,19 @@ class Part(NamedTuple):
 
 
 def holds(length: int, excess_D2: Sequence[Sequence[float]], within: float = HOLDS_WITHIN) -> Evidence:
-    """excess_D2: of each document the NLL [nats] of its predictions in windows of `length` less that in windows of the
-    training length, and how many predictions."""
+    """Ask whether a window holds. excess_D2: of each document the NLL [nats] of its predictions in windows of `length`
+    less that in windows of the training length, and how many predictions."""
     return Evidence(length, below(_over(excess_D2), within))
 
 
 def uses(length: int, gain_D2: Sequence[Sequence[float]], gain: float = USES_GAIN) -> Evidence:
-    """gain_D2: of each document the NLL [nats] of its predictions with the less of the two contexts less that with the
-    more, and how many predictions."""
+    """Ask whether a length is used. gain_D2: of each document the NLL [nats] of its predictions with the less of the
+    two contexts less that with the more, and how many predictions."""
     return Evidence(length, above(_over(gain_D2), gain))
 
 
 def untrained(result: Mapping[str, Any], gain: float = USES_GAIN) -> str:
-    """Why a model is too little trained to judge, in words; "" of one that is not, or may not be.
+    """Say why a model is too little trained to judge, in words; "" of one that is not, or may not be.
 
     It must be better than the frequencies of tokens and of pairs of tokens in its training text, where that is known,
     and with 32 tokens of context than with 8: what is not holds any window, equally badly. result: of one text at the
@@ -122,7 +122,7 @@ def untrained(result: Mapping[str, Any], gain: float = USES_GAIN) -> str:
 
 
 def finds(length: int, n_found: int, n_prompts: int, share: float = FOUND_SHARE) -> Evidence:
-    """So many of the prompts of this length were answered as they must be."""
+    """Return so many of the prompts of this length were answered as they must be."""
     return Evidence(length, share_above(n_found, n_prompts, share, share_bounds))
 
 
@@ -146,14 +146,14 @@ class Judged(NamedTuple):
         return self.row.subject.training_window
 
     def parts(self) -> Iterator[tuple[Name, list[Part]]]:
-        """Each part with what every seed says of it."""
+        """Return each part with what every seed says of it."""
         names: dict[Name, None] = dict.fromkeys(part.name for parts in self.seeds for part in parts)
         for name in names:
             yield name, [part for parts in self.seeds for part in parts if part.name == name]
 
 
 def judged(evaluation: Evaluation, asked: Asked) -> list[Judged]:
-    """Every model and variant of whom anything was asked, its seeds together."""
+    """Return every model and variant of whom anything was asked, its seeds together."""
     models, rows = model_of(evaluation), dict[tuple[str, str], Judged]()
     names = called({models[subject.name]: subject.scheme for subject in evaluation.subjects})
     for row in evaluation.rows():
@@ -165,7 +165,7 @@ def judged(evaluation: Evaluation, asked: Asked) -> list[Judged]:
 
 
 def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
-    """One a model and variant."""
+    """Judge each model and variant."""
     return [verdict(each) for each in judged(evaluation, asked)]
 
 
@@ -175,22 +175,22 @@ def verdict(each: Judged) -> Verdict:
 
 
 def clauses(each: Judged, only: str = "") -> str:
-    """What a sentence says of the model. only: of this part alone, "" where it was not asked."""
+    """Return what a sentence says of the model. only: of this part alone, "" where it was not asked."""
     return "; ".join(_clause(name, parts, each.window) for name, parts in each.parts() if not only or name == only)
 
 
 def unknown(part: Part, cells: Iterable[Cell]) -> Part:
-    """The same part of a model that could be asked it at no length, with the reason."""
+    """Return the same part of a model that could be asked it at no length, with the reason."""
     return part._replace(evidence=(), stopped=next((cell.absence for cell in cells if cell.absence), NOTHING))
 
 
 def is_untrained(each: Judged) -> bool:
-    """Whether some seed has not learnt enough for anything to be said."""
+    """Return whether some seed has not learnt enough for anything to be said."""
     return any(part.untrained for parts in each.seeds for part in parts)
 
 
 def _state(each: Judged) -> State:
-    """✓ where every part is sure of the training window or beyond, ✗ where one fails at its shortest length."""
+    """Return ✓ where every part is sure of the training window or beyond, ✗ where one fails at its shortest length."""
     parts = [part for parts in each.seeds for part in parts]
     if any(not part.sure and part.failed and part.failed is part.evidence[0] for part in parts):
         return "none"
@@ -200,7 +200,7 @@ def _state(each: Judged) -> State:
 
 
 def words(parts: Sequence[Part]) -> str:
-    """Of one part, the least over its seeds: "128, undecided at 256", "128, not 256", "not even 64"."""
+    """Say of one part the least over its seeds: "128, undecided at 256", "128, not 256", "not even 64"."""
     least = min(parts, key=lambda part: part.sure)
     failed = min((part.failed.length for part in parts if part.failed), default=None)
     opened = [seen for seen in least.unsettled if failed is None or seen.length < failed]
@@ -219,7 +219,7 @@ def words(parts: Sequence[Part]) -> str:
 
 
 def settled_by(unsettled: Sequence[Evidence], of: str) -> str:
-    """How many more documents or prompts the first open length needs."""
+    """Return how many more documents or prompts the first open length needs."""
     more = unsettled[0].answer.more if unsettled else 0
     if more is None:
         return " (too close to the bound)"
@@ -241,7 +241,7 @@ CLAUSES: dict[
 
 
 def _clause(name: Name, parts: Sequence[Part], window: int) -> str:
-    """Of one part, as part of a sentence about the model; of several seeds what every one is sure of."""
+    """Write one part as part of a sentence about the model; of several seeds what every one is sure of."""
     if why := next((part.untrained for part in parts if part.untrained), ""):
         return why
     sure, fails, unclear = CLAUSES[name]
@@ -269,7 +269,7 @@ def _undecided(opened: Sequence[Evidence]) -> str:
 
 
 def _seeds(parts: Sequence[Part]) -> list[str]:
-    """What each seed is sure of, where there are several."""
+    """Return what each seed is sure of, where there are several."""
     if len(parts) < 2:
         return []
     each = [f"{part.sure:,}" for part in parts]
@@ -277,13 +277,13 @@ def _seeds(parts: Sequence[Part]) -> list[str]:
 
 
 def multiple(length: int, window: int) -> str:
-    """`16×` the training window."""
+    """Write `16×` the training window."""
     times = length / window
     return f"{times:.2g}×" if times < 99.5 else f"{times:,.0f}×"  # .2g would write 99.6 as 1e+02
 
 
 def lengths(evaluation: Evaluation, asked: Asked) -> dict[str, float]:
-    """For trackers, of one model: the length up to which each part is sure under each variant [tokens],
+    """Return for trackers, of one model, the length up to which each part is sure under each variant [tokens],
     `uses/<variant>`."""
     return {
         f"{part.name.replace(' ', '_')}/{row.variant}": float(part.sure)
@@ -307,7 +307,7 @@ KEY = (
 
 
 def answers_table(evaluation: Evaluation, asked: Asked) -> Table | None:
-    """What was asked, by length: a row a model, variant and part, a column a length, a sign in each."""
+    """Return what was asked, by length: a row a model, variant and part, a column a length, a sign in each."""
     every = judged(evaluation, asked)
     at = sorted({seen.length for each in every for parts in each.seeds for part in parts for seen in part.evidence})
     rows, meant = [], dict[Name, str]()
@@ -330,7 +330,7 @@ def answers_table(evaluation: Evaluation, asked: Asked) -> Table | None:
 
 
 def _figure(parts: Sequence[Part], length: int, name: Name) -> Value:
-    """A sign; of several seeds ✓ where it is yes for all of them, ✗ where it is no for one."""
+    """Return a sign; of several seeds ✓ where it is yes for all of them, ✗ where it is no for one."""
     seen = [each for part in parts for each in part.evidence if each.length == length]
     if not seen:
         granted = all(part.granted >= length for part in parts) and bool(parts[0].granted)

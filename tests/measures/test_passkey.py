@@ -3,7 +3,7 @@
 import pytest
 
 from coca_train.data.prompts.passkeys import COCA, YARN
-from coca_train.evaluation.suites.passkey import answered, cases, contained
+from coca_train.evaluation.suites.passkey import answered, cases
 
 LISTING = """\
 There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about \
@@ -151,4 +151,3 @@ def test_a_case_depends_on_seed_length_and_number_only():
 )
 def test_found_as_a_whole_number(answer, whole, somewhere):
     assert answered(12345, answer) is whole
-    assert contained(12345, answer) is somewhere

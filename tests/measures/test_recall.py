@@ -7,7 +7,7 @@ import pytest
 
 from coca_train.data.prompts.recall import FORMS, before, right, text
 from coca_train.data.prompts.words import EVERYDAY
-from coca_train.evaluation.suites.recall import SPARE, cases, given, max_new_tokens
+from coca_train.evaluation.suites.recall import SPARE, cases, given, new_tokens
 from coca_train.runtime.errors import DataError
 
 PROMPT = '{\n"bamilo": "tufage",\n"kirado": "zolane"\n}\n"bamilo":'
@@ -108,4 +108,4 @@ def test_the_value_that_an_answer_gives(answer, value):
 
 def test_an_answer_has_room():
     prompts = make(300, values="uuid")
-    assert max_new_tokens(prompts) == len(right(prompts[0].value)) + SPARE == 39 + SPARE
+    assert new_tokens(prompts) == len(right(prompts[0].value)) + SPARE == 39 + SPARE

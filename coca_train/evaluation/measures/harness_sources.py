@@ -51,13 +51,13 @@ HUB_FILE = re.compile(r"https://huggingface\.co/datasets/(?P<dataset>[^/]+/[^/]+
 
 
 def name_of(text: TaskText) -> str:
-    """What a task calls the tokenizer of a model."""
+    """Return what a task calls the tokenizer of a model."""
     return f"coca_train/{hashlib.sha256(text.identity.encode()).hexdigest()}"
 
 
 @contextmanager
 def sources(folder: Path | None, text: TaskText) -> Iterator[None]:
-    """Tasks that are loaded inside find what the module says. folder: None: data sets come from the hub."""
+    """Let tasks that are loaded inside find what the module says. folder: None: data sets come from the hub."""
     with ExitStack() as stack:
 
         def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
@@ -88,7 +88,7 @@ def sources(folder: Path | None, text: TaskText) -> Iterator[None]:
 
 
 def file_at(folder: Path, url: str) -> Path:
-    """The file that an address stands for. Raises FileNotFoundError."""
+    """Return the file that an address stands for. Raises FileNotFoundError."""
     known = HUB_FILE.fullmatch(url)
     path = folder / known["dataset"] / known["file"] if known else folder / url.partition("://")[2]
     if not path.is_file():
@@ -97,7 +97,7 @@ def file_at(folder: Path, url: str) -> Path:
 
 
 def _builder(folder: Path | None, hub: Callable[..., Any]) -> Callable[..., Any]:
-    """datasets' load_dataset_builder, over the folder where there is one."""
+    """Return datasets' load_dataset_builder, over the folder where there is one."""
 
     def builder(
         path: str, name: str | None = None, data_files: Any = None, features: Any = None, **options: Any
@@ -119,8 +119,8 @@ def _builder(folder: Path | None, hub: Callable[..., Any]) -> Callable[..., Any]
 
 
 def typed(features: Any) -> Any:
-    """The types of columns, also as InfiniteBench's task files write them, {column: {dtype: …, sequence: …}}: datasets
-    takes no such words."""
+    """Return the types of columns, also as InfiniteBench's task files write them, {column: {dtype: …, sequence: …}}:
+    datasets takes no such words."""
     if not isinstance(features, dict) or isinstance(features, datasets.Features):
         return features
     value = {column: datasets.Value(said["dtype"]) for column, said in features.items()}
@@ -133,7 +133,8 @@ def typed(features: Any) -> Any:
 
 
 def splits(folder: Path, configuration: str | None) -> tuple[str, dict[str, str]]:
-    """The builder of datasets that reads a data set's files, and the file of each split. Raises FileNotFoundError."""
+    """Return the builder of datasets that reads a data set's files, and the file of each split. Raises
+    FileNotFoundError."""
     where = folder / (configuration or "")
     files = {path.stem: path for path in sorted(where.glob("*")) if path.suffix in BUILDERS}
     kinds = {BUILDERS[path.suffix] for path in files.values()}
@@ -144,7 +145,8 @@ def splits(folder: Path, configuration: str | None) -> tuple[str, dict[str, str]
 
 
 def _local(folder: Path, data_files: Any) -> Any:
-    """Files of a builder by split, addresses made paths; zip://inside::address is read out of the archive."""
+    """Return the files of a builder by split, addresses made paths; zip://inside::address is read out of the
+    archive."""
     if isinstance(data_files, Mapping):
         return {split: _local(folder, files) for split, files in data_files.items()}
     if not isinstance(data_files, str):
@@ -154,7 +156,7 @@ def _local(folder: Path, data_files: Any) -> Any:
 
 
 def _copied(folder: Path, copies: Path, repo_id: str, filename: str, **options: Any) -> str:
-    """A file of a repository, where a task may write beside it (SCROLLS does)."""
+    """Copy a file of a repository, where a task may write beside it (SCROLLS does)."""
     path = file_at(folder, f"https://huggingface.co/datasets/{repo_id}/resolve/main/{filename}")
     into = copies / repo_id / filename
     into.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +164,7 @@ def _copied(folder: Path, copies: Path, repo_id: str, filename: str, **options: 
 
 
 def _answer(path: Path) -> Any:
-    """As much of an answer over HTTP as tasks use."""
+    """Return as much of an answer over HTTP as tasks use."""
     return SimpleNamespace(
         raise_for_status=lambda: None, json=lambda: json.loads(path.read_text(encoding="utf-8")), status_code=200
     )

@@ -98,7 +98,7 @@ class DocumentSuite(CellSuite[Settings, Prefixes]):
         return read_longest(subject, setup, [int(point) for point in setup.points])
 
     def work(self, subject: Subject, points: Sequence[Any], material: Prefixes) -> list[float]:
-        """[tokens]"""
+        """Estimate the work [tokens]."""
         return [float(point * len(material.texts)) for point in points]
 
     def fingerprint(self, material: Prefixes, point: Any) -> str:

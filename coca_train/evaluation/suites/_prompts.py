@@ -115,7 +115,7 @@ class PromptSuite(CellSuite[Settings, Mapping[Point, Sequence[T]]]):
         return point
 
     def work(self, subject: Subject, points: Sequence[Any], material: Mapping[Point, Sequence[T]]) -> list[float]:
-        """[tokens]"""
+        """Estimate the work [tokens]."""
         new = {point: self.max_new_tokens(point, material[point]) for point in points}
         return [float(sum(len(case.tokens) + new[point] for case in material[point])) for point in points]
 
@@ -161,7 +161,7 @@ class FoundSuite(PromptSuite[Settings, T]):
     """Counts the cases whose hidden item was found."""
 
     def asked(self, evaluation: Evaluation) -> Asked:
-        """Whether prompts of each length give back what is hidden in them."""
+        """Return whether prompts of each length give back what is hidden in them."""
         least = evaluation.settings.get("found_share", FOUND_SHARE)
 
         def part(row: GridRow) -> Part:

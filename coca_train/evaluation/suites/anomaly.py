@@ -42,7 +42,7 @@ class Settings:
 
 
 def fractions(sums: Sums) -> dict[str, np.ndarray]:
-    """By name what is divided by what, (n, 2): one share or mean, or one a border, a pair of features, a bin."""
+    """Return by name what is divided by what, (n, 2): one share or mean, or one a border, a pair of features, a bin."""
     known_NHJ, anomalous_NHJ, weight_2 = sums["known"], sums["anomalous"], sums["weight"].sum((0, 1))
     known = known_NHJ.sum()
     parts: dict[str, tuple[Any, Any]] = {
@@ -92,7 +92,7 @@ class Evaluator(DocumentSuite[Settings]):
         return {"sums": sums, "documents": documents, "slowed": slowed_pairs(subject.model.position, point)}
 
     def combine(self, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Shares, by layer and head and by pair; low, high: ends of the 95 % interval over documents of those of
+        """Return shares, by layer and head and by pair; low, high: ends of the 95 % interval over documents of those of
         `fractions`. Lists are by layer, then head, then pair or bin."""
         sums = add({name: np.asarray(v) for name, v in part["sums"].items()} for part in parts if part["sums"])
         known_NHJ, anomalous_NHJ, weight_NH2 = sums["known"], sums["anomalous"], sums["weight"]
@@ -116,7 +116,7 @@ class Evaluator(DocumentSuite[Settings]):
         }
 
     def page(self, evaluation: Evaluation) -> Document:
-        """The document; models without angles appear with the reason."""
+        """Return the document; models without angles appear with the reason."""
         rows, points = evaluation.rows(), evaluation.points
         # Angles are those before rotation: frequencies do not move them, so one variant of each model says it all.
         trained = [row for row in rows if row.variant == row.subject.variants[0] and row.results]
@@ -211,14 +211,14 @@ class Evaluator(DocumentSuite[Settings]):
 
 
 def _named(values: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Of `fractions`: the borders by name, what is one figure without its list."""
+    """Return `fractions` as a result has them: the borders by name, what is one figure without its list."""
     lists = ("reach_by_pair", "density")
     plain = {name: each if name in lists else each[0] for name, each in values.items()}
     return plain | {"borders": dict(zip(BORDERS, values["borders"], strict=True))}
 
 
 def _share(part: Any, whole: Any) -> Any:
-    """part / whole, element by element, in FIGURES digits; None where the whole is 0."""
+    """Return part / whole, element by element, in FIGURES digits; None where the whole is 0."""
     # Rounded, as float sums differ in their last bits with the number of ranks, and a kept cell must not.
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.asarray(part, float) / np.asarray(whole, float)
@@ -252,20 +252,20 @@ def _percent(share: float | None) -> str:
 
 
 def _ratio(result: Any, key: str, form: str, border: str = "") -> Value:
-    """With its interval."""
+    """Return a share with its interval."""
     number, low, high = (each[key][border] if border else each[key] for each in (result, result["low"], result["high"]))
     return Value.of(number, form, low=low, high=high, missing="nothing to count")
 
 
 def _with_ends(result: Any, key: str, xs: Iterable[float]) -> list[tuple[float | None, ...]]:
-    """The points of a curve, with their intervals where documents tell one."""
+    """Return the points of a curve, with their intervals where documents tell one."""
     ys = result[key]
     ends = (each.get(key, [None] * len(ys)) for each in (result["low"], result["high"]))
     return list(zip(xs, ys, *ends, strict=True))
 
 
 def _by_pair(rows: Iterable[GridRow], key: str, **fields: Any) -> Lines | None:
-    """Of the last length that was measured, a curve a model and variant over its pairs of features."""
+    """Draw of the last length that was measured, a curve a model and variant over its pairs of features."""
     lines = (Line.through(row.label, _with_ends(row.last, key, range(len(row.last[key])))) for row in rows if row.last)
     return curves(lines, x_label="pair j (0 turns fastest)", y_log=True, **fields)
 

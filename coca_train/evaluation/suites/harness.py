@@ -90,9 +90,9 @@ class Evaluator(CellSuite[Settings, Material]):
     AXIS = ("tasks",)
 
     def options(self, point: Point) -> dict[str, Any]:
-        """Of shots by task its own: those of another task leave it what it is, and one number for all is the same.
-        Where its texts lie and what made them is no part of it, as they are; nor is the window's word, as the
-        fingerprint has it."""
+        """Return the options, of shots by task its own: those of another task leave it what it is, and one number for
+        all is the same. Where its texts lie and what made them is no part of it, as they are; nor is the window's word,
+        as the fingerprint has it."""
         kept = {key: value for key, value in super().options(point).items() if key not in ("data", "metadata")}
         window = None if self.settings.window in ("whole", "training") else self.settings.window
         return kept | {"window": window, "num_fewshot": self.settings.shots(str(point))}
@@ -145,12 +145,12 @@ class Evaluator(CellSuite[Settings, Material]):
         return Material(tasks, merged, longest, adapter, f"{subject.tokenizer.digest} {text.identity}")
 
     def work(self, subject: Subject, points: Sequence[Point], material: Material) -> list[float]:
-        """[characters] of all requests."""
+        """Estimate the work [characters of all requests]."""
         texts = [[text for r in material.tasks[point].requests for text in r.args] for point in points]
         return [float(sum(len(text) for text in each if isinstance(text, str))) for each in texts]
 
     def fingerprint(self, material: Material, point: Point) -> str:
-        """Of every request, the tokenizer, how requests are read, and the harness that counts."""
+        """Digest every request, the tokenizer, how requests are read, and the harness that counts."""
         harness = _harness()
         known = [material.tokenizer, repr(material.adapter.reading), harness.VERSION]
         if point in material.tasks:
@@ -190,7 +190,7 @@ class Evaluator(CellSuite[Settings, Material]):
 
 
 def _harness() -> Any:
-    """The adapter, when it is needed: the package behind it is an extra, and takes seconds to import."""
+    """Return the adapter, when it is needed: the package behind it is an extra, and takes seconds to import."""
     try:
         from coca_train.evaluation.measures import harness
     except ImportError as error:
@@ -204,7 +204,7 @@ def _harness() -> Any:
 
 
 def summary(results: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict[str, Any]:
-    """What is kept of the results of harness.score, as plain JSON, without what was not measured.
+    """Return what is kept of the results of harness.score, as plain JSON, without what was not measured.
 
     tasks: those with documents of their own. name: what was evaluated, a task or a group of them.
     """
@@ -230,7 +230,7 @@ def summary(results: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict
 
 
 def _metrics(values: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics of one task: the keys of `values` are `acc,none`, metric and filter, and `acc_stderr,none`."""
+    """Return the metrics of one task: the keys of `values` are `acc,none`, metric and filter, and `acc_stderr,none`."""
     metrics = {}
     for key, value in values.items():
         metric, _, chosen = key.partition(",")

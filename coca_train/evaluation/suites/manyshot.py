@@ -113,7 +113,7 @@ def cases(
 
 
 def shots(n_words: int, n: int, draw: random.Random) -> list[int]:
-    """Which words the first n shots have: all of them in one order, then in another one."""
+    """Return which words the first n shots have: all of them in one order, then in another one."""
     order: list[int] = []
     while len(order) < n:
         order += draw.sample(range(n_words), n_words)
@@ -121,8 +121,8 @@ def shots(n_words: int, n: int, draw: random.Random) -> list[int]:
 
 
 def choices(encode: Encode, prompt: str, labels: Sequence[str], begin: Sequence[int]) -> tuple[Request, ...]:
-    """The prompt and each label, cut where their tokens first differ: a tokenizer may join the prompt's end and what
-    follows it, and what all have in common tells nothing apart."""
+    """Return the prompt and each label, cut where their tokens first differ: a tokenizer may join the prompt's end and
+    what follows it, and what all have in common tells nothing apart."""
     wholes = [(*begin, *encode(f"{prompt} {label}")) for label in labels]
     common = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*wholes, strict=False)))
     # At least one token of each is left; and one is read before it, whatever the tokens are.
@@ -131,22 +131,24 @@ def choices(encode: Encode, prompt: str, labels: Sequence[str], begin: Sequence[
 
 
 def indistinct(case: Case) -> bool:
-    """Whether the tokenizer makes the same tokens of two labels."""
+    """Return whether the tokenizer makes the same tokens of two labels."""
     return len(set(case.requests)) < len(case.requests)
 
 
 def ceiling(n_seen: int, n: int, n_labels: int) -> float:
-    """Accuracy on n cases of a model that has read all shots, when the asked word is among them in n_seen."""
+    """Return the accuracy on n cases of a model that has read all shots, when the asked word is among them in
+    n_seen."""
     return (n_seen + (n - n_seen) / n_labels) / n
 
 
 def learnt(accuracy: float, n_labels: int) -> float:
-    """Share of the words that a model has read which is right so often; below 0 where it is worse than chance."""
+    """Return the share of the words that a model has read which is right so often; below 0 where it is worse than
+    chance."""
     return (accuracy - 1 / n_labels) / (1 - 1 / n_labels)
 
 
 def _apart(labels: list[str]) -> list[str]:
-    """Labels of which none begins another: the longer one would never be the more probable."""
+    """Check labels of which none begins another: the longer one would never be the more probable."""
     if any(one.startswith(other) for one, other in permutations(labels, 2)):
         raise ValueError(f"labels that differ from their beginning on are needed, and {', '.join(labels)} do not")
     return labels
@@ -202,7 +204,7 @@ class Evaluator(CellSuite[Settings, Material]):
         }
 
     def work(self, subject: Subject, points: Sequence[Any], material: Material) -> list[float]:
-        """[tokens]"""
+        """Estimate the work [tokens]."""
         return [float(sum(len(case.tokens) for case in material[point])) for point in points]
 
     def fingerprint(self, material: Material, point: Any) -> str:
@@ -321,7 +323,7 @@ BEHIND = {
 
 
 def _bounds(evaluation: Evaluation) -> list[Line]:
-    """Chance and the ceiling. Models with different tokenizers have different ceilings: the lowest is drawn."""
+    """Draw chance and the ceiling. Models with different tokenizers have different ceilings: the lowest is drawn."""
     by_length: dict[int, list[Mapping[str, Any]]] = {}
     for row in evaluation.rows():
         for point, result in row.results.items():
@@ -334,7 +336,7 @@ def _bounds(evaluation: Evaluation) -> list[Line]:
 
 
 def _summary(evaluation: Evaluation) -> list[str]:
-    """Of each model under each variant: whether it is above chance anywhere, and the best it reaches."""
+    """Say of each model under each variant whether it is above chance anywhere, and the best it reaches."""
     sentences = []
     for row in evaluation.rows():
         above = {point: result for point, result in row.results.items() if result["low"] > result["chance"]}

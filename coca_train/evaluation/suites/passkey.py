@@ -101,7 +101,8 @@ def cases(
 
 
 def answered(key: int, answer: str, wording: Wording = COCA) -> bool:
-    """Whether the key stands in the answer as a whole number; where the prompt begins the answer, as its first one."""
+    """Return whether the key stands in the answer as a whole number; where the prompt begins the answer, as its first
+    one."""
     if wording is YARN:
         first = re.search("[0-9]+", answer)
         return first is not None and int(first[0]) == key

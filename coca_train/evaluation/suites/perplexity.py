@@ -130,20 +130,21 @@ class Material:
     sizes: dict[int | None, dict[str, int]] = field(default_factory=dict)
 
     def row(self, window: int) -> Windowing:
-        """How documents are read in this window."""
+        """Return how documents are read in this window."""
         unread = 1 if self.settings.window_counts == "tokens" else 0
         n = window - unread
         cut = {"longest": self.windows[-1], "window": n, "whole": None}[self.settings.document_tokens]
         return Windowing(n, min(self.stride, n), cut, unread=unread)
 
     def lengths(self, window: int) -> list[int]:
-        """Of which its cell asks whether they are used: itself, and two that the training window begins with."""
+        """Return the lengths of which its cell asks whether they are used: itself, and two that the training window
+        begins with."""
         shorter = [window // 4, window // 2] if window == self.training_window else []
         return [length for length in (*shorter, window) if length >= EIGHTHS]
 
     def read_for(self, window: int) -> dict[str | tuple[str, int], Windowing]:
-        """What its cell reads: the windows themselves (own); what they are compared with (training), where the same
-        predictions are scored; and the ends of windows of some lengths with more and with less before them."""
+        """Return what its cell reads: the windows themselves (own); what they are compared with (training), where the
+        same predictions are scored; and the ends of windows of some lengths with more and with less before them."""
         own = self.row(window)
         rows: dict[str | tuple[str, int], Windowing] = {"own": own}
         if self.settings.document_tokens != "window" and window > self.training_window:
@@ -160,19 +161,19 @@ class Material:
         return rows
 
     def read_up_to(self, window: int) -> list[Windowing]:
-        """What cells up to this window read, the longest windows first."""
+        """Return what cells up to this window read, the longest windows first."""
         rows = {row for each in self.windows if each <= window for row in self.read_for(each).values()}
         # By all that a row is: every rank must read in one order, and that of a set is another in each process.
         return sorted(rows, key=lambda row: (-row.window, row.ends or 0, *(part or 0 for part in row)))
 
     def documents(self, window: int) -> dict[str, list[np.ndarray]]:
-        """What is scored in this window, by source."""
+        """Return what is scored in this window, by source."""
         cut = self.row(window).cut
         end = None if cut is None else cut + 1
         return {source: [d[:end] for d in documents] for source, documents in self.texts.documents.items()}
 
     def predictions(self, window: int) -> dict[str, str]:
-        """A digest of the tokens that are scored in this window, by source and of all together."""
+        """Return a digest of the tokens that are scored in this window, by source and of all together."""
         scored = {source: [d[1:] for d in documents] for source, documents in self.documents(window).items()}
         return {
             ALL: digest(scored)[:DIGITS],
@@ -180,7 +181,8 @@ class Material:
         }
 
     def n_bytes(self, window: int) -> dict[str, int]:
-        """Size in UTF-8 of what is scored in this window, by source [bytes]; windows with one cut share it."""
+        """Return the size in UTF-8 of what is scored in this window, by source [bytes]; windows with one cut share
+        it."""
         cut = self.row(window).cut
         if cut not in self.sizes:
             texts = self.documents(window).items()
@@ -216,7 +218,7 @@ class Evaluator(CellSuite[Settings, Material]):
         )
 
     def work(self, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
-        """[tokens] that are read for each window and, on the way, for shorter ones."""
+        """Estimate the tokens that are read for each window and, on the way, for shorter ones."""
         model, costs = subject.model, []
         known = {row for row, treated in material.expected if equal(treated, treatment(model, row.length))}
         for point in points:
@@ -239,7 +241,7 @@ class Evaluator(CellSuite[Settings, Material]):
         return f"{problem}, and these windows need more" if problem else ""
 
     def measure(self, subject: Subject, point: int, material: Material, setup: Setup) -> dict[str, Sums]:
-        """By what is read for it, see Material.read_for."""
+        """Return by what is read for it, see Material.read_for."""
         model = subject.model
         material.fresh.clear()  # of the cell before: if some rank ran out of memory in it, nothing of it may be shared
         known = {row: sums for row, treated, sums in material.shared if equal(treated, treatment(model, row.length))}
@@ -310,7 +312,8 @@ class Evaluator(CellSuite[Settings, Material]):
 
 
 def _rounds(subject: Subject, point: int, material: Material, known: Collection[Windowing]) -> list[list[Windowing]]:
-    """What is read for a cell when this is known: rows that share passes together, the cell's and those of others."""
+    """Return what is read for a cell when this is known: rows that share passes together, the cell's and those of
+    others."""
     rounds, seen, every = list[list[Windowing]](), set(known), material.read_up_to(point)
     for wanted in sorted(material.read_for(point).values(), key=every.index):
         if wanted not in seen:
@@ -329,13 +332,13 @@ def _tokens_read(material: Material, rows: Sequence[Windowing]) -> int:
 
 
 def _excess(one_D2: np.ndarray, other_D2: np.ndarray) -> list[list[float]]:
-    """NLL [nats] of one less that of the other, and predictions, of each document that has some."""
+    """Return the NLL [nats] of one less that of the other, and predictions, of each document that has some."""
     sums_D2 = np.stack((one_D2[:, 0] - other_D2[:, 0], one_D2[:, 1]), 1)
     return sums_D2[sums_D2[:, 1] > 0].tolist()
 
 
 def _whole(parts: Sequence[Mapping[str, Any]], sources: Iterable[str]) -> dict[str, Scores]:
-    """All ranks' shares of one window, by source; and of several all together."""
+    """Return all ranks' shares of one window, by source; and of several all together."""
     whole = {
         source: Scores(*(np.sum([part[source][i] for part in parts], axis=0) for i in range(3))) for source in sources
     }

@@ -81,12 +81,13 @@ class FirstWindows:
 
 
 def reduced(nll_T: np.ndarray, block: int) -> list[float]:
-    """What is kept of one document: the NLL of its last `block` predictions, then that of each bin of positions."""
+    """Return what is kept of one document: the NLL of its last `block` predictions, then that of each bin of
+    positions."""
     return [float(nll_T[-block:].sum()), *binned(nll_T[:, None])[:, 0].tolist()]
 
 
 def first_windows(documents: Sequence[Sequence[float]], length: int, block: int, seed: int = 0) -> FirstWindows:
-    """From `reduced` documents that were read at this length."""
+    """Summarise `reduced` documents that were read at this length."""
     # In float64 and by document, never as running means: ranks bring documents in any order, and sums must not tell.
     sums = np.asarray(documents, dtype=np.float64)
     n_documents, block_size = len(sums), min(block, length)
@@ -112,7 +113,7 @@ def first_windows(documents: Sequence[Sequence[float]], length: int, block: int,
 
 
 def by_octave(ends: np.ndarray, bins_DK2: np.ndarray, seed: int = 0) -> tuple[tuple[Octave, ...], np.ndarray]:
-    """(octaves, octaves_DO2), the latter of each document. ends: of K bins. bins_DK2: of each document NLL and
+    """Return (octaves, octaves_DO2), the latter of each document. ends: of K bins. bins_DK2: of each document NLL and
     predictions of each."""
     # Quarter octaves end where octaves do (windows.py): each bin lies in one.
     last = [int(ends[ends <= 2**power].max()) for power in range(int(ends[-1] - 1).bit_length() + 1)]
@@ -153,11 +154,11 @@ class Evaluator(DocumentSuite[Settings]):
         return material.problem(subject, point)
 
     def measure(self, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
-        """This rank's documents: by index, what first_window.reduced keeps of each."""
+        """Return this rank's documents: by index, what `reduced` keeps of each."""
         return material.by_document(subject.model, point, setup, partial(reduced, block=self.settings.block))
 
     def combine(self, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """By source, FirstWindows as plain JSON; the last source is the one a comparison is about."""
+        """Return by source, FirstWindows as plain JSON; the last source is the one a comparison is about."""
         documents = iter(in_order(parts))
         by_source = {source: list(islice(documents, len(texts))) for source, texts in material.documents.items()}
         if len(by_source) > 1:
@@ -232,7 +233,7 @@ class Evaluator(DocumentSuite[Settings]):
 
 
 def _summary(rows: list[GridRow], growing: Table | None) -> list[str]:
-    """Who predicts best at the longest length."""
+    """Say who predicts best at the longest length."""
     if growing is None:
         return []
     known = [i for i in range(len(growing.columns)) if any(row.values[i].number is not None for row in growing.rows)]

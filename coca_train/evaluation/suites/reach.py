@@ -87,7 +87,7 @@ class Evaluator(Suite[Settings]):
         return own
 
     def asked(self, evaluation: Evaluation) -> dict[tuple[str, str], list[Part]]:
-        """All parts together, in their order; those of which a model could be asked nothing too."""
+        """Return all parts together, in their order; those of which a model could be asked nothing too."""
         said: dict[tuple[str, str], list[Part]] = {row.name: [] for row in evaluation.rows()}
         for name, (part, of_part) in self._evaluations(evaluation).items():
             asked = part.asked(of_part)
@@ -128,7 +128,7 @@ class Evaluator(Suite[Settings]):
 
 
 def _pictures(evaluation: Evaluation, said: Asked) -> Panels | None:
-    """What all parts have to show at each length: a panel a part."""
+    """Return what all parts have to show at each length: a panel a part."""
     rows = [row for row in evaluation.rows() if said.get(row.name)]
     parts: dict[Name, list[Part | None]] = {}
     for name in SHOWN:
@@ -173,19 +173,20 @@ def _pictures(evaluation: Evaluation, said: Asked) -> Panels | None:
 
 
 def _within(row: GridRow, name: Name, part: Part | None) -> list[tuple[float | None, ...]]:
-    """Where a curve of what is added to the loss begins: with nothing, in the training window."""
+    """Return where a curve of what is added to the loss begins: with nothing, in the training window."""
     return [(row.subject.training_window, 0.0, None, None)] if part and name == "holds" else []
 
 
 def _limits(lines: Sequence[Line], bound: float) -> tuple[float | None, float | None]:
-    """Of a y axis with the bound and all that is not FAR off, which is shown at an edge; None: where the curves end."""
+    """Limit a y axis with the bound and all that is not FAR off, which is shown at an edge; None: where the curves
+    end."""
     ys, far = [bound, *(y for line in lines for y in line.y)], FAR * bound
     low, high = max(min(ys), -far), min(max(ys), far)
     return (None, None) if (low, high) == (min(ys), max(ys)) else (low - MARGIN * far, high + MARGIN * far)
 
 
 def _points(part: Part | None) -> list[tuple[float | None, ...]]:
-    """(length, estimate, low, high) of what was seen."""
+    """Return (length, estimate, low, high) of what was seen."""
     points = []
     for length, answer in () if part is None else part.evidence:
         estimate, low, high, _ = answer.bounds

@@ -179,7 +179,7 @@ class Evaluator(FoundSuite[Settings, Case]):
     AXIS = ("found_share",)
 
     def prepare(self, subject: Subject, setup: Setup) -> dict[Point, list[Case]]:
-        """Raises DataError E-EVAL-21."""
+        """Make the prompts. Raises DataError E-EVAL-21."""
         return {
             length: cases(
                 subject.tokenizer.encode,

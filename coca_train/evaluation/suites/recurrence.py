@@ -34,7 +34,8 @@ from coca_train.report.blocks import Document, Value
 def recurrent_nll(
     model: Any, documents: Sequence[np.ndarray], length: int, segment: int, memory_len: int
 ) -> np.ndarray:
-    """NLL [nats] of the first `length` predictions of documents with more tokens than that, nll_BT in float64.
+    """Return the NLL [nats] of the first `length` predictions of documents with more tokens than that, nll_BT in
+    float64.
 
     segment, memory_len: S and M [tokens].
     """
@@ -86,7 +87,7 @@ class Evaluator(DocumentSuite[Settings]):
         return read_longest(subject, setup, [self.settings.document_tokens], lengths_from="eval.document_tokens")
 
     def work(self, subject: Subject, points: Sequence[int], material: Prefixes) -> list[float]:
-        """[pairs of tokens]"""
+        """Estimate the work [pairs of tokens]."""
         return [float(self.settings.document_tokens * len(material.texts) * point) for point in points]
 
     def fingerprint(self, material: Prefixes, point: int) -> str:
@@ -107,7 +108,7 @@ class Evaluator(DocumentSuite[Settings]):
         return material.problem(subject, self.settings.document_tokens)
 
     def measure(self, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
-        """This rank's documents: by index, the sum of their NLL."""
+        """Return this rank's documents: by index, the sum of their NLL."""
         segment, length = self._segment(subject), self.settings.document_tokens
         nll: dict[str, list[float]] = {}
         for batch in material.share(length, setup):
@@ -125,7 +126,7 @@ class Evaluator(DocumentSuite[Settings]):
         return asdict(scores) | {"segment": segment, "memory": point - segment, "trained": parts[0]["trained"]}
 
     def page(self, evaluation: Evaluation) -> Document:
-        """The document; models without a memory appear with the reason."""
+        """Return the document; models without a memory appear with the reason."""
         rows, points = evaluation.rows(), evaluation.points
 
         def scored(result: Mapping[str, Any]) -> Value:

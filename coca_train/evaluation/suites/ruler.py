@@ -145,7 +145,7 @@ class Evaluator(PromptSuite[Settings, Prompt]):
         return tuple(f"{task}@{length}" for task in self.settings.tasks for length in lengths)
 
     def prepare(self, subject: Subject, setup: Setup) -> dict[Point, list[Prompt]]:
-        """Raises DataError E-EVAL-20 when the documents have no sentence."""
+        """Make the prompts. Raises DataError E-EVAL-20 when the documents have no sentence."""
         units = NOISE
         if self.settings.haystack == "texts":
             units = essays(text for texts in setup.texts().values() for text in texts)
@@ -271,8 +271,8 @@ class Evaluator(PromptSuite[Settings, Prompt]):
         )
 
     def asked(self, evaluation: Evaluation) -> Asked:
-        """Whether prompts of each length are done as they must be, all that is expected in the answer: every task's
-        prompts together, of lengths at which every task was measured."""
+        """Return whether prompts of each length are done as they must be, all that is expected in the answer: every
+        task's prompts together, of lengths at which every task was measured."""
         pairs = [parted(point) for point in evaluation.points]
         tasks = list(dict.fromkeys(task for task, _ in pairs))
         least = evaluation.settings.get("found_share", FOUND_SHARE)
@@ -293,7 +293,8 @@ class Evaluator(PromptSuite[Settings, Prompt]):
 
 
 def _mean(row: GridRow, tasks: list[str], length: int) -> Value:
-    """Over all tasks; nothing when one of them was not measured at this length, as the mean would be of others."""
+    """Return the mean over all tasks; nothing when one of them was not measured at this length, as the mean would be of
+    others."""
     known = [row.results[point] for task in tasks if (point := f"{task}@{length}") in row.results]
     if len(known) < len(tasks):
         return Value.of(None, missing=f"measured on {len(known)} of {len(tasks)} tasks only")
@@ -311,8 +312,8 @@ def _score(result: Mapping[str, Any]) -> Value:
 
 
 def _share(results: Sequence[Mapping[str, Any]], note: str = "") -> Value:
-    """A mean of scores with Wilson's interval: a score between 0 and 1 varies at most as right and wrong do, and a mean
-    over tasks at most as one over all their cases. Every task counts as much as another."""
+    """Return a mean of scores with Wilson's interval: a score between 0 and 1 varies at most as right and wrong do, and
+    a mean over tasks at most as one over all their cases. Every task counts as much as another."""
     score, n = statistics.fmean(result["score"] for result in results), sum(result["n_cases"] for result in results)
     low, high = wilson(score * n, n)
     scores = [case["score"] for result in results for case in result["cases"]]

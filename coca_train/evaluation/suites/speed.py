@@ -72,7 +72,7 @@ class Evaluator(CellSuite[Settings, None]):
     CACHED = False
 
     def prepare(self, subject: Subject, setup: Setup) -> None:
-        """No text is read."""
+        """Read no text."""
 
     def work(self, subject: Subject, points: Sequence[int], material: None) -> list[float]:
         return [float(point) for point in points]
@@ -91,7 +91,7 @@ class Evaluator(CellSuite[Settings, None]):
         return ""
 
     def measure(self, subject: Subject, point: int, material: None, setup: Setup) -> dict[str, Any]:
-        """On the first rank: seconds of every turn and peak bytes, by work and competitor."""
+        """Return on the first rank the seconds of every turn and peak bytes, by work and competitor."""
         if dist.rank():
             return {}
         model = subject.model
@@ -131,7 +131,7 @@ class Evaluator(CellSuite[Settings, None]):
         }
 
     def page(self, evaluation: Evaluation) -> Document:
-        """The document; a length that ran out of memory says so."""
+        """Return the document; a length that ran out of memory says so."""
         rows, baselines = evaluation.rows(), self.settings.baselines
 
         def drawn(work: str, quantity: str, words: str, y_label: str, number: Pick, **more: Any) -> Lines | None:
@@ -202,7 +202,7 @@ def _sentence(row: GridRow, works: Sequence[str], baseline: str) -> str:
 
 
 def _with_twins(rows: list[GridRow], baselines: Sequence[str], number: Pick) -> list[Line]:
-    """Every model and variant, then each model's twins as measured beside its first variant.
+    """Return every model and variant, then each model's twins as measured beside its first variant.
 
     number(result, competitor): what is drawn, (y,) or (y, low, high); y None where it was not measured.
     """

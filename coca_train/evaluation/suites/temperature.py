@@ -121,7 +121,7 @@ class Evaluator(DocumentSuite[Settings]):
         return tuple(f"{scale:g}" for scale in sorted(self.settings.scales))
 
     def length_of(self, subject: Subject, position: Any) -> int:
-        """Predictions of a document under these position settings [tokens]."""
+        """Return the predictions of a document under these position settings [tokens]."""
         if self.settings.document_tokens != "stretched":
             return self.settings.document_tokens
         frequencies = getattr(position, "frequencies", None)
@@ -146,7 +146,7 @@ class Evaluator(DocumentSuite[Settings]):
         return material.problem(subject, self.length_of(subject, subject.model.position.settings))
 
     def measure(self, subject: Subject, point: str, material: Prefixes, setup: Setup) -> dict[str, Any]:
-        """This rank's documents: by index, the NLL of each segment."""
+        """Return this rank's documents: by index, the NLL of each segment."""
         model, length = subject.model, self.length_of(subject, subject.model.position.settings)
         with attention_scale(model, float(point)):
             nll = material.by_document(model, length, setup, partial(segment_sums, block=self.settings.block))
@@ -154,7 +154,7 @@ class Evaluator(DocumentSuite[Settings]):
         return {"nll": nll, "tokens": segments(length, self.settings.block), "recommended": rule}
 
     def combine(self, point: str, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """nll: [nats] by document and segment. tokens: predictions of each segment. recommended: YaRN's 1/√t."""
+        """Return nll: [nats] by document and segment. tokens: predictions of each segment. recommended: YaRN's 1/√t."""
         return {
             "nll": in_order(part["nll"] for part in parts),
             "tokens": parts[0]["tokens"],
@@ -162,7 +162,7 @@ class Evaluator(DocumentSuite[Settings]):
         }
 
     def page(self, evaluation: Evaluation) -> Document:
-        """The document; rows without a result at 1/√t = 1 have nothing to be compared with and are left out."""
+        """Return the document; rows without a result at 1/√t = 1 have nothing to be compared with and are left out."""
         known = [RowChanges(row) for row in evaluation.rows() if "1" in row.results]
         recommended: dict[float, list[str]] = {}
         for each in known:
@@ -209,7 +209,8 @@ RULE = (
 
 
 def _rule(known: Sequence[RowChanges]) -> list[Block | str | None]:
-    """Of models that were measured at several factors: the best 1/√t against s, its least-squares line and YaRN's."""
+    """Show of models that were measured at several factors the best 1/√t against s, its least-squares line and
+    YaRN's."""
     by_model: dict[str, dict[float, float]] = {}
     for each in known:
         best = lowest({scale: value.number or 0.0 for scale, value in each.whole.items()})
@@ -272,7 +273,7 @@ def _best(each: RowChanges) -> tuple[Value, ...]:
 
 
 def _segments(number: int, each: RowChanges) -> list[Block | str | None]:
-    """Of one row: the change in each segment, and how many documents are best where."""
+    """Show of one row the change in each segment, and how many documents are best where."""
     return [
         curves(
             (each.line(i, name) for i, name in enumerate(each.segments)),
@@ -320,7 +321,8 @@ def attention_scale(model: Any, scale: float) -> Iterator[None]:
 
 
 def recommended(frequencies: Any, length: int) -> float:
-    """YaRN's 1/√t for these frequencies (their Settings): s is their factor, or l/L of dynamic ones at this length."""
+    """Return YaRN's 1/√t for these frequencies (their Settings): s is their factor, or l/L of dynamic ones at this
+    length."""
     factor = getattr(frequencies, "factor", None)
     if factor is None and hasattr(frequencies, "original_seq_len"):
         factor = _shared.stretch(frequencies, length)
@@ -328,13 +330,13 @@ def recommended(frequencies: Any, length: int) -> float:
 
 
 def factor(recommendation: float) -> float:
-    """The s for which YaRN recommends this 1/√t."""
+    """Return the s for which YaRN recommends this 1/√t."""
     return math.exp((recommendation - 1) / 0.1)
 
 
 def lowest(changes: Mapping[float, float]) -> float | None:
-    """1/√t where the change is lowest, between the values that were tried; None where that is the first or the last of
-    them, which says only that the best lies beyond."""
+    """Return 1/√t where the change is lowest, between the values that were tried; None where that is the first or the
+    last of them, which says only that the best lies beyond."""
     scales = sorted(changes)
     at = min(range(len(scales)), key=lambda index: changes[scales[index]])
     if not 0 < at < len(scales) - 1:
@@ -345,19 +347,19 @@ def lowest(changes: Mapping[float, float]) -> float | None:
 
 
 def fit(best: Mapping[float, float]) -> tuple[float, float]:
-    """(a, b) of 1/√t = a ln s + b, by least squares over the best 1/√t by s, two of them at least."""
+    """Return (a, b) of 1/√t = a ln s + b, by least squares over the best 1/√t by s, two of them at least."""
     slope, intercept = np.polyfit(np.log(list(best)), list(best.values()), 1)
     return float(slope), float(intercept)
 
 
 def segments(n_predictions: int, block: int) -> list[int]:
-    """Predictions in each segment."""
+    """Return the predictions in each segment."""
     whole, rest = divmod(n_predictions, block)
     return [block] * whole + [rest] * (rest > 0)
 
 
 def segment_sums(nll_T: np.ndarray, block: int) -> list[float]:
-    """NLL [nats] of each segment of one document."""
+    """Return the NLL [nats] of each segment of one document."""
     return np.add.reduceat(nll_T, np.arange(0, len(nll_T), block)).tolist()
 
 
@@ -371,7 +373,7 @@ def changes(nll_NS: np.ndarray, base_NS: np.ndarray, n_S: np.ndarray) -> np.ndar
 
 
 def times_best(nll: Mapping[float, np.ndarray]) -> dict[float, list[int]]:
-    """By 1/√t, how many documents have their lowest NLL there: in each segment, then on the whole."""
+    """Return by 1/√t, how many documents have their lowest NLL there: in each segment, then on the whole."""
     scales = sorted(nll)
     nll_VNS = np.stack([np.concatenate((nll[v], nll[v].sum(1, keepdims=True)), 1) for v in scales])
     best_NS = nll_VNS.argmin(0)
