@@ -197,6 +197,7 @@ class Model:
         from coca_train.evaluation.pipeline import setup_of
         from coca_train.evaluation.subject import subject_of
         from coca_train.evaluation.suite import suite_of
+        from coca_train.evaluation.variants import Choice
 
         text = {"files": [str(file) for file in files]}
         config = build(suite, options, grid={"checkpoints": [self.path]}, text=text)
@@ -215,8 +216,8 @@ class Model:
             )
         setup = setup_of(config, (point,), [self.path], enough=False)
         with self.network.restored():
-            tried = [frequencies], [visibility], [logit_scale]
-            subject = subject_of(self._opened, self.path, suite, *tried, config.text.begin)
+            tried = [Choice(frequencies, visibility, logit_scale)]
+            subject = subject_of(self._opened, self.path, suite, tried, config.text.begin)
             cell = measure_cells([(parts[0], setup)], subject, None, Progress(shown=False))[0]
         if cell.status != "done":
             raise UserError(f"E-API-04 evaluate: {suite} at {point}: {cell.reason}. Fix: another point or variant")
@@ -238,6 +239,7 @@ class Model:
         from coca_train.evaluation.results import Evaluation
         from coca_train.evaluation.subject import subject_of
         from coca_train.evaluation.suite import suite_of
+        from coca_train.evaluation.variants import Choice
 
         grid: dict[str, Any] = {"checkpoints": [self.path]}
         grid |= {"lengths": [str(length) for length in lengths]} if lengths else {}
@@ -245,7 +247,7 @@ class Model:
         setup = setup_of(config, in_tokens(config), [self.path], enough=by_multiples(config))
         store, name = Store(None, also=kept_in_reports([Path(self.path)])), Path(self.path).resolve().name
         with self.network.restored():
-            subject = subject_of(self._opened, self.path, name, ["own"], ["own"], ["own"], config.text.begin)
+            subject = subject_of(self._opened, self.path, name, [Choice()], config.text.begin)
             asked = [(part, setup) for part in suite_of(config.eval).parts()]
             cells = measure_cells(asked, subject, store, Progress(shown=False))
         found = Evaluation(

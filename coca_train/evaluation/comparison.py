@@ -47,7 +47,7 @@ def read_run(directory: Path) -> FinishedRun:
     if missing == [f"report/{RESULTS}"] and (directory / "report" / "done.json").is_file():
         raise UserError(
             f"E-RUN-22 {directory}: finished without perplexities by window, which a comparison is made of; its "
-            "eval.extrapolation was off, or there was no text, or an older coca_train wrote its report. "
+            "eval.extrapolation was off, or there was no text, or another version of coca_train wrote its report. "
             "Fix: eval.extrapolation.enabled=true, and start its command again"
         )
     if missing:
@@ -66,7 +66,7 @@ def read_run(directory: Path) -> FinishedRun:
         what = str(error).splitlines()[0] if str(error) else ""
         raise DataError(
             f"E-RUN-24 {directory}: its record cannot be read ({type(error).__name__}: {what}); a comparison needs "
-            f"{', '.join(FILES)} and a checkpoint. Fix: restore the files, or train the run anew"
+            f"{', '.join(FILES)} and a checkpoint. Fix: restore the files, or train the run again"
         ) from error
 
 
@@ -84,8 +84,8 @@ def _read_evaluation(path: Path) -> Evaluation:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"E-REPORT-02 report {path}: not an evaluation of this version of coca_train "
-            f"({type(error).__name__}: {error}). Fix: delete it and done.json beside it, and start the run's own "
-            "command again, which writes the report anew"
+            f"({type(error).__name__}: {error}). Fix: delete it and done.json next to it, and start the run's own "
+            "command again, which writes the report"
         ) from error
 
 

@@ -174,7 +174,7 @@ def sentences(found: Sequence[Compared]) -> list[str]:
     lengths = list(dict.fromkeys(each.length for each in found))
     for length in dict.fromkeys((lengths[-1], lengths[0])):
         here = [each for each in found if each.length == length]
-        said += [_told(each) for each in here if each.found.significant]
+        said += [_significant(each) for each in here if each.found.significant]
         rest = [each for each in here if not each.found.significant]
         said += [_hidden(each) for each in rest if each.found.documents]
         ties = [f"{each.one} and {each.other}" for each in rest if not each.found.documents]
@@ -188,7 +188,7 @@ def sentences(found: Sequence[Compared]) -> list[str]:
     return said
 
 
-def _told(each: Compared) -> str:
+def _significant(each: Compared) -> str:
     better, worse = (each.one, each.other) if each.found.bounds.estimate < 0 else (each.other, each.one)
     over = f": significant over documents and {each.n_seeds} seeds" if each.n_seeds > 1 else _counted(each.found)
     return f"{better} is better than {worse} at {in_words(each.length)} by {_size(each.found)}{over}."

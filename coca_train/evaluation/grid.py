@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from coca_train.evaluation.configuration import CELLS, EvaluateConfig
 from coca_train.evaluation.results import Cell, Measured, Point
 from coca_train.evaluation.subject import Setup, Subject, open_folder, subject_of
 from coca_train.evaluation.suite import CellSuite, suite_of
-from coca_train.evaluation.variants import Variant, described
+from coca_train.evaluation.variants import Choice, Variant, described
 from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist
 from coca_train.runtime.durable import encode, read_json, sealed, unsealed, write_json
@@ -50,14 +51,14 @@ def run_grid(
     grid, n_ranks, subjects, cells = config.grid, config.work.sequence_parallel, [], []
     asked = [(part, replace(setup, points=part.points(lengths))) for part in suite_of(config.eval).parts()]
     _check_sharing([part for part, _ in asked], n_ranks)
+    choices = list(starmap(Choice, product(grid.frequencies, grid.visibilities, grid.logit_scales)))
     share, progress = share_of(n_ranks), Progress(config.work.progress_bar)
     try:
         for number, (path, name) in enumerate(zip(grid.checkpoints, names, strict=True)):
             opened = open_folder(path, config.work.device, config.work.dtype)
             _check_heads(opened.model, path, n_ranks)
             opened.model.sequence = share
-            tried = grid.frequencies, grid.visibilities, grid.logit_scales
-            subject = subject_of(opened, path, name, *tried, config.text.begin)
+            subject = subject_of(opened, path, name, choices, config.text.begin)
             cells += measure_cells(asked, subject, store, progress, len(names) - number)
             subjects.append(subject.facts)
             del opened, subject  # before the next is opened: two models may not fit

@@ -68,7 +68,9 @@ def page(evaluation: Evaluation) -> Document:
             "Every metric": [_every_metric(evaluation) if results else None],
         },
         after={"The paper's tasks": [COVERAGE if HERE.keys() & set(evaluation.points) else None]},
-        facts=[("tasks are told", f"{key}: {value}") for key, value in evaluation.settings.get("metadata", {}).items()],
+        facts=[
+            ("passed to tasks", f"{key}: {value}") for key, value in evaluation.settings.get("metadata", {}).items()
+        ],
     )
 
 

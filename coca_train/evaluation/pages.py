@@ -150,7 +150,7 @@ def table(
     **fields: Any,
 ) -> Table | None:
     """Make one row a model and variant, then `theirs`. columns: by heading, the figure of a row. by: further columns of
-    labels and all that stands in each; a row for every combination, of which the figures are told. of_tokens: whether
+    labels and all values of each; a row for every combination, which the figures are of. of_tokens: whether
     they are losses of a text's tokens, of which none is the best where the models' tokens differ. fields: other ones of
     Table."""
     if of_tokens and not same_tokens(row.subject for row in rows if row.results):

@@ -1,11 +1,10 @@
 """A model under evaluation: a run of ours, a Hugging Face folder, or a model in training; and what all cells share."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from itertools import product, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,8 +88,8 @@ class Setup:
     points: of the grid, ascending where they are lengths. texts: documents by source, as plain text, read when first
     asked for. token_files: documents by source in the model's own tokens, instead of texts. lengths_from: the option
     that lengths come from, for messages. enough: lengths that fewer documents have than an answer needs are left out,
-    where enough have shorter ones: nobody asked for that very length. progress: told what share of the cell is done (0
-    to 1).
+    where enough have shorter ones: nobody asked for that very length. progress: called with the share of the cell that
+    is done (0 to 1).
     """
 
     points: tuple[Point, ...]
@@ -133,22 +132,13 @@ def open_folder(path: str, device: str, dtype: str) -> Opened:
     return Opened(model, tokenizer, config, source.kind, step, weights, begins)
 
 
-def subject_of(
-    opened: Opened,
-    path: str,
-    name: str,
-    frequencies: Sequence[str],
-    visibilities: Sequence[str],
-    logit_scales: Sequence[str],
-    begin: Begin,
-) -> Subject:
-    """Make the subject of an opened model. begin: text.begin. Raises what `variants` does."""
+def subject_of(opened: Opened, path: str, name: str, choices: Iterable[Choice], begin: Begin) -> Subject:
+    """Make the subject of an opened model. choices: to try. begin: text.begin. Raises what `variants` does."""
     model, tokenizer, config, kind, step, weights, begins = opened
-    tried = variants(config, starmap(Choice, product(frequencies, visibilities, logit_scales)))
+    tried = variants(config, choices)
     known = {"name": name, "path": path, "kind": kind, "step": step, "weights": weights}
-    facts = _facts(config, model, tokenizer, tried, **known)
     return Subject(
-        facts=facts,
+        facts=_facts(config, model, tokenizer, tried, **known),
         path=Path(path),
         model=model,
         tokenizer=tokenizer,
@@ -194,8 +184,8 @@ def _of_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer, Con
     tokenizer = tokenizer_files.open_for(source, tokenizer_files.find(source, "auto"))
     if tokenizer is None:
         raise DataError(
-            f"E-EVAL-03 {source.path}: there is no tokenizer beside the weights ({', '.join(TOKENIZERS)}); "
-            "text cannot be read without it. Fix: put the model's tokenizer there"
+            f"E-EVAL-03 {source.path}: the folder has no tokenizer ({', '.join(TOKENIZERS)}); text cannot be read "
+            "without it. Fix: put the model's tokenizer there"
         )
     where, stored = pick_device(device), source.dtypes["embed.weight"]
     # Built without memory and filled tensor by tensor: the weights are never there twice.

@@ -46,7 +46,7 @@ class Suite(ABC, Generic[Settings]):
 class CellSuite(Suite[Settings], Generic[Settings, Material]):
     """Measures cells: a model under a variant at a point.
 
-    VERSION: count it up whenever the same inputs give other numbers; cells of other versions are measured anew.
+    VERSION: count it up whenever the same inputs give other numbers; cells of other versions are measured again.
     CACHED: false where a cell measured again is another measurement (times). SHARES: whether it asks a model for
     `losses` alone, so that ranks may share each window. AXIS: options that list the points, or judge results; a cell
     does not depend on them.

@@ -5,7 +5,7 @@
   of it before them: a longer window must be as good as the training window at its best. Within its training window a
   model holds by definition.
 * `uses`: predictions with seven eighths of this length to all of it before them are better, by more than USES_GAIN nats
-  a token, than the same predictions with their nearest half of it to five eighths, truncated and positions begun anew.
+  a token, than the same predictions with their nearest half of it to five eighths, truncated, with positions from 0.
   A flat curve of perplexity is no reach: a model may ignore everything far away (ALiBi, arXiv 2108.12409, does), and
   then longer windows gain nothing.
 * `finds`: what was hidden in a prompt of this length is found more often than FOUND_SHARE.
@@ -339,6 +339,6 @@ def _figure(parts: Sequence[Part], length: int, name: Name) -> Value:
     outcome = "no" if "no" in outcomes else "open" if "open" in outcomes else "yes"
     shown = next(each for each in seen if each.answer.outcome == outcome)
     bounds, form = shown.answer.bounds, MEANT[name][1]
-    told = f"{form.format(bounds.estimate)} ({form.format(bounds.low)} to {form.format(bounds.high)}) of {bounds.n}"
-    note = f"{outcome}: {told}{settled_by([shown], parts[0].of) if outcome == 'open' else ''}"
+    figures = f"{form.format(bounds.estimate)} ({form.format(bounds.low)} to {form.format(bounds.high)}) of {bounds.n}"
+    note = f"{outcome}: {figures}{settled_by([shown], parts[0].of) if outcome == 'open' else ''}"
     return Value(ANSWERS[outcome], number=bounds.estimate, note=note, low=bounds.low, high=bounds.high)

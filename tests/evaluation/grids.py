@@ -112,12 +112,6 @@ def result(
     return json.loads(json.dumps(suite.combine(point, material, parts), allow_nan=False))
 
 
-def fingerprint(options: Any, who: Subject, shared: Setup) -> str:
-    """Of what the cell at the one point reads."""
-    (suite,) = suite_of(options).parts()
-    return suite.fingerprint(suite.prepare(who, shared), shared.points[0])
-
-
 def evaluate(
     options: Any, subjects: Sequence[Subject], lengths: Sequence[int], texts: Any = None, ranks: int = 1
 ) -> Evaluation:

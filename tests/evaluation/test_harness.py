@@ -159,8 +159,8 @@ def test_the_first_documents_only_and_it_says_so(suite, subject, monkeypatch):
 def test_what_cannot_be_asked_has_its_reason(suite, subject):
     wanted = settings(suite, "own_lands", "own_counting", window=6)
     problems = suite.Evaluator(wanted).prepare(subject, setup_of()).problems
-    assert "continuation is longer than the window of 6" in problems["own_lands"]
-    assert problems["own_counting"] == "6 new tokens leave no room for a prompt in a window of 6"
+    assert "window of 6" in problems["own_lands"]
+    assert "6 new tokens" in problems["own_counting"]
 
 
 def own_task(folder: Path, words: str, *records: dict) -> str:
@@ -194,7 +194,7 @@ def test_an_empty_page_has_no_loss(suite, subject, monkeypatch, tmp_path, window
 
 def test_nothing_but_empty_pages_has_its_reason(suite, subject, tmp_path):
     wanted = settings(suite, "own_short", include_path=own_task(tmp_path, PAGES, {"page": ""}), window="whole")
-    assert "nothing but empty texts" in suite.Evaluator(wanted).prepare(subject, setup_of()).problems["own_short"]
+    assert "empty texts" in suite.Evaluator(wanted).prepare(subject, setup_of()).problems["own_short"]
 
 
 @pytest.mark.parametrize(("said", "next", "reason"), [("", "", "an empty text"), ("  ", "x", "")])
@@ -292,7 +292,7 @@ def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
     assert lower.columns == ("own_tales",)
     words = "\n".join(block.text for section in document.sections for block in section.blocks if hasattr(block, "text"))
     assert "mine, plain at copa: no network" in words
-    assert "OCNLI: a task file of your own, `ocnli`" in words
+    assert "OCNLI" in words and "`ocnli`" in words
     assert "all documents" in document.summary[0]
 
 

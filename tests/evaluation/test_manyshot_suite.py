@@ -11,7 +11,6 @@ from tests.evaluation.grids import (
     byte_subject,
     cell,
     evaluation,
-    fingerprint,
     measured,
     result,
     settings,
@@ -85,16 +84,6 @@ def test_a_reader_learns_what_is_within_its_reach(reach):
         assert known["accuracy"] < known["ceiling"] - 0.2
 
 
-@pytest.mark.parametrize(("micro_batch_tokens", "n_ranks"), [(1, 2), (500, 1), (500, 3)])
-def test_a_cell_is_the_same_for_every_world(micro_batch_tokens, n_ranks):
-    shared = setup([160], micro_batch_tokens=micro_batch_tokens)
-    alone = result(manyshot.Evaluator(small()), byte_subject(), 160, shared)
-    assert result(manyshot.Evaluator(small()), byte_subject(), 160, shared, n_ranks) == alone
-    whole = result(manyshot.Evaluator(small()), byte_subject(), 160, setup([160], micro_batch_tokens=100_000))
-    for one, other in zip(alone["cases"], whole["cases"], strict=True):
-        assert one["log_p"] == pytest.approx(other["log_p"], abs=1e-4)
-
-
 def test_ranks_share_the_cases(monkeypatch):
     shared = setup([160], micro_batch_tokens=330)  # two prompts
     material = manyshot.Evaluator(small()).prepare(byte_subject(), shared)
@@ -114,27 +103,6 @@ def test_figures_beside_the_accuracy():
     assert known["n_shots"] == known["cases"][0]["n_shots"]
     assert known["learnt"] == pytest.approx((known["accuracy"] - 0.25) / 0.75)
     assert all((case["distance"] is None) != case["seen"] for case in known["cases"])
-
-
-def test_what_cannot_be_asked():
-    learned, about = byte_subject("learned"), setup([10, 100, 1000])
-    material = manyshot.Evaluator(small()).prepare(learned, about)
-    assert "no room" in manyshot.Evaluator(small()).impossible(learned, 10, material)
-    assert manyshot.Evaluator(small()).impossible(learned, 100, material) == ""
-    assert manyshot.Evaluator(small()).impossible(learned, 1000, material) == "learned has 300 positions"
-    assert manyshot.Evaluator(small()).impossible(byte_subject(), 1000, material) == ""
-
-
-def test_the_fingerprint_is_of_what_is_asked():
-    marks = [
-        fingerprint(small(**options), who, setup([160], seed=seed))
-        for options, who, seed in (
-            ({}, byte_subject(), 0), ({}, byte_subject("alibi"), 0), ({}, byte_subject(), 1),
-            ({"n_cases": 7}, byte_subject(), 0), ({"n_words": 13}, byte_subject(), 0),
-            ({"labels": ["A", "B"]}, byte_subject(), 0), ({}, byte_subject(kind="huggingface"), 0),
-        )
-    ]  # fmt: skip
-    assert marks[0] == marks[1] and len(set(marks)) == 6
 
 
 def test_the_page():

@@ -13,7 +13,6 @@ from tests.evaluation.grids import (
     byte_subject,
     cell,
     evaluation,
-    fingerprint,
     measured,
     parrot,
     result,
@@ -31,19 +30,6 @@ def small(**options):
 
 def test_the_yaml_is_whole():
     assert (settings("passkey").n_cases, settings("passkey").max_new_tokens) == (100, 64)  # CoCA paper B.1
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """All prompts of a cell in one batch of one rank."""
-    return result(passkey.Evaluator(small()), byte_subject(), 600, setup([600], micro_batch_tokens=100_000))
-
-
-@pytest.mark.parametrize(("micro_batch_tokens", "n_ranks"), [(1, 2), (1400, 1), (1400, 5), (100_000, 2)])
-def test_a_cell_is_the_same_for_every_batch_and_world(alone, micro_batch_tokens, n_ranks):
-    shared = setup([600], micro_batch_tokens=micro_batch_tokens)
-    assert result(passkey.Evaluator(small()), byte_subject(), 600, shared, n_ranks) == alone
-    assert len({case["answer"] for case in alone["cases"]}) > 1
 
 
 def test_right_answers_are_counted(monkeypatch):
@@ -80,34 +66,6 @@ def test_yarns_evaluation_asks_as_its_authors(monkeypatch):
     scores = result(passkey.Evaluator(yarn), byte_subject(), 900, setup([900]))
     assert scores["accuracy"] == 0.5 and len(set(prompts)) == 10
     assert all(prompt.endswith("What is the pass key? The pass key is") for prompt in prompts)
-
-
-def test_what_cannot_be_asked():
-    about, learned = setup([100, 300, 1000]), byte_subject("learned")
-    material = passkey.Evaluator(small()).prepare(learned, about)
-    assert "no room" in passkey.Evaluator(small()).impossible(learned, 100, material)
-    assert passkey.Evaluator(small()).impossible(learned, 300, material) == ""
-    assert "learned has 300 positions" in passkey.Evaluator(small()).impossible(learned, 1000, material)
-    assert passkey.Evaluator(small()).impossible(byte_subject(), 1000, material) == ""
-
-
-def test_the_fingerprint_is_of_prompts_and_keys():
-    marks = [
-        fingerprint(small(**options), who, setup([600], seed=seed))
-        for options, who, seed in (
-            ({}, byte_subject(), 0), ({}, byte_subject("alibi"), 0), ({}, byte_subject(), 1),
-            ({"n_cases": 7}, byte_subject(), 0),
-            ({"places": "uniform"}, byte_subject(), 0), ({}, byte_subject(kind="huggingface"), 0),
-        )
-    ]  # fmt: skip
-    assert marks[0] == marks[1]
-    assert len(set(marks)) == 5
-
-
-def test_a_folder_of_hugging_face_has_its_beginning():
-    for kind, first in (("huggingface", 1), ("run", ord("T"))):
-        material = passkey.Evaluator(small()).prepare(byte_subject(kind=kind), setup([600]))
-        assert {case.tokens[0] for case in material[600]} == {first}
 
 
 def case(correct, depth=0.0, distance=100):

@@ -75,7 +75,7 @@ def test_of_few_documents_nothing_is_best():
     assert "inconclusive" in said and "3 of the 20" in said and "50.00 to 90.00" in said
     for table in (blocks(few)[name] for name in ("perplexity-books", "bits-per-byte-books")):
         assert not any(not table.rows[row].theirs for row, _ in best_places(table))
-        assert "Nothing is bold in a column of fewer than 20 documents or prompts" in legend(table)
+        assert "fewer than 20" in legend(table)
     enough = blocks(page(some("books", n_documents=20)))["perplexity-books"]
     assert (1, 2) in best_places(enough) and "Nothing is bold" not in legend(enough)
 
@@ -152,7 +152,7 @@ def test_of_several_models_those_too_little_trained_are_named():
                 [400.0, 250.0, 100] for _ in range(24)
             ]  # 2.5 nats a token
     finding = page(known).finding
-    assert len(finding) == 2 and finding[1].startswith("RoPE is too little trained")
+    assert len(finding) == 2 and finding[1].startswith("RoPE") and "trained" in finding[1]
 
 
 def test_every_rank_reads_windows_in_one_order():

@@ -155,7 +155,7 @@ def test_panels_in_every_form(tmp_path: Path) -> None:
     for kind in ("wide", "narrow"):
         assert source.count(f'class="chart {kind}"') == 3
     assert source.count('class="level"') == 2 * 3
-    assert "dashed in holds: yes is at most this; dashed in uses, finds: yes is more" in source
+    assert "dashed in holds" in source and "dashed in uses, finds" in source
     assert source.count('aria-label="Curves; press to hide or show"') == 1
     assert len(Page(source).ids()) == len(set(Page(source).ids()))
     rows = data_table(blocks[0]).rows  # type: ignore[arg-type]

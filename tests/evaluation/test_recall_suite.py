@@ -13,7 +13,6 @@ from tests.evaluation.grids import (
     byte_subject,
     cell,
     evaluation,
-    fingerprint,
     measured,
     parrot,
     result,
@@ -80,13 +79,6 @@ def test_a_reader_finds_what_is_within_its_reach(reach):
     assert {10_000: 1.0, 300: 4 / 6, 100: 2 / 6}[reach] == known["accuracy"]
 
 
-@pytest.mark.parametrize(("micro_batch_tokens", "n_ranks"), [(1, 2), (900, 1), (900, 5)])
-def test_a_cell_is_the_same_for_every_batch_and_world(micro_batch_tokens, n_ranks):
-    expected = result(recall.Evaluator(small()), byte_subject(), 400, setup([400], micro_batch_tokens=100_000))
-    shared = setup([400], micro_batch_tokens=micro_batch_tokens)
-    assert result(recall.Evaluator(small()), byte_subject(), 400, shared, n_ranks) == expected
-
-
 def test_answers_are_counted(monkeypatch):
     """In turn the value, another pair's, a value with a letter more, and nothing."""
     asked = []
@@ -105,28 +97,6 @@ def test_answers_are_counted(monkeypatch):
     assert (known["low"], known["high"]) == pytest.approx((0.0715, 0.5907), abs=1e-4)  # Wilson, 2 of 8
     assert known["chance"] == pytest.approx(sum(1 / len(held) for _, held in asked) / 8)
     assert all(len(case["answer"]) <= 60 for case in known["cases"])
-
-
-def test_what_cannot_be_asked():
-    learned, about = byte_subject("learned"), setup([30, 200, 1000])
-    material = recall.Evaluator(small()).prepare(learned, about)
-    assert (
-        recall.Evaluator(small()).impossible(learned, 30, material) == "30 tokens have no room for 2 pairs and the key"
-    )
-    assert recall.Evaluator(small()).impossible(learned, 200, material) == ""
-    assert "learned has 300 positions" in recall.Evaluator(small()).impossible(learned, 1000, material)
-
-
-def test_the_fingerprint_is_of_prompts_and_values():
-    marks = [
-        fingerprint(small(**options), who, setup([400], seed=seed))
-        for options, who, seed in (
-            ({}, byte_subject(), 0), ({}, byte_subject("alibi"), 0), ({}, byte_subject(), 1),
-            ({"n_cases": 7}, byte_subject(), 0), ({"values": "hex"}, byte_subject(), 0),
-            ({"places": "uniform"}, byte_subject(), 0), ({}, byte_subject(kind="huggingface"), 0),
-        )
-    ]  # fmt: skip
-    assert marks[0] == marks[1] and len(set(marks)) == 6
 
 
 def test_the_page():

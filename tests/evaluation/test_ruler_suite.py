@@ -32,15 +32,6 @@ def test_points():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("micro_batch_tokens", "n_ranks"), [(1, 1), (1700, 3)])
-def test_a_cell_is_the_same_for_every_batch_and_world(micro_batch_tokens, n_ranks):
-    point = "needle@800"
-    expected = result(ruler.Evaluator(small()), byte_subject(), point, setup([point], micro_batch_tokens=100_000))
-    shared = setup([point], micro_batch_tokens=micro_batch_tokens)
-    assert result(ruler.Evaluator(small()), byte_subject(), point, shared, n_ranks) == expected
-    assert len({case["answer"] for case in expected["cases"]}) > 1
-
-
 def test_scores(monkeypatch):
     """Answers with 4, 2, 1 and 0 of the four numbers."""
     n_said = iter([4, 2, 1, 0])
@@ -60,16 +51,6 @@ def test_texts_as_haystack():
     assert "A first sentence.\nA second one?\nAnother document.\nA first sentence." in bytes(tokens).decode()
     with pytest.raises(DataError, match="E-EVAL-20 text"):
         ruler.Evaluator(small(haystack="texts")).prepare(byte_subject(), setup(["needle@2000"]))
-
-
-def test_what_cannot_be_asked():
-    learned, about = byte_subject("learned"), setup(["needle@200", "needle@500"])
-    material = ruler.Evaluator(small()).prepare(learned, about)
-    assert "shortest prompt of needle is longer than 200" in ruler.Evaluator(small()).impossible(
-        learned, "needle@200", material
-    )
-    assert "learned has 300 positions" in ruler.Evaluator(small()).impossible(learned, "needle@500", material)
-    assert ruler.Evaluator(small()).impossible(byte_subject(), "needle@500", material) == ""
 
 
 def done(name, point, score, n=4, error=0.1):

@@ -136,18 +136,11 @@ def test_a_case_depends_on_seed_length_and_number_only():
 
 
 @pytest.mark.parametrize(
-    ("answer", "whole", "somewhere"),
+    ("answer", "whole"),
     [
-        ("\nThe passkey is 12345.\n", True, True),
-        ("12345", True, True),
-        ("key12345key", True, True),
-        ("123456", False, True),
-        ("012345", False, True),
-        ("123456 12345", True, True),
-        ("12 345", False, False),
-        ("", False, False),
-        ("٣12345", True, True),
+        ("\nThe passkey is 12345.\n", True), ("12345", True), ("key12345key", True), ("123456", False),
+        ("012345", False), ("123456 12345", True), ("12 345", False), ("", False), ("٣12345", True),
     ],
-)
-def test_found_as_a_whole_number(answer, whole, somewhere):
+)  # fmt: skip
+def test_found_as_a_whole_number(answer, whole):
     assert answered(12345, answer) is whole

@@ -3,7 +3,7 @@
 Tasks, prompts, few-shot examples, filters, metrics and their standard errors are the harness's own; ours is the
 likelihood (likelihood.py), the greedy generation (generation.py) and nothing else. A task is evaluated in two halves:
 `answer` gives the model's answers to some of its requests (each rank to its share), `score` hands all answers to the
-harness's own evaluation, which asks again and is told them. So a figure does not depend on the number of ranks.
+harness's own evaluation, which asks again and gets them. So a figure does not depend on the number of ranks.
 
 Encoding is TemplateLM's: context and continuation as one text, cut behind the tokens of the context alone; spaces at
 the end of a context belong to the continuation. Where nothing is left of a continuation (one token reaches from the
@@ -212,12 +212,12 @@ def find_tasks(
     """Return the index of task files: your own folder alone when it has all of `names`, else with the harness's own.
 
     metadata: what tasks are told that make their texts, such as max_seq_lengths."""
-    told = {"tokenizer": name_of(text), **(metadata or {})}
+    options = {"tokenizer": name_of(text), **(metadata or {})}
     if include_path is not None:
-        own = TaskManager(include_path=include_path, include_defaults=False, metadata=told)
+        own = TaskManager(include_path=include_path, include_defaults=False, metadata=options)
         if set(names) <= set(own.all_tasks):
             return Tasks(own, text, data)
-    return Tasks(TaskManager(include_path=include_path, metadata=told), text, data)
+    return Tasks(TaskManager(include_path=include_path, metadata=options), text, data)
 
 
 def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | None, seeds: Seeds) -> LoadedTask:

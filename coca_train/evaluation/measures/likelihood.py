@@ -66,8 +66,8 @@ def likelihoods(
 ) -> list[Likelihood]:
     """Return the log-likelihood of every request, in their order.
 
-    model: Transformer. batch_tokens: rows times the longest of them, at least one row. progress: told how many requests
-    a batch answered. Raises ValueError for an empty context or continuation.
+    model: Transformer. batch_tokens: rows times the longest of them, at least one row. progress: called with how many
+    requests a batch answered. Raises ValueError for an empty context or continuation.
     """
     if not all(request.context and request.continuation for request in requests):
         raise ValueError("a context and a continuation of at least one token each are needed")

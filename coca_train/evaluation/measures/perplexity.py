@@ -70,9 +70,9 @@ def score_share(
     model: has .losses(tokens_BT, targets_BT, pos_BT=, length=, wanted=) -> nll_Bn of some stretches of positions, in
     float32, and .sequence, its share where ranks share sequences. Several rows share passes: only for models that
     treat them alike (windows.same_at). Passes of equal shape go through the model together, up to micro_batch_tokens,
-    CPU_TOKENS on a CPU (at least one). progress: told the tokens that all ranks read, batch by batch. edges: ascending;
-    a prediction with more than edges[i] tokens of its document before it is of band i + 1 or above. begin: the token
-    that each window reads in place of its first one; None: it reads its own.
+    CPU_TOKENS on a CPU (at least one). progress: called with the tokens that all ranks read, batch by batch. edges:
+    ascending; a prediction with more than edges[i] tokens of its document before it is of band i + 1 or above. begin:
+    the token that each window reads in place of its first one; None: it reads its own.
     """
     device = next(model.parameters()).device
     if device.type == "cpu":
@@ -188,8 +188,8 @@ def intervals(sums_DK2: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -
         with np.errstate(invalid="ignore", divide="ignore"):
             ratios = sums_D2[draws, 0].sum(1) / sums_D2[draws, 1].sum(1)
         ratios = ratios[~np.isnan(ratios)]  # a draw without a document that counts says nothing
-        told = len(sums_DK2) > 1 and len(ratios)
-        ends = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist() if told else (None, None)
+        known = len(sums_DK2) > 1 and len(ratios)
+        ends = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist() if known else (None, None)
         low.append(ends[0])
         high.append(ends[1])
     return low, high

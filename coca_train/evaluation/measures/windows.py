@@ -51,7 +51,7 @@ class Windowing(NamedTuple):
 
     ends: None: every prediction counts once, as the module defines it. Else the last `ends` predictions of each window
     count, of windows that a document fills, the first of which begins at `begin`. unread: tokens that belong to a
-    window beside those that are read; dynamic frequencies see them.
+    window in addition to those that are read; dynamic frequencies see them.
     """
 
     window: int

@@ -162,7 +162,7 @@ class Evaluator(DocumentSuite[Settings]):
                         name="anomaly-key-borders",
                         title=f"Number of different rotary borders, at {int(points[0]):,} tokens",
                         note="k: one for each pair of features, head and layer in which some sampled pair of tokens "
-                        "begins anomalous; beside it how many there can be (the paper's d/2 · h · L, section 2.3). "
+                        "begins anomalous; next to it how many there can be (the paper's d/2 · h · L, section 2.3). "
                         "The borders -q and q are two for all of them. More pairs of tokens can only find more: a "
                         "count from below has no interval.",
                     ),

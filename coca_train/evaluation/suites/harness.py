@@ -43,8 +43,8 @@ class Settings:
         "cloned from there or a file for each split (docs/evaluation.md); nothing is fetched. null = the hub"
     )
     metadata: dict[str, Any] = Field(
-        description="what tasks are told that make or choose their texts by length: {max_seq_lengths: [4096, 8192]} "
-        "for ruler, {max_seq_lengths: 4k} for babilong"
+        description="what is passed to tasks that make or choose their texts by length: {max_seq_lengths: [4096, "
+        "8192]} for ruler, {max_seq_lengths: 4k} for babilong"
     )
     num_fewshot: Shots | dict[str, Shots] | None = Field(
         description="examples before each question: one number, or one a task, such as {arc_challenge: 25, mmlu: 5}; "

@@ -2,7 +2,7 @@
 
 Agarwal et al. (Many-Shot In-Context Learning) find that models go on learning from hundreds and thousands of shots.
 Here the task is made so that a base model of any size can do nothing without reading the shots, and that what it can do
-by reading them is known: made-up words have labels, which word has which is drawn anew for each case, and no rule
+by reading them is known: made-up words have labels, which word has which is drawn for each case, and no rule
 tells.
 
 * A rule would be guessed from a few shots, wherever they stand, and says little about length; words with a meaning are
@@ -171,7 +171,7 @@ class Settings:
 
 DEFINITION = (
     "A prompt is many shots, a made-up word and its label on each line, and one of the words again with a colon; as "
-    "many shots as keep it within the length. Which word has which label is drawn anew for every prompt, so that "
+    "many shots as keep it within the length. Which word has which label is drawn for every prompt, so that "
     "nothing but the shots tells; the words take turns, and the asked one is drawn from all of them, whether it is "
     "among the shots or not. It is right when its label is the most probable one behind the prompt, by its "
     "log-likelihood. Chance is 1 by the number of labels; the ceiling is what a model gets that has read every shot of "

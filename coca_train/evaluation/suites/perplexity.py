@@ -111,7 +111,7 @@ class Material:
     None: its own. frequencies: of the training text, where known.
     shared: by row and how the model treats it, this rank's sums of what was measured for another cell too, of this
     variant or of one that is the same in such windows. fresh: those of the present cell; they are shared only when all
-    ranks have succeeded (`combine`). A rank without them would measure the window anew, and shares of different passes
+    ranks have succeeded (`combine`). A rank without them would measure the window again, and shares of different passes
     do not add up to the whole. expected: what will be shared by then, for `work`. sizes: by cut, see n_bytes.
     """
 

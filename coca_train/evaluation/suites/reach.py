@@ -66,7 +66,7 @@ READING = (
     "document before them, is no more than {within:g} nats a token above that in windows of the training "
     "length with seven eighths of it to all of it before them. It uses a length when predictions with seven eighths "
     "of it to all of it before them are better, by more than {gain:g} nats a token, than the same ones with their "
-    "nearest half of it to five eighths, truncated and with positions begun anew."
+    "nearest half of it to five eighths, truncated and with positions from 0."
 )
 
 

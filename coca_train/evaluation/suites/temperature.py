@@ -190,7 +190,7 @@ class Evaluator(DocumentSuite[Settings]):
                         label_columns=("model", "variant"),
                         columns=("best 1/√t tried", "recommended", "change at the best"),
                         rows=(*(Row(label=each.row.name, values=_best(each)) for each in known), THEIRS),
-                        interval="95 % interval; of 1/√t, from the first to the last tried that cannot be told apart",
+                        interval="95 % interval; of 1/√t, from the first to the last tried that is not distinguishable",
                         note="Change against 1/√t = 1. The paper shows its measured values in figures only (2 to 4).",
                     ),
                 ],
