@@ -2,8 +2,8 @@
 
 Models are compared as they were trained, by the loss of the same predictions: what the table of perplexities is judged
 by (report/standings.py), so that bold, sentences and this table say the same. Seed s of one model is paired with seed s
-of the other, which saw the same batches; seeds that only one of them has are left out. Up to FEW models every pair is
-shown, of more each against the first.
+of the other, which saw the same batches; seeds that only one of them has are left out. Up to MOST_MODELS models every
+pair is shown, of more each against the first.
 """
 
 import math
@@ -20,6 +20,16 @@ from coca_train.report.standings import standings
 from coca_train.statistics.answers import LEAST
 from coca_train.statistics.intervals import student
 from coca_train.statistics.pairs import Difference
+
+MOST_MODELS = 5  # of which every pair is compared
+FORM = "{:.3f}"
+ALONE = "One seed: nothing is known of how seeds differ, so what is said here is of documents alone."
+ALONE_HERE = "{}: one seed in common, so what is said of them is of documents alone."
+NOTE = (
+    "Loss of the first minus that of the second, the same predictions, each model as it was trained: below 0 the first "
+    "is better. The interval is over {of}, and as wide as all comparisons of the table of perplexities ask together "
+    "(Holm): in at most 5 % of draws any of them leaves 0 out falsely."
+)
 
 
 def finding(rows: Sequence[GridRow], perplexities: Table, judged: Sequence[Judged]) -> list[str]:
@@ -120,17 +130,6 @@ def rounded(value: Value) -> str:
     return f"{number:.3g}" if number < 1000 else value.text
 
 
-FEW = 5  # models
-FORM = "{:.3f}"
-ALONE = "One seed: nothing is known of how seeds differ, so what is said here is of documents alone."
-ALONE_HERE = "{}: one seed in common, so what is said of them is of documents alone."
-NOTE = (
-    "Loss of the first minus that of the second, the same predictions, each model as it was trained: below 0 the first "
-    "is better. The interval is over {of}, and as wide as all comparisons of the table of perplexities ask together "
-    "(Holm): in at most 5 % of draws any of them leaves 0 out falsely."
-)
-
-
 class Compared(NamedTuple):
     """Two models in windows of one length, as the table heads its column: below 0 `one` is better."""
 
@@ -144,11 +143,11 @@ class Compared(NamedTuple):
         return len(self.found.seeds)
 
 
-def compared(rows: Sequence[GridRow], perplexities: Table) -> list[Compared]:
+def compare_models(rows: Sequence[GridRow], perplexities: Table) -> list[Compared]:
     """Return all pairs of models that can be. rows: those of the table, in its order; a seed of a model is part of its
     row."""
     ours = [i for i, row in enumerate(rows) if row in trained(rows)]
-    pairs = [pair for pair in combinations(ours, 2) if len(ours) <= FEW or pair[0] == ours[0]]
+    pairs = [pair for pair in combinations(ours, 2) if len(ours) <= MOST_MODELS or pair[0] == ours[0]]
     judged = perplexities.standings(theirs=False)
     found = []
     for column, standing in zip(perplexities.columns, judged, strict=True):
@@ -159,7 +158,7 @@ def compared(rows: Sequence[GridRow], perplexities: Table) -> list[Compared]:
     return found
 
 
-def sentences(found: Sequence[Compared]) -> list[str]:
+def difference_sentences(found: Sequence[Compared]) -> list[str]:
     """Say who is better, the longest windows first, and who cannot be told apart. Nothing where nothing was
     asked."""
     if not found:
@@ -214,7 +213,9 @@ def _size(found: Difference) -> str:
     return f"{size(bounds.estimate, NATS)} ({size(bounds.low, '')} to {size(bounds.high, '')})"
 
 
-def curves(rows: Sequence[GridRow], perplexities: Table, name: str, marks: Sequence[tuple[float, str]]) -> Lines | None:
+def difference_curves(
+    rows: Sequence[GridRow], perplexities: Table, name: str, marks: Sequence[tuple[float, str]]
+) -> Lines | None:
     """Draw the loss of each row minus that of the first one, by window, with the interval that it is judged by; None
     without two rows of the same documents. rows: those of the table, in its order."""
     judged, points = perplexities.standings(theirs=False), list(rows[0].cells) if rows else []
@@ -255,7 +256,7 @@ def hidden_by_levels(perplexities: Table) -> bool:
     return False
 
 
-def table(found: Sequence[Compared]) -> Table | None:
+def difference_table(found: Sequence[Compared]) -> Table | None:
     """Show a row a pair, a column a length; None of too few documents."""
     if not found or min(each.found.bounds.n for each in found) < LEAST:
         return None

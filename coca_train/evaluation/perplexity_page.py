@@ -10,8 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.evaluation import findings as differences
-from coca_train.evaluation.findings import Compared, finding
+from coca_train.evaluation.findings import (
+    Compared,
+    compare_models,
+    difference_curves,
+    difference_sentences,
+    difference_table,
+    finding,
+    hidden_by_levels,
+)
 from coca_train.evaluation.measures.windows import middles
 from coca_train.evaluation.pages import (
     BEYOND,
@@ -61,6 +68,10 @@ AUTHORS_NOTE = (
     "Lower is better. Our figures of a column are over the same predictions, where tokenizers are the same. The "
     "authors' were published with YaRN's code: their models, the same text, their choice of documents, stride 256."
 )
+MARGIN = 1.05  # factor below the lowest point of a picture of perplexities
+HIGHEST = 2.0  # times the median of the last points: where the y axis of many curves ends at the latest
+FEW = 7  # curves of one picture that need no choice: as many as there are colours
+FAR_OFF = 1.0  # [nats per token] above the median: where the picture of differences ends at the latest
 CONTEXT = "What the context is good for"  # title of the section with the answers
 
 
@@ -76,7 +87,7 @@ def page(evaluation: Evaluation, more: Sections | None = None, compared: bool = 
     if main.source:
         perplexities, judged_by = main.perplexities, models.perplexities
         first = finding(models.rows, judged_by, judged(evaluation, parts))
-        found = differences.compared(models.rows, judged_by) if compared or several(models.evaluation) else []
+        found = compare_models(models.rows, judged_by) if compared or several(models.evaluation) else []
         bits = main.by_window(
             "bits-per-byte",
             _bits,
@@ -87,14 +98,14 @@ def page(evaluation: Evaluation, more: Sections | None = None, compared: bool = 
         results = {
             f"Perplexity, {main.source}": [*_pictures(main, perplexities), perplexities, bits],
             CONTEXT: [answers_table(evaluation, parts)],
-            "Differences between models": [differences.table(found)],
+            "Differences between models": [difference_table(found)],
             **{f"Perplexity, {other.source}": [other.perplexities] for other in others},
             "Loss by position": loss_by_position(main.rows, main.file, training_windows(whole)),
         }
     return document(
         whole,
         "Perplexity by context window",
-        summary=differences.sentences(found),
+        summary=difference_sentences(found),
         finding=first,
         sections={**results, **(more or {})},
         after={**_each_seed(evaluation), "Definition": [DEFINITION]},
@@ -107,13 +118,13 @@ def _pictures(main: "OneText", perplexities: Table) -> list[Lines]:
     """Draw levels by window, and differences to the first row; these first where levels would hide them."""
     levels = [block for block in perplexity_by_window(main.alone, main.file) if block is not None]
     name = main.file("perplexity-differences")
-    found = differences.curves(main.rows, perplexities, name, training_windows(main.evaluation))
+    found = difference_curves(main.rows, perplexities, name, training_windows(main.evaluation))
     if found is None or not levels:
         return levels
     first, *rest = levels
     first = replace(first, view="Levels", other=found.name)
     found = replace(found, other=first.name)
-    return [found, first, *rest] if differences.hidden_by_levels(perplexities) else [first, found, *rest]
+    return [found, first, *rest] if hidden_by_levels(perplexities) else [first, found, *rest]
 
 
 @plain_dataclass(frozen=True)
@@ -293,10 +304,6 @@ def number(value: float) -> str:
     return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
 
 
-MARGIN = 1.05  # factor below the lowest point of such a picture
-HIGHEST = 2.0  # times the median of the last points: where the y axis of many curves ends at the latest
-
-
 def perplexity_by_window(evaluation: Evaluation, file: Callable[[str], str]) -> list[Lines | None]:
     """Draw all rows in one picture where they are few, else one a variant. evaluation: of one text. file: the name of
     a block about it."""
@@ -310,14 +317,14 @@ def perplexity_by_window(evaluation: Evaluation, file: Callable[[str], str]) -> 
     files = {"": "", **{name: f"-{part}" for name, part in file_names([name for name in pictures if name]).items()}}
     name = file("perplexity-curves")
     return [
-        _picture(evaluation, shown, f"{name}{files[variant]}", f": {variant}" if variant else "")
+        _perplexity_curves(evaluation, shown, f"{name}{files[variant]}", f": {variant}" if variant else "")
         for variant, shown in pictures.items()
     ]
 
 
-def _picture(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: str) -> Lines | None:
-    lines = [by_length(row, _point) for row in rows]
-    limits = _limits(lines)
+def _perplexity_curves(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: str) -> Lines | None:
+    lines = [by_length(row, _with_ends) for row in rows]
+    limits = _y_limits(lines)
     return curves(
         lines,
         name=name,
@@ -333,24 +340,20 @@ def _picture(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: 
     )
 
 
-def _point(result: Mapping[str, Any]) -> list[float | None]:
+def _with_ends(result: Mapping[str, Any]) -> list[float | None]:
     """Return a point of a curve of perplexities: with its interval, and its lowest and highest seed."""
     seeds = [each["perplexity"] for each in result.get("seeds", {}).values()]
     ends = [min(seeds), max(seeds)] if len(seeds) > 1 else []
     return [result["perplexity"], result["ci_low"], result["ci_high"], *ends]
 
 
-def _limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
+def _y_limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
     """Limit the y axis, so that most of many curves can be told apart; None: where the curves end."""
     ys, last = [y for line in lines for y in line.y], [line.y[-1] for line in lines if line.y]
     if len(last) <= FEW:
         return None, None
     highest = HIGHEST * statistics.median(last)  # may be infinite: then nothing lies above it
     return (min(ys) / MARGIN, highest) if highest < max(ys) else (None, None)
-
-
-FEW = 7  # curves of one picture that need no choice: as many as there are colours
-FAR_OFF = 1.0  # [nats per token] above the median: where the picture of differences ends at the latest
 
 
 def loss_by_position(

@@ -72,7 +72,7 @@ class Cell:
 
 
 class GridRow(NamedTuple):
-    """One model under one variant. label: what legends and sentences call it (naming.py).
+    """One model under one variant. label: what legends and sentences call it.
 
     cells: by point, in the order of the points, whatever became of them.
     """
@@ -118,7 +118,7 @@ def trained(rows: Sequence[GridRow]) -> list[GridRow]:
 class Evaluation:
     """All of it. settings: of the suite. facts: what was run, label and value. command: how to run it again.
 
-    seeds: by model, its subjects and the seed that each was trained with, where that is known (seeds.py).
+    seeds: by model, its subjects and the seed that each was trained with, where that is known.
     """
 
     suite: str

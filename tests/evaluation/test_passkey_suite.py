@@ -95,7 +95,7 @@ def page():
 
 
 def test_the_table_by_length(page):
-    table = page[1]["passkey-accuracy"]
+    table = page[1]["passkey-found"]
     assert isinstance(table, Table)
     ours = [row for row in table.rows if not row.theirs]
     assert [[value.number for value in row.values] for row in ours] == [[0.75, 0.5], [0.0, None]]
@@ -111,7 +111,7 @@ def theirs_beside(window, *lengths):
     """The paper's rows beside a model of this training window."""
     cells = [done("one", length, [case(True)]) for length in lengths]
     grid = evaluation("passkey", SMALL, [measured("one", window=window)], lengths, cells)
-    table = blocks(passkey.Evaluator(small()).page(grid))["passkey-accuracy"]
+    table = blocks(passkey.Evaluator(small()).page(grid))["passkey-found"]
     return {row.label: [value.number for value in row.values] for row in table.rows if row.theirs}
 
 
@@ -202,4 +202,4 @@ def test_of_few_prompts_no_variant_finds_most(n, places):
     )
     assert ("one finds most" in page.summary[0]) == bool(places)
     assert ("19 of the 20" in page.summary[0]) == (not places)
-    assert {place for place in best_places(blocks(page)["passkey-accuracy"]) if place[0] < 2} == places  # ours
+    assert {place for place in best_places(blocks(page)["passkey-found"]) if place[0] < 2} == places  # ours

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from coca_train.evaluation import findings as differences
+from coca_train.evaluation import findings
 from coca_train.evaluation.measures.perplexity import summarise
 from coca_train.evaluation.measures.windows import bin_ends
 from coca_train.evaluation.perplexity_page import main_text, page, perplexity_text
@@ -82,7 +82,7 @@ SAME, BETTER = (3.0, 3.1, 3.4), (3.0, 3.1, 2.4)
 def against(whole):
     """What models of an evaluation are compared by, their seeds together."""
     main = main_text(pooled(whole))
-    return differences.compared(main.rows, main.perplexities)
+    return findings.compare_models(main.rows, main.perplexities)
 
 
 def tree(position, seed, data_seed=None, **more):
@@ -241,27 +241,27 @@ def runs(n_seeds, *models):
 def test_what_outlasts_documents_and_not_seeds_is_no_difference():
     near = trained({"rope": (3.0, 3.0, 3.0), "coca": (3.0, 3.0, 2.94)}, of_seeds=0.1)
     assert not [each for each in against(near) if each.found.significant]
-    said = differences.sentences(against(near))
+    said = findings.difference_sentences(against(near))
     assert any("not over 3 seeds" in line for line in said)
 
 
 def test_two_seeds_tell_little_and_one_tells_nothing_of_seeds():
-    two = differences.sentences(against(trained({"rope": SAME, "coca": (3.0, 3.1, 3.2)}, n_seeds=2)))
+    two = findings.difference_sentences(against(trained({"rope": SAME, "coca": (3.0, 3.1, 3.2)}, n_seeds=2)))
     assert not any("is better" in line for line in two)
     assert two[-1].startswith("Two seeds settle little") and "6 times" in two[-1]  # 12.7 standard errors, by 2
     some = trained({"rope": SAME, "alibi": SAME, "coca": (3.0, 3.1, 0.4)}, n_seeds=2, of_seeds=0.001)
-    told = differences.sentences(against(some))
+    told = findings.difference_sentences(against(some))
     assert sum("is better" in line for line in told) == 2 and told[-1] == two[-1]
     all_told = [each for each in against(some) if each.found.significant]
-    assert not any("Two seeds settle little" in line for line in differences.sentences(all_told))
-    one = differences.sentences(against(trained({"rope": SAME, "coca": BETTER}, n_seeds=1)))
-    assert one[0] == differences.ALONE
+    assert not any("Two seeds settle little" in line for line in findings.difference_sentences(all_told))
+    one = findings.difference_sentences(against(trained({"rope": SAME, "coca": BETTER}, n_seeds=1)))
+    assert one[0] == findings.ALONE
     assert "CoCA is better" in one[1] and one[1].endswith("one seed.")
 
 
 def test_of_few_documents_no_model_is_better():
     few = trained({"rope": SAME, "coca": BETTER}, n_documents=15)
-    (said,) = differences.sentences(against(few))
+    (said,) = findings.difference_sentences(against(few))
     assert "inconclusive" in said and "15 of the 20" in said
     assert "inconclusive" in page(few).finding[0]
     assert "differences" not in blocks(page(few))

@@ -14,16 +14,16 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from coca_train.evaluation.measures.windows import missing_positions
-from coca_train.evaluation.pages import heat_maps, share_by_length, table
+from coca_train.evaluation.pages import by_point, document, heat_maps, share_by_length, table
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suite import CellSuite
-from coca_train.evaluation.verdict import FOUND_SHARE, Asked, Part, finds, unknown
+from coca_train.evaluation.verdict import FOUND_SHARE, Asked, Part, finds, unknown, verdicts
 from coca_train.models.continuations import continuations
-from coca_train.report.blocks import HeatMaps, Line, Lines, Table, Value
+from coca_train.report.blocks import Block, Document, HeatMaps, Line, Lines, Table, Value
 from coca_train.report.headlines import POINTS, headline
 from coca_train.runtime import dist
 from coca_train.statistics.pairs import Sample
@@ -158,7 +158,11 @@ def gathered(parts: Iterable[Iterable[Sequence[Any]]]) -> list[str]:
 
 
 class FoundSuite(PromptSuite[Settings, T]):
-    """Counts the cases whose hidden item was found."""
+    """Counts the cases whose hidden item was found. NAME: of its blocks. ITEM, ITEMS: what is hidden, in words."""
+
+    NAME: ClassVar[str]
+    ITEM: ClassVar[str]
+    ITEMS: ClassVar[str]
 
     def asked(self, evaluation: Evaluation) -> Asked:
         """Return whether prompts of each length give back what is hidden in them."""
@@ -171,6 +175,80 @@ class FoundSuite(PromptSuite[Settings, T]):
             return whole if seen else unknown(whole, row.cells.values())
 
         return {row.name: [part(row)] for row in evaluation.rows()}
+
+    def found_page(
+        self,
+        evaluation: Evaluation,
+        title: str,
+        n_depths: int,
+        *,
+        definition: str,
+        facts: Sequence[tuple[str, str]] = (),
+        depth_notes: Sequence[str] = (),
+        tables: Iterable[Block | None] = (),
+        distances: Iterable[Block | None] = (),
+        **fields: Any,
+    ) -> Document:
+        """Show what was found by length, depth and distance. tables, distances: other blocks about lengths and about
+        distances. fields: other ones of the table by length."""
+        rows = evaluation.rows()
+        found = table(
+            rows,
+            by_point(evaluation.points, lambda result: share(result["cases"])),
+            name=f"{self.NAME}-found",
+            title=f"Share of {self.ITEMS} found by length of the prompt [tokens]",
+            best="high",
+            **fields,
+        )
+        return document(
+            evaluation,
+            title,
+            summary=best_at_the_longest(rows, found, "finds most", f"share of the {self.ITEMS} found"),
+            sections={
+                "Found by length": [self.by_length(evaluation), found, *tables],
+                f"Where the {self.ITEM} stands": [
+                    by_depth(
+                        evaluation,
+                        n_depths,
+                        name=f"{self.NAME}-depth",
+                        title=f"{self.ITEMS.capitalize()} found by length and depth",
+                        y_label=f"depth of the {self.ITEM}",
+                        note=" ".join(
+                            [
+                                f"A {self.ITEM} counts to the nearest row. The line marks the training window.",
+                                *depth_notes,
+                            ]
+                        ),
+                    )
+                ],
+                f"How far away the {self.ITEM} is": [
+                    *distances,
+                    by_distance(
+                        evaluation,
+                        name=f"{self.NAME}-by-distance",
+                        title=f"Share of {self.ITEMS} found by distance of the {self.ITEM}",
+                        note="Cases of all lengths together; windows are the model's training window.",
+                    ),
+                ],
+            },
+            after={"Definition": [definition]},
+            facts=[("cases", f"{evaluation.settings['n_cases']} at each length"), *facts],
+            verdicts=verdicts(evaluation, self.asked(evaluation)),
+        )
+
+    def by_length(
+        self, evaluation: Evaluation, name: str = "by-length", title: str = "", **fields: Any
+    ) -> Lines | None:
+        """Draw the share found by length. fields: of `by_length`, and other ones of Lines."""
+        title = title or f"{self.ITEMS.capitalize()} found by length"
+        return by_length(
+            evaluation,
+            name=f"{self.NAME}-{name}",
+            title=title,
+            alt=f"{title}: share found against the length of the prompt, one curve a model and variant.",
+            y_label=f"share of {self.ITEMS} found",
+            **fields,
+        )
 
 
 def counted(cases: Sequence[Case]) -> dict[str, Any]:

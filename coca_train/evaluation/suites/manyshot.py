@@ -20,7 +20,7 @@ Definition. A prompt is k shots and the asked word with its colon, a line each:
 
 * Words and labels: a case has n words, all different, and c labels; as many words have one label as another (one more
   at most). The shots take all n words in an order that is drawn, then all of them in another order, and so on.
-* Length: as many shots, at least one, as fit into L tokens (prompts.py; a token that begins texts counted).
+* Length: as many shots, at least one, as fit into L tokens (_prompts.py; a token that begins texts counted).
 * The asked word is drawn from all n, equally likely, so it is among the shots (`seen`) with probability min(k, n) / n.
 * Found: of all labels, its label is the most probable behind the prompt, by the log-likelihood of the label's tokens
   (likelihood.py); where labels are equally probable, the first of them. Dynamic frequencies see the length of the

@@ -24,7 +24,6 @@ distance, found, and the answer's first characters. An end-of-document token end
 after it does not count.
 """
 
-import math
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -35,25 +34,19 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.data.prompts.passkeys import COCA, YARN, Wording
-from coca_train.evaluation.pages import by_point, document, heat_map_precision, papers, table
+from coca_train.evaluation.pages import heat_map_precision, papers
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._prompts import (
     Encode,
     FoundSuite,
     Places,
-    best_at_the_longest,
-    by_depth,
-    by_distance,
-    by_length,
     counted,
     gathered,
     place,
-    share,
 )
-from coca_train.evaluation.verdict import verdicts
 from coca_train.report import paper
-from coca_train.report.blocks import Document, Lines
+from coca_train.report.blocks import Document
 
 ANSWER_CHARACTERS = 40  # of each answer that are kept
 WORDINGS: dict[str, Wording] = {"coca": COCA, "yarn": YARN}
@@ -158,6 +151,7 @@ class Evaluator(FoundSuite[Settings, Case]):
 
     VERSION = 1
     AXIS = ("found_share",)
+    NAME, ITEM, ITEMS = "passkey", "key", "passkeys"
 
     @property
     def wording(self) -> Wording:
@@ -203,67 +197,24 @@ class Evaluator(FoundSuite[Settings, Case]):
         return counted(kept) | {"contained": sum(str(case.key) in text for case, text in asked) / len(asked)}
 
     def page(self, evaluation: Evaluation) -> Document:
-        rows, of_coca = evaluation.rows(), self.settings.prompt == "coca"
-        theirs = {
-            "table 2": paper.table("table2_passkey"),
-            "table 3": paper.by_alpha("passkey"),
-            "table 4": paper.table("table4_pi")["passkey"],
-        }
-        found = table(
-            rows,
-            by_point(evaluation.points, lambda result: share(result["cases"])),
-            name="passkey-accuracy",
-            title="Share of passkeys found by length of the prompt [tokens]",
-            theirs=papers(evaluation, theirs) if of_coca else (),
-            best="high",
-            note=THEIRS if of_coca else "",
-        )
-        return document(
+        theirs: dict[str, Any] = {}
+        if self.settings.prompt == "coca":
+            tables = {
+                "table 2": paper.table("table2_passkey"),
+                "table 3": paper.by_alpha("passkey"),
+                "table 4": paper.table("table4_pi")["passkey"],
+            }
+            theirs = {"theirs": papers(evaluation, tables), "note": THEIRS}
+        inside, outside = (BY_WINDOW.format(words) for words in ("less than", "at least"))
+        return self.found_page(
             evaluation,
             "Passkey retrieval",
-            summary=best_at_the_longest(rows, found, "finds most", "share of the passkeys found"),
-            sections={
-                "Accuracy by length": [_accuracy(evaluation, "by-length", "Passkey accuracy by length"), found],
-                "Where the key stands": [
-                    by_depth(
-                        evaluation,
-                        self.settings.n_depths,
-                        name="passkey-depth",
-                        title="Passkeys found by length and depth",
-                        y_label="depth of the key",
-                        note="A key counts to the nearest row. The line marks the training window. "
-                        + heat_map_precision(self.settings.n_cases / self.settings.n_depths),
-                    )
-                ],
-                "How far away the key is": [
-                    _accuracy(evaluation, "inside-window", "Keys inside the training window", "less than", 0, 1),
-                    _accuracy(evaluation, "outside-window", "Keys outside the training window", "at least", 1),
-                    by_distance(
-                        evaluation,
-                        name="passkey-by-distance",
-                        title="Share of passkeys found by distance of the key",
-                        note="Cases of all lengths together; windows are the model's training window (CoCA paper, "
-                        "figure 6).",
-                    ),
-                ],
-            },
-            after={"Definition": [DEFINITIONS[self.settings.prompt] + DEFINITION]},
-            facts=[("cases", f"{evaluation.settings['n_cases']} at each length")],
-            verdicts=verdicts(evaluation, self.asked(evaluation)),
+            self.settings.n_depths,
+            definition=DEFINITIONS[self.settings.prompt] + DEFINITION,
+            depth_notes=[heat_map_precision(self.settings.n_cases / self.settings.n_depths)],
+            distances=[
+                self.by_length(evaluation, "inside-window", "Keys inside the training window", end=1, note=inside),
+                self.by_length(evaluation, "outside-window", "Keys outside the training window", first=1, note=outside),
+            ],
+            **theirs,
         )
-
-
-def _accuracy(
-    evaluation: Evaluation, name: str, title: str, words: str = "", first: float = 0, end: float = math.inf
-) -> Lines | None:
-    """Draw the accuracy by length, of the cases at these distances. words: for the note, what distances they are."""
-    return by_length(
-        evaluation,
-        first,
-        end,
-        name=f"passkey-{name}",
-        title=title,
-        alt=f"{title}: share of passkeys found against the length of the prompt, one curve a model and variant.",
-        y_label="share of passkeys found",
-        note=BY_WINDOW.format(words) if words else "",
-    )

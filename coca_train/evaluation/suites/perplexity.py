@@ -15,8 +15,8 @@ token that is there (YaRN's eval/perplexity.py does all three).
 
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
 and the loss by position of each document's first window (measures/windows.py). `by_document`, its NLL and predictions,
-is what models are compared by (differences.py) where `predictions`, a digest of the tokens scored, is the same. And by
-document, what the verdict is made of (measures/reach.py):
+is what models are compared by (findings.py) where `predictions`, a digest of the tokens scored, is the same. And by
+document, what the verdict is made of (verdict.py):
 * `uses`, by length: the last eighth of each window, side by side over a document, once with the whole window before it
   and once with five eighths of it, so that a prediction has 7/8 to all of the length before it or 1/2 to 5/8 of it: NLL
   with less context less NLL with more. The training window's cell asks it of a quarter and half of that length too;

@@ -14,7 +14,7 @@ Definition. A prompt is an object of n pairs, each on a line, and the asked key 
     }
     "bamilo":
 
-* Length: as many pairs, at least two, as fit into L tokens (prompts.py; a token that begins texts counted). What is
+* Length: as many pairs, at least two, as fit into L tokens (_prompts.py; a token that begins texts counted). What is
   generated comes on top.
 * Keys and values: of the forms below, all keys of a prompt different from one another, and all values. Pair i of case c
   at length L comes from (seed, L, c) alone: not from how many cases or pairs there are, nor from the tokenizer.
@@ -41,24 +41,18 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT, Positive
 from coca_train.data.prompts.recall import FORMS, HOW_MANY, Form, before, right, text
 from coca_train.data.prompts.words import different
-from coca_train.evaluation.pages import by_point, document, table
+from coca_train.evaluation.pages import by_point, table
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._prompts import (
     Encode,
     FoundSuite,
     Places,
-    best_at_the_longest,
-    by_depth,
-    by_distance,
-    by_length,
     counted,
     filled,
     gathered,
     place,
-    share,
 )
-from coca_train.evaluation.verdict import verdicts
 from coca_train.report.blocks import Document
 from coca_train.runtime.errors import DataError
 
@@ -177,6 +171,7 @@ class Evaluator(FoundSuite[Settings, Case]):
 
     VERSION = 1
     AXIS = ("found_share",)
+    NAME, ITEM, ITEMS = "recall", "pair", "values"
 
     def prepare(self, subject: Subject, setup: Setup) -> dict[Point, list[Case]]:
         """Make the prompts. Raises DataError E-EVAL-21."""
@@ -225,59 +220,19 @@ class Evaluator(FoundSuite[Settings, Case]):
         }
 
     def page(self, evaluation: Evaluation) -> Document:
-        rows, points = evaluation.rows(), evaluation.points
-        found = table(
-            rows,
-            by_point(points, lambda result: share(result["cases"])),
-            name="recall-found",
-            title="Share of values found by length of the prompt [tokens]",
-            best="high",
+        otherwise = table(
+            evaluation.rows(),
+            by_point(evaluation.points, lambda result, what: result[OTHERWISE[what]]),
+            by={"share": tuple(OTHERWISE)},
+            name="recall-others",
+            title="Another pair's value given instead, and what any of the values would find",
         )
-        return document(
+        forms = f"keys are {evaluation.settings['keys']}, values {evaluation.settings['values']}"
+        return self.found_page(
             evaluation,
             "Key-value recall",
-            summary=best_at_the_longest(rows, found, "finds most", "share of the values found"),
-            sections={
-                "Found by length": [
-                    by_length(
-                        evaluation,
-                        name="recall-by-length",
-                        title="Values found by length",
-                        alt="Share of values found against the length of the prompt, one curve a model and variant.",
-                        y_label="share of values found",
-                    ),
-                    found,
-                    table(
-                        rows,
-                        by_point(points, lambda result, what: result[OTHERWISE[what]]),
-                        by={"share": tuple(OTHERWISE)},
-                        name="recall-others",
-                        title="Another pair's value given instead, and what any of the values would find",
-                    ),
-                ],
-                "Where the pair stands": [
-                    by_depth(
-                        evaluation,
-                        self.settings.n_depths,
-                        name="recall-depth",
-                        title="Values found by length and depth",
-                        y_label="depth of the pair",
-                        note="A pair counts to the nearest row. The line marks the training window.",
-                    )
-                ],
-                "How far away the pair is": [
-                    by_distance(
-                        evaluation,
-                        name="recall-by-distance",
-                        title="Share of values found by distance of the pair",
-                        note="Cases of all lengths together; windows are the model's training window.",
-                    )
-                ],
-            },
-            after={"Definition": [DEFINITION]},
-            facts=[
-                ("cases", f"{evaluation.settings['n_cases']} at each length"),
-                ("pairs", f"keys are {evaluation.settings['keys']}, values {evaluation.settings['values']}"),
-            ],
-            verdicts=verdicts(evaluation, self.asked(evaluation)),
+            self.settings.n_depths,
+            definition=DEFINITION,
+            facts=[("pairs", forms)],
+            tables=[otherwise],
         )

@@ -4,7 +4,7 @@ counting.
 The tasks are in data/prompts/ruler.py, in words of our own, so figures compare between models measured here, not with
 those of RULER's own prompts.
 
-Length. A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (prompts.py);
+Length. A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (_prompts.py);
 with answer_inside, as RULER does, to those that the new tokens of its answer leave. A case's draws come from a
 generator seeded by (task, seed, L, case).
 
