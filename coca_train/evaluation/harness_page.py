@@ -124,7 +124,7 @@ def _compared(shown: Table) -> str:
 
 def _main(point: Point, result: Mapping[str, Any]) -> Value:
     """Return the figure of a task, or of a group of them."""
-    return _shown(result["main"], result["tasks"], _documents(point, result))
+    return _metric_value(result["main"], result["tasks"], _documents(point, result))
 
 
 def _documents(point: Point, result: Mapping[str, Any]) -> Sample | None:
@@ -142,7 +142,7 @@ def _whole(points: Sequence[Point]) -> bool:
 def _total(tasks: Mapping[str, str], row: GridRow) -> Value:
     """Return the sum of the tasks' shares, as the last row of table 5 is [per cent]."""
     results = [row.results.get(task, {}) for task in tasks]
-    main = [_shown(result["main"], result["tasks"]) for result in results if result.get("main")]
+    main = [_metric_value(result["main"], result["tasks"]) for result in results if result.get("main")]
     if (n_missing := len(tasks) - len(main)) > 0:
         return Value.of(None, missing=f"{n_missing} of them have no figure")
     total, form = sum(value.number or 0.0 for value in main), "{:.1f}"
@@ -168,7 +168,7 @@ def _theirs(points: Sequence[Point]) -> Iterator[Row]:
         yield Row(label=(paper.method(method), "paper"), values=values, theirs=True)
 
 
-def _shown(metric: Mapping[str, Any] | None, tasks: Mapping[str, Any], documents: Sample | None = None) -> Value:
+def _metric_value(metric: Mapping[str, Any] | None, tasks: Mapping[str, Any], documents: Sample | None = None) -> Value:
     """Show a metric. metric: None of a group of tasks without a figure of all. tasks: of which it is, by name, with
     what was asked. documents: what it is the mean of.
 
@@ -196,7 +196,7 @@ def _every_metric(evaluation: Evaluation) -> Table:
         rows=tuple(
             Row(
                 label=(cell.subject, cell.variant, task, name),
-                values=(_shown(metric, own), *_counts(known.get(task))),
+                values=(_metric_value(metric, own), *_counts(known.get(task))),
             )
             for cell in evaluation.cells
             for known in [cell.result.get("tasks", {})]

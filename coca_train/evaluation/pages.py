@@ -58,11 +58,11 @@ def document(
     its title says in place of the lengths."""
     missing = "\n".join(f"* {line}" for line in evaluation.absences())
     return Document(
-        title=f"{title}: {asked(evaluation, at)}",
+        title=f"{title}: {grid_in_words(evaluation, at)}",
         summary=summary,
         sections=[
-            *written({**sections, "Not measured": [missing]}),
-            *(replace(section, folded=True) for section in written(after or {})),
+            *build_sections({**sections, "Not measured": [missing]}),
+            *(replace(section, folded=True) for section in build_sections(after or {})),
         ],
         facts=[*evaluation.facts, *facts],
         command=evaluation.command,
@@ -71,7 +71,7 @@ def document(
     )
 
 
-def asked(evaluation: Evaluation, at: str = "") -> str:
+def grid_in_words(evaluation: Evaluation, at: str = "") -> str:
     """Return what was asked, for a title: "quickstart, 128 to 2,048 tokens". at: in place of the lengths."""
     names = [subject.name for subject in evaluation.subjects]
     who = ", ".join(names) if len(names) <= FEW_NAMES else f"{len(names)} models"
@@ -100,7 +100,7 @@ def heat_map_precision(n: float) -> str:
     return f"A square has about {n:,.0f} cases: its share is known to {(high - low) / 2:.2f} either way, or better."
 
 
-def written(sections: Sections) -> list[Section]:
+def build_sections(sections: Sections) -> list[Section]:
     """Return the sections with something to show."""
     shown = {
         title: [Text(text=b) if isinstance(b, str) else b for b in blocks if b] for title, blocks in sections.items()

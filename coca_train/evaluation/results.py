@@ -140,7 +140,7 @@ class Evaluation:
         by_place = self._by_place()
         # A variant that is impossible everywhere would be a row of dashes; "Not measured" has its reason.
         tried = {(cell.subject, cell.variant) for cell in self.cells if cell.status != "impossible"}
-        rows, names = [], called({subject.name: subject.scheme for subject in self.subjects})
+        rows, names = [], model_names({subject.name: subject.scheme for subject in self.subjects})
         for subject in self.subjects:
             for variant in subject.variants:
                 if (subject.name, variant) in tried:
@@ -205,8 +205,8 @@ GREEK = {"alpha": "α", "beta": "β", "theta": "θ"}
 PLAIN = "plain"
 
 
-def called(schemes: Mapping[str, str]) -> dict[str, str]:
-    """Return by model, what it is called. schemes: by model, its position scheme."""
+def model_names(schemes: Mapping[str, str]) -> dict[str, str]:
+    """Return by model what legends and sentences call it. schemes: by model, its position scheme."""
     known = list(schemes.values())
     return {
         model: SCHEMES.get(scheme, scheme) if known.count(scheme) == 1 else model for model, scheme in schemes.items()

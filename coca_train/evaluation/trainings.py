@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coca_train.evaluation.measures.perplexity import perplexity_of
-from coca_train.evaluation.pages import FEW_NAMES, Sections, asked, curves, file_names, tokens, written
+from coca_train.evaluation.pages import FEW_NAMES, Sections, build_sections, curves, file_names, grid_in_words, tokens
 from coca_train.evaluation.perplexity_page import number
 from coca_train.evaluation.perplexity_page import page as perplexity_page
 from coca_train.evaluation.results import Evaluation, apart, pooled, several
@@ -77,7 +77,7 @@ def run_page(report: RunReport) -> Document:
     }
     if report.evaluation is None:
         known = {"facts": report.facts, "command": report.command}
-        return Document(title=report.title, summary=summary, sections=written(sections), **known)
+        return Document(title=report.title, summary=summary, sections=build_sections(sections), **known)
     page = perplexity_page(report.evaluation, sections)
     lengths = [int(point) for point in report.evaluation.points]
     return replace(page, title=f"{report.title}: windows of {tokens(lengths)}")
@@ -91,7 +91,7 @@ def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str],
     sections: Sections = {"Training": [training_table(facts, shown.seeds)], "What was held fixed": [held_fixed]}
     page = perplexity_page(evaluation, sections, compared=True, pool=pool)
     seeds = f", {n_seeds} seeds" if n_seeds else ""
-    return replace(page, title=f"Comparison: {asked(pooled(shown))}{seeds}")
+    return replace(page, title=f"Comparison: {grid_in_words(pooled(shown))}{seeds}")
 
 
 def loss_curves(records: Sequence[Record]) -> Lines:
@@ -314,7 +314,7 @@ def sweep_page(runs: Sequence[Swept], command: str, comparing: str) -> Document:
         title=f"Sweep of {', '.join(options)}{named or f': {len(runs)} runs'}",
         finding=_finding(runs, texts),
         summary=(),
-        sections=written(sections),
+        sections=build_sections(sections),
         facts=[("trainings", str(len(runs))), ("swept", ", ".join(options))],
         command=command,
     )

@@ -65,15 +65,15 @@ def after_training(config: Config) -> list[Choice]:
 def label(config: Config, choice: Choice) -> str:
     """Label a choice: `plain`, `dynamic_ntk (alpha 4)`, `plain, sinks (window 256)`, `plain, logit scale log`."""
     own = getattr(config.position, "frequencies", None)
-    parts = [(own.name if own else "plain") if choice.frequencies == AS_TRAINED else _shown(choice.frequencies)]
+    parts = [(own.name if own else "plain") if choice.frequencies == AS_TRAINED else _readable(choice.frequencies)]
     if choice.visibility != AS_TRAINED:
-        parts.append(_shown(choice.visibility))
+        parts.append(_readable(choice.visibility))
     if choice.logit_scale != AS_TRAINED:
-        parts.append(f"logit scale {_shown(choice.logit_scale)}")
+        parts.append(f"logit scale {_readable(choice.logit_scale)}")
     return ", ".join(parts)
 
 
-def _shown(text: str) -> str:
+def _readable(text: str) -> str:
     name, *options = text.split("@")
     return f"{name} ({', '.join(option.replace(':', ' ') for option in options)})" if options else name
 

@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from coca_train.evaluation.results import Cell, Evaluation, GridRow, called, model_of, with_variant
+from coca_train.evaluation.results import Cell, Evaluation, GridRow, model_names, model_of, with_variant
 from coca_train.report.blocks import ANSWERED, ANSWERS, Row, State, Table, Value, Verdict
 from coca_train.statistics.answers import LEAST, SURE, WRONG, Answer, above, below, share_above
 from coca_train.statistics.intervals import OverDocuments
@@ -155,7 +155,7 @@ class Judged(NamedTuple):
 def judged(evaluation: Evaluation, asked: Asked) -> list[Judged]:
     """Return every model and variant of whom anything was asked, its seeds together."""
     models, rows = model_of(evaluation), dict[tuple[str, str], Judged]()
-    names = called({models[subject.name]: subject.scheme for subject in evaluation.subjects})
+    names = model_names({models[subject.name]: subject.scheme for subject in evaluation.subjects})
     for row in evaluation.rows():
         if parts := asked.get(row.name):
             model = models[row.subject.name]

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from coca_train.evaluation import perplexity_page
-from coca_train.evaluation.pages import OTHER_TOKENS, asked, file_names
+from coca_train.evaluation.pages import OTHER_TOKENS, file_names, grid_in_words
 from coca_train.evaluation.perplexity_page import main_text, page
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import perplexity
@@ -123,9 +123,9 @@ def test_the_title_says_what_was_asked():
     alone = replace(grid, subjects=grid.subjects[:1], points=(512,))
     assert page(alone).title == "Perplexity by context window: rope, 512 tokens"
     many = replace(grid, subjects=[measured(f"m{i}") for i in range(9)], points=("boolq", "copa"))
-    assert asked(many) == "9 models, boolq, copa"
-    assert asked(replace(many, points=[f"task{i}" for i in range(9)])) == "9 models, 9 tasks"
-    assert asked(many, "1/√t from 0.8 to 1.4") == "9 models, 1/√t from 0.8 to 1.4"
+    assert grid_in_words(many) == "9 models, boolq, copa"
+    assert grid_in_words(replace(many, points=[f"task{i}" for i in range(9)])) == "9 models, 9 tasks"
+    assert grid_in_words(many, "1/√t from 0.8 to 1.4") == "9 models, 1/√t from 0.8 to 1.4"
 
 
 def test_a_model_alone_is_compared_with_itself():

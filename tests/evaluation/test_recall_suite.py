@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coca_train.evaluation.suites import recall
-from coca_train.evaluation.suites.recall import given
+from coca_train.evaluation.suites.recall import value_in
 from tests.evaluation.copying import copying, successor
 from tests.evaluation.grids import (
     blocks,
@@ -57,7 +57,7 @@ def test_a_cell_equals_decoding_by_hand():
             if text[-1] == 0:  # the end of a document
                 break
         answer = subject.tokenizer.decode(text[n:])
-        expected.append((answer, given(answer) == value_by_hand(prompt)))
+        expected.append((answer, value_in(answer) == value_by_hand(prompt)))
     assert [(case["answer"], case["found"]) for case in known["cases"]] == expected
     assert len({answer for answer, _ in expected}) > 1
 

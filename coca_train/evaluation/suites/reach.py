@@ -12,8 +12,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.evaluation.pages import BEYOND, training_windows, written
-from coca_train.evaluation.pages import asked as described
+from coca_train.evaluation.pages import BEYOND, build_sections, grid_in_words, training_windows
 from coca_train.evaluation.perplexity_page import CONTEXT
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.suite import CellSuite, Suite
@@ -114,10 +113,10 @@ class Evaluator(Suite[Settings]):
             0, Text(text="\n\n".join(said))
         )  # where every page has its own
         return Document(
-            title=f"How far the context reaches: {described(evaluation)}",
+            title=f"How far the context reaches: {grid_in_words(evaluation)}",
             summary=[sentence for page in pages for sentence in page.summary],
             sections=[
-                *written({"Each part, by length": [pictures, answers]}),
+                *build_sections({"Each part, by length": [pictures, answers]}),
                 *(Section(title=title, blocks=merged, folded=folded) for (title, folded), merged in blocks.items()),
             ],
             facts=list(dict.fromkeys(fact for page in pages for fact in page.facts)),

@@ -125,7 +125,7 @@ def new_tokens(prompts: Sequence[Case]) -> int:
     return max((case.answer_tokens for case in prompts), default=0) + SPARE
 
 
-def given(answer: str) -> str | None:
+def value_in(answer: str) -> str | None:
     """Return the value that a generated text gives; None where it is no string."""
     string = re.match(r'\s*"([^"]*)"', answer)
     return None if string is None else string[1]
@@ -201,7 +201,7 @@ class Evaluator(FoundSuite[Settings, Case]):
 
     def combine(self, point: Any, material: Mapping[Point, Sequence[Case]], parts: Sequence[Any]) -> dict[str, Any]:
         cases, texts = material[point], gathered(parts)
-        values = [given(text) for text in texts]
+        values = [value_in(text) for text in texts]
         kept = [
             {
                 "value": case.value,
