@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.cases import Setup
 from benchmarks.measure import machine, say
-from coca_train.evaluation.measures.passkey import cases
+from coca_train.evaluation.suites.passkey import cases
 from coca_train.models.continuations import continuations
 from coca_train.models.generation import generate
 from coca_train.models.init import init_weights

@@ -11,7 +11,6 @@ is executed: weights are safetensors, configurations are typed values. torch is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from coca_train.config.schema import Config
     from coca_train.data.tokenizer import Tokenizer
-    from coca_train.evaluation.results import Cell
     from coca_train.evaluation.subject import Opened
     from coca_train.models.transformer import Transformer
 
@@ -37,7 +35,7 @@ def open_model(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
 ) -> Model:
-    """The model of a run directory (its newest verified checkpoint), an export, or a Hugging Face folder.
+    """Return the model of a run directory (its newest verified checkpoint), an export, or a Hugging Face folder.
 
     device: auto is cuda where there is a GPU. dtype: of the weights; auto is as they are stored, float32 for float16 on
     a CPU. Raises UserError and its kin: E-IOP-* for a folder that holds no model that is covered, E-CKP-* and E-RUN-*
@@ -146,7 +144,7 @@ class Model:
         top_p: float = 1.0,
         seed: int = 0,
     ) -> str:
-        """What the model goes on with, without the prompt; shorter where it ends the text itself.
+        """Return what the model goes on with, without the prompt; shorter where it ends the text itself.
 
         temperature 0: greedy. top_k, top_p: sample among the k likeliest tokens (0: all), among the fewest whose
         probabilities reach p. Dynamic frequencies see prompt and new tokens throughout. Raises UserError E-API-02 for
@@ -185,7 +183,8 @@ class Model:
         logit_scale: str = "own",
         **options: Any,
     ) -> Mapping[str, Any]:
-        """The result of one cell, the same numbers as `python -m coca_train evaluate +eval=<suite>`, as plain values.
+        """Return the result of one cell, the same numbers as `python -m coca_train evaluate +eval=<suite>`, as plain
+        values.
 
         point: a length [tokens], or as the suite names it: "needle@4096". files: of text (.jsonl, .jsonl.gz,
         .jsonl.zst, .parquet, .txt); none: what the run held out. frequencies, visibility, logit_scale: as in `grid`,
@@ -193,79 +192,64 @@ class Model:
         back afterwards. Raises UserError: E-CFG-* and E-EVAL-* for options, text and names, E-API-03 for a point the
         suite does not have, E-API-04 for a cell without a result, with the reason, E-API-05 for a suite of suites.
         """
-        from coca_train.evaluation.configuration import load
-        from coca_train.evaluation.grid import measure_cells
-        from coca_train.evaluation.progress import Progress
-        from coca_train.evaluation.subject import Setup, subject_of
-        from coca_train.evaluation.suites import suite_module
-        from coca_train.evaluation.texts import TextStore
+        from coca_train.evaluation.configuration import build
+        from coca_train.evaluation.grid import Progress, measure_cells
+        from coca_train.evaluation.pipeline import setup_of
+        from coca_train.evaluation.subject import subject_of
+        from coca_train.evaluation.suite import suite_of
+        from coca_train.evaluation.variants import Choice
 
-        words = [f"+eval={suite}", f"grid.checkpoints=[{json.dumps(self.path)}]"]
-        words += [f"text.files={json.dumps([str(file) for file in files])}"]
-        config, _ = load([*words, *(f"eval.{key}={json.dumps(value)}" for key, value in options.items())])
-        length = str(point).rpartition("@")[2]
-        module = suite_module(config.eval.suite)
-        if (parts := [part.suite for part in module.parts(config.eval)]) != [config.eval.suite]:
+        text = {"files": [str(file) for file in files]}
+        config = build(suite, options, grid={"checkpoints": [self.path]}, text=text)
+        asked = suite_of(config.eval)
+        if (parts := asked.parts()) != [asked]:
+            names = ", ".join(part.settings.suite for part in parts)
             raise UserError(
-                f"E-API-05 evaluate: suite {suite} is made of others and has no result of its own. Fix: one of "
-                f"{', '.join(parts)}"
+                f"E-API-05 evaluate: suite {suite} is made of others and has no result of its own. Fix: one of {names}"
             )
-        points = module.points(config.eval, [int(length)] if length.isdecimal() else [])
+        length = str(point).rpartition("@")[2]
+        points = asked.points([int(length)] if length.isdecimal() else [])
         if point not in points:
             raise UserError(
                 f"E-API-03 evaluate: suite {suite} has no point {point!r}. Fix: a length in tokens"
                 + (f", or one of {', '.join(map(str, points))}" if points else "")
             )
-        setup = Setup(
-            points=(point,),
-            texts=TextStore(config.text, [self.path]),
-            max_documents=config.text.max_documents,
-            seed=config.work.seed,
-            micro_batch_tokens=config.work.micro_batch_tokens,
-        )
+        setup = setup_of(config, (point,), [self.path], enough=False)
         with self.network.restored():
-            tried = [frequencies], [visibility], [logit_scale]
-            subject = subject_of(self._opened, self.path, suite, *tried, config.text.begin)
-            cell: Cell = measure_cells([(config.eval, setup)], subject, None, Progress(shown=False))[0]
+            tried = [Choice(frequencies, visibility, logit_scale)]
+            subject = subject_of(self._opened, self.path, suite, tried, config.text.begin)
+            cell = measure_cells([(parts[0], setup)], subject, None, Progress(shown=False))[0]
         if cell.status != "done":
             raise UserError(f"E-API-04 evaluate: {suite} at {point}: {cell.reason}. Fix: another point or variant")
         return cell.result
 
     def reach(self, *lengths: int, files: Sequence[str | Path] = ()) -> list[str]:
-        """How far the context reaches as it was trained, in the sentences that a report and `python -m coca_train
-        evaluate` begin with.
+        """Return how far the context reaches as it was trained, in the sentences that a report and `python -m
+        coca_train evaluate` begin with.
 
         lengths [tokens]; none: 1 to 16 training windows. files: as in `evaluate`; none: what the run held out, and what
         its report measured is not measured again. What `vary` exchanged is back afterwards. Raises UserError: E-EVAL-*
         for text and lengths, E-API-04 where no length could be measured.
         """
-        from coca_train.evaluation.configuration import load
-        from coca_train.evaluation.grid import measure_cells
+        from coca_train.evaluation.configuration import build
+        from coca_train.evaluation.grid import Progress, Store, kept_in_reports, measure_cells
         from coca_train.evaluation.perplexity_page import page
-        from coca_train.evaluation.pipeline import by_multiples
+        from coca_train.evaluation.pipeline import by_multiples, setup_of
         from coca_train.evaluation.pipeline import lengths as in_tokens
-        from coca_train.evaluation.progress import Progress
         from coca_train.evaluation.results import Evaluation
-        from coca_train.evaluation.store import Store, of_reports
-        from coca_train.evaluation.subject import Setup, subject_of
-        from coca_train.evaluation.texts import TextStore
+        from coca_train.evaluation.subject import subject_of
+        from coca_train.evaluation.suite import suite_of
+        from coca_train.evaluation.variants import Choice
 
-        words = ["+eval=perplexity", f"grid.checkpoints=[{json.dumps(self.path)}]"]
-        words += [f"text.files={json.dumps([str(file) for file in files])}"]
-        words += [f"grid.lengths={json.dumps([str(n) for n in lengths])}"] if lengths else []
-        config, _ = load(words)
-        setup = Setup(
-            points=in_tokens(config),
-            texts=TextStore(config.text, [self.path]),
-            max_documents=config.text.max_documents,
-            seed=config.work.seed,
-            micro_batch_tokens=config.work.micro_batch_tokens,
-            enough=by_multiples(config),
-        )
-        store, name = Store(None, also=of_reports([Path(self.path)])), Path(self.path).resolve().name
+        grid: dict[str, Any] = {"checkpoints": [self.path]}
+        grid |= {"lengths": [str(length) for length in lengths]} if lengths else {}
+        config = build("perplexity", {}, grid=grid, text={"files": [str(file) for file in files]})
+        setup = setup_of(config, in_tokens(config), [self.path], enough=by_multiples(config))
+        store, name = Store(None, also=kept_in_reports([Path(self.path)])), Path(self.path).resolve().name
         with self.network.restored():
-            subject = subject_of(self._opened, self.path, name, ["own"], ["own"], ["own"], config.text.begin)
-            cells = measure_cells([(config.eval, setup)], subject, store, Progress(shown=False))
+            subject = subject_of(self._opened, self.path, name, [Choice()], config.text.begin)
+            asked = [(part, setup) for part in suite_of(config.eval).parts()]
+            cells = measure_cells(asked, subject, store, Progress(shown=False))
         found = Evaluation(
             suite="perplexity",
             name=name,
@@ -276,7 +260,7 @@ class Model:
             facts=(),
             command="",
         )
-        if not (said := list(page(config.eval, found).finding)):
+        if not (said := list(page(found).finding)):
             raise UserError(f"E-API-04 reach: {found.absences()[0]}. Fix: other lengths or files")
         return said
 

@@ -1,45 +1,150 @@
-"""Other settings on trained weights: another visibility, other frequencies, another logit scale; nothing that decides
-which weights there are.
+"""Inference settings of trained weights: another RoPE scaling, another attention pattern, another logit scale; nothing
+that decides which weights there are.
 
-The words are those of a training, `visibility=sinks visibility.window=64 position/frequencies=yarn`, and so are
-the checks and the messages. Where several are tried in turn, each is written as one (config/choice.py).
+`with_inference` works on typed settings. `vary` reads the words of a command line first, `visibility=sinks
+visibility.window=64 position/frequencies=yarn`, which are those of a training, as are the checks and the messages.
 """
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
-from coca_train.config.choice import assembled
-from coca_train.config.load import load
-from coca_train.config.messages import Incompatible
-from coca_train.config.parts import LOGIT_SCALE
-from coca_train.config.parts import SECTIONS as SECTIONS_OF_STAGES
-from coca_train.config.places import fatal_error
+from coca_train.config.check import scheme
+from coca_train.config.choice import SECTIONS, SPELLING, assembled
+from coca_train.config.files import choices, config_dir
+from coca_train.config.load import resolve
+from coca_train.config.messages import ConfigError, Problem
+from coca_train.config.parts import LOGIT_SCALE, exchanged, part_problems
 from coca_train.config.schema import Config
+from coca_train.config.strict import type_sections
+from coca_train.positions.rules import layers_fit, visibility_fits
+from coca_train.runtime.trees import leaves
 from coca_train.settings import TRAIN
 
+FREQUENCIES, VISIBILITY = "position/frequencies", "visibility"
+VARIED = ("position", "visibility", "model")  # sections with something that may be exchanged
 
-def varies(word: str) -> bool:
+
+class IncompatibleError(ConfigError):
+    """Settings that are right by themselves, and that these weights cannot have."""
+
+
+class Selection(NamedTuple):
+    """A choice of a config group by its name, and the options in which it differs from the choice's file."""
+
+    name: str
+    options: Mapping[str, Any] = {}
+
+    @classmethod
+    def parse(cls, text: str) -> "Selection":
+        """Read `dynamic_ntk@alpha:4`. Raises ValueError where an option is not written as key:value."""
+        name, *options = text.split("@")
+        pairs = [option.partition(":") for option in options]
+        if not all(key and colon and value for key, colon, value in pairs):
+            raise ValueError(SPELLING)
+        return cls(name, {key: _scalar(value) for key, _, value in pairs})
+
+
+def _scalar(text: str) -> Any:
+    """Return a value as YAML and the command line read it: 4, 0.5, 1e-3, true, null, [1, 2]; text otherwise."""
+    for read in (json.loads, float):
+        try:
+            return read(text.lower() if text.lower() in ("true", "false", "null") else text)
+        except ValueError:
+            continue
+    return text
+
+
+def is_inference_option(word: str) -> bool:
     """Return whether a word of a command line is for `vary`: it is about visibility, position or logit scale."""
     key = word.partition("=")[0].lstrip("+~")
     return key.startswith(f"{LOGIT_SCALE}.") or key.replace("/", ".").split(".")[0] in ("visibility", "position")
 
 
-def vary(config: Config, overrides: list[str]) -> Config:
-    """Return the configuration of trained weights with another visibility, frequencies or logit scale.
+def with_inference(
+    config: Config,
+    *,
+    rope_scaling: Selection | None = None,
+    attention_pattern: Selection | None = None,
+    logit_scale: Selection | None = None,
+) -> Config:
+    """Return the configuration of the same weights with these settings exchanged; None keeps the trained one.
 
-    A choice stands in place of the whole section, but for the base theta (config/exchange.py). Raises ConfigError
-    with everything that is wrong.
+    A selection replaces the whole section but for the base theta, which belongs to the weights (config/exchange.py).
+    Raises ConfigError with everything that is wrong with the selections, IncompatibleError where the weights cannot
+    have them.
     """
-    # What stages differ in was right for the run. It may not be over one stage, which leaves a source away that
-    # another one weighs, or over what is varied; and it is not about these weights.
-    same = {key: {} for key in SECTIONS_OF_STAGES}
-    stages = {name: replace(stage, **same) for name, stage in config.stages.items()}
-    varied = load(assembled(TRAIN, asdict(replace(config, stages=stages)), overrides), launch=False).config
-    # After typing, because it is about parameters: frequencies that learn some (clex) leave weights without theirs.
-    if varied.position != config.position:
-        from coca_train.positions.frequencies import exchange_problem
+    selected = {FREQUENCIES: rope_scaling, VISIBILITY: attention_pattern, LOGIT_SCALE: logit_scale}
+    if rope_scaling is not None and not hasattr(config.position, "frequencies"):
+        text, fix = f"{config.position.scheme} has no frequencies", f"omit {FREQUENCIES}"
+        raise IncompatibleError(*_in_lines([Problem("E-CFG-33", ("position.frequencies",), text, fix)]))
+    trained = {name: asdict(getattr(config, name)) for name in VARIED}
+    # The values of a file may refer to the training's: original_seq_len: ${train.seq_len}.
+    tree, problems = {**trained, "train": {"seq_len": config.train.seq_len}}, []
+    for group, selection in selected.items():
+        if selection is None:
+            continue
+        *above, leaf = SECTIONS[group].split(".")
+        section = tree[above[0]] if above else tree
+        if group == LOGIT_SCALE:
+            section[leaf] |= {"name": selection.name, **selection.options}
+        elif selection.name in (offered := choices(group, (config_dir(),))):
+            section[leaf] = exchanged(group, selection.name, section[leaf]) | dict(selection.options)
+        else:
+            text = f"there is no {group} {selection.name}; the choices are {', '.join(offered)}"
+            problems.append(Problem("E-CFG-32", (SECTIONS[group],), text, f"write one of {', '.join(offered)}"))
+    typed, mistyped = _type(resolve(tree)[0], dict(leaves(trained)))
+    if problems := [*problems, *mistyped]:
+        raise ConfigError(*_in_lines(problems))
+    varied = replace(config, **typed)
+    if problems := _incompatibilities(config, varied):
+        raise IncompatibleError(*_in_lines(problems))
+    return varied
 
-        if text := exchange_problem(config.position.frequencies, varied.position.frequencies):
-            raise fatal_error(
-                Incompatible("E-CFG-33", (), text, "choose other frequencies", "command line position/frequencies")
-            )
-    return replace(varied, stages=config.stages)
+
+def vary(config: Config, words: Sequence[str]) -> Config:
+    """Return the configuration of the same weights with what the words of a command line exchange.
+
+    Raises ConfigError with everything that is wrong and where it was written.
+    """
+    trained = {name: asdict(getattr(config, name)) for name in (*VARIED, "train")}
+    a = assembled(TRAIN, trained, words)
+    a.tree, unresolved = resolve(a.tree)
+    typed, mistyped = _type(a.tree, a.examples)
+    a.problems += [*unresolved, *mistyped]
+    varied = replace(config, **typed)
+    a.problems += [] if mistyped else _incompatibilities(config, varied)
+    if a.problems:
+        raise ConfigError(a.problems, a.lines())
+    return varied
+
+
+def _type(tree: Mapping[str, Any], examples: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    return type_sections(TRAIN, {name: tree[name] for name in VARIED}, examples)
+
+
+def _incompatibilities(trained: Config, varied: Config) -> list[Problem]:
+    """Say why weights cannot have other settings, each of which is right by itself."""
+    position, visibility, model = varied.position, varied.visibility, varied.model
+    problems = [
+        *scheme(model, position),
+        *visibility_fits(visibility, position, model),
+        *layers_fit(varied.layers, position, visibility, model),
+    ]
+    if varied.layers.kinds and not problems:  # without stages: what they differ in was right for the run
+        problems = part_problems(TRAIN, replace(varied, stages={}), launch=False)
+    if not problems and position != trained.position:
+        from coca_train.positions.frequencies import exchange_problem  # torch, which messages do not wait for
+
+        if text := exchange_problem(trained.position.frequencies, position.frequencies):
+            place = f"command line {FREQUENCIES}"
+            problems = [Problem("E-CFG-33", (), text, "choose other frequencies", place)]
+    return problems
+
+
+def _in_lines(problems: list[Problem]) -> tuple[list[Problem], list[str]]:
+    """Problems, and each as a line without a place: what was selected stands in no file."""
+    return problems, [
+        f"{each.id} {', '.join(each.keys) or each.place}: {each.message}. Fix: {each.fix}" for each in problems
+    ]

@@ -239,8 +239,7 @@ def compare(run_dirs: dict[str, Path], root: Path, command: str, pool: bool = Tr
     seeds of a model as one row; which models differ is said over all seeds in either case."""
     from coca_train.evaluation.comparison import checks, facts_of, read_run, together
     from coca_train.evaluation.perplexity_page import perplexity_text
-    from coca_train.evaluation.results import RESULTS
-    from coca_train.evaluation.seeds import apart, grouped
+    from coca_train.evaluation.results import RESULTS, apart, grouped
     from coca_train.evaluation.trainings import comparison_page, training_table
     from coca_train.report.render import write_index, write_report
     from coca_train.report.render.plain import terminal_text

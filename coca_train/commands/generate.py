@@ -17,7 +17,7 @@ from coca_train.config.verb import Verb
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.printing import printed
-from coca_train.vary import varies, vary
+from coca_train.vary import is_inference_option, vary
 
 if TYPE_CHECKING:
     from coca_train.checkpoint.opening import TrainedRun
@@ -128,4 +128,4 @@ GENERATE = Root(
     examples="temperature=0.8",
     also_takes=tuple(GROUPS),
 )
-VERB = Verb(GENERATE, USAGE, _generate, needs_words=True, is_for_training=varies)
+VERB = Verb(GENERATE, USAGE, _generate, needs_words=True, is_for_training=is_inference_option)

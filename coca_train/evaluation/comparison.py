@@ -38,7 +38,8 @@ class FinishedRun:
 
 
 def read_run(directory: Path) -> FinishedRun:
-    """Raises UserError (unfinished, not a run) or DataError (damaged); both name the file."""
+    """Read what a finished run recorded. Raises UserError (unfinished, not a run) or DataError (damaged); both name the
+    file."""
     present = {name: (directory / name).is_file() for name in FILES}
     present["checkpoints/step-*"] = any((directory / "checkpoints").glob("step-*"))
     present[f"report/{RESULTS}"] = (directory / "report" / RESULTS).is_file()
@@ -46,7 +47,7 @@ def read_run(directory: Path) -> FinishedRun:
     if missing == [f"report/{RESULTS}"] and (directory / "report" / "done.json").is_file():
         raise UserError(
             f"E-RUN-22 {directory}: finished without perplexities by window, which a comparison is made of; its "
-            "eval.extrapolation was off, or there was no text, or an older coca_train wrote its report. "
+            "eval.extrapolation was off, or there was no text, or another version of coca_train wrote its report. "
             "Fix: eval.extrapolation.enabled=true, and start its command again"
         )
     if missing:
@@ -65,7 +66,7 @@ def read_run(directory: Path) -> FinishedRun:
         what = str(error).splitlines()[0] if str(error) else ""
         raise DataError(
             f"E-RUN-24 {directory}: its record cannot be read ({type(error).__name__}: {what}); a comparison needs "
-            f"{', '.join(FILES)} and a checkpoint. Fix: restore the files, or train the run anew"
+            f"{', '.join(FILES)} and a checkpoint. Fix: restore the files, or train the run again"
         ) from error
 
 
@@ -83,13 +84,13 @@ def _read_evaluation(path: Path) -> Evaluation:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"E-REPORT-02 report {path}: not an evaluation of this version of coca_train "
-            f"({type(error).__name__}: {error}). Fix: delete it and done.json beside it, and start the run's own "
-            "command again, which writes the report anew"
+            f"({type(error).__name__}: {error}). Fix: delete it and done.json next to it, and start the run's own "
+            "command again, which writes the report"
         ) from error
 
 
 def parameter_shapes(run_dir: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of a run's parameters, from the headers of its newest checkpoint."""
+    """Return the shapes of a run's parameters, from the headers of its newest checkpoint."""
     last = newest(run_dir, None)
     if last is None:
         raise ValueError("none of its checkpoints has a manifest that can be trusted")
@@ -98,7 +99,7 @@ def parameter_shapes(run_dir: Path) -> dict[str, tuple[int, ...]]:
 
 
 def checks(runs: Mapping[str, FinishedRun], seeds: Seeds) -> tuple[list[str], list[str]]:
-    """(what was verified to be the same for one seed of every model, what is not), in words."""
+    """Return what was verified to be the same for one seed of every model, and what is not, in words."""
     line, wrong = same_seeds(runs, seeds)
     found = [same_text(runs)] + [(line, wrong)] * (wrong or len(runs) > len(seeds))
     for seed in dict.fromkeys(seed for known in seeds.values() for seed in known.values()):
@@ -111,8 +112,8 @@ def checks(runs: Mapping[str, FinishedRun], seeds: Seeds) -> tuple[list[str], li
 
 
 def same_seeds(runs: Mapping[str, FinishedRun], seeds: Seeds) -> tuple[str, bool]:
-    """Every model has the same seeds; and those of a model are trainings of their own: one that is there twice would
-    make seeds look alike."""
+    """Check that every model has the same seeds, and that those of a model are trainings of their own: one that is
+    there twice would make seeds look alike."""
     first_model, first = next(iter(seeds.items()))
     for model, known in seeds.items():
         if set(known.values()) != set(first.values()):
@@ -130,7 +131,7 @@ def same_seeds(runs: Mapping[str, FinishedRun], seeds: Seeds) -> tuple[str, bool
 
 
 def same_settings(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
-    """Every setting but position scheme, visibility and the run's name; the seed of the weights too."""
+    """Compare every setting but position scheme, visibility and the run's name; the seed of the weights too."""
     trees = {}
     for name, run in runs.items():
         seed = run.settings.get("run", {}).get("seed")
@@ -146,7 +147,7 @@ def same_settings(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
 
 
 def same_batches(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
-    """The digests of the global batches at every step that was logged, and the number of steps."""
+    """Compare the digests of the global batches at every step that was logged, and the number of steps."""
     digests = {name: batch_digests(run) for name, run in runs.items()}
     first_name, first = next(iter(digests.items()))
     if not first:
@@ -166,7 +167,7 @@ def batch_digests(run: FinishedRun) -> dict[int, str]:
 
 
 def same_initial_weights(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
-    """Parameters that all runs have in one shape must have begun with the same values."""
+    """Check that parameters that all runs have in one shape began with the same values."""
     digests = {name: run.init_digests for name, run in runs.items()}
     first_name, first = next(iter(digests.items()))
     everywhere = [name for name in first if all(name in other for other in digests.values())]
@@ -183,13 +184,14 @@ def same_initial_weights(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
 
 
 def part_of(parameter: str) -> str:
-    """What a parameter belongs to, in a word: its module (blocks.0.attention.k.weight: k), or `position`."""
+    """Return what a parameter belongs to, in a word: its module (blocks.0.attention.k.weight: k), or `position`."""
     parts = parameter.split(".")
     return "position" if "position" in parts else parts[-2]
 
 
 def same_text(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
-    """Windows, definition, and how much of each text was scored; a window without a result must have a reason."""
+    """Compare windows, definition, and how much of each text was scored; a window without a result must have a
+    reason."""
     first_name, first = next(iter(runs.items()))
     seen: dict[tuple[str, Any], tuple[Any, ...]] = {}
     for name, run in runs.items():
@@ -216,7 +218,7 @@ def _texts(run: FinishedRun) -> list[str]:
 
 
 def together(runs: Mapping[str, FinishedRun], seeds: Seeds, command: str) -> Evaluation:
-    """The evaluations of comparable runs as one, each run under its name in the comparison."""
+    """Return the evaluations of comparable runs as one, each run under its name in the comparison."""
     first = next(iter(runs.values())).evaluation
     return replace(
         first,
@@ -229,7 +231,7 @@ def together(runs: Mapping[str, FinishedRun], seeds: Seeds, command: str) -> Eva
 
 
 def facts_of(run: FinishedRun) -> dict[str, Any]:
-    """Numbers of a training.
+    """Return numbers of a training.
 
     parameters; loss: mean over the last tenth of the logged steps [nats per token]; valid/*: the last;
     tokens_per_s: median over the logged steps; ms_per_step: the same as time of an optimizer step;

@@ -4,7 +4,7 @@ Values live in `configs/evaluation/*.yaml`, never here.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,17 +12,22 @@ from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config import load as loading
-from coca_train.config.messages import Problem
+from coca_train.config.files import choices
+from coca_train.config.messages import ConfigError, Problem
+from coca_train.config.parts import over
+from coca_train.config.places import plain
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
+from coca_train.config.strict import type_sections
 from coca_train.evaluation.suites import SUITES
+from coca_train.runtime.trees import leaves
 
 Begin = Literal["auto", "bos", "none"]
 CELLS = "cells"  # folder of the measured cells of all evaluations
 
 
 def _length(value: Any) -> str:
-    """512, 4x or 0.5x, as text."""
+    """Return 512, 4x or 0.5x as text."""
     text = str(value)
     if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,8}x?|(?!0+\.0+x)[0-9]{1,8}\.[0-9]{1,3}x", text):
         raise ValueError(f"{text!r} is no length; 512 [tokens], or 4x, four times the training window, or 0.5x is one")
@@ -111,7 +116,7 @@ class EvaluateConfig:
 
 
 def problems(sections: dict[str, Any], launch: bool) -> list[Problem]:
-    """Rules over sections that are right by themselves."""
+    """Check the rules over sections that are right by themselves."""
     mistakes, grid, work = [], sections.get("grid"), sections.get("work")
 
     def wrong(key: str, text: str, fix: str) -> None:
@@ -146,13 +151,43 @@ EVALUATE = Root(
 
 
 def load(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> tuple[EvaluateConfig, str]:
-    """Compose, check and freeze; the configuration and its text. Raises ConfigError, which names every problem."""
+    """Compose, check and freeze the words of a command line; the configuration and its text. Raises ConfigError, which
+    names every problem."""
     loaded = loading.load(loading.assemble(EVALUATE, overrides(words), dirs))
     return loaded.config, loaded.yaml
 
 
+def build(choice: str, eval: Mapping[str, Any], **sections: Mapping[str, Any]) -> EvaluateConfig:
+    """Return the configuration of a choice of `eval` with these values over the files', without a command line.
+
+    eval: options of the suite. sections: grid, text, work. Raises ConfigError, which names every problem.
+    """
+    offered = choices("eval", EVALUATE.dirs())
+    if choice not in offered:
+        text, fix = f"there is no suite {choice}; the choices are {', '.join(offered)}", "choose one of them"
+        raise ConfigError([Problem("E-CFG-32", ("eval",), text, fix)], [f"E-CFG-32 eval={choice}: {text}. Fix: {fix}"])
+    top = plain(EVALUATE.dirs()[0] / f"{EVALUATE.name}.yaml")
+    del top["defaults"]
+    tree = over(over(top, _values(choice, offered)), {"eval": dict(eval), **sections})
+    typed, problems = type_sections(EVALUATE, tree, dict(leaves(tree)))
+    problems += EVALUATE.check(typed, True)
+    if problems:
+        lines = [f"{each.id} {', '.join(each.keys)}: {each.message}. Fix: {each.fix}" for each in problems]
+        raise ConfigError(problems, lines)
+    return EvaluateConfig(**typed)
+
+
+def _values(choice: str, offered: Mapping[str, Path]) -> dict[str, Any]:
+    """Return the values of a choice's file over those of the choices that it names."""
+    own = plain(offered[choice])
+    values: dict[str, Any] = {}
+    for name in own.pop("defaults", ()):
+        values = values if name == "_self_" else over(values, _values(name, offered))
+    return over(values, own)
+
+
 def overrides(words: Sequence[str]) -> list[str]:
-    """The words as Hydra overrides: `checkpoint=a,b` is short for grid.checkpoints=[a,b]."""
+    """Return the words as Hydra overrides: `checkpoint=a,b` is short for grid.checkpoints=[a,b]."""
     return [_long(word) for word in words]
 
 
@@ -165,6 +200,6 @@ def _long(word: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """As an override has any text."""
+    """Quote any text for an override."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -1,19 +1,38 @@
-"""What a page of perplexities found, in a few sentences with numbers and their doubt: what its title says first."""
+"""What a page of perplexities found: sentences with numbers and how sure they are, and the differences between models.
 
+Models are compared as they were trained, by the loss of the same predictions: what the table of perplexities is judged
+by (statistics/pairs.py), so that bold, sentences and this table say the same. Seed s of one model is paired with seed s
+of the other, which saw the same batches; seeds that only one of them has are left out. Up to MOST_MODELS models every
+pair is shown, of more each against the first.
+"""
+
+import math
 from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
 
-from coca_train.evaluation.grid_blocks import OTHER_TOKENS, in_words
-from coca_train.evaluation.naming import with_variant
-from coca_train.evaluation.results import GridRow, same_tokens
+from coca_train.evaluation.pages import OTHER_TOKENS, in_words
+from coca_train.evaluation.results import GridRow, same_tokens, trained, with_variant
 from coca_train.evaluation.verdict import Judged, clauses, is_untrained, multiple
-from coca_train.report.blocks import Table, Value
-from coca_train.report.headlines import headline
+from coca_train.report.blocks import MISSING, Line, Lines, Row, Spread, Table, Value
+from coca_train.report.headlines import NATS, headline, size
 from coca_train.statistics.answers import LEAST
-from coca_train.statistics.pairs import standings
+from coca_train.statistics.intervals import student
+from coca_train.statistics.pairs import Difference, standings
+
+MOST_MODELS = 5  # of which every pair is compared
+FORM = "{:.3f}"
+ALONE = "One seed: nothing is known of how seeds differ, so what is said here is of documents alone."
+ALONE_HERE = "{}: one seed in common, so what is said of them is of documents alone."
+NOTE = (
+    "Loss of the first minus that of the second, the same predictions, each model as it was trained: below 0 the first "
+    "is better. The interval is over {of}, and as wide as all comparisons of the table of perplexities ask together "
+    "(Holm): in at most 5 % of draws any of them leaves 0 out falsely."
+)
 
 
 def finding(rows: Sequence[GridRow], perplexities: Table, judged: Sequence[Judged]) -> list[str]:
-    """Sentences, the most important one first; none without a result. rows: those of the table, in its order."""
+    """Return sentences, the most important one first; none without a result. rows: those of the table, in its order."""
     if not any(row.results for row in rows):
         return []
     if len({row.subject.name for row in rows}) == 1:
@@ -28,7 +47,7 @@ def finding(rows: Sequence[GridRow], perplexities: Table, judged: Sequence[Judge
 
 
 def _young(judged: Sequence[Judged]) -> list[str]:
-    """Models that are too little trained, those of one reason together."""
+    """Name the models that are too little trained, those of one reason together."""
     # As they were trained: its variants are the same weights.
     first = {each.row.subject.name: each for each in reversed(judged) if is_untrained(each)}
     by_reason: dict[str, list[str]] = {}
@@ -46,7 +65,7 @@ def _young(judged: Sequence[Judged]) -> list[str]:
 
 
 def _of_one(rows: Sequence[GridRow], perplexities: Table) -> list[str]:
-    """What becomes of the perplexity beyond the training window, and which variant helps."""
+    """Say what becomes of the perplexity beyond the training window, and which variant helps."""
     values = {int(point): value for point, value in zip(rows[0].cells, perplexities.rows[0].values, strict=False)}
     known = {n: value for n, value in values.items() if value.number is not None}
     if not known:
@@ -61,7 +80,8 @@ def _of_one(rows: Sequence[GridRow], perplexities: Table) -> list[str]:
 
 
 def _change(before: Value, after: Value, first: str, times: str) -> str:
-    """From one window to another: of the same predictions, so of the same documents one by one."""
+    """Say how perplexity changes from one window to another: of the same predictions, so of the same documents one by
+    one."""
     (standing,) = standings([[before, after]], "low")
     found = standing.difference(0, 1)
     ends = f"from {rounded(before)} at {first} tokens to {rounded(after)} at {times}"
@@ -75,7 +95,8 @@ def _change(before: Value, after: Value, first: str, times: str) -> str:
 
 
 def _helped(rows: Sequence[GridRow], perplexities: Table, column: int) -> list[str]:
-    """The variant that is surely better than the model as it was trained, in the longest windows; or that none is."""
+    """Name the variant that is surely better than the model as it was trained, in the longest windows; or that none
+    is."""
     standing = perplexities.standings(theirs=False)[column]
     tried = [i for i in range(1, len(rows)) if perplexities.rows[i].values[column].number is not None]
     if not tried or standing.few is not None:
@@ -92,17 +113,173 @@ def _helped(rows: Sequence[GridRow], perplexities: Table, column: int) -> list[s
 
 
 def _variant(row: GridRow) -> str:
-    """Its words without the model's name."""
+    """Return a variant's words without the model's name."""
     return with_variant("", row.variant).removeprefix(" + ") or row.label
 
 
 def _used(judged: Judged) -> list[str]:
-    """What the model as it was trained uses of its context."""
+    """Say what the model as it was trained uses of its context."""
     said = clauses(judged, only="uses")
     return [f"The model {said}."] if said else []
 
 
 def rounded(value: Value) -> str:
-    """Three digits of a perplexity, for a sentence."""
+    """Write three digits of a perplexity, for a sentence."""
     number = value.number or 0.0
     return f"{number:.3g}" if number < 1000 else value.text
+
+
+class Compared(NamedTuple):
+    """Two models in windows of one length, as the table heads its column: below 0 `one` is better."""
+
+    one: str
+    other: str
+    length: str
+    found: Difference
+
+    @property
+    def n_seeds(self) -> int:
+        return len(self.found.seeds)
+
+
+def compare_models(rows: Sequence[GridRow], perplexities: Table) -> list[Compared]:
+    """Return all pairs of models that can be. rows: those of the table, in its order; a seed of a model is part of its
+    row."""
+    ours = [i for i, row in enumerate(rows) if row in trained(rows)]
+    pairs = [pair for pair in combinations(ours, 2) if len(ours) <= MOST_MODELS or pair[0] == ours[0]]
+    judged = perplexities.standings(theirs=False)
+    found = []
+    for column, standing in zip(perplexities.columns, judged, strict=True):
+        for i, j in pairs:
+            difference = standing.difference(i, j)
+            if difference is not None and difference.paired:
+                found.append(Compared(rows[i].label, rows[j].label, column, difference))
+    return found
+
+
+def difference_sentences(found: Sequence[Compared]) -> list[str]:
+    """Say who is better, the longest windows first, and who cannot be told apart. Nothing where nothing was
+    asked."""
+    if not found:
+        return []
+    n = min(each.found.bounds.n for each in found)
+    if n < LEAST:
+        return [f"Which model is better is inconclusive: {n} of the {LEAST} documents needed."]
+    said, alone = list[str](), [each for each in found if each.n_seeds == 1]
+    if alone:
+        pairs = dict.fromkeys(f"{each.one} and {each.other}" for each in alone)
+        said.append(ALONE if len(alone) == len(found) else ALONE_HERE.format("; ".join(pairs)))
+    lengths = list(dict.fromkeys(each.length for each in found))
+    for length in dict.fromkeys((lengths[-1], lengths[0])):
+        here = [each for each in found if each.length == length]
+        said += [_significant(each) for each in here if each.found.significant]
+        rest = [each for each in here if not each.found.significant]
+        said += [_hidden(each) for each in rest if each.found.documents]
+        ties = [f"{each.one} and {each.other}" for each in rest if not each.found.documents]
+        said += [f"{'; '.join(ties)} cannot be told apart at {in_words(length)}."] if ties else []
+    if any(each.n_seeds == 2 and not each.found.significant for each in found):
+        times = student(0.95, 1) / 2
+        said.append(
+            f"Two seeds settle little: only a difference more than {times:.0f} times as large as that between its two "
+            "seeds is significant; a third seed settles far more."
+        )
+    return said
+
+
+def _significant(each: Compared) -> str:
+    better, worse = (each.one, each.other) if each.found.bounds.estimate < 0 else (each.other, each.one)
+    over = f": significant over documents and {each.n_seeds} seeds" if each.n_seeds > 1 else _counted(each.found)
+    return f"{better} is better than {worse} at {in_words(each.length)} by {_size(each.found)}{over}."
+
+
+def _counted(found: Difference) -> str:
+    n_better = found.n_below if found.bounds.estimate < 0 else found.n_above
+    return f", in {n_better} of {found.bounds.n} documents; one seed"
+
+
+def _hidden(each: Compared) -> str:
+    """Say what documents alone would have told."""
+    better, worse = (each.one, each.other) if each.found.bounds.estimate < 0 else (each.other, each.one)
+    return (
+        f"{better} and {worse} cannot be told apart at {in_words(each.length)}: {better} is lower by "
+        f"{_size(each.found)}, significant over documents, not over {each.n_seeds} seeds."
+    )
+
+
+def _size(found: Difference) -> str:
+    """Return how much the better one is better by, with the interval."""
+    bounds = (found.negated() if found.bounds.estimate < 0 else found).bounds
+    return f"{size(bounds.estimate, NATS)} ({size(bounds.low, '')} to {size(bounds.high, '')})"
+
+
+def difference_curves(
+    rows: Sequence[GridRow], perplexities: Table, name: str, marks: Sequence[tuple[float, str]]
+) -> Lines | None:
+    """Draw the loss of each row minus that of the first one, by window, with the interval that it is judged by; None
+    without two rows of the same documents. rows: those of the table, in its order."""
+    judged, points = perplexities.standings(theirs=False), list(rows[0].cells) if rows else []
+    lines = []
+    for i, row in enumerate(rows[1:], 1):
+        found = [standing.difference(i, 0) for standing in judged]
+        ends = [(int(n), *each.bounds[:3]) for n, each in zip(points, found, strict=False) if each and each.paired]
+        known = [(n, y, low, high) if math.isfinite(high - low) else (n, y, None, None) for n, y, low, high in ends]
+        lines += [Line.through(row.label, known)] if known else []
+    if not lines:
+        return None
+    base = rows[0].label
+    zero = Line.through(base, ((x, 0.0) for x in sorted({x for line in lines for x in line.x})))
+    return Lines(
+        name=name,
+        title=f"Loss minus {base}'s, by context window",
+        alt=f"Mean loss minus that of {base} on the same predictions, against the context window; below 0 is better.",
+        x_label="context window [tokens]",
+        y_label=f"loss minus {base}'s [nats per token], below 0 is better",
+        lines=(zero, *lines),  # so that a model has the colour that it has in the other view
+        x_log=True,
+        marks=tuple(marks),
+        interval="interval of all comparisons together",
+        note="Below 0 is better. What all share, how hard the documents are, is taken away.",
+        view="Differences",
+    )
+
+
+def hidden_by_levels(perplexities: Table) -> bool:
+    """Tell whether some pair differs surely though the intervals of its levels meet: differences are to be seen
+    first."""
+    ours = [row.values for row in perplexities.rows if not row.theirs]
+    for column, standing in enumerate(perplexities.standings(theirs=False)):
+        for (i, j), found in standing.differences.items():
+            one, other = ours[i][column].interval, ours[j][column].interval
+            if found.significant and one and other and one[0] <= other[1] and other[0] <= one[1]:
+                return True
+    return False
+
+
+def difference_table(found: Sequence[Compared]) -> Table | None:
+    """Show a row a pair, a column a length; None of too few documents."""
+    if not found or min(each.found.bounds.n for each in found) < LEAST:
+        return None
+    lengths = list(dict.fromkeys(each.length for each in found))
+    places = {(each.one, each.other, each.length): each for each in found}
+    pairs = dict.fromkeys((each.one, each.other) for each in found)
+    n_seeds = {each.n_seeds for each in found}
+    of = "documents alone" if n_seeds == {1} else "both documents and seeds"
+    of += ", of a pair with one seed over documents alone" if 1 in n_seeds and len(n_seeds) > 1 else ""
+    return Table(
+        name="differences",
+        title="Differences between models [nats per token]",
+        label_columns=("model", "minus"),
+        columns=tuple(map(in_words, lengths)),
+        rows=tuple(Row(label=pair, values=tuple(_value(places.get((*pair, n))) for n in lengths)) for pair in pairs),
+        interval="interval of all comparisons together",
+        note=NOTE.format(of=of),
+    )
+
+
+def _value(each: Compared | None) -> Value:
+    if each is None:
+        return MISSING
+    estimate, low, high, n = each.found.bounds
+    spread = Spread.over(each.found.seeds, FORM) if each.n_seeds > 1 else None
+    note = f"better in {each.found.n_below} of {n} documents" if each.n_seeds == 1 else ""
+    return Value.of(estimate, FORM, note=note, low=low, high=high, spread=spread)

@@ -1,54 +1,63 @@
-"""The grid: every model under every variant at every point, one cell after the other.
+"""The grid: every model under every variant at every point, one cell after the other; what was measured is kept.
 
 Models are opened one at a time, or are in hand: a training's own. Ranks share each cell. What a rank makes of its share
 is gathered before anything is concluded, so that a rank that runs out of memory leaves no other waiting.
+
+Cells are kept by their content: what was measured decides the name of the file, nothing else does. The key is a digest
+of everything a result depends on: suite, its version and options, weights, variant, point, the material read, seed and
+precision. Device, number of ranks and micro batch are not in it. So a killed evaluation goes on where it stopped,
+another grid finds the cells it shares, and a changed text or weight is never taken for the old one.
 """
 
 import gc
+import hashlib
+import json
 import math
+import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from types import ModuleType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product, starmap
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from coca_train.engine.process import join_sequence_group, ran_out
-from coca_train.evaluation.configuration import EvaluateConfig
-from coca_train.evaluation.progress import Progress
+from coca_train.evaluation.configuration import CELLS, EvaluateConfig
 from coca_train.evaluation.results import Cell, Measured, Point
-from coca_train.evaluation.store import Store
 from coca_train.evaluation.subject import Setup, Subject, open_folder, subject_of
-from coca_train.evaluation.suites import suite_module
-from coca_train.evaluation.variants import Variant, described
+from coca_train.evaluation.suite import CellSuite, suite_of
+from coca_train.evaluation.variants import Choice, Variant, described
 from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist
+from coca_train.runtime.durable import encode, read_json, sealed, unsealed, write_json
 from coca_train.runtime.errors import UserError
+from coca_train.tracking.terminal import clock
 
+FORMAT = 1  # of a file with a cell
+FIRST_LINE_S = 5.0
+LINE_EVERY_S = 15.0
+TOLD_FROM = 0.03  # of all work: before, the time left would be a guess
 T = TypeVar("T")
 
 
 def run_grid(
-    config: EvaluateConfig, names: Sequence[str], lengths: Sequence[int], setup: Setup, store: Store
+    config: EvaluateConfig, names: Sequence[str], lengths: Sequence[int], setup: Setup, store: "Store"
 ) -> tuple[list[Measured], list[Cell]]:
     """Measure, or find among what was measured, every cell. COLLECTIVE. names: of the checkpoints. lengths [tokens]."""
-    grid, subjects, cells = config.grid, [], []
-    for part in suite_module(config.eval.suite).parts(config.eval):
-        _check_sharing(part.suite, config.work.sequence_parallel)
-    share = join_sequence_group(config.work.sequence_parallel)
-    progress = Progress(config.work.progress_bar)
+    grid, n_ranks, subjects, cells = config.grid, config.work.sequence_parallel, [], []
+    asked = [(part, replace(setup, points=part.points(lengths))) for part in suite_of(config.eval).parts()]
+    _check_sharing([part for part, _ in asked], n_ranks)
+    choices = list(starmap(Choice, product(grid.frequencies, grid.visibilities, grid.logit_scales)))
+    share, progress = join_sequence_group(n_ranks), Progress(config.work.progress_bar)
     try:
         for number, (path, name) in enumerate(zip(grid.checkpoints, names, strict=True)):
             opened = open_folder(path, config.work.device, config.work.dtype)
-            _check_heads(opened.model, path, config.work.sequence_parallel)
+            _check_heads(opened.model, path, n_ranks)
             opened.model.sequence = share
-            tried = grid.frequencies, grid.visibilities, grid.logit_scales
-            subject = subject_of(opened, path, name, *tried, config.text.begin)
-            asked = [
-                (part, replace(setup, points=suite_module(part.suite).points(part, lengths)))
-                for part in suite_module(config.eval.suite).parts(config.eval)
-            ]
+            subject = subject_of(opened, path, name, choices, config.text.begin)
             cells += measure_cells(asked, subject, store, progress, len(names) - number)
             subjects.append(subject.facts)
             del opened, subject  # before the next is opened: two models may not fit
@@ -58,13 +67,14 @@ def run_grid(
     return subjects, cells
 
 
-def _check_sharing(suite: str, n_ranks: int) -> None:
-    """UserError E-EVAL-08 where no windows can be shared by so many ranks."""
-    if n_ranks > 1 and not suite_module(suite).SHARES:
-        raise UserError(
-            f"E-EVAL-08 work.sequence_parallel={n_ranks}: the suite {suite} reads each text on one process. Fix: "
-            "work.sequence_parallel=1, or +eval=perplexity or position_loss"
-        )
+def _check_sharing(suites: Sequence[CellSuite[Any, Any]], n_ranks: int) -> None:
+    """Raise UserError E-EVAL-08 where no windows can be shared by so many ranks."""
+    for suite in suites:
+        if n_ranks > 1 and not suite.SHARES:
+            raise UserError(
+                f"E-EVAL-08 work.sequence_parallel={n_ranks}: the suite {suite.settings.suite} reads each text on one "
+                "process. Fix: work.sequence_parallel=1, or +eval=perplexity or position_loss"
+            )
     if dist.world_size() % n_ranks:
         raise UserError(
             f"E-EVAL-08 work.sequence_parallel={n_ranks}: {dist.world_size()} processes are no groups of {n_ranks}. "
@@ -73,7 +83,7 @@ def _check_sharing(suite: str, n_ranks: int) -> None:
 
 
 def _check_heads(model: Transformer, path: str, n_ranks: int) -> None:
-    """UserError E-EVAL-08 where the ranks cannot share the heads of a model."""
+    """Raise UserError E-EVAL-08 where the ranks cannot share the heads of a model."""
     mixing = [kind for kind in dict.fromkeys(model.kinds) if model.position_of(kind).mixes_heads]
     if n_ranks > 1 and (mixing or model.shape.n_heads % n_ranks):
         why = "its position scheme mixes all heads" if mixing else f"it has {model.shape.n_heads} heads"
@@ -84,114 +94,111 @@ def _check_heads(model: Transformer, path: str, n_ranks: int) -> None:
 
 
 def measure_cells(
-    asked: Sequence[tuple[Any, Setup]],
+    asked: Sequence[tuple[CellSuite[Any, Any], Setup]],
     subject: Subject,
-    store: Store | None,
-    progress: Progress,
+    store: "Store | None",
+    progress: "Progress",
     n_models: int = 1,
 ) -> list[Cell]:
-    """All cells of one model, the first of n_models that are left; the last variant stays on it. COLLECTIVE.
+    """Measure all cells of one model, the first of n_models that are left; the last variant stays on it. COLLECTIVE.
 
-    asked: settings of a suite, and with what it is asked. store: None: nothing is kept.
+    asked: suites, and with what they are asked. store: None: nothing is kept.
     """
-    rows = []
+    rows: list[tuple[Setup, dict[Slot, Cell | None], dict[Slot, float]]] = []
     # First what is known or impossible, in every suite and variant, then the measuring: only so is the time left the
     # time left.
-    for settings, setup in asked:
-        suite = suite_module(settings.suite)
-        material = suite.prepare(settings, subject, setup)
+    for suite, setup in asked:
+        material = suite.prepare(subject, setup)
         for label, variant in subject.variants.items():
             # The longest first: passes over it give shorter windows too, and if memory runs out, it does so at once.
-            row = [Slot(suite, settings, subject, label, variant, point) for point in reversed(setup.points)]
-            cells = {slot: _without_measuring(slot, material, setup, store) for slot in row}
-            work = _work([slot for slot, cell in cells.items() if cell is None], material)
-            rows.append((setup, material, cells, work))
+            row = [Slot(suite, subject, label, variant, point, material) for point in reversed(setup.points)]
+            cells = {slot: slot.without_measuring(setup, store) for slot in row}
+            rows.append((setup, cells, _work([slot for slot, cell in cells.items() if cell is None])))
     progress.expect(sum(sum(work.values()) for *_, work in rows), n_models)
-    for setup, material, cells, work in rows:
-        for slot, each in work.items():
-            progress.cell(f"{subject.name}, {slot.label}, {slot.point}", each)
-            cells[slot] = _measured(slot, material, replace(setup, progress=progress.share), store)
-    return [cell for *_, cells, _ in rows for cell in reversed(cells.values()) if cell is not None]
+    for setup, cells, work in rows:
+        for slot, amount in work.items():
+            progress.cell(f"{subject.name}, {slot.label}, {slot.point}", amount)
+            cells[slot] = _measured(slot, replace(setup, progress=progress.share), store)
+    return [cell for _, cells, _ in rows for cell in reversed(cells.values()) if cell is not None]
 
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """Where in the grid a cell is: a model (subject) under a variant, called `label` in reports, at a point."""
+    """Where in the grid a cell is: a model under a variant, called `label` in reports, at a point of a suite.
 
-    suite: ModuleType
-    settings: Any
+    material: what the suite prepared for the model.
+    """
+
+    suite: CellSuite[Any, Any]
     subject: Subject
     label: str
     variant: Variant
     point: Point
+    material: Any
 
-    def content(self, material: Any, setup: Setup) -> dict[str, Any]:
-        """Everything the result depends on, as plain JSON."""
-        # Without the options that list the points: one more point must not make the others new.
-        options = {key: value for key, value in asdict(self.settings).items() if key not in self.suite.AXIS}
+    def without_measuring(self, setup: Setup, store: "Store | None") -> Cell | None:
+        """Return a cell that is impossible, or known already; None: it must be measured."""
+        if self.variant.problem:
+            return self.record(status="impossible", reason=self.variant.problem)
+        self.variant.put_on(self.subject.model)
+        if reason := self.suite.impossible(self.subject, self.point, self.material):
+            return self.record(status="impossible", reason=reason)
+        if store is None or not self.suite.CACHED:
+            return None
+        # Asked on one rank for all: a file that appears between two looks would send ranks different ways, and the next
+        # collective would never end.
+        known = dist.on_main(lambda: store.get(self.content(setup)))
+        return None if known is None else self.record(status="done", result=known["result"], seconds=known["seconds"])
+
+    def content(self, setup: Setup) -> dict[str, Any]:
+        """Return everything the result depends on, as plain JSON."""
         return {
-            "suite": self.settings.suite,
+            "suite": self.suite.settings.suite,
             "version": self.suite.VERSION,
-            "settings": self.suite.of_cell(options, self.point),
+            "settings": self.suite.options(self.point),
             "weights": self.subject.facts.weights,
             "training_window": self.subject.training_window,
             "variant": described(self.variant),
             "point": self.point,
             # What this cell reads, not all there is: what stands behind it in a text leaves it as it is.
-            "material": self.suite.fingerprint(material, self.point),
+            "material": self.suite.fingerprint(self.material, self.point),
             "seed": setup.seed,
             "dtype": str(next(self.subject.model.parameters()).dtype),
         }
 
-    def record(self, **what: Any) -> Cell:
+    def record(self, **outcome: Any) -> Cell:
         place = {"subject": self.subject.name, "variant": self.label, "point": self.point}
-        return Cell(suite=self.settings.suite, **place, **what)
+        return Cell(suite=self.suite.settings.suite, **place, **outcome)
 
 
-def _without_measuring(slot: Slot, material: Any, setup: Setup, store: Store | None) -> Cell | None:
-    """A cell that is impossible, or known already."""
-    if slot.variant.problem:
-        return slot.record(status="impossible", reason=slot.variant.problem)
-    slot.variant.put_on(slot.subject.model)
-    reason = slot.suite.impossible(slot.settings, slot.subject, slot.point, material)
-    if reason:
-        return slot.record(status="impossible", reason=reason)
-    if store is None or not slot.suite.CACHED:
-        return None
-    # Asked on one rank for all: a file that appears between two looks would send ranks different ways, and the next
-    # collective would never end.
-    known = dist.on_main(lambda: store.get(slot.content(material, setup)))
-    return None if known is None else slot.record(status="done", result=known["result"], seconds=known["seconds"])
-
-
-def _work(row: Sequence[Slot], material: Any) -> dict[Slot, float]:
-    """Of places under one variant, measured in this order, as the suite counts it."""
+def _work(row: Sequence[Slot]) -> dict[Slot, float]:
+    """Estimate slots under one variant, measured in this order, as the suite counts it."""
     if not row:
         return {}
     first = row[0]
     first.variant.put_on(first.subject.model)
-    work = first.suite.work(first.settings, first.subject, [slot.point for slot in row], material)
+    work = first.suite.work(first.subject, [slot.point for slot in row], first.material)
     return dict(zip(row, work, strict=True))
 
 
-def _measured(slot: Slot, material: Any, setup: Setup, store: Store | None) -> Cell:
+def _measured(slot: Slot, setup: Setup, store: "Store | None") -> Cell:
+    """Measure a cell. COLLECTIVE."""
     slot.variant.put_on(slot.subject.model)
-    began = time.perf_counter()
-    suite = slot.suite
-    parts, reason = on_all_ranks(lambda: suite.measure(slot.settings, slot.subject, slot.point, material, setup))
+    began, suite = time.perf_counter(), slot.suite
+    parts, reason = on_all_ranks(lambda: suite.measure(slot.subject, slot.point, slot.material, setup))
     if reason:
         return slot.record(status="out_of_memory", reason=reason)
     # On every rank, not on the first alone: a suite may keep what it has seen for the cells to come (perplexity does),
     # and all ranks must take the same way there.
-    result = suite.combine(slot.settings, slot.point, material, parts)
+    result = suite.combine(slot.point, slot.material, parts)
     seconds = time.perf_counter() - began
     if store is not None and suite.CACHED:
-        dist.on_main(lambda: store.put(slot.content(material, setup), result, seconds))
+        dist.on_main(lambda: store.put(slot.content(setup), result, seconds))
     return slot.record(status="done", result=result, seconds=seconds)
 
 
 def on_all_ranks(action: Callable[[], T]) -> tuple[list[T], str]:
-    """Every rank's result of what calls no collective; or why there is none: memory that ran out on any of them.
+    """Return every rank's result of what calls no collective; or why there is none: memory that ran out on any of them.
     COLLECTIVE. A DataError of one rank is raised on all."""
 
     def share() -> tuple[T | None, str]:
@@ -215,3 +222,106 @@ def _free() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+class Store:
+    """One JSON file a cell in `folder`; None: nothing is kept. also: further folders in which cells are looked for."""
+
+    def __init__(self, folder: Path | None, also: Sequence[Path] = ()) -> None:
+        self.folder, self.also = folder, also
+
+    def key(self, content: Mapping[str, Any]) -> str:
+        """Return the digest of plain JSON values."""
+        # Sorted, so that the order in which settings are declared is no part of it.
+        text = json.dumps(encode({"format": FORMAT, **content}), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def get(self, content: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return {result, seconds} of a measured cell; None when there is none, or its file is damaged."""
+        key = self.key(content)
+        folders = [folder for folder in (self.folder, *self.also) if folder is not None]
+        found = (_read(_place(folder, key)) for folder in folders)
+        return next((kept for kept in found if kept is not None), None)
+
+    def put(self, content: Mapping[str, Any], result: Mapping[str, Any], seconds: float) -> None:
+        """Keep a cell, with what it is the result of for people. Raises StorageError when the disk refuses."""
+        if self.folder is None:
+            return
+        path = _place(self.folder, self.key(content))
+        write_json(path, sealed({"content": content, "result": result, "seconds": seconds}))
+
+
+def kept_in_reports(runs: Iterable[Path]) -> list[Path]:
+    """Return where the reports of finished runs keep their cells: what a training measured is not measured again."""
+    return [folder for run in runs for folder in sorted((run / "report").glob(f"**/{CELLS}")) if folder.is_dir()]
+
+
+def _place(folder: Path, key: str) -> Path:
+    return folder / key[:2] / f"{key}.json"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        kept = unsealed(read_json(path))
+    except (OSError, ValueError, AttributeError):  # a torn file is measured again, like none: it is a cache
+        return None
+    complete = isinstance(kept.get("result"), dict) and isinstance(kept.get("seconds"), int | float)
+    return kept if complete else None
+
+
+class Progress:
+    """Work is in any unit that is the same for all cells. shown: whether there is to be anything at all."""
+
+    def __init__(self, shown: bool) -> None:
+        from tqdm import tqdm  # on first use: --help and --cfg job come without it
+
+        shown = shown and dist.is_main()
+        form = "{desc} |{bar}|"
+        self._bar: Any = tqdm(total=0, bar_format=form, disable=None if shown else True, leave=False)
+        self._total, self._words = 0.0, ""
+        self._before = self._work = self._done = 0.0
+        self._began: float | None = None  # with the first cell: what comes before is no part of the work
+        self._closed = threading.Event()
+        # On a thread: a cell of long windows tells nothing for minutes on a busy machine, which looks like a hang.
+        self._lines = threading.Thread(target=self._print_lines, name="progress", daemon=True)
+        if shown and not sys.stderr.isatty():
+            self._lines.start()
+
+    def expect(self, work: float, n_models: int) -> None:
+        """Say how much is left of the present model, and of each of the n_models - 1 after it, as far as one knows."""
+        # A model is opened when its turn comes, so nobody knows yet what of the later ones is measured already.
+        self._before, self._work = self._before + self._work, 0.0
+        self._total = self._bar.total = self._before + work * n_models
+
+    def cell(self, words: str, work: float) -> None:
+        """Begin a cell."""
+        self._began = time.monotonic() if self._began is None else self._began
+        self._words = words
+        self._before, self._work = self._before + self._work, work
+        self.share(0.0)
+
+    def share(self, share: float) -> None:
+        """Say how much of the present cell is done, 0 to 1."""
+        self._done = min(self._before + share * self._work, self._total)
+        self._bar.set_description_str(self.line(), refresh=False)
+        self._bar.update(self._done - self._bar.n)
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._lines.is_alive():
+            self._lines.join()
+        self._bar.close()
+
+    def _print_lines(self) -> None:
+        wait_s = FIRST_LINE_S
+        while not self._closed.wait(wait_s):
+            wait_s = LINE_EVERY_S
+            if self._words:
+                print(self.line(), file=sys.stderr, flush=True)
+
+    def line(self) -> str:
+        """Return how much is done, of what, and the time left once there is a share to tell it by."""
+        done = self._done / self._total if self._total else 0.0
+        if self._began is None or done < TOLD_FROM:
+            return f"{done:.0%}  {self._words}"
+        return f"{done:.0%}  {self._words}  {clock((time.monotonic() - self._began) * (1 - done) / done)} left"

@@ -1,14 +1,21 @@
-"""The page of suite `harness`: its tasks beside the papers' figures, and every metric."""
+"""The page of suite `harness`: its tasks beside the papers' figures, and every metric; models document by document.
 
+The harness logs what a metric made of each document: a number (1 where the answer was right, a log-likelihood), or a
+sum and what it is divided by (a log-likelihood and the words it is of). Kept is what gives the task's figure by one of
+FIGURES; of other metrics (a correlation, F1 over all documents) no document has a share.
+"""
+
+import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from typing import Any, Literal
 
-from coca_train.evaluation.grid_blocks import by_point, document, table
-from coca_train.evaluation.measures.harness_documents import evenly, main_of, sample
+import numpy as np
+
+from coca_train.evaluation.pages import by_point, document, table
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.report import paper
 from coca_train.report.blocks import MISSING, Document, Row, Table, Value
@@ -61,12 +68,14 @@ def page(evaluation: Evaluation) -> Document:
             "Every metric": [_every_metric(evaluation) if results else None],
         },
         after={"The paper's tasks": [COVERAGE if HERE.keys() & set(evaluation.points) else None]},
-        facts=[("tasks are told", f"{key}: {value}") for key, value in evaluation.settings.get("metadata", {}).items()],
+        facts=[
+            ("passed to tasks", f"{key}: {value}") for key, value in evaluation.settings.get("metadata", {}).items()
+        ],
     )
 
 
 def _read(window: int | str | None, n_clipped: int, n_requests: int) -> str:
-    """What was read of what was asked, in a sentence."""
+    """Say what was read of what was asked, in a sentence."""
     if window == "whole":
         return f"All {n_requests:,} requests were read whole, whatever the training window."
     words = "the training window" if window in ("training", None) else f"the window of {window:,} tokens"
@@ -94,7 +103,7 @@ def _overview(
 
 
 def _compared(shown: Table) -> str:
-    """How the figures of a task are held against each other, in a sentence; "" where no task has two."""
+    """Say how the figures of a task are held against each other, in a sentence; "" where no task has two."""
     paired, apart = False, []
     for column, task in enumerate(shown.columns):
         values = [row.values[column] for row in shown.rows if not row.theirs]
@@ -114,26 +123,26 @@ def _compared(shown: Table) -> str:
 
 
 def _main(point: Point, result: Mapping[str, Any]) -> Value:
-    """The figure of a task, or of a group of them."""
-    return _shown(result["main"], result["tasks"], _documents(point, result))
+    """Return the figure of a task, or of a group of them."""
+    return _metric_value(result["main"], result["tasks"], _documents(point, result))
 
 
 def _documents(point: Point, result: Mapping[str, Any]) -> Sample | None:
-    """What it is the mean of."""
+    """Return what it is the mean of."""
     metrics = result["metrics"].get(point, {})
     name = main_of(metrics)
     return None if name is None else sample(result["documents"], name, metrics[name]["value"])
 
 
 def _whole(points: Sequence[Point]) -> bool:
-    """Whether all tasks of table 5 that there are here are among them, so that totals can be compared."""
+    """Return whether all tasks of table 5 that there are here are among them, so that totals can be compared."""
     return HERE.keys() <= set(points)
 
 
 def _total(tasks: Mapping[str, str], row: GridRow) -> Value:
-    """The sum of the tasks' shares, as the last row of table 5 is [per cent]."""
+    """Return the sum of the tasks' shares, as the last row of table 5 is [per cent]."""
     results = [row.results.get(task, {}) for task in tasks]
-    main = [_shown(result["main"], result["tasks"]) for result in results if result.get("main")]
+    main = [_metric_value(result["main"], result["tasks"]) for result in results if result.get("main")]
     if (n_missing := len(tasks) - len(main)) > 0:
         return Value.of(None, missing=f"{n_missing} of them have no figure")
     total, form = sum(value.number or 0.0 for value in main), "{:.1f}"
@@ -147,7 +156,7 @@ def _total(tasks: Mapping[str, str], row: GridRow) -> Value:
 
 
 def _theirs(points: Sequence[Point]) -> Iterator[Row]:
-    """The rows of table 5, where it has any of these tasks."""
+    """Return the rows of table 5, where it has any of these tasks."""
     if not ALL.keys() & set(points):
         return
     printed = paper.table("table5_opencompass")
@@ -159,9 +168,9 @@ def _theirs(points: Sequence[Point]) -> Iterator[Row]:
         yield Row(label=(paper.method(method), "paper"), values=values, theirs=True)
 
 
-def _shown(metric: Mapping[str, Any] | None, tasks: Mapping[str, Any], documents: Sample | None = None) -> Value:
-    """None: of a group of tasks without a figure of all. tasks: of which it is, by name, with what was asked.
-    documents: what it is the mean of.
+def _metric_value(metric: Mapping[str, Any] | None, tasks: Mapping[str, Any], documents: Sample | None = None) -> Value:
+    """Show a metric. metric: None of a group of tasks without a figure of all. tasks: of which it is, by name, with
+    what was asked. documents: what it is the mean of.
 
     The harness's standard error is 0 where all answers are right, or all wrong: of one task's share there is Wilson's
     interval, which a score between 0 and 1 varies no more than.
@@ -187,7 +196,7 @@ def _every_metric(evaluation: Evaluation) -> Table:
         rows=tuple(
             Row(
                 label=(cell.subject, cell.variant, task, name),
-                values=(_shown(metric, own), *_counts(known.get(task))),
+                values=(_metric_value(metric, own), *_counts(known.get(task))),
             )
             for cell in evaluation.cells
             for known in [cell.result.get("tasks", {})]
@@ -205,3 +214,108 @@ def _counts(task: Mapping[str, Any] | None) -> tuple[Value, ...]:
         return (MISSING,) * 4
     numbers = (task["effective"], task["original"], task["num_fewshot"])
     return (*(Value(f"{number:,}", float(number)) for number in numbers), Value(task["version"]))
+
+
+# What makes a figure of (sign * sum over documents) / (what that is of): shares and scores, perplexities, bits.
+FIGURES: tuple[tuple[int, Callable[[float], float]], ...] = (
+    (1, lambda mean: mean),
+    (-1, lambda mean: float(np.exp(mean))),
+    (-1, lambda mean: mean / math.log(2)),
+)
+SAME = 1e-9  # relative: the harness adds up in another order
+
+
+def metric_name(metric: str, chosen: str) -> str:
+    """Name a metric. chosen: the filter behind it, "none" where the task has one alone."""
+    return metric if chosen == "none" else f"{metric} ({chosen})"
+
+
+def main_of(metrics: Mapping[str, Any]) -> str | None:
+    """Return which of a task's metrics is its figure in an overview; None where it has none."""
+    return "acc" if "acc" in metrics else next(iter(metrics), None)
+
+
+def by_document(log: Sequence[Mapping[str, Any]], figures: Mapping[str, float]) -> dict[str, Any]:
+    """Return of one task, as plain JSON: `asked`, a digest of its documents and what they want for an answer, and
+    `metrics`, of each one that has it a list by document, in the order of the harness's ids: a number, or a sum and its
+    divisor.
+
+    log: the harness's, an entry a document and filter. figures: of the task, by name.
+    """
+    ordered = sorted(log, key=lambda entry: entry["doc_id"])
+    documents = dict.fromkeys((entry["doc_id"], entry["doc_hash"], entry["target_hash"]) for entry in ordered)
+    kept = {}
+    for name, figure in figures.items():
+        found = [
+            entry[metric]
+            for entry in ordered
+            for metric in entry["metrics"]
+            if metric_name(metric, entry["filter"]) == name
+        ]
+        if len(found) == len(documents) and (sums := _adding_up_to(figure, found)) is not None:
+            kept[name] = sums
+    digest = hashlib.sha256("\n".join(map(str, documents)).encode()).hexdigest()
+    return {"asked": digest, "metrics": kept}
+
+
+def _adding_up_to(figure: float, found: Sequence[Any]) -> list[Any] | None:
+    """Return of each document what makes this figure, the larger the larger; None: it is not made that way."""
+    try:
+        sums_U2 = np.array([each if isinstance(each, list | tuple) else (each, 1) for each in found], dtype=float)
+    except (TypeError, ValueError):
+        return None
+    if sums_U2.shape != (len(found), 2) or not sums_U2[:, 1].sum():
+        return None
+    for sign, of_mean in FIGURES:
+        with np.errstate(over="ignore"):
+            made = of_mean(sign * sums_U2[:, 0].sum() / sums_U2[:, 1].sum())
+        if math.isclose(made, figure, rel_tol=SAME, abs_tol=SAME):
+            alone = bool((sums_U2[:, 1] == 1).all())
+            return [_short(sign * a) if alone else [_short(sign * a), _short(b)] for a, b in sums_U2.tolist()]
+    return None
+
+
+def _short(number: float) -> float | int:
+    """Shorten a number as JSON has it: right and wrong are 1 and 0."""
+    return int(number) if number.is_integer() else number
+
+
+def sample(documents: Mapping[str, Any], name: str, figure: float) -> Sample | None:
+    """Return what a figure of one task, or of several together, is the mean of; None where that is not known.
+
+    documents: by task, what `by_document` gave. Of several tasks the harness's mean is over all their documents, or
+    over the tasks.
+    """
+    kept = [_of(each, name) for each in documents.values()]
+    if len(kept) < 2:
+        return kept[0] if kept else None
+    for whole in (_together(kept), evenly(kept)):
+        if whole is not None and math.isclose(_mean(whole), figure, rel_tol=SAME, abs_tol=SAME):
+            return whole
+    return None
+
+
+def evenly(samples: Sequence[Sample | None]) -> Sample | None:
+    """Return the sample of the mean over tasks, each of which counts as much whatever its documents; None where one is
+    not known."""
+    return _together([each and replace(each, sums_SU2=each.sums_SU2 / each.sums_SU2[..., 1].sum()) for each in samples])
+
+
+def _together(samples: Sequence[Sample | None]) -> Sample | None:
+    known = [each for each in samples if each is not None]
+    if not known or len(known) < len(samples):
+        return None
+    units = " ".join(each.units for each in known)
+    return Sample(sums_SU2=np.concatenate([each.sums_SU2 for each in known], 1), units=units)
+
+
+def _of(documents: Mapping[str, Any], name: str) -> Sample | None:
+    if (found := documents["metrics"].get(name)) is None:
+        return None
+    sums_U2 = [each if isinstance(each, list) else (each, 1) for each in found]
+    return Sample(sums_SU2=np.array(sums_U2, dtype=float)[None], units=f"{name} {documents['asked']}")
+
+
+def _mean(whole: Sample) -> float:
+    sum_, divisor = whole.sums_SU2[0].sum(0)
+    return float(sum_ / divisor)

@@ -1,7 +1,8 @@
 """The page of suite `perplexity`, of a finished run and of a comparison: verdicts, curves, tables by context window."""
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from functools import cached_property, partial
@@ -9,27 +10,46 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.evaluation import differences
-from coca_train.evaluation.differences import Compared
-from coca_train.evaluation.findings import finding
-from coca_train.evaluation.grid_blocks import (
+from coca_train.evaluation.findings import (
+    Compared,
+    compare_models,
+    difference_curves,
+    difference_sentences,
+    difference_table,
+    finding,
+    hidden_by_levels,
+)
+from coca_train.evaluation.measures.windows import middles
+from coca_train.evaluation.pages import (
+    BEYOND,
     Pick,
     Sections,
+    by_length,
     by_point,
+    curves,
     document,
     file_names,
     papers,
     table,
     training_windows,
 )
-from coca_train.evaluation.measures.reach import HOLDS_WITHIN, ROUNDING, USES_GAIN, Part, holds, untrained, uses
-from coca_train.evaluation.perplexity_curves import perplexity_by_window
-from coca_train.evaluation.position_curves import loss_by_position
-from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point
-from coca_train.evaluation.seeds import apart, pooled, several
-from coca_train.evaluation.verdict import Asked, answers_table, judged, unknown, verdicts
+from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point, apart, pooled, several, trained
+from coca_train.evaluation.verdict import (
+    HOLDS_WITHIN,
+    ROUNDING,
+    USES_GAIN,
+    Asked,
+    Part,
+    answers_table,
+    holds,
+    judged,
+    unknown,
+    untrained,
+    uses,
+    verdicts,
+)
 from coca_train.report import paper
-from coca_train.report.blocks import Block, Document, Form, Lines, Spread, Table, Value
+from coca_train.report.blocks import Block, Document, Form, Line, Lines, Spread, Table, Value
 from coca_train.report.render.plain import terminal_text
 from coca_train.statistics.pairs import Sample
 
@@ -48,14 +68,16 @@ AUTHORS_NOTE = (
     "Lower is better. Our figures of a column are over the same predictions, where tokenizers are the same. The "
     "authors' were published with YaRN's code: their models, the same text, their choice of documents, stride 256."
 )
+MARGIN = 1.05  # factor below the lowest point of a picture of perplexities
+HIGHEST = 2.0  # times the median of the last points: where the y axis of many curves ends at the latest
+FEW = 7  # curves of one picture that need no choice: as many as there are colours
+FAR_OFF = 1.0  # [nats per token] above the median: where the picture of differences ends at the latest
 CONTEXT = "What the context is good for"  # title of the section with the answers
 
 
-def page(
-    settings: Any, evaluation: Evaluation, more: Sections | None = None, compared: bool = False, pool: bool = True
-) -> Document:
-    """The document, the seeds of a model as one row. more: what else there is to see, before what is missing and the
-    definition. compared: whether it says which models differ, as it does of several seeds. pool: false: a row a
+def page(evaluation: Evaluation, more: Sections | None = None, compared: bool = False, pool: bool = True) -> Document:
+    """Return the document, the seeds of a model as one row. more: what else there is to see, before what is missing and
+    the definition. compared: whether it says which models differ, as it does of several seeds. pool: false: a row a
     training; models differ as they do over their seeds."""
     models = main_text(pooled(evaluation))  # what is compared, whatever the rows of the page are
     evaluation = evaluation if pool else apart(evaluation)
@@ -65,7 +87,7 @@ def page(
     if main.source:
         perplexities, judged_by = main.perplexities, models.perplexities
         first = finding(models.rows, judged_by, judged(evaluation, parts))
-        found = differences.compared(models.rows, judged_by) if compared or several(models.evaluation) else []
+        found = compare_models(models.rows, judged_by) if compared or several(models.evaluation) else []
         bits = main.by_window(
             "bits-per-byte",
             _bits,
@@ -76,14 +98,14 @@ def page(
         results = {
             f"Perplexity, {main.source}": [*_pictures(main, perplexities), perplexities, bits],
             CONTEXT: [answers_table(evaluation, parts)],
-            "Differences between models": [differences.table(found)],
+            "Differences between models": [difference_table(found)],
             **{f"Perplexity, {other.source}": [other.perplexities] for other in others},
             "Loss by position": loss_by_position(main.rows, main.file, training_windows(whole)),
         }
     return document(
         whole,
         "Perplexity by context window",
-        summary=differences.sentences(found),
+        summary=difference_sentences(found),
         finding=first,
         sections={**results, **(more or {})},
         after={**_each_seed(evaluation), "Definition": [DEFINITION]},
@@ -93,16 +115,16 @@ def page(
 
 
 def _pictures(main: "OneText", perplexities: Table) -> list[Lines]:
-    """Levels by window, and differences to the first row; these first where levels would hide them."""
+    """Draw levels by window, and differences to the first row; these first where levels would hide them."""
     levels = [block for block in perplexity_by_window(main.alone, main.file) if block is not None]
     name = main.file("perplexity-differences")
-    found = differences.curves(main.rows, perplexities, name, training_windows(main.evaluation))
+    found = difference_curves(main.rows, perplexities, name, training_windows(main.evaluation))
     if found is None or not levels:
         return levels
     first, *rest = levels
     first = replace(first, view="Levels", other=found.name)
     found = replace(found, other=first.name)
-    return [found, first, *rest] if differences.hidden_by_levels(perplexities) else [first, found, *rest]
+    return [found, first, *rest] if hidden_by_levels(perplexities) else [first, found, *rest]
 
 
 @plain_dataclass(frozen=True)
@@ -122,11 +144,11 @@ class OneText:
         return self.alone.rows()
 
     def file(self, name: str) -> str:
-        """Of a block about this text."""
+        """Name the file of a block about this text."""
         return f"{name}-{file_names(sources_of(self.evaluation))[self.source]}"
 
     def by_window(self, name: str, pick: Pick, **fields: Any) -> Table:
-        """One row a model and variant, one column a window."""
+        """Make one row a model and variant, one column a window."""
         columns = by_point(self.evaluation.points, pick, name=partial(_multiple, self.evaluation))
         whole = table(self.rows, columns, name=self.file(name), best="low", of_tokens=True, **fields)
         assert whole is not None  # a source is there because some cell has it
@@ -162,7 +184,7 @@ class OneText:
 
 
 def _each_seed(evaluation: Evaluation) -> Sections:
-    """What the rows of the page are means of."""
+    """Return what the rows of the page are means of."""
     text = main_text(evaluation)
     if not several(evaluation) or not text.source:
         return {}
@@ -177,7 +199,7 @@ def _each_seed(evaluation: Evaluation) -> Sections:
 
 
 def asked(evaluation: Evaluation) -> Asked:
-    """What is said of the text a comparison is about; seeds apart."""
+    """Return what is said of the text a comparison is about; seeds apart."""
     within = evaluation.settings.get("holds_within", HOLDS_WITHIN)
     gain = evaluation.settings.get("uses_gain", USES_GAIN)
     nothing = Part("uses", "documents", (), bound=gain)
@@ -188,7 +210,7 @@ def asked(evaluation: Evaluation) -> Asked:
 
 
 def _parts(row: GridRow, within: float, gain: float) -> list[Part]:
-    """`holds` only where a window beyond the training window says something of it."""
+    """Return the parts of a row: `holds` only where a window beyond the training window says something of it."""
     known = row.results.get(row.subject.training_window, {})
     if why := untrained(known, gain):
         return [Part("uses", "documents", (), bound=gain, untrained=why)]
@@ -207,8 +229,8 @@ def sources_of(evaluation: Evaluation) -> list[str]:
 
 
 def main_text(evaluation: Evaluation) -> OneText:
-    """The text a comparison is about: all sources together, or the only one, or the first that every model has (long
-    documents are not the same ones for two tokenizers); source "" without any result."""
+    """Return the text a comparison is about: all sources together, or the only one, or the first that every model has
+    (long documents are not the same ones for two tokenizers); source "" without any result."""
     every, models = sources_of(evaluation), dict[str, set[str]]()
     for cell in evaluation.cells:
         models.setdefault(cell.subject, set()).update(cell.result.get("sources", {}))
@@ -220,8 +242,8 @@ def main_text(evaluation: Evaluation) -> OneText:
 
 
 def perplexity_text(evaluation: Evaluation) -> str:
-    """For a terminal: the finding, the answers, the table of the text a comparison is about, and what was not measured;
-    the seeds of a model together."""
+    """Write for a terminal: the finding, the answers, the table of the text a comparison is about, and what was not
+    measured; the seeds of a model together."""
     main, shown = main_text(pooled(evaluation)), ""
     if main.source:
         parts = asked(evaluation)
@@ -241,8 +263,8 @@ def _perplexity(result: Mapping[str, Any]) -> Value:
 
 
 def losses(result: Mapping[str, Any]) -> Sample:
-    """What a perplexity is made of, by document: NLL and predictions or, where windows count as much as one another,
-    their mean losses and windows. result: of one text."""
+    """Return what a perplexity is made of, by document: NLL and predictions or, where windows count as much as one
+    another, their mean losses and windows. result: of one text."""
     key = "windows_by_document" if "windows_by_document" in result else "by_document"
     seeds = result.get("seeds") or {"": result}
     sums_SU2 = np.array([each[key] for each in seeds.values()], dtype=float)
@@ -250,13 +272,13 @@ def losses(result: Mapping[str, Any]) -> Sample:
 
 
 def _spread(result: Mapping[str, Any], key: str, form: Form) -> Spread | None:
-    """Over the seeds of a pooled result."""
+    """Return the spread over the seeds of a pooled result."""
     figures = [each[key] for each in result.get("seeds", {}).values()]
     return Spread.over(figures, form) if len(figures) > 1 else None
 
 
 def _bits(result: Mapping[str, Any]) -> Value:
-    """Per byte; its interval is the perplexity's, as both grow with the loss."""
+    """Return the bits per byte; their interval is the perplexity's, as both grow with the loss."""
     bits, form = result["bits_per_byte"], "{:.3f}"
     if bits is None:
         return Value.of(None)
@@ -270,7 +292,7 @@ def _bits(result: Mapping[str, Any]) -> Value:
 
 
 def _multiple(evaluation: Evaluation, point: Point) -> str:
-    """`2,048 (16×)` where all models were trained with one window."""
+    """Write `2,048 (16×)` where all models were trained with one window."""
     windows = {subject.training_window for subject in evaluation.subjects}
     (window,) = windows if len(windows) == 1 else (0,)
     times = f" ({int(point) // window}×)" if window and int(point) % window == 0 else ""
@@ -278,5 +300,123 @@ def _multiple(evaluation: Evaluation, point: Point) -> str:
 
 
 def number(value: float) -> str:
-    """A perplexity people can read."""
+    """Write a perplexity as people can read it."""
     return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
+
+
+def perplexity_by_window(evaluation: Evaluation, file: Callable[[str], str]) -> list[Lines | None]:
+    """Draw all rows in one picture where they are few, else one a variant. evaluation: of one text. file: the name of
+    a block about it."""
+    rows = evaluation.rows()
+    pictures = {"": rows}
+    if len(rows) > FEW:
+        pictures = {"": trained(rows)}
+        for row in rows:
+            if row.variant != row.subject.variants[0]:
+                pictures.setdefault(row.variant, []).append(row)
+    files = {"": "", **{name: f"-{part}" for name, part in file_names([name for name in pictures if name]).items()}}
+    name = file("perplexity-curves")
+    return [
+        _perplexity_curves(evaluation, shown, f"{name}{files[variant]}", f": {variant}" if variant else "")
+        for variant, shown in pictures.items()
+    ]
+
+
+def _perplexity_curves(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: str) -> Lines | None:
+    lines = [by_length(row, _with_ends) for row in rows]
+    limits = _y_limits(lines)
+    return curves(
+        lines,
+        name=name,
+        title=f"Perplexity by context window{words}",
+        alt="Perplexity against context window, one curve a model and variant; the table below has the figures.",
+        x_label="context window [tokens]",
+        y_label="perplexity (lower is better)",
+        x_log=True,
+        y_log=True,
+        y_limits=limits,
+        marks=training_windows(evaluation),
+        note=BEYOND if limits[1] else "",
+    )
+
+
+def _with_ends(result: Mapping[str, Any]) -> list[float | None]:
+    """Return a point of a curve of perplexities: with its interval, and its lowest and highest seed."""
+    seeds = [each["perplexity"] for each in result.get("seeds", {}).values()]
+    ends = [min(seeds), max(seeds)] if len(seeds) > 1 else []
+    return [result["perplexity"], result["ci_low"], result["ci_high"], *ends]
+
+
+def _y_limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
+    """Limit the y axis, so that most of many curves can be told apart; None: where the curves end."""
+    ys, last = [y for line in lines for y in line.y], [line.y[-1] for line in lines if line.y]
+    if len(last) <= FEW:
+        return None, None
+    highest = HIGHEST * statistics.median(last)  # may be infinite: then nothing lies above it
+    return (min(ys) / MARGIN, highest) if highest < max(ys) else (None, None)
+
+
+def loss_by_position(
+    rows: Sequence[GridRow], file: Callable[[str], str], marks: Sequence[tuple[float, str]]
+) -> list[Block | str | None]:
+    """Draw the loss by position in the longest window of each row; of several models, also minus their median. file:
+    the name of a block. marks: of the axis."""
+    axis: dict[str, Any] = {
+        "x_label": "position: tokens before the prediction",
+        "x_log": True,
+        "marks": marks,
+    }
+    levels = _losses(rows if len(rows) <= FEW else trained(rows))
+    looks = {line.label: index for index, line in enumerate(levels)}  # of a model, the same in both pictures
+    compared = [replace(line, look=looks[line.label]) for line in _less_median(_losses(trained(rows)))]
+    far = any(y > FAR_OFF for line in compared for y in line.y)
+    return [
+        curves(
+            levels,
+            name=file("loss-by-position"),
+            title="Loss by position in the longest window",
+            alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",
+            y_label="loss [nats per token]",
+            note="First window of each document only: at one position all models are measured on the same tokens.",
+            **axis,
+        ),
+        curves(
+            compared if len(compared) > 1 else (),
+            name=file("loss-by-position-compared"),
+            title="Loss by position, minus the models' median",
+            alt="Mean loss minus the median of all models at the same position, one curve a model; below 0 is better.",
+            y_label="loss minus the median [nats per token]",
+            y_limits=(None, FAR_OFF if far else None),
+            note="The models as they were trained. What all of them share, how hard the documents are, is taken away. "
+            "It is most of the intervals above, which say nothing of these differences."
+            + (f" {BEYOND}" if far else ""),
+            **axis,
+        ),
+    ]
+
+
+def _losses(rows: Sequence[GridRow]) -> list[Line]:
+    """Draw losses with their intervals; of rows that have several seeds, the lowest and the highest of them instead."""
+    lines = []
+    for row in rows:
+        if row.last:
+            unknown = [None] * len(row.last["ends"])
+            seeds = [each["loss_by_position"] for each in row.last.get("seeds", {}).values()]
+            seeds = seeds if len(seeds) > 1 else []
+            ends = [[end(losses) for losses in zip(*seeds, strict=True)] for end in (min, max)] if seeds else []
+            interval = [unknown, unknown] if seeds else [row.last["loss_low"], row.last["loss_high"]]
+            columns = (middles(row.last["ends"]), row.last["loss_by_position"], *interval, *ends)
+            lines.append(Line.through(row.label, zip(*columns, strict=True)))
+    return lines
+
+
+def _less_median(lines: Sequence[Line]) -> list[Line]:
+    """Subtract the median at each position: it is over the curves that have it, which are over the very same tokens."""
+    by_position: dict[float, list[float]] = {}
+    for line in lines:
+        for x, y in zip(line.x, line.y, strict=True):
+            by_position.setdefault(x, []).append(y)
+    median = {x: statistics.median(losses) for x, losses in by_position.items()}
+    less = [tuple(y - median[x] for x, y in zip(line.x, line.y, strict=True)) for line in lines]
+    alone = {"low": None, "high": None, "least": None, "most": None}
+    return [replace(line, y=y, **alone) for line, y in zip(lines, less, strict=True)]

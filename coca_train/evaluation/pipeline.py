@@ -1,9 +1,18 @@
-"""An evaluation from its configuration to its report."""
+"""An evaluation from its configuration to its report; and the command of one cell.
+
+Such a command is its evaluation's, with the grid narrowed until little more than the cell is left. Run, it finds the
+cell again among those that are kept, and measures nothing. So what decides which text a cell reads stays in the grid:
+the run whose held-out documents are read where no text was named, and the longest length, to which documents are chosen
+and cut.
+"""
 
 import platform
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -12,14 +21,11 @@ from coca_train import __version__
 from coca_train.checkpoint.record import versions
 from coca_train.config.load import saved_settings
 from coca_train.engine import process
-from coca_train.evaluation.configuration import CELLS, EvaluateConfig
-from coca_train.evaluation.grid import run_grid
-from coca_train.evaluation.narrowed import cell_commands
-from coca_train.evaluation.results import RESULTS, Evaluation, Measured, Point
-from coca_train.evaluation.seeds import grouped
-from coca_train.evaluation.store import Store, of_reports
+from coca_train.evaluation.configuration import CELLS, EvaluateConfig, quoted
+from coca_train.evaluation.grid import Store, kept_in_reports, run_grid
+from coca_train.evaluation.results import RESULTS, Cell, Evaluation, Measured, Point, grouped
 from coca_train.evaluation.subject import Setup, default_config
-from coca_train.evaluation.suites import suite_module
+from coca_train.evaluation.suite import suite_of
 from coca_train.evaluation.texts import TextStore
 from coca_train.hub.weights import open_source
 from coca_train.report.blocks import ANSWERED, Table
@@ -45,23 +51,16 @@ def _evaluate(config: EvaluateConfig, command: str) -> Path:
     process.start(
         replace(default_config().engine, kind="local", device=config.work.device, timeout_s=config.work.timeout_s)
     )
-    suite, root = suite_module(config.eval.suite), Path(config.work.root)
+    root = Path(config.work.root)
     # Names and points come before the first model is opened: what is wrong with them is told in seconds.
     names = subject_names(config)
     tokens = lengths(config)
-    points: tuple[Point, ...] = suite.points(config.eval, tokens)
-    setup = Setup(
-        points=points,
-        texts=TextStore(config.text, config.grid.checkpoints),
-        max_documents=config.text.max_documents,
-        seed=config.work.seed,
-        micro_batch_tokens=config.work.micro_batch_tokens,
-        enough=by_multiples(config),
-    )
+    points = suite_of(config.eval).points(tokens)
+    setup = setup_of(config, points, config.grid.checkpoints, enough=by_multiples(config))
     dist.log(
         f"{config.eval.suite}: {', '.join(names)} at {', '.join(map(str, points))}; cells are kept in {root / CELLS}"
     )
-    store = Store(root / CELLS, also=of_reports(map(Path, config.grid.checkpoints)))
+    store = Store(root / CELLS, also=kept_in_reports(map(Path, config.grid.checkpoints)))
     subjects, cells = run_grid(config, names, tokens, setup, store)
     evaluation = Evaluation(
         suite=config.eval.suite,
@@ -86,10 +85,23 @@ def _evaluate(config: EvaluateConfig, command: str) -> Path:
     return directory
 
 
+def setup_of(config: EvaluateConfig, points: tuple[Point, ...], checkpoints: Sequence[str], enough: bool) -> Setup:
+    """Return what all cells share. enough: whether nobody asked for these very lengths (`Setup`)."""
+    return Setup(
+        points=points,
+        texts=TextStore(config.text, checkpoints),
+        max_documents=config.text.max_documents,
+        seed=config.work.seed,
+        micro_batch_tokens=config.work.micro_batch_tokens,
+        enough=enough,
+    )
+
+
 def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> None:
-    """The files; and in the terminal the finding, the answers, the page's first table, its summary, what is missing."""
+    """Write the files; and in the terminal the finding, the answers, the page's first table, its summary, what is
+    missing."""
     write_json(directory / RESULTS, evaluation.to_json())
-    page = suite_module(evaluation.suite).page(config.eval, evaluation)
+    page = suite_of(config.eval).page(evaluation)
     page = replace(page, cells=cell_commands(config, evaluation))
     write_report(page, directory)
     # The folder of evaluations, and those of the runs that were measured.
@@ -110,7 +122,7 @@ def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> N
 
 
 def seeds_of(subjects: Sequence[Measured]) -> dict[str, dict[str, str]]:
-    """By model, its runs and their seeds: of one training, after as many steps."""
+    """Return by model, its runs and their seeds: of one training, after as many steps."""
     runs = {each.name: each for each in subjects if each.kind == "run"}
     settings = {
         name: {**saved_settings(Path(run.path) / "config.yaml"), "step": run.step} for name, run in runs.items()
@@ -119,7 +131,7 @@ def seeds_of(subjects: Sequence[Measured]) -> dict[str, dict[str, str]]:
 
 
 def subject_names(config: EvaluateConfig) -> list[str]:
-    """What the report calls the checkpoints. UserError E-EVAL-06 when two would be called the same."""
+    """Return what the report calls the checkpoints. UserError E-EVAL-06 when two would be called the same."""
     names = config.grid.names or [Path(path).resolve().name for path in config.grid.checkpoints]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -131,12 +143,12 @@ def subject_names(config: EvaluateConfig) -> list[str]:
 
 
 def by_multiples(config: EvaluateConfig) -> bool:
-    """Whether lengths are multiples of a training window."""
+    """Return whether lengths are multiples of a training window."""
     return any(length.endswith("x") for length in config.grid.lengths)
 
 
 def lengths(config: EvaluateConfig) -> tuple[int, ...]:
-    """[tokens], ascending; multiples are of the shortest training window among the checkpoints."""
+    """Return the lengths [tokens], ascending; multiples are of the shortest training window among the checkpoints."""
     shortest = 0
     if by_multiples(config):
         windows = []
@@ -149,7 +161,7 @@ def lengths(config: EvaluateConfig) -> tuple[int, ...]:
 
 
 def facts(suite: str, seed: int, on_gpu: bool) -> tuple[tuple[str, str], ...]:
-    """What computed it, label and value. on_gpu: where there is one."""
+    """Return what computed it, label and value. on_gpu: where there is one."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() and on_gpu else ""
     return (
         ("suite", suite),
@@ -161,3 +173,67 @@ def facts(suite: str, seed: int, on_gpu: bool) -> tuple[tuple[str, str], ...]:
         ("processes", str(dist.world_size())),
         ("seed", str(seed)),
     )
+
+
+PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z/][\w./@:-]*", re.IGNORECASE)  # what needs no quotes
+
+
+def cell_commands(config: EvaluateConfig, evaluation: Evaluation) -> list[tuple[str, str]]:
+    """Return name and command of every model and variant at every length that has a result; where points are no
+    lengths, of every model and variant."""
+    commands = {}
+    lengths = [point for point in evaluation.points if isinstance(point, int)]
+    done = {(cell.subject, cell.variant, _length(cell)) for cell in evaluation.cells if cell.result and lengths}
+    for row in evaluation.rows():
+        for length in lengths or [None]:
+            if length is None or (*row.name, length) in done:
+                words = [*_models(config, evaluation, row.subject), *_variant(config, row.subject, row.variant)]
+                words += [] if length is None else [f"grid.lengths={_listed(_lengths(evaluation, length))}"]
+                words.append(f"work.name={evaluation.name}-cell")  # the report of the whole grid stays
+                name = row.label if length is None else f"{row.label} at {length:,} tokens"
+                commands[name] = shlex.join([*_others(evaluation.command, words), *words])
+    return list(commands.items())
+
+
+def _others(command: str, words: list[str]) -> list[str]:
+    """Return the words of the command that these do not take the place of."""
+    replaced = {"checkpoint", *(word.partition("=")[0] for word in words)}
+    return [word for word in shlex.split(command) if word.partition("=")[0] not in replaced]
+
+
+def _models(config: EvaluateConfig, evaluation: Evaluation, subject: Measured) -> Iterator[str]:
+    kept = [subject]
+    if not config.text.files and config.text.corpus is None:
+        kept += [each for each in evaluation.subjects if each.kind == "run"][:1]
+    places = [place for place, each in enumerate(evaluation.subjects) if each in kept]
+    yield f"grid.checkpoints={_listed(config.grid.checkpoints[place] for place in places)}"
+    if config.grid.names:
+        yield f"grid.names={_listed(config.grid.names[place] for place in places)}"
+
+
+def _variant(config: EvaluateConfig, subject: Measured, variant: str) -> Iterator[str]:
+    """Yield the words of a variant; nothing where two choices are one variant: then all of them stay."""
+    grid = config.grid
+    choices = list(product(grid.frequencies, grid.visibilities, grid.logit_scales))
+    if len(choices) == len(subject.variants):
+        keys = ("frequencies", "visibilities", "logit_scales")
+        for key, choice in zip(keys, choices[subject.variants.index(variant)], strict=True):
+            yield f"grid.{key}={_listed([choice])}"
+
+
+def _lengths(evaluation: Evaluation, length: int) -> list[int]:
+    """Return this length, the longest that was measured, and those beyond which were impossible: for a model, or for
+    all texts."""
+    longest = max(_length(cell) for cell in evaluation.cells if cell.result)
+    return sorted({length, longest, *(n for n in evaluation.points if isinstance(n, int) and n > longest)})
+
+
+def _length(cell: Cell) -> int:
+    """Return the length at which a cell was measured [tokens], a task too (`word@256`)."""
+    return int(str(cell.point).rpartition("@")[2])
+
+
+def _listed(values: Iterable[str | int]) -> str:
+    """Write values as an override has a list."""
+    words = (str(v) if isinstance(v, int) or PLAIN.fullmatch(v) else quoted(v) for v in values)
+    return f"[{','.join(words)}]"

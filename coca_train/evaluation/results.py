@@ -1,16 +1,26 @@
-"""The outcome of an evaluation: one record a cell of its grid, and who was measured."""
+"""The outcome of an evaluation: one record a cell of its grid, who was measured, and what a page calls them.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+Legends and sentences call a model by its position scheme, as papers do, with what was exchanged: "RoPE", "CoCA +
+dynamic NTK (α 4)". Where two models have one scheme, they are called by their runs.
+
+Seeds. A seed is a training of its own: other initial weights, other dropout, another order of the data, and nothing
+else. `grouped` finds the seeds of one model, `pooled` makes one row of them.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product, takewhile
 from typing import Any, Literal, NamedTuple
 
-from coca_train.evaluation.naming import called, with_variant
+import numpy as np
+
+from coca_train.evaluation.measures.perplexity import summarise, weighted
 from coca_train.runtime.durable import sealed, unsealed
 
 Point = int | str  # a length [tokens], or the name of what a suite measures at this place of the grid
 Status = Literal["done", "out_of_memory", "impossible"]
 
-OWN = "own"  # the variant a model was trained with
 RESULTS = "results.json"  # an Evaluation, beside its report
 ALL = "all"  # the text of all sources together
 
@@ -33,7 +43,7 @@ class Measured:
 
 
 def same_tokens(subjects: Iterable[Measured]) -> bool:
-    """Whether a text is the same tokens for all of them, as far as is known: only then are losses a token a
+    """Return whether a text is the same tokens for all of them, as far as is known: only then are losses a token a
     comparison."""
     return len({subject.tokenizer for subject in subjects} - {""}) < 2
 
@@ -62,7 +72,7 @@ class Cell:
 
 
 class GridRow(NamedTuple):
-    """One model under one variant. label: what legends and sentences call it (naming.py).
+    """One model under one variant. label: what legends and sentences call it.
 
     cells: by point, in the order of the points, whatever became of them.
     """
@@ -94,16 +104,21 @@ class GridRow(NamedTuple):
         return next(reversed(self.results.values()), {})
 
     def absence_beyond(self, length: int) -> str:
-        """Why the first length that was asked beyond this one [tokens] has no result; "" when it has one, or nothing
-        was asked. Points are lengths."""
+        """Say why the first length that was asked beyond this one [tokens] has no result; "" when it has one, or
+        nothing was asked. Points are lengths."""
         return next((cell.absence for point, cell in self.cells.items() if int(point) > length), "")
+
+
+def trained(rows: Sequence[GridRow]) -> list[GridRow]:
+    """Return every model under its first variant: what it was trained with, unless the grid leaves that out."""
+    return [row for row in rows if row.variant == row.subject.variants[0]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """All of it. settings: of the suite. facts: what was run, label and value. command: how to run it again.
 
-    seeds: by model, its subjects and the seed that each was trained with, where that is known (seeds.py).
+    seeds: by model, its subjects and the seed that each was trained with, where that is known.
     """
 
     suite: str
@@ -117,15 +132,15 @@ class Evaluation:
     seeds: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def find(self, subject: str, variant: str, point: Point) -> Cell | None:
-        """The cell, whatever became of it; None when it is not of this grid."""
+        """Return the cell, whatever became of it; None when it is not of this grid."""
         return self._by_place().get((subject, variant, point))
 
     def rows(self) -> list[GridRow]:
-        """Every model under every variant that could be measured somewhere, in order."""
+        """Return every model under every variant that could be measured somewhere, in order."""
         by_place = self._by_place()
         # A variant that is impossible everywhere would be a row of dashes; "Not measured" has its reason.
         tried = {(cell.subject, cell.variant) for cell in self.cells if cell.status != "impossible"}
-        rows, names = [], called({subject.name: subject.scheme for subject in self.subjects})
+        rows, names = [], model_names({subject.name: subject.scheme for subject in self.subjects})
         for subject in self.subjects:
             for variant in subject.variants:
                 if (subject.name, variant) in tried:
@@ -139,17 +154,17 @@ class Evaluation:
         return {(cell.subject, cell.variant, cell.point): cell for cell in self.cells}
 
     def reduced(self, part: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> "Evaluation":
-        """The same with only a part of every result: one text of several, say. An empty part shows nothing."""
+        """Return the same with only a part of every result: one text of several, say. An empty part shows nothing."""
         cells = [replace(cell, result=part(cell.result)) if cell.result else cell for cell in self.cells]
         return replace(self, cells=tuple(cells))
 
     def of_suite(self, settings: Mapping[str, Any], points: Sequence[Point]) -> "Evaluation":
-        """What one of several suites measured. settings, points: its own."""
+        """Return what one of several suites measured. settings, points: its own."""
         cells = tuple(cell for cell in self.cells if cell.suite == settings["suite"])
         return replace(self, suite=settings["suite"], settings=settings, points=points, cells=cells)
 
     def absences(self) -> list[str]:
-        """Cells without a result and why, a sentence each; equal reasons of one row together."""
+        """Return cells without a result and why, a sentence each; equal reasons of one row together."""
         points: dict[tuple[str, str, str], list[Point]] = {}
         for cell in self.cells:
             if cell.status != "done":
@@ -164,10 +179,180 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Evaluation":
-        """Raises KeyError, TypeError or ValueError when `data` did not come from `to_json`."""
+        """Read what `to_json` made. Raises KeyError, TypeError or ValueError when `data` did not come from
+        `to_json`."""
         data = unsealed(data)
         subjects = tuple(Measured(**{**s, "variants": tuple(s["variants"])}) for s in data["subjects"])
         cells = tuple(Cell(**cell) for cell in data["cells"])
         facts = tuple((label, value) for label, value in data["facts"])
         known = {"subjects": subjects, "cells": cells, "facts": facts, "points": tuple(data["points"])}
         return cls(**{**data, **known})
+
+
+SCHEMES = {
+    "alibi": "ALiBi", "coca": "CoCA", "cope": "CoPE", "dape": "DAPE", "disentangled": "DeBERTa", "fire": "FIRE",
+    "fox": "FoX", "kerple_log": "KERPLE-log", "kerple_power": "KERPLE-power", "learned": "learned positions",
+    "nope": "NoPE", "rope": "RoPE", "sandwich": "Sandwich", "shaw": "Shaw", "sinusoidal": "sinusoidal", "t5": "T5 bias",
+    "transformer_xl": "Transformer-XL", "tupe": "TUPE", "xpos": "xPos",
+}  # fmt: skip
+FREQUENCIES = {
+    "clex": "CLEX", "dynamic_linear": "dynamic PI", "dynamic_ntk": "dynamic NTK",
+    "dynamic_ntk_by_parts": "dynamic NTK-by-parts", "dynamic_yarn": "dynamic YaRN",
+    "dynamic_yarn_tuned": "dynamic YaRN (tuned)", "linear": "PI", "llama3": "Llama 3 scaling", "longrope": "LongRoPE",
+    "ntk": "NTK-aware", "ntk_by_parts": "NTK-by-parts", "yarn": "YaRN",
+}  # fmt: skip
+GREEK = {"alpha": "α", "beta": "β", "theta": "θ"}
+PLAIN = "plain"
+
+
+def model_names(schemes: Mapping[str, str]) -> dict[str, str]:
+    """Return by model what legends and sentences call it. schemes: by model, its position scheme."""
+    known = list(schemes.values())
+    return {
+        model: SCHEMES.get(scheme, scheme) if known.count(scheme) == 1 else model for model, scheme in schemes.items()
+    }
+
+
+def with_variant(name: str, variant: str) -> str:
+    """Return the name of a model under a variant, which evaluation/variants.py labels."""
+    return " + ".join([name, *(_spoken(part) for part in _parts(variant) if part != PLAIN)])
+
+
+def _parts(variant: str) -> list[str]:
+    """Return what is joined by commas outside brackets."""
+    return re.split(r", (?![^(]*\))", variant)
+
+
+def _spoken(part: str) -> str:
+    """Write `dynamic_ntk (alpha 4)` as "dynamic NTK (α 4)"."""
+    name, bracket, options = part.partition(" (")
+    for word, sign in GREEK.items():
+        options = re.sub(rf"\b{word}\b", sign, options)
+    return f"{FREQUENCIES.get(name, name.replace('_', ' '))}{bracket}{options.replace('_', ' ')}"
+
+
+Result = Mapping[str, Any]
+NUMBER = re.compile(r"[-_.]?(seed)?[-_.]?[0-9]*$")  # what is left of a run's name in front of where seeds differ
+SEED = re.compile(r"[-_.]?seed[-_.]?[0-9]+$")
+
+
+def without_seeds(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return (what else a run was trained with, its seed): of its whole configuration, as plain values."""
+    run, data = settings.get("run", {}), settings.get("data", {})
+    rest = {**settings, "data": {**data, "seed": None}}
+    rest.pop("run", None)  # its name and place
+    weights, order = run.get("seed"), data.get("seed")
+    return rest, f"{weights}" if order in (weights, None) else f"{weights}, data {order}"
+
+
+def grouped(settings: Mapping[str, Mapping[str, Any]], others: Collection[str] = ()) -> dict[str, dict[str, str]]:
+    """Return by model, its runs and their seeds: runs that differ in nothing else are one model. settings: by run.
+    others: names that are taken, of what is no run.
+
+    Runs that have one and the same seed too stay apart: a training repeated says nothing of seeds.
+    """
+    alike: list[tuple[dict[str, Any], dict[str, str]]] = []
+    for name, whole in settings.items():
+        rest, seed = without_seeds(whole)
+        for other, seeds in alike:
+            if other == rest and seed not in seeds.values():
+                seeds[name] = seed
+                break
+        else:
+            alike.append((rest, {name: seed}))
+    names = [_common(list(seeds)) for _, seeds in alike]
+
+    def taken(name: str, seeds: Mapping[str, str]) -> bool:
+        return names.count(name) > 1 or name in others or (name in settings and name not in seeds)
+
+    return {
+        name if name and not taken(name, seeds) else next(iter(seeds)): seeds
+        for name, (_, seeds) in zip(names, alike, strict=True)
+    }
+
+
+def _common(runs: list[str]) -> str:
+    """Return what names have in common: rope, rope-seed2 -> rope; t5-1, t5-2 -> t5"""
+    if len(runs) == 1:
+        return runs[0]
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*runs, strict=False))
+    common = "".join(letters[0] for letters in alike)
+    # Where a run is called so, digits at its end are its name's own: t5, rope-yarn-factor-8.
+    return (SEED if common in runs else NUMBER).sub("", common)
+
+
+def several(evaluation: Evaluation) -> int:
+    """Return how many seeds the model with the most of them has; 0 where none has more than one."""
+    most = max((len(seeds) for seeds in evaluation.seeds.values()), default=0)
+    return most if most > 1 else 0
+
+
+def model_of(evaluation: Evaluation) -> dict[str, str]:
+    """Return by subject, the model that it is a seed of: itself, where nothing is known of that."""
+    known = {subject: model for model, seeds in evaluation.seeds.items() for subject in seeds}
+    return {subject.name: known.get(subject.name, subject.name) for subject in evaluation.subjects}
+
+
+def apart(evaluation: Evaluation) -> Evaluation:
+    """Return every training a model of its own."""
+    return replace(evaluation, seeds={})
+
+
+def pooled(evaluation: Evaluation) -> Evaluation:
+    """Make one subject of a model, in the order of their first seeds. A cell that a seed has no result of has none.
+
+    evaluation: of suite perplexity, where a model has several seeds.
+    """
+    known, models = model_of(evaluation), dict[str, list[Measured]]()
+    for subject in evaluation.subjects:
+        models.setdefault(known[subject.name], []).append(subject)
+    subjects, cells = [], list[Cell]()
+    places = {(cell.subject, cell.variant, cell.point): cell for cell in evaluation.cells}
+    for model, seeds in models.items():
+        subjects.append(replace(seeds[0], name=model))
+        for variant, point in product(seeds[0].variants, evaluation.points):
+            names = evaluation.seeds.get(model, {})
+            asked = {
+                names.get(seed.name, seed.name if seeds[1:] else ""): places[place]
+                for seed in seeds
+                if (place := (seed.name, variant, point)) in places
+            }
+            cells += [replace(_cell(asked), subject=model)] if asked else []
+    return replace(evaluation, subjects=tuple(subjects), cells=tuple(cells))
+
+
+def _cell(asked: Mapping[str, Cell]) -> Cell:
+    """Pool a cell. asked: by seed."""
+    first = next(iter(asked.values()))
+    if without := [cell for cell in asked.values() if cell.status != "done"]:
+        return without[0]
+    return replace(first, result=_pool({seed: cell.result for seed, cell in asked.items()}))
+
+
+def _pool(seeds: Mapping[str, Result]) -> dict[str, Any]:
+    """Pool a cell's results, one of each seed: every figure of the mean loss over them, and what each seed has of every
+    text (`seeds`), of one seed too."""
+    texts = [result["sources"] for result in seeds.values()]
+    common = [source for source in texts[0] if all(source in text for text in texts)]
+    (stride,) = {result["stride"] for result in seeds.values()}
+    each = {source: {seed: result["sources"][source] for seed, result in seeds.items()} for source in common}
+    return {"stride": stride, "sources": {source: _pool_text(results) for source, results in each.items()}}
+
+
+def _pool_text(seeds: Mapping[str, Result]) -> dict[str, Any]:
+    if len(seeds) == 1:
+        ((seed, alone),) = seeds.items()
+        return {**alone, "seeds": {seed: alone}}
+    sums_SD2 = np.array([result["by_document"] for result in seeds.values()], dtype=float)
+    first = next(iter(seeds.values()))
+    summary = summarise(sums_SD2.mean(0), first["n_bytes"])
+    if "windows_by_document" in first:
+        windows_SD2 = np.array([result["windows_by_document"] for result in seeds.values()], dtype=float)
+        summary = weighted(summary, windows_SD2.mean(0))
+    return {
+        **asdict(summary),
+        "ends": first["ends"],
+        "loss_by_position": np.mean([result["loss_by_position"] for result in seeds.values()], axis=0).tolist(),
+        "predictions": first["predictions"],
+        "seeds": dict(seeds),
+    }

@@ -1,11 +1,10 @@
 """A model under evaluation: a run of ours, a Hugging Face folder, or a model in training; and what all cells share."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from itertools import product, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +47,7 @@ def _begins(source: Source, tokenizer: Tokenizer) -> bool:
 
 
 def run_begins(run_dir: Path, tokenizer: Tokenizer) -> bool:
-    """`_begins` of a run. Its own texts have no such token."""
+    """Tell whether a run's weights know texts that begin with a token. Its own texts have no such token."""
     if imported(read_record(run_dir)) is None:
         return False
     kept = (run_dir / tokenizer_files.FOLDER, run_dir / IMPORTED / tokenizer_files.FOLDER)
@@ -89,8 +88,8 @@ class Setup:
     points: of the grid, ascending where they are lengths. texts: documents by source, as plain text, read when first
     asked for. token_files: documents by source in the model's own tokens, instead of texts. lengths_from: the option
     that lengths come from, for messages. enough: lengths that fewer documents have than an answer needs are left out,
-    where enough have shorter ones: nobody asked for that very length. progress: told what share of the cell is done (0
-    to 1).
+    where enough have shorter ones: nobody asked for that very length. progress: called with the share of the cell that
+    is done (0 to 1).
     """
 
     points: tuple[Point, ...]
@@ -121,7 +120,7 @@ class Opened(NamedTuple):
 
 
 def open_folder(path: str, device: str, dtype: str) -> Opened:
-    """The model of a run directory or a Hugging Face folder, in evaluation mode. device, dtype: as in `work`.
+    """Return the model of a run directory or a Hugging Face folder, in evaluation mode. device, dtype: as in `work`.
 
     Raises UserError, CheckpointError and DataError for folders that hold no model or no tokenizer.
     """
@@ -133,22 +132,13 @@ def open_folder(path: str, device: str, dtype: str) -> Opened:
     return Opened(model, tokenizer, config, source.kind, step, weights, begins)
 
 
-def subject_of(
-    opened: Opened,
-    path: str,
-    name: str,
-    frequencies: Sequence[str],
-    visibilities: Sequence[str],
-    logit_scales: Sequence[str],
-    begin: Begin,
-) -> Subject:
-    """begin: text.begin. Raises what `variants` does."""
+def subject_of(opened: Opened, path: str, name: str, choices: Iterable[Choice], begin: Begin) -> Subject:
+    """Make the subject of an opened model. choices: to try. begin: text.begin. Raises what `variants` does."""
     model, tokenizer, config, kind, step, weights, begins = opened
-    tried = variants(config, starmap(Choice, product(frequencies, visibilities, logit_scales)))
+    tried = variants(config, choices)
     known = {"name": name, "path": path, "kind": kind, "step": step, "weights": weights}
-    facts = _facts(config, model, tokenizer, tried, **known)
     return Subject(
-        facts=facts,
+        facts=_facts(config, model, tokenizer, tried, **known),
         path=Path(path),
         model=model,
         tokenizer=tokenizer,
@@ -162,7 +152,7 @@ def subject_of(
 def lent(
     model: Transformer, config: Config, tokenizer: Tokenizer, tried: Mapping[str, Variant], **known: Any
 ) -> Iterator[Subject]:
-    """A model in training; it gets back the very position scheme, visibility and mode it came with.
+    """Lend a model in training; it gets back the very position scheme, visibility and mode it came with.
 
     config: of its stage. known: what Measured says besides of it.
     """
@@ -190,12 +180,12 @@ def _of_run(source: Source, device: str) -> tuple[Transformer, Tokenizer, Config
 
 
 def _of_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer, Config]:
-    """Weights as they are stored; float16 becomes float32 on a CPU."""
+    """Read weights as they are stored; float16 becomes float32 on a CPU."""
     tokenizer = tokenizer_files.open_for(source, tokenizer_files.find(source, "auto"))
     if tokenizer is None:
         raise DataError(
-            f"E-EVAL-03 {source.path}: there is no tokenizer beside the weights ({', '.join(TOKENIZERS)}); "
-            "text cannot be read without it. Fix: put the model's tokenizer there"
+            f"E-EVAL-03 {source.path}: the folder has no tokenizer ({', '.join(TOKENIZERS)}); text cannot be read "
+            "without it. Fix: put the model's tokenizer there"
         )
     where, stored = pick_device(device), source.dtypes["embed.weight"]
     # Built without memory and filled tensor by tensor: the weights are never there twice.
@@ -210,7 +200,7 @@ def _of_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer, Con
 
 
 def _config(source: Source) -> Config:
-    """The configuration of a training that would have such weights, for the checks of its variants."""
+    """Return the configuration of a training that would have such weights, for the checks of its variants."""
     known = source.architecture
     train = replace(default_config().train, seq_len=known.seq_len)
     sections = {name: getattr(known, name) for name in ("model", "position", "visibility", "layers")}
@@ -219,13 +209,14 @@ def _config(source: Source) -> Config:
 
 @cache
 def default_config() -> Config:
-    """The configuration of a training without any choice; nothing is trained, so any number of ranks will do."""
+    """Return the configuration of a training without any choice; nothing is trained, so any number of ranks will do."""
     return load([], launch=False).config
 
 
 def _digest(source: Source) -> str:
-    """Of everything that makes the model. A checkpoint's manifest holds its files' digests; a folder has none, so its
-    files are read: cells are kept by this digest, and a path or a date would take changed weights for the old ones."""
+    """Digest everything that makes the model. A checkpoint's manifest holds its files' digests; a folder has none, so
+    its files are read: cells are kept by this digest, and a path or a date would take changed weights for the old
+    ones."""
     known = source.origin.get("manifest_digest")
     if known is not None:
         return known

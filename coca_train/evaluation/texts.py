@@ -8,7 +8,7 @@ is read and never scored. Runs get none, as their training texts have none.
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,6 @@ from coca_train.data.readers.base import Reject
 from coca_train.data.readers.files import kind_of_file
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.configuration import TextConfig
-from coca_train.evaluation.measures.ngrams import Frequencies
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.settings import HELD_OUT, load_saved
@@ -62,7 +61,8 @@ class TextStore:
         return _held_out(config.sources, self._checkpoints)
 
     def __call__(self) -> Mapping[str, list[str]]:
-        """Raises DataError E-EVAL-04 when there is none, and what a reader finds wrong in a file."""
+        """Return the documents. Raises DataError E-EVAL-04 when there is none, and what a reader finds wrong in a
+        file."""
         return self._texts
 
 
@@ -74,12 +74,12 @@ class Texts:
     tokenizer: Tokenizer
 
     def n_bytes(self, tokens: np.ndarray) -> int:
-        """Size in UTF-8 of the text of some tokens [bytes]."""
+        """Return the size in UTF-8 of the text of some tokens [bytes]."""
         return len(self.tokenizer.decode(tokens.tolist()).encode("utf-8"))
 
 
 def digest(documents: Mapping[str, Sequence[np.ndarray]]) -> str:
-    """Of sources, documents, tokens."""
+    """Digest sources, documents, tokens."""
     whole = hashlib.sha256()
     for source, texts in documents.items():
         whole.update(f"{source} {len(texts)}\n".encode())
@@ -108,19 +108,19 @@ class Library:
         return max((int(shelf.lengths.max(initial=0)) for shelf in self._shelves.values()), default=0)
 
     def filled(self, windows: Sequence[int]) -> list[int]:
-        """The windows that a document fills, where enough is asked for (`Setup`) as many as an answer needs; those that
-        one fills where none has so many."""
+        """Return the windows that a document fills, where enough is asked for (`Setup`) as many as an answer needs;
+        those that one fills where none has so many."""
         needed = min(ENOUGH, self._setup.max_documents) if self._setup.enough else 1
         return [w for w in windows if self._n_read(w) >= needed] or [w for w in windows if w <= self.longest]
 
     def _n_read(self, min_tokens: int) -> int:
-        """How many documents `choose` would give."""
+        """Return how many documents `choose` would give."""
         fitting = [n for shelf in self._shelves.values() if (n := int((shelf.lengths >= min_tokens).sum()))]
         return sum(min(math.ceil(self._setup.max_documents / len(fitting)), n) for n in fitting)
 
     def choose(self, min_tokens: int, lengths_from: str = "") -> Texts:
-        """Documents of at least min_tokens [tokens], at most max_documents, as many of one source as of another, evenly
-        chosen.
+        """Return documents of at least min_tokens [tokens], at most max_documents, as many of one source as of another,
+        evenly chosen.
 
         lengths_from: the option that min_tokens comes from. Raises DataError E-EVAL-05 when none is long enough.
         """
@@ -156,7 +156,7 @@ def _encoded(texts: Sequence[str], subject: Subject) -> Shelf:
 
 
 def _of_files(config: TextConfig) -> dict[str, list[str]]:
-    """By file name without its endings; parts of one set (books-00000-of-00004) together."""
+    """Return by file name without its endings; parts of one set (books-00000-of-00004) together."""
     texts: dict[str, list[str]] = {}
     for pattern in config.files:
         kind = kind_of_file(pattern)
@@ -180,7 +180,7 @@ def _read(name: str, source: CorpusSourceConfig) -> Iterator[str]:
 
 
 def _of_corpus(choice: str, wanted: Sequence[str]) -> dict[str, list[str]]:
-    """Of a corpus, what is held out as a whole."""
+    """Read what of a corpus is held out as a whole."""
     sources = {n: s for n, s in load_corpus([f"corpus={choice}"]).corpus.sources.items() if s.hold_out == "all"}
     chosen = _chosen(f"corpus {choice}", list(sources), wanted)
     return {name: list(_read(name, sources[name])) for name in chosen}
@@ -201,9 +201,45 @@ def _held_out(wanted: Sequence[str], checkpoints: Sequence[str]) -> dict[str, li
     return {name: _decoded(file, tokenizer) for name, file in held_out.files.items()}
 
 
+class Frequencies:
+    """What frequencies of tokens and of pairs of tokens predict: the least that a trained model is better than.
+
+    A pair is as likely as Witten and Bell (1991) have it, p(b | a) = (n(a, b) + t(a) p(b)) / (n(a) + t(a)) with t(a)
+    the number of different tokens seen after a; p(b) is the share of b, one added to each count.
+
+    texts: stretches of token ids, int64. vocab_size: ids are below it.
+    """
+
+    def __init__(self, texts: Iterable[np.ndarray], vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.of_one_V, pairs = np.ones(vocab_size), list[np.ndarray]()
+        for tokens in texts:
+            self.of_one_V += np.bincount(tokens, minlength=vocab_size)
+            pairs.append(tokens[:-1] * vocab_size + tokens[1:])
+        self.of_one_V /= self.of_one_V.sum()
+        # Sorted keys a V + b, to be searched: a table of V x V would be gigabytes.
+        self.pairs, self.counts = np.unique(np.concatenate(pairs or [np.empty(0, int)]), return_counts=True)
+        first = self.pairs // vocab_size
+        self.n_V = np.bincount(first, weights=self.counts, minlength=vocab_size)
+        self.types_V = np.bincount(first, minlength=vocab_size)
+
+    def nll(self, tokens: np.ndarray) -> tuple[float, float]:
+        """Return the NLL [nats] of all tokens but the first one: of each by itself, and of each after the one before
+        it."""
+        a, b = tokens[:-1], tokens[1:]
+        of_one = self.of_one_V[b]
+        key = a * self.vocab_size + b
+        at = np.minimum(np.searchsorted(self.pairs, key), len(self.pairs) - 1)
+        count = np.where(self.pairs[at] == key, self.counts[at], 0) if len(self.pairs) else np.zeros(len(key))
+        n, types = self.n_V[a], self.types_V[a]
+        seen = n + types > 0
+        of_pair = np.where(seen, (count + types * of_one) / np.where(seen, n + types, 1), of_one)
+        return float(-np.log(of_one).sum()), float(-np.log(of_pair).sum())
+
+
 def frequencies(subject: Subject) -> Frequencies | None:
-    """Of the text that a run was trained on, the first COUNTED tokens of each source; None of a folder without, or of a
-    run whose text is not there any more."""
+    """Count the text that a run was trained on, the first COUNTED tokens of each source; None of a folder without, or
+    of a run whose text is not there any more."""
     if not (subject.path / "run.json").is_file():
         return None
     try:
@@ -216,7 +252,8 @@ def frequencies(subject: Subject) -> Frequencies | None:
 
 
 def _check_unchanged(run: str, saved: Config, fingerprints: Mapping[str, Any]) -> None:
-    """DataError E-TOK-14 where a held-out file is not the one that a stage of the run was validated on."""
+    """Raise DataError E-TOK-14 where a held-out file is not the one that a stage of the run was validated on. Records
+    older than this fingerprint know nothing to compare."""
     for stage in read_record(Path(run)).get("stages", []):
         for name, now in fingerprints.items():
             path, before = saved.data.sources[name].valid_path, stage["held_out"].get(name)
@@ -233,7 +270,7 @@ def _check_unchanged(run: str, saved: Config, fingerprints: Mapping[str, Any]) -
 
 
 def _chosen(where: str, offered: Sequence[str], wanted: Sequence[str]) -> Sequence[str]:
-    """All, or those wanted. Raises DataError E-EVAL-04 when there are none, or one is not offered."""
+    """Return all, or those wanted. Raises DataError E-EVAL-04 when there are none, or one is not offered."""
     unknown = next((name for name in wanted if name not in offered), None)
     if not offered or unknown is not None:
         fix = f"text.sources=[{offered[0]}], or text.files=[…]" if offered else "give text.files"

@@ -1,27 +1,31 @@
-"""Pages about trainings: the report of a finished one, and of several compared. Both begin with their perplexities.
+"""Pages about trainings: the report of a finished one, several compared, and the trainings of a sweep.
+
+A report and a comparison begin with their perplexities. A training of a sweep has one loss on its held-out text and no
+interval of it, so that page says whose is the lowest and no more; which difference is more than luck is for `compare`
+to say, by the documents of the runs' own reports.
 
 How reach grew during training is read from the probes in metrics.jsonl (coca_train/training/reach.py). A window keeps
 up at a step when its perplexity there is at most 1.05 times that of the training window at the same step. It keeps up
 from a step on when it does at that probe and at every later one. A model that has learnt nothing keeps up at every
 window, equally badly: what counts is where a window came to keep up and went on doing so. It is a figure of few
-documents, without an interval: that a window *holds* is for the verdict to say (measures/reach.py).
+documents, without an interval: that a window *holds* is for the verdict to say (verdict.py).
 """
 
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from coca_train.evaluation.grid_blocks import Sections, asked, file_names, tokens, written
 from coca_train.evaluation.measures.perplexity import perplexity_of
+from coca_train.evaluation.pages import FEW_NAMES, Sections, build_sections, curves, file_names, grid_in_words, tokens
 from coca_train.evaluation.perplexity_page import number
-from coca_train.evaluation.results import Evaluation
-from coca_train.evaluation.seeds import apart, pooled, several
-from coca_train.evaluation.suites import perplexity
-from coca_train.report.blocks import Document, Line, Lines, Row, Spread, Table, Value
+from coca_train.evaluation.perplexity_page import page as perplexity_page
+from coca_train.evaluation.results import Evaluation, apart, pooled, several
+from coca_train.report.blocks import MISSING, Document, Line, Lines, Row, Spread, Table, Value
 
 TOLERANCE = 1.05  # of the perplexity, where a window still keeps up
 POINTS = 60  # of the training's curve: more hide one another
@@ -57,7 +61,7 @@ class RunReport:
 
 
 def run_page(report: RunReport) -> Document:
-    """The document; a section for each thing there is."""
+    """Return the document; a section for each thing there is."""
     probes = read_probes(report.records)
     summary = sentences(probes)
     sections: Sections = {
@@ -73,25 +77,25 @@ def run_page(report: RunReport) -> Document:
     }
     if report.evaluation is None:
         known = {"facts": report.facts, "command": report.command}
-        return Document(title=report.title, summary=summary, sections=written(sections), **known)
-    page = perplexity.page(None, report.evaluation, sections)
+        return Document(title=report.title, summary=summary, sections=build_sections(sections), **known)
+    page = perplexity_page(report.evaluation, sections)
     lengths = [int(point) for point in report.evaluation.points]
     return replace(page, title=f"{report.title}: windows of {tokens(lengths)}")
 
 
 def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str], pool: bool = True) -> Document:
-    """facts: by run. checks: what was verified to be the same for all runs, in words. pool: the seeds of a model as one
-    row."""
+    """Compare runs on a page. facts: by run. checks: what was verified to be the same for all runs, in words. pool: the
+    seeds of a model as one row."""
     held_fixed = "\n".join(f"* {line}" for line in checks)
     shown, n_seeds = evaluation if pool else apart(evaluation), several(evaluation)
     sections: Sections = {"Training": [training_table(facts, shown.seeds)], "What was held fixed": [held_fixed]}
-    page = perplexity.page(None, evaluation, sections, compared=True, pool=pool)
+    page = perplexity_page(evaluation, sections, compared=True, pool=pool)
     seeds = f", {n_seeds} seeds" if n_seeds else ""
-    return replace(page, title=f"Comparison: {asked(pooled(shown))}{seeds}")
+    return replace(page, title=f"Comparison: {grid_in_words(pooled(shown))}{seeds}")
 
 
 def loss_curves(records: Sequence[Record]) -> Lines:
-    """Training loss, in stretches of steps, and validation loss by source, against the step."""
+    """Draw the training loss, in stretches of steps, and validation loss by source, against the step."""
     logged = np.array([(r["step"], r["loss"]) for r in records if r.get("loss") is not None]).reshape(-1, 2)
     # The band is of each stretch; where a point is one step, it has none.
     columns = ("mean", "min", "max") if len(logged) > POINTS else ("mean",)
@@ -126,19 +130,19 @@ class Probed(NamedTuple):
     losses: Mapping[str, Mapping[int, float]]
 
     def keeps_up(self, variant: str, window: int) -> bool:
-        """See the module's definition; a window that was not scored does not."""
+        """Return whether a window keeps up (see the module); a window that was not scored does not."""
         losses = self.losses.get(variant, {})
         own = losses.get(self.training_window, math.nan)
         return losses.get(window, math.inf) - own <= math.log(TOLERANCE)
 
     def perplexity(self, variant: str, window: int) -> float | None:
-        """None where the window was not scored."""
+        """Return the perplexity; None where the window was not scored."""
         loss = self.losses.get(variant, {}).get(window)
         return None if loss is None else perplexity_of(loss)
 
 
 def read_probes(records: Sequence[Record]) -> list[Probed]:
-    """The probes among the records of a metrics.jsonl, in their order."""
+    """Return the probes among the records of a metrics.jsonl, in their order."""
     probes = []
     for record in records:
         if (own := record.get("probe/training_window")) is None:
@@ -153,7 +157,7 @@ def read_probes(records: Sequence[Record]) -> list[Probed]:
 
 
 def keeps_up_from(probes: Sequence[Probed], variant: str, window: int) -> int | None:
-    """Step from which the window keeps up to the end; None: it does not at the last probe."""
+    """Return the step from which the window keeps up to the end; None: it does not at the last probe."""
     first = None
     # Backwards: one good probe in between is luck, what counts is where it stayed good.
     for probe in reversed(probes):
@@ -164,7 +168,7 @@ def keeps_up_from(probes: Sequence[Probed], variant: str, window: int) -> int | 
 
 
 def sentences(probes: Sequence[Probed]) -> list[str]:
-    """Of each variant, which windows beyond the training window keep up and since when. Nothing without a probe."""
+    """Say of each variant which windows beyond the training window keep up and since when. Nothing without a probe."""
     lines = []
     for variant, losses in probes[-1].losses.items() if probes else ():
         own = probes[-1].training_window
@@ -182,7 +186,8 @@ def _windows(probes: Sequence[Probed]) -> list[int]:
 
 
 def reach_curves(probes: Sequence[Probed]) -> list[Lines]:
-    """Perplexity by step, a picture a variant and a curve a window; the first is of the model as it is trained."""
+    """Return perplexity by step, a picture a variant and a curve a window; the first is of the model as it is
+    trained."""
     variants, own = list(probes[-1].losses), probes[-1].training_window
     files = file_names(variants)
 
@@ -225,15 +230,15 @@ def _reach_table(probes: Sequence[Probed]) -> Table:
 
 
 def training_table(facts: Facts, seeds: Mapping[str, Iterable[str]]) -> Table:
-    """Size, losses, time of a step and memory, means over the seeds of a model; the last two also relative to the first
-    model's. facts: by run. seeds: by model, its runs; a run that is in none stands for itself."""
+    """Show size, losses, time of a step and memory, means over the seeds of a model; the last two also relative to the
+    first model's. facts: by run. seeds: by model, its runs; a run that is in none stands for itself."""
     texts = list(dict.fromkeys(key for fact in facts.values() for key in fact if key.startswith("valid/")))
     known = {run for runs in seeds.values() for run in runs}
     models = {model: list(runs) for model, runs in seeds.items()} | {run: [run] for run in facts if run not in known}
     first = next(iter(models.values()))
 
     def amounts(runs: Sequence[str], key: str) -> list[float]:
-        """Nothing where one of them recorded nothing."""
+        """Return what each run recorded; nothing where one of them recorded nothing."""
         recorded = [facts[run].get(key) for run in runs]
         return [] if None in recorded else [amount for amount in recorded if amount is not None]
 
@@ -261,4 +266,127 @@ def training_table(facts: Facts, seeds: Mapping[str, Iterable[str]]) -> Table:
             for name, runs in models.items()
         ),
         note=TRAINING_NOTE,
+    )
+
+
+VALID = "valid/"
+LOSS = "{:.4f}"
+NOTE = (
+    "Losses in nats per token: the last that was logged of the training, and the last validation. A dash: not measured."
+)
+DOUBT = "Each is one figure of one training: `compare` says which differences outlast documents, and seeds."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """One training. point: what it sets differently from the others, option -> value. records: of its metrics.jsonl.
+    ended: how; "" where that is not known."""
+
+    name: str
+    point: Mapping[str, str]
+    records: Sequence[Mapping[str, Any]]
+    ended: str = ""
+
+    @cached_property
+    def last(self) -> dict[str, Any]:
+        """The last of everything."""
+        return {key: value for record in self.records for key, value in record.items()}
+
+    @property
+    def label(self) -> str:
+        """ "rope", or "position=rope, optim.lr=1e-3"."""
+        pairs = list(self.point.items())
+        return pairs[0][1] if len(pairs) == 1 else ", ".join(f"{key}={value}" for key, value in pairs) or self.name
+
+
+def sweep_page(runs: Sequence[Swept], command: str, comparing: str) -> Document:
+    """Show a sweep. command: of the sweep. comparing: that of a comparison of its finished runs; "" without two of
+    them."""
+    options, texts = _options(runs), _texts(runs)
+    files = file_names(texts)
+    named = ": " + ", ".join(run.label for run in runs) if len(options) == 1 and len(runs) <= FEW_NAMES else ""
+    sections: Sections = {
+        "Held-out loss": [_curves(runs, text, files[text]) for text in texts],
+        "Results": [results(runs)],
+        "Compare them": [f"{DOUBT}\n\n`{comparing}`" if comparing else ""],
+    }
+    return Document(
+        title=f"Sweep of {', '.join(options)}{named or f': {len(runs)} runs'}",
+        finding=_finding(runs, texts),
+        summary=(),
+        sections=build_sections(sections),
+        facts=[("trainings", str(len(runs))), ("swept", ", ".join(options))],
+        command=command,
+    )
+
+
+def results(runs: Sequence[Swept]) -> Table:
+    """Return a row for each training: its point of the sweep, its last step, losses, and the perplexities of
+    validations."""
+    options = _options(runs)
+    columns = list(dict.fromkeys(column for run in runs for column in _measured(run)))
+    ended = any(run.ended for run in runs)
+    return Table(
+        name="results",
+        title="What each training came to",
+        label_columns=(*options, "run"),
+        columns=(*columns, *(["ended"] if ended else [])),
+        rows=tuple(
+            Row(
+                label=(*(run.point.get(option, MISSING.text) for option in options), run.name),
+                values=(
+                    *(_measured(run).get(column, MISSING) for column in columns),
+                    *([Value(run.ended)] if ended else []),
+                ),
+            )
+            for run in runs
+        ),
+        note=NOTE,
+    )
+
+
+def _options(runs: Sequence[Swept]) -> list[str]:
+    return list(dict.fromkeys(option for run in runs for option in run.point))
+
+
+def _texts(runs: Sequence[Swept]) -> list[str]:
+    """Return the held-out texts that anything was validated on."""
+    return sorted({key.removeprefix(VALID) for run in runs for key in run.last if key.startswith(VALID)})
+
+
+def _measured(run: Swept) -> dict[str, Value]:
+    """Return by column; nothing of a training that has not begun."""
+    if not run.last:
+        return {}
+    cells = {"step": Value.of(run.last["step"], "{:,}"), "loss": Value.of(run.last.get("loss"), LOSS)}
+    losses = {text: run.last[VALID + text] for text in _texts([run])}
+    perplexities = {text: None if loss is None else math.exp(loss) for text, loss in losses.items()}
+    cells |= {f"validation {text}": Value.of(loss, LOSS) for text, loss in losses.items()}
+    return cells | {f"perplexity {text}": Value.of(each, "{:.4g}") for text, each in perplexities.items()}
+
+
+def _finding(runs: Sequence[Swept], texts: Sequence[str]) -> list[str]:
+    """Say whose held-out losses are the lowest; nothing of fewer than two."""
+    lowest: dict[str, list[str]] = {}
+    for text in texts:
+        known = [(run.last[VALID + text], run) for run in runs if run.last.get(VALID + text) is not None]
+        if len(known) > 1:
+            loss, best = min(known, key=lambda each: each[0])
+            lowest.setdefault(best.label, []).append(f"{loss:.3f} on {text}")
+    if not lowest:
+        return []
+    said = "; ".join(f"{label}, {' and '.join(losses)}" for label, losses in lowest.items())
+    return [f"Lowest held-out loss: {said} (nats a token, {len(runs)} runs)."]
+
+
+def _curves(runs: Sequence[Swept], text: str, file: str) -> Lines | None:
+    key = VALID + text
+    points = ([(record["step"], record[key]) for record in run.records if key in record] for run in runs)
+    return curves(
+        (Line.through(run.label, each) for run, each in zip(runs, points, strict=True)),
+        name=f"held-out-{file}",
+        title=f"Held-out loss: {text}",
+        alt=f"Loss on held-out {text} against the optimizer step, a curve for each training.",
+        x_label="optimizer step",
+        y_label="loss [nats per token]",
     )

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from coca_train.config.choice import EXAMPLES, SPELLING, words
-from coca_train.config.messages import ConfigError, Incompatible
-from coca_train.config.parts import LOGIT_SCALE
+from coca_train.config.choice import EXAMPLES, SPELLING
+from coca_train.config.messages import ConfigError
 from coca_train.config.schema import Config, LogitScaleConfig
-from coca_train.evaluation.results import OWN
 from coca_train.runtime.errors import UserError
-from coca_train.vary import vary
+from coca_train.vary import IncompatibleError, Selection, with_inference
+
+AS_TRAINED = "own"  # how a grid names what the weights were trained with
 
 
 class Variant(NamedTuple):
@@ -38,13 +38,13 @@ class Variant(NamedTuple):
 class Choice(NamedTuple):
     """What to try, as the grid names it."""
 
-    frequencies: str = OWN
-    visibility: str = OWN
-    logit_scale: str = OWN
+    frequencies: str = AS_TRAINED
+    visibility: str = AS_TRAINED
+    logit_scale: str = AS_TRAINED
 
 
 def variants(config: Config, tried: Iterable[Choice]) -> dict[str, Variant]:
-    """By the name a report shows; what cannot be has `problem` set.
+    """Return by the name a report shows; what cannot be has `problem` set.
 
     config: of the trained weights. Raises UserError E-EVAL-02 for a text that is spelled otherwise, and ConfigError for
     choices that are not there and options that are wrong.
@@ -53,61 +53,54 @@ def variants(config: Config, tried: Iterable[Choice]) -> dict[str, Variant]:
 
 
 def after_training(config: Config) -> list[Choice]:
-    """What a training tries on its own weights: as they were trained, then every choice of
+    """Return what a training tries on its own weights: as they were trained, then every choice of
     `eval.extrapolation.frequencies` with the trained visibility, then every one of `visibilities` with the trained
     frequencies. What they were trained with comes once; a scheme without frequencies has no others."""
     options, own = config.eval.extrapolation, getattr(config.position, "frequencies", None)
     frequencies = [name for name in options.frequencies if own is not None and name != own.name]
     visibilities = [name for name in options.visibilities if name != config.visibility.name]
-    return [Choice(), *(Choice(name) for name in frequencies), *(Choice(OWN, name) for name in visibilities)]
+    return [Choice(), *(Choice(name) for name in frequencies), *(Choice(AS_TRAINED, name) for name in visibilities)]
 
 
 def label(config: Config, choice: Choice) -> str:
-    """`plain`, `dynamic_ntk (alpha 4)`, `plain, sinks (window 256)`, `plain, logit scale log`."""
+    """Label a choice: `plain`, `dynamic_ntk (alpha 4)`, `plain, sinks (window 256)`, `plain, logit scale log`."""
     own = getattr(config.position, "frequencies", None)
-    parts = [(own.name if own else "plain") if choice.frequencies == OWN else _shown(choice.frequencies)]
-    if choice.visibility != OWN:
-        parts.append(_shown(choice.visibility))
-    if choice.logit_scale != OWN:
-        parts.append(f"logit scale {_shown(choice.logit_scale)}")
+    parts = [(own.name if own else "plain") if choice.frequencies == AS_TRAINED else _readable(choice.frequencies)]
+    if choice.visibility != AS_TRAINED:
+        parts.append(_readable(choice.visibility))
+    if choice.logit_scale != AS_TRAINED:
+        parts.append(f"logit scale {_readable(choice.logit_scale)}")
     return ", ".join(parts)
 
 
-def _shown(text: str) -> str:
+def _readable(text: str) -> str:
     name, *options = text.split("@")
     return f"{name} ({', '.join(option.replace(':', ' ') for option in options)})" if options else name
 
 
-def _words(group: str, text: str) -> list[str]:
-    """As words of a command line, which is where their checks are."""
-    if text == OWN:
-        return []
+def _variant(config: Config, choice: Choice) -> Variant:
+    """Type a choice. Settings that cannot go with this model are a variant with a problem; wrong words are the user's
+    error."""
+    frequencies, visibility, logit_scale = map(_selection, EXAMPLES, choice)
     try:
-        return words(group, text)
+        varied = with_inference(config, rope_scaling=frequencies, attention_pattern=visibility, logit_scale=logit_scale)
+    except IncompatibleError as error:
+        return Variant(config.position, config.visibility, "; ".join(each.message for each in error.problems))
+    except ConfigError as error:
+        where = f"in grid.frequencies, visibilities and logit_scales {SPELLING}"
+        raise ConfigError(error.problems, [f"{line} ({where})" for line in error.lines]) from None
+    scale = None if logit_scale is None else varied.model.logit_scale
+    return Variant(varied.position, varied.visibility, logit_scale=scale)
+
+
+def _selection(group: str, text: str) -> Selection | None:
+    try:
+        return None if text == AS_TRAINED else Selection.parse(text)
     except ValueError as error:
         raise UserError(f"E-EVAL-02 grid {text!r}: {error}. Fix: e.g. {EXAMPLES[group]}") from None
 
 
-def _variant(config: Config, choice: Choice) -> Variant:
-    """Settings that cannot go with this model are a variant with a problem; wrong words are the user's error."""
-    # As words of a command line, so that grids and trainings have one dialect, one set of checks and one message each.
-    groups = ("position/frequencies", "visibility", LOGIT_SCALE)
-    overrides = [word for group, text in zip(groups, choice, strict=True) for word in _words(group, text)]
-    if choice.frequencies != OWN and getattr(config.position, "frequencies", None) is None:
-        return Variant(config.position, config.visibility, f"{config.position.scheme} has no frequencies")
-    try:
-        varied = vary(config, overrides)
-    except ConfigError as error:
-        if all(isinstance(problem, Incompatible) for problem in error.problems):
-            return Variant(config.position, config.visibility, "; ".join(p.message for p in error.problems))
-        where = f"in grid.frequencies, visibilities and logit_scales {SPELLING}"
-        raise ConfigError(error.problems, [f"{line} ({where})" for line in error.lines]) from None
-    scale = None if choice.logit_scale == OWN else varied.model.logit_scale
-    return Variant(varied.position, varied.visibility, logit_scale=scale)
-
-
 def described(variant: Variant) -> dict[str, Any]:
-    """Everything a cell's content depends on in a variant, as plain values."""
+    """Return everything a cell's content depends on in a variant, as plain values."""
     content = {"position": asdict(variant.position), "visibility": asdict(variant.visibility)}
-    # Only where it was exchanged: cells that were measured before it could be have none, and are found again.
     return content | ({"logit_scale": asdict(variant.logit_scale)} if variant.logit_scale else {})

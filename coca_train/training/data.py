@@ -47,8 +47,8 @@ def prepare_data(config: Config, make: MakeData | None) -> None:
             if len(dirs) > 1:
                 raise DataError(
                     f"E-RAW-34 data.path={data.path}: holds other files, or files of another time, for some ranks, "
-                    f"which would read {' and '.join(dirs)}. Fix: wait until it is copied to all machines, or give a folder "
-                    "that they share"
+                    f"which would read {' and '.join(dirs)}. Fix: wait until it is copied to all machines, or give a "
+                    "folder that they share"
                 )
         dist.on_main(lambda: make(data))
     require_files(data, partial(commands_for_missing, config))

@@ -14,12 +14,10 @@ from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import Engine
 from coca_train.evaluation.configuration import CELLS
-from coca_train.evaluation.grid import on_all_ranks
+from coca_train.evaluation.grid import Progress, Store, on_all_ranks
 from coca_train.evaluation.perplexity_page import asked, perplexity_text
 from coca_train.evaluation.pipeline import facts
-from coca_train.evaluation.progress import Progress
 from coca_train.evaluation.results import RESULTS, Evaluation
-from coca_train.evaluation.store import Store
 from coca_train.evaluation.trainings import RunReport, loss_curves, reach_curves, read_probes, run_page
 from coca_train.evaluation.variants import after_training
 from coca_train.evaluation.verdict import lengths, verdicts

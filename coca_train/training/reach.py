@@ -13,15 +13,13 @@ from coca_train.config.schema import Config
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import Engine
-from coca_train.evaluation.grid import measure_cells
+from coca_train.evaluation.grid import Progress, Store, measure_cells
 from coca_train.evaluation.measures.perplexity import RESAMPLES
-from coca_train.evaluation.measures.reach import HOLDS_WITHIN, USES_GAIN
-from coca_train.evaluation.progress import Progress
-from coca_train.evaluation.results import OWN, Cell, Measured
-from coca_train.evaluation.store import Store
+from coca_train.evaluation.results import Cell, Measured
 from coca_train.evaluation.subject import Setup, lent
-from coca_train.evaluation.suites.perplexity import Settings
-from coca_train.evaluation.variants import Choice, after_training, variants
+from coca_train.evaluation.suites.perplexity import Evaluator, Settings
+from coca_train.evaluation.variants import AS_TRAINED, Choice, after_training, variants
+from coca_train.evaluation.verdict import HOLDS_WITHIN, USES_GAIN
 from coca_train.runtime import dist
 from coca_train.runtime.errors import DataError, UserError
 
@@ -83,7 +81,7 @@ class Reach:
         """
         known |= {"name": self.config.run.name}
         with lent(module, self.config, self.tokenizer, self.variants, **known) as subject:
-            return subject.facts, measure_cells([(SETTINGS, self.setup)], subject, store, progress)
+            return subject.facts, measure_cells([(Evaluator(SETTINGS), self.setup)], subject, store, progress)
 
 
 class Probe:
@@ -146,7 +144,7 @@ class Probe:
         if self.reach is None:
             options = config.eval.extrapolation
             windows = (multiple * training_window for multiple in (1, *options.multiples))
-            tried = [choice for choice in after_training(config) if choice.visibility == OWN]
+            tried = [choice for choice in after_training(config) if choice.visibility == AS_TRAINED]
             self.reach = Reach(config, self.tokenizer, self.held_out, windows, tried, options.probe_documents)
         with self.runner.eval_module() as module:
             _, cells = self.reach.measure(module, Progress(shown=False), path="", step=step, weights="")

@@ -7,7 +7,7 @@ import pytest
 from coca_train.config.sizes import micro_batch_size
 from coca_train.data.corpus_config import load as load_corpus
 from coca_train.evaluation.configuration import load as load_evaluation
-from coca_train.evaluation.measures.passkey import cases
+from coca_train.evaluation.suites.passkey import cases
 from coca_train.schedule import resolve
 from coca_train.settings import load
 

@@ -16,10 +16,12 @@ from coca_train.config.schema import ModelConfig
 from coca_train.evaluation import suites
 from coca_train.evaluation.results import Cell, Evaluation, Measured
 from coca_train.evaluation.subject import Setup, Subject, begin_of
+from coca_train.evaluation.suite import CellSuite, suite_of
 from coca_train.evaluation.variants import Variant
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.report.blocks import Document, Row, Table
+from coca_train.runtime import dist
 from tests.models.conftest import NEOX, PLAIN
 from tests.models.conftest import settings as scheme_settings
 
@@ -81,10 +83,13 @@ def byte_subject(scheme: str = "rope", kind: str = "run") -> Subject:
 
 
 def parrot(monkeypatch: pytest.MonkeyPatch, suite: ModuleType, answer: Callable[[str], str]) -> None:
-    """The model's part replaced: answer(prompt's text) is what it answers; batches and ranks stay as they are."""
-    monkeypatch.setattr(suite, "answers", lambda subject, prompts, length, n, setup: [
-        (i, answer(subject.tokenizer.decode(list(prompt)))) for i, prompt in enumerate(prompts)
-    ])  # fmt: skip
+    """The model's part replaced: answer(prompt's text) is what it answers."""
+
+    def measure(self: Any, subject: Any, point: Any, material: Any, setup: Any) -> list[tuple[int, str]]:
+        texts = [subject.tokenizer.decode(list(case.tokens)) for case in material[point]]
+        return [(i, answer(text)) for i, text in enumerate(texts)][dist.rank() :: dist.world_size()]
+
+    monkeypatch.setattr(suite.Evaluator, "measure", measure)
 
 
 def setup(points: Sequence[Any], texts: Any = None, micro_batch_tokens: int = 256, seed: int = 5) -> Setup:
@@ -95,34 +100,34 @@ def setup(points: Sequence[Any], texts: Any = None, micro_batch_tokens: int = 25
 
 
 def result(
-    suite: ModuleType, options: Any, who: Subject, point: Any, shared: Setup, ranks: int = 1, material: Any = None
+    suite: CellSuite[Any, Any], who: Subject, point: Any, shared: Setup, ranks: int = 1, material: Any = None
 ) -> dict[str, Any]:
     """Of one cell, measured by so many ranks one after the other; parts and result as JSON gives them back."""
-    parts, material = [], material or suite.prepare(options, who, shared)
+    parts, material = [], material or suite.prepare(who, shared)
     for rank in range(ranks):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("RANK", str(rank))
             patch.setenv("WORLD_SIZE", str(ranks))
-            parts.append(json.loads(json.dumps(suite.measure(options, who, point, material, shared))))
-    return json.loads(json.dumps(suite.combine(options, point, material, parts), allow_nan=False))
+            parts.append(json.loads(json.dumps(suite.measure(who, point, material, shared))))
+    return json.loads(json.dumps(suite.combine(point, material, parts), allow_nan=False))
 
 
 def evaluate(
     options: Any, subjects: Sequence[Subject], lengths: Sequence[int], texts: Any = None, ranks: int = 1
 ) -> Evaluation:
     """Every cell of the grid."""
-    suite = suites.suite_module(options.suite)
-    points = suite.points(options, lengths)
+    (suite,) = suite_of(options).parts()
+    points = suite.points(lengths)
     shared, cells = setup(points, texts), []
     for who in subjects:
-        material = suite.prepare(options, who, shared)
+        material = suite.prepare(who, shared)
         for name, variant in who.variants.items():
             variant.put_on(who.model)
             for point in points:
-                if reason := suite.impossible(options, who, point, material):
+                if reason := suite.impossible(who, point, material):
                     cells.append(cell(who.name, name, point, reason=reason))
                 else:
-                    known = result(suite, options, who, point, shared, ranks, material)
+                    known = result(suite, who, point, shared, ranks, material)
                     cells.append(cell(who.name, name, point, known))
         next(iter(who.variants.values())).put_on(who.model)
     return evaluation(options.suite, {}, [who.facts for who in subjects], points, cells)

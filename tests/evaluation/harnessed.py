@@ -47,19 +47,19 @@ def settings(suite, *tasks: str, **changes):
 
 def cells(suite, wanted, subject, monkeypatch, n_ranks: int = 1):
     """Results by point, measured in shares, and the material."""
-    material = suite.prepare(wanted, subject, setup_of())
+    material = suite.Evaluator(wanted).prepare(subject, setup_of())
     by_point = {}
-    for point in suite.points(wanted, []):
-        assert suite.impossible(wanted, subject, point, material) == ""
-        assert suite.work(wanted, subject, [point], material)[0] > 0
+    for point in suite.Evaluator(wanted).points([]):
+        assert suite.Evaluator(wanted).impossible(subject, point, material) == ""
+        assert suite.Evaluator(wanted).work(subject, [point], material)[0] > 0
         parts = []
         for rank in range(n_ranks):
             monkeypatch.setenv("RANK", str(rank))
             monkeypatch.setenv("WORLD_SIZE", str(n_ranks))
-            parts.append(json.loads(json.dumps(suite.measure(wanted, subject, point, material, setup_of()))))
+            parts.append(json.loads(json.dumps(suite.Evaluator(wanted).measure(subject, point, material, setup_of()))))
         monkeypatch.delenv("RANK")
         monkeypatch.delenv("WORLD_SIZE")
-        by_point[point] = json.loads(json.dumps(suite.combine(wanted, point, material, parts)))
+        by_point[point] = json.loads(json.dumps(suite.Evaluator(wanted).combine(point, material, parts)))
     return by_point, material
 
 

@@ -42,7 +42,7 @@ def test_shares_are_of_all_pairs_with_an_angle(grid):
 def test_intervals_are_over_documents(grid):
     """Against percentiles of the share of three documents drawn with replacement, each asked alone."""
     each = subject("rope", ROPE)
-    material = anomaly.prepare(settings("anomaly"), each, setup((16, 64), TEXTS))
+    material = anomaly.Evaluator(settings("anomaly")).prepare(each, setup((16, 64), TEXTS))
     texts = [
         anomaly.anomaly_sums(each.model, [text[:64]], [i], n_pairs=64, seed=5)[0]
         for i, text in enumerate(material.texts)
@@ -58,7 +58,7 @@ def test_intervals_are_over_documents(grid):
         values = result[key].values() if key == "borders" else result[key]
         low, high = ((e.values() if key == "borders" else e) for e in (result["low"][key], result["high"][key]))
         assert all(a <= b <= c for a, b, c in zip(low, values, high, strict=True))
-    page = blocks(anomaly.page(settings("anomaly", **SMALL), grid))
+    page = blocks(anomaly.Evaluator(settings("anomaly", **SMALL)).page(grid))
     assert row(page["anomaly-shares"], "rope", "plain").values[0].range
     assert row(page["anomaly-borders"], "rope", "plain", "-q").values[0].interval
     assert all(line.low for name in ("anomaly-angles", "anomaly-reach") for line in page[name].lines)
@@ -70,7 +70,7 @@ def test_what_cannot_be_measured_says_why(grid):
 
 
 def test_the_page_sets_coca_beside_the_others(grid):
-    document = anomaly.page(settings("anomaly", **SMALL), grid)
+    document = anomaly.Evaluator(settings("anomaly", **SMALL)).page(grid)
     shares = blocks(document)["anomaly-shares"]
     assert row(shares, "coca", "plain").values[0].text == "0.0%"
     assert row(shares, "coca", "plain").values[3].number == pytest.approx(0.5, abs=0.25)
@@ -85,7 +85,7 @@ def test_the_page_sets_coca_beside_the_others(grid):
     assert [line.label for line in blocks(document)["anomaly-angles"].lines] == ["rope", "coca"]
     assert sum(blocks(document)["anomaly-angles"].lines[0].y) == pytest.approx(36)
     assert blocks(document)["anomaly-angles"].y_log  # CoCA's one full bin is 36 times a uniform one
-    only = anomaly.page(settings("anomaly", **SMALL), replace(grid, subjects=grid.subjects[:1]))
+    only = anomaly.Evaluator(settings("anomaly", **SMALL)).page(replace(grid, subjects=grid.subjects[:1]))
     assert not blocks(only)["anomaly-angles"].y_log
     assert [line.label for line in blocks(document)["anomaly-reach"].lines] == ["RoPE", "RoPE + PI"]
     assert len(document.summary) == 2
@@ -94,5 +94,5 @@ def test_the_page_sets_coca_beside_the_others(grid):
 def test_hidden_keys_are_refused():
     each = subject("rope", ROPE)
     each.model.visibility.settings = type("S", (), {"name": "sinks"})()
-    reason = anomaly.impossible(settings("anomaly"), each, 16, None)  # type: ignore[arg-type]
+    reason = anomaly.Evaluator(settings("anomaly")).impossible(each, 16, None)  # type: ignore[arg-type]
     assert "sinks hides some" in reason

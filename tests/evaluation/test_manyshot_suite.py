@@ -6,7 +6,16 @@ from pydantic import ValidationError
 
 from coca_train.evaluation.suites import manyshot
 from tests.evaluation.copying import copying, successor
-from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, result, settings, setup
+from tests.evaluation.grids import (
+    blocks,
+    byte_subject,
+    cell,
+    evaluation,
+    measured,
+    result,
+    settings,
+    setup,
+)
 
 SMALL = {"n_words": 12, "n_cases": 8}
 
@@ -18,7 +27,7 @@ def small(**options):
 def prompts(length, options=None):
     """Of a cell: the prompt's text and the right label."""
     wanted = options or small()
-    material = manyshot.prepare(wanted, byte_subject(), setup([length]))
+    material = manyshot.Evaluator(wanted).prepare(byte_subject(), setup([length]))
     return [
         (bytes(case.requests[0].context).decode().removesuffix(" "), wanted.labels[case.label])
         for case in material[length]
@@ -40,7 +49,7 @@ def test_labels_can_be_told_apart(labels):
 @pytest.mark.parametrize("labels", [["A", "B", "C", "D"], ["yes", "no"]])
 def test_a_cell_equals_plain_forwards(labels):
     subject, options = byte_subject(), small(labels=labels)
-    known = result(manyshot, options, subject, 160, setup([160], micro_batch_tokens=700))
+    known = result(manyshot.Evaluator(options), subject, 160, setup([160], micro_batch_tokens=700))
     hits = []
     for (prompt, right), case in zip(prompts(160, options), known["cases"], strict=True):
         totals = []
@@ -59,7 +68,7 @@ def test_a_cell_equals_plain_forwards(labels):
 def test_a_reader_learns_what_is_within_its_reach(reach):
     """A model that copies: right of every word it has read, and as often as by chance of the others."""
     options = small(n_words=24, n_cases=40)
-    known = result(manyshot, options, copying(reach), 300, setup([300], micro_batch_tokens=2000))
+    known = result(manyshot.Evaluator(options), copying(reach), 300, setup([300], micro_batch_tokens=2000))
     expected = []
     for prompt, right in prompts(300, options):
         said = chr(successor(list(f"{prompt} ".encode()), reach))
@@ -75,56 +84,25 @@ def test_a_reader_learns_what_is_within_its_reach(reach):
         assert known["accuracy"] < known["ceiling"] - 0.2
 
 
-@pytest.mark.parametrize(("micro_batch_tokens", "n_ranks"), [(1, 2), (500, 1), (500, 3)])
-def test_a_cell_is_the_same_for_every_world(micro_batch_tokens, n_ranks):
-    shared = setup([160], micro_batch_tokens=micro_batch_tokens)
-    alone = result(manyshot, small(), byte_subject(), 160, shared)
-    assert result(manyshot, small(), byte_subject(), 160, shared, n_ranks) == alone
-    whole = result(manyshot, small(), byte_subject(), 160, setup([160], micro_batch_tokens=100_000))
-    for one, other in zip(alone["cases"], whole["cases"], strict=True):
-        assert one["log_p"] == pytest.approx(other["log_p"], abs=1e-4)
-
-
 def test_ranks_share_the_cases(monkeypatch):
     shared = setup([160], micro_batch_tokens=330)  # two prompts
-    material = manyshot.prepare(small(), byte_subject(), shared)
+    material = manyshot.Evaluator(small()).prepare(byte_subject(), shared)
     monkeypatch.setenv("WORLD_SIZE", "3")
     dealt = []
     for rank in range(3):
         monkeypatch.setenv("RANK", str(rank))
-        dealt.append([index for index, _ in manyshot.measure(small(), byte_subject(), 160, material, shared)])
+        dealt.append([index for index, _ in manyshot.Evaluator(small()).measure(byte_subject(), 160, material, shared)])
     assert dealt == [[0, 1, 6, 7], [2, 3], [4, 5]]
 
 
 def test_figures_beside_the_accuracy():
-    known = result(manyshot, small(n_cases=40), byte_subject(), 100, setup([100]))
+    known = result(manyshot.Evaluator(small(n_cases=40)), byte_subject(), 100, setup([100]))
     seen = sum(case["seen"] for case in known["cases"])
     assert 0 < seen < 40
     assert (known["chance"], known["ceiling"]) == (0.25, (seen + (40 - seen) / 4) / 40)
     assert known["n_shots"] == known["cases"][0]["n_shots"]
     assert known["learnt"] == pytest.approx((known["accuracy"] - 0.25) / 0.75)
     assert all((case["distance"] is None) != case["seen"] for case in known["cases"])
-
-
-def test_what_cannot_be_asked():
-    learned, about = byte_subject("learned"), setup([10, 100, 1000])
-    material = manyshot.prepare(small(), learned, about)
-    assert "no room" in manyshot.impossible(small(), learned, 10, material)
-    assert manyshot.impossible(small(), learned, 100, material) == ""
-    assert manyshot.impossible(small(), learned, 1000, material) == "learned has 300 positions"
-    assert manyshot.impossible(small(), byte_subject(), 1000, material) == ""
-
-
-def test_the_fingerprint_is_of_what_is_asked():
-    marks = [
-        manyshot.fingerprint(manyshot.prepare(small(**options), who, setup([160], seed=seed)), 160)
-        for options, who, seed in (
-            ({}, byte_subject(), 0), ({}, byte_subject("alibi"), 0), ({}, byte_subject(), 1),
-            ({"n_cases": 7}, byte_subject(), 0), ({"n_words": 13}, byte_subject(), 0),
-            ({"labels": ["A", "B"]}, byte_subject(), 0), ({}, byte_subject(kind="huggingface"), 0),
-        )
-    ]  # fmt: skip
-    assert marks[0] == marks[1] and len(set(marks)) == 6
 
 
 def test_the_page():
@@ -144,7 +122,9 @@ def test_the_page():
         done(512, [case(False, True, 300), case(False, False)], 0.0, -0.3),
     ]
     options = vars(small())
-    document = manyshot.page(small(), evaluation("manyshot", options, [measured("one", window=128)], (128, 512), cells))
+    document = manyshot.Evaluator(small()).page(
+        evaluation("manyshot", options, [measured("one", window=128)], (128, 512), cells)
+    )
     shown = blocks(document)
     lines = {line.label: line for line in shown["manyshot-by-length"].lines}
     assert lines["one"].y == pytest.approx((2 / 3, 0.0)) and lines["one"].low is not None
@@ -158,7 +138,7 @@ def test_the_page():
     }  # fmt: skip
     assert [value.number for value in shown["manyshot-by-distance"].rows[0].values] == [1.0, 0.0, None, None]
     nowhere = evaluation("manyshot", options, [measured("one", window=128)], (512,), cells[1:])
-    assert manyshot.page(small(), nowhere).summary == [
+    assert manyshot.Evaluator(small()).page(nowhere).summary == [
         "one is nowhere above chance (25%), as far as 8 cases a length tell."
     ]
     assert document.summary == [

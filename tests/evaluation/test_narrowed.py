@@ -10,7 +10,7 @@ import pytest
 from coca_train.evaluation import pipeline
 from coca_train.evaluation.configuration import load
 from coca_train.evaluation.results import Evaluation
-from coca_train.evaluation.suites import suite_module
+from coca_train.evaluation.suites import SUITES
 from coca_train.report.blocks import Document
 from coca_train.report.render.page import render_page
 from coca_train.runtime.durable import read_json
@@ -59,7 +59,7 @@ def test_each_cells_command_finds_it_and_measures_nothing(
     def measured(*_: Any) -> None:
         raise AssertionError("a cell was measured anew")
 
-    monkeypatch.setattr(suite_module(suite), "measure", measured)
+    monkeypatch.setattr(SUITES.module(suite).Evaluator, "measure", measured)
     for (name, command), cell in list(zip(page.cells, done, strict=True))[:: 3 if len(done) > 6 else 1]:
         narrow, _ = evaluate(shlex.split(command)[4:])
         assert name.endswith(f" at {cell.point:,} tokens") and name.startswith(cell.subject)

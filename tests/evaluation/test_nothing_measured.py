@@ -4,7 +4,8 @@ from dataclasses import asdict
 
 import pytest
 
-from coca_train.evaluation import configuration, suites
+from coca_train.evaluation import configuration
+from coca_train.evaluation.suite import suite_of
 from coca_train.report.render import write_report
 from tests.evaluation.grids import CONFIGS, cell, evaluation, measured
 
@@ -18,13 +19,13 @@ ABSENCES = {
 @pytest.mark.parametrize("choice", sorted(path.stem for path in CONFIGS.glob("[a-z]*.yaml")))
 def test_a_page_without_a_result(choice, words, tmp_path):
     settings = configuration.load([f"+eval={choice}", "checkpoint=one"])[0].eval
-    suite, tree = suites.suite_module(settings.suite), asdict(settings)
-    who, points = measured("one", ("plain", "yarn")), suite.points(settings, (512, 1024))
+    suite, tree = suite_of(settings), asdict(settings)
+    who, points = measured("one", ("plain", "yarn")), suite.points((512, 1024))
     cells = [
-        cell("one", variant, point, suite=part.suite, **ABSENCES[words])
-        for part in suite.parts(settings)
+        cell("one", variant, point, suite=part.settings.suite, **ABSENCES[words])
+        for part in suite.parts()
         for variant in who.variants
-        for point in suites.suite_module(part.suite).points(part, (512, 1024))
+        for point in part.points((512, 1024))
     ]
-    page = suite.page(settings, evaluation(tree["suite"], tree, [who], points, cells))
+    page = suite.page(evaluation(tree["suite"], tree, [who], points, cells))
     assert words in write_report(page, tmp_path)["report.html"].read_text(encoding="utf-8")

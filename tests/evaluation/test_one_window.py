@@ -2,15 +2,17 @@
 
 import pytest
 
-from coca_train.evaluation.suites._one_window import prepare, read_longest
+from coca_train.evaluation.suites import position_loss
+from coca_train.evaluation.suites._documents import read_longest
 from coca_train.runtime.errors import DataError
-from tests.evaluation.grids import ROPE, setup, subject
+from tests.evaluation.grids import ROPE, settings, setup, subject
 
+prepare = position_loss.Evaluator(settings("position_loss")).prepare
 TEXTS = {"a": ["x" * n for n in (33, 40, 32, 50, 34, 60, 35, 38, 36)], "b": ["y" * 20]}
 
 
 def test_documents_longer_than_the_longest_length_that_any_has():
-    material = prepare(None, subject("rope", ROPE), setup((16, 32, 64), TEXTS))
+    material = prepare(subject("rope", ROPE), setup((16, 32, 64), TEXTS))
     assert material.longest == 32
     assert [len(text) for text in material.texts] == [33, 50, 60, 38]  # 4 of the 8 with 33 and more, evenly
     assert material.problem(subject("rope", ROPE), 64) == "no document has 65 tokens"
@@ -25,13 +27,13 @@ def test_a_document_of_exactly_the_length_has_one_prediction_too_few():
 
 
 def test_the_digest_is_of_what_a_length_reads_and_predicts():
-    one = prepare(None, subject("rope", ROPE), setup((16,), {"a": ["x" * 17 + "y" * 9]}))
-    other = prepare(None, subject("rope", ROPE), setup((16,), {"a": ["x" * 17 + "z" * 9]}))
+    one = prepare(subject("rope", ROPE), setup((16,), {"a": ["x" * 17 + "y" * 9]}))
+    other = prepare(subject("rope", ROPE), setup((16,), {"a": ["x" * 17 + "z" * 9]}))
     assert one.digest(16) == other.digest(16)
     assert one.digest(17) != other.digest(17)
 
 
 def test_batches_hold_as_many_texts_as_fit_and_at_least_one():
-    material = prepare(None, subject("rope", ROPE), setup((16, 32), TEXTS))
+    material = prepare(subject("rope", ROPE), setup((16, 32), TEXTS))
     assert material.batches(32, 100) == [[0, 1, 2], [3]]
     assert material.batches(32, 10) == [[0], [1], [2], [3]]

@@ -5,10 +5,20 @@ import re
 import pytest
 
 from coca_train.evaluation.suites import passkey
-from coca_train.evaluation.suites._found import depth_row
+from coca_train.evaluation.suites._prompts import depth_row
 from coca_train.report.blocks import HeatMaps, Lines, Table
 from coca_train.report.render.contents import best_places
-from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, parrot, result, settings, setup
+from tests.evaluation.grids import (
+    blocks,
+    byte_subject,
+    cell,
+    evaluation,
+    measured,
+    parrot,
+    result,
+    settings,
+    setup,
+)
 
 SMALL = {"n_cases": 6, "max_new_tokens": 8, "places": "even", "n_depths": 3}
 KEY = re.compile(r"The passkey is (\d+)\.")
@@ -22,19 +32,6 @@ def test_the_yaml_is_whole():
     assert (settings("passkey").n_cases, settings("passkey").max_new_tokens) == (100, 64)  # CoCA paper B.1
 
 
-@pytest.fixture(scope="module")
-def alone():
-    """All prompts of a cell in one batch of one rank."""
-    return result(passkey, small(), byte_subject(), 600, setup([600], micro_batch_tokens=100_000))
-
-
-@pytest.mark.parametrize(("micro_batch_tokens", "n_ranks"), [(1, 2), (1400, 1), (1400, 5), (100_000, 2)])
-def test_a_cell_is_the_same_for_every_batch_and_world(alone, micro_batch_tokens, n_ranks):
-    shared = setup([600], micro_batch_tokens=micro_batch_tokens)
-    assert result(passkey, small(), byte_subject(), 600, shared, n_ranks) == alone
-    assert len({case["answer"] for case in alone["cases"]}) > 1
-
-
 def test_right_answers_are_counted(monkeypatch):
     """Half of the answers right, a sixth right but for a digit behind it."""
     prompts = []
@@ -45,7 +42,7 @@ def test_right_answers_are_counted(monkeypatch):
         return f"\nThe passkey is {key}.\n" + "x" * 90 if turn < 3 else f"{key}7" if turn == 3 else "I do not know"
 
     parrot(monkeypatch, passkey, answer)
-    scores = result(passkey, small(n_cases=12), byte_subject(), 900, setup([900]))
+    scores = result(passkey.Evaluator(small(n_cases=12)), byte_subject(), 900, setup([900]))
     assert (scores["accuracy"], scores["contained"], scores["n_cases"]) == (0.5, pytest.approx(8 / 12), 12)
     assert (scores["low"], scores["high"]) == pytest.approx((0.2538, 0.7462), abs=1e-4)  # 6 of 12
     assert all(len(prompt) <= 900 for prompt in prompts)
@@ -66,40 +63,9 @@ def test_yarns_evaluation_asks_as_its_authors(monkeypatch):
     parrot(monkeypatch, passkey, answer)
     yarn = settings("passkey_yarn")
     assert (yarn.prompt, yarn.n_cases, yarn.max_new_tokens, yarn.places) == ("yarn", 10, 10, "uniform")
-    scores = result(passkey, yarn, byte_subject(), 900, setup([900]))
+    scores = result(passkey.Evaluator(yarn), byte_subject(), 900, setup([900]))
     assert scores["accuracy"] == 0.5 and len(set(prompts)) == 10
     assert all(prompt.endswith("What is the pass key? The pass key is") for prompt in prompts)
-    options = {"suite": "passkey", "n_cases": 6}
-    assert passkey.of_cell(options | {"prompt": "coca"}, 900) == options
-    assert passkey.of_cell(options | {"prompt": "yarn"}, 900) == options | {"prompt": "yarn"}
-
-
-def test_what_cannot_be_asked():
-    about, learned = setup([100, 300, 1000]), byte_subject("learned")
-    material = passkey.prepare(small(), learned, about)
-    assert "no room" in passkey.impossible(small(), learned, 100, material)
-    assert passkey.impossible(small(), learned, 300, material) == ""
-    assert "learned has 300 positions" in passkey.impossible(small(), learned, 1000, material)
-    assert passkey.impossible(small(), byte_subject(), 1000, material) == ""
-
-
-def test_the_fingerprint_is_of_prompts_and_keys():
-    marks = [
-        passkey.fingerprint(passkey.prepare(small(**options), who, setup([600], seed=seed)), 600)
-        for options, who, seed in (
-            ({}, byte_subject(), 0), ({}, byte_subject("alibi"), 0), ({}, byte_subject(), 1),
-            ({"n_cases": 7}, byte_subject(), 0),
-            ({"places": "uniform"}, byte_subject(), 0), ({}, byte_subject(kind="huggingface"), 0),
-        )
-    ]  # fmt: skip
-    assert marks[0] == marks[1]
-    assert len(set(marks)) == 5
-
-
-def test_a_folder_of_hugging_face_has_its_beginning():
-    for kind, first in (("huggingface", 1), ("run", ord("T"))):
-        material = passkey.prepare(small(), byte_subject(kind=kind), setup([600]))
-        assert {case.tokens[0] for case in material[600]} == {first}
 
 
 def case(correct, depth=0.0, distance=100):
@@ -124,12 +90,12 @@ def page():
         cell("two", "plain", 1024, status="out_of_memory", reason="no room"),
     ]
     subjects = [measured("one", window=512), measured("two", window=400)]
-    document = passkey.page(small(), evaluation("passkey", SMALL, subjects, (512, 1024), cells))
+    document = passkey.Evaluator(small()).page(evaluation("passkey", SMALL, subjects, (512, 1024), cells))
     return document, blocks(document)
 
 
 def test_the_table_by_length(page):
-    table = page[1]["passkey-accuracy"]
+    table = page[1]["passkey-found"]
     assert isinstance(table, Table)
     ours = [row for row in table.rows if not row.theirs]
     assert [[value.number for value in row.values] for row in ours] == [[0.75, 0.5], [0.0, None]]
@@ -145,7 +111,7 @@ def theirs_beside(window, *lengths):
     """The paper's rows beside a model of this training window."""
     cells = [done("one", length, [case(True)]) for length in lengths]
     grid = evaluation("passkey", SMALL, [measured("one", window=window)], lengths, cells)
-    table = blocks(passkey.page(small(), grid))["passkey-accuracy"]
+    table = blocks(passkey.Evaluator(small()).page(grid))["passkey-found"]
     return {row.label: [value.number for value in row.values] for row in table.rows if row.theirs}
 
 
@@ -223,7 +189,7 @@ def test_one_sentence_says_what_variants_make_of_a_model(shares, words):
         for point, share in zip((512, 1024), row, strict=False)
     ]
     grid = evaluation("passkey", SMALL, [measured("one", ("plain", "ntk"))], (512, 1024), cells)
-    summary = passkey.page(small(), grid).summary
+    summary = passkey.Evaluator(small()).page(grid).summary
     assert len(summary) == bool(words)
     assert all(part in summary[0] for part in words)
 
@@ -231,7 +197,9 @@ def test_one_sentence_says_what_variants_make_of_a_model(shares, words):
 @pytest.mark.parametrize(("n", "places"), [(19, set()), (20, {(0, 0)})])
 def test_of_few_prompts_no_variant_finds_most(n, places):
     cells = [done("one", 512, [case(found)] * n, name) for name, found in (("plain", True), ("ntk", False))]
-    page = passkey.page(small(), evaluation("passkey", SMALL, [measured("one", ("plain", "ntk"))], (512,), cells))
+    page = passkey.Evaluator(small()).page(
+        evaluation("passkey", SMALL, [measured("one", ("plain", "ntk"))], (512,), cells)
+    )
     assert ("one finds most" in page.summary[0]) == bool(places)
     assert ("19 of the 20" in page.summary[0]) == (not places)
-    assert {place for place in best_places(blocks(page)["passkey-accuracy"]) if place[0] < 2} == places  # ours
+    assert {place for place in best_places(blocks(page)["passkey-found"]) if place[0] < 2} == places  # ours

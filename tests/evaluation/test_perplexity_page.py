@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from coca_train.evaluation import perplexity_page
-from coca_train.evaluation.grid_blocks import OTHER_TOKENS, asked, file_names
+from coca_train.evaluation.pages import OTHER_TOKENS, file_names, grid_in_words
 from coca_train.evaluation.perplexity_page import main_text, page
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import perplexity
@@ -43,7 +43,7 @@ def some(*sources: str, **fields: int) -> Evaluation:
 
 
 def test_rows_windows_and_what_the_paper_has():
-    table = blocks(page(None, some("books")))["perplexity-books"]
+    table = blocks(page(some("books")))["perplexity-books"]
     assert table.columns == ("512 (1×)", "1,024 (2×)", "2,048 (4×)")
     ours = [(row.label, [value.number for value in row.values]) for row in table.rows if not row.theirs]
     assert ours == [(("rope", "plain"), [20.0, 40.0, 90.0]), (("coca", "plain"), [21.0, 30.0, 50.0])]
@@ -57,7 +57,7 @@ def test_rows_windows_and_what_the_paper_has():
 
 def test_a_text_of_yarns_has_its_authors_figures_beside_ours():
     """At the same length, and none of CoCA's, whose text is another; where they did not measure there is none."""
-    table = blocks(page(None, some("proof_pile")))["perplexity-proof-pile"]
+    table = blocks(page(some("proof_pile")))["perplexity-proof-pile"]
     theirs = {row.label: [value.number for value in row.values] for row in table.rows if row.theirs}
     assert {who for _, who in theirs} == {"YaRN's authors"} and "stride 256" in table.note
     assert theirs["Yarn-Llama-2-7b-64k", "YaRN's authors"] == [None, None, 4.1407]
@@ -65,18 +65,18 @@ def test_a_text_of_yarns_has_its_authors_figures_beside_ours():
 
 
 def test_what_it_says_at_a_glance():
-    (best,) = page(None, some("books")).finding
+    (best,) = page(some("books")).finding
     assert "CoCA predicts best" in best and "perplexity 50.00" in best and "24 of 24" in best
 
 
 def test_of_few_documents_nothing_is_best():
-    few = page(None, some("books", n_documents=3))
+    few = page(some("books", n_documents=3))
     (said,) = few.finding
     assert "inconclusive" in said and "3 of the 20" in said and "50.00 to 90.00" in said
     for table in (blocks(few)[name] for name in ("perplexity-books", "bits-per-byte-books")):
         assert not any(not table.rows[row].theirs for row, _ in best_places(table))
-        assert "Nothing is bold in a column of fewer than 20 documents or prompts" in explain_marks(table)
-    enough = blocks(page(None, some("books", n_documents=20)))["perplexity-books"]
+        assert "fewer than 20" in explain_marks(table)
+    enough = blocks(page(some("books", n_documents=20)))["perplexity-books"]
     assert (1, 2) in best_places(enough) and "Nothing is bold" not in explain_marks(enough)
 
 
@@ -84,9 +84,9 @@ def test_models_of_two_tokenizers_have_no_best():
     alike = some("books")
     rope, coca = alike.subjects
     known = replace(alike, subjects=(replace(rope, tokenizer="a"), replace(coca, tokenizer="a")))
-    assert "CoCA" in page(None, known).finding[0] and best_places(blocks(page(None, known))["perplexity-books"])
+    assert "CoCA" in page(known).finding[0] and best_places(blocks(page(known))["perplexity-books"])
     differ = replace(alike, subjects=(replace(rope, tokenizer="a"), replace(coca, tokenizer="b")))
-    said = page(None, differ)
+    said = page(differ)
     assert said.finding == [OTHER_TOKENS]
     losses, bits = (blocks(said)[f"{name}-books"] for name in ("perplexity", "bits-per-byte"))
     assert OTHER_TOKENS in losses.note and not best_places(losses) and not best_places(bits)
@@ -119,25 +119,25 @@ def test_models_with_different_sources_are_compared_on_what_they_have_in_common(
 
 def test_the_title_says_what_was_asked():
     grid = some("books")
-    assert page(None, grid).title == "Perplexity by context window: rope, coca, 512 to 2,048 tokens"
+    assert page(grid).title == "Perplexity by context window: rope, coca, 512 to 2,048 tokens"
     alone = replace(grid, subjects=grid.subjects[:1], points=(512,))
-    assert page(None, alone).title == "Perplexity by context window: rope, 512 tokens"
+    assert page(alone).title == "Perplexity by context window: rope, 512 tokens"
     many = replace(grid, subjects=[measured(f"m{i}") for i in range(9)], points=("boolq", "copa"))
-    assert asked(many) == "9 models, boolq, copa"
-    assert asked(replace(many, points=[f"task{i}" for i in range(9)])) == "9 models, 9 tasks"
-    assert asked(many, "1/√t from 0.8 to 1.4") == "9 models, 1/√t from 0.8 to 1.4"
+    assert grid_in_words(many) == "9 models, boolq, copa"
+    assert grid_in_words(replace(many, points=[f"task{i}" for i in range(9)])) == "9 models, 9 tasks"
+    assert grid_in_words(many, "1/√t from 0.8 to 1.4") == "9 models, 1/√t from 0.8 to 1.4"
 
 
 def test_a_model_alone_is_compared_with_itself():
     both = some("books")
     alone = replace(both, subjects=both.subjects[1:], cells=tuple(c for c in both.cells if c.subject == "coca"))
-    (sentence,) = page(None, alone).finding
+    (sentence,) = page(alone).finding
     assert "from 21 at 512" in sentence and "to 50 at 2,048" in sentence and "(4×" in sentence
 
 
 @pytest.mark.parametrize("sources", [("books_test",), ("a_b", "a-b"), ("€", "<script>"), ("all", "books", "code")])
 def test_any_name_of_a_source_is_a_file_name(sources, tmp_path):
-    paths = write_report(page(None, some(*sources)), tmp_path)
+    paths = write_report(page(some(*sources)), tmp_path)
     assert sum(path.startswith("tables/perplexity-") and path.endswith(".tex") for path in paths) == len(sources)
     names = file_names(sources)
     assert len(set(names.values())) == len(sources)
@@ -151,14 +151,14 @@ def test_of_several_models_those_too_little_trained_are_named():
             each.result["sources"]["books"]["frequencies"] = [
                 [400.0, 250.0, 100] for _ in range(24)
             ]  # 2.5 nats a token
-    finding = page(None, known).finding
-    assert len(finding) == 2 and finding[1].startswith("RoPE is too little trained")
+    finding = page(known).finding
+    assert len(finding) == 2 and finding[1].startswith("RoPE") and "trained" in finding[1]
 
 
 def test_every_rank_reads_windows_in_one_order():
     """Rows of one length are apart by their stride: nothing is left to the order of a set, another in each process."""
     grid = setup((16, 32, 64), {"a": ["x" * 70] * 3})
-    material = perplexity.prepare(settings("perplexity", stride=7), subject("rope", ROPE), grid)
+    material = perplexity.Evaluator(settings("perplexity", stride=7)).prepare(subject("rope", ROPE), grid)
     rows = material.read_up_to(64)
     same = [(a, b) for a, b in pairwise(rows) if (a.window, a.ends or 0) == (b.window, b.ends or 0)]
     assert same and all((a.stride, a.begin) < (b.stride, b.begin) for a, b in same)

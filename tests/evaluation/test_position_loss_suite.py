@@ -54,14 +54,14 @@ def test_positions_and_octaves_have_intervals(grid):
     result = grid.find("rope", "plain", 64).result["all"]
     assert all(a < b < c for a, b, c in zip(result["low"], result["loss"], result["high"], strict=True))
     assert [octave[:2] for octave in result["octaves"]] == [[1, 1], [2, 2], [3, 4], [5, 8], [9, 16], [17, 32], [33, 64]]
-    page = blocks(position_loss.page(settings("position_loss", block=16), grid))
+    page = blocks(position_loss.Evaluator(settings("position_loss", block=16)).page(grid))
     assert all(line.low is not None for line in page["position-loss"].lines)
     assert all(value.range for value in row(page["position-loss-octaves"], "rope", "plain").values)
     assert grid.find("rope", "plain", 64).result["b"]["low"][0] is None  # of one document nothing is known
 
 
 def test_the_page_shows_curves_octaves_and_growing_context(grid):
-    document = position_loss.page(settings("position_loss", block=16), grid)
+    document = position_loss.Evaluator(settings("position_loss", block=16)).page(grid)
     curves = blocks(document)
     assert [line.label for line in curves["position-loss"].lines] == [
         "RoPE (L = 64)",

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from coca_train.evaluation import progress
-from coca_train.evaluation.progress import Progress
+from coca_train.evaluation import grid as progress
+from coca_train.evaluation.grid import Progress
 
 
 @pytest.fixture

@@ -8,18 +8,17 @@ import pytest
 
 from coca_train.config.messages import ConfigError
 from coca_train.evaluation.configuration import load
-from coca_train.evaluation.measures.reach import FOUND_SHARE, USES_GAIN, Evidence, Part
-from coca_train.evaluation.progress import Progress
+from coca_train.evaluation.grid import Progress
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import reach
-from coca_train.evaluation.verdict import answers_table, verdicts
+from coca_train.evaluation.verdict import FOUND_SHARE, USES_GAIN, Evidence, Part, answers_table, verdicts
 from coca_train.report.blocks import ANSWERED, Document, Panels, Section, Table
 from coca_train.report.render import write_report
 from coca_train.report.render.contents import data_table
 from coca_train.report.render.scales import axis_limits
 from coca_train.statistics.answers import Answer
 from coca_train.statistics.intervals import Bounds
-from tests.evaluation.grids import cell, evaluation, measured
+from tests.evaluation.grids import cell, evaluation, measured, settings
 from tests.evaluation.page_parser import Page
 
 PARTS = {"holds", "uses", "finds"}
@@ -80,7 +79,7 @@ def test_a_task_that_fits_no_prompt_leaves_it_open_and_says_why(last: str) -> No
     cells = [cell("one", "plain", f"{t}@{n}", suite="ruler", **known[t]) for t in tasks for n in (128, 256)]
     options = {"reads": None, "finds": None, "works": {"suite": "ruler"}}
     grid = evaluation("reach", options, [measured("one", window=128)], (128, 256), cells)
-    (said,) = verdicts(grid, reach.asked(grid))
+    (said,) = verdicts(grid, reach.Evaluator(settings("reach")).asked(grid))
     assert said.state == "unknown" and said.parts == (("works with", f"undecided: {why}"),)
 
 
@@ -156,7 +155,7 @@ def test_panels_in_every_form(tmp_path: Path) -> None:
     for kind in ("wide", "narrow"):
         assert source.count(f'class="chart {kind}"') == 3
     assert source.count('class="level"') == 2 * 3
-    assert "dashed in holds: yes is at most this; dashed in uses, finds: yes is more" in source
+    assert "dashed in holds" in source and "dashed in uses, finds" in source
     assert source.count('aria-label="Curves; press to hide or show"') == 1
     assert len(Page(source).ids()) == len(set(Page(source).ids()))
     rows = data_table(blocks[0]).rows  # type: ignore[arg-type]
@@ -176,6 +175,10 @@ def test_a_model_without_the_positions_is_unknown_in_what_it_could_not_be_asked(
         *(cell("learned", "plain", n, status="impossible", reason=why, suite="recall") for n in (128, 256, 512)),
     ]
     options = {"reads": {"suite": "perplexity"}, "finds": {"suite": "recall"}, "works": None}
-    ((used, found),) = reach.asked(evaluation("reach", options, [learned], (128, 256, 512), cells)).values()
+    ((used, found),) = (
+        reach.Evaluator(settings("reach"))
+        .asked(evaluation("reach", options, [learned], (128, 256, 512), cells))
+        .values()
+    )
     assert (used.name, used.sure, used.stopped) == ("uses", 128, why)
     assert (found.name, found.known, found.stopped) == ("finds", False, why)

@@ -5,10 +5,20 @@ import json
 import pytest
 import torch
 
-from coca_train.evaluation.measures.recall import given
 from coca_train.evaluation.suites import recall
+from coca_train.evaluation.suites.recall import value_in
 from tests.evaluation.copying import copying, successor
-from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, parrot, result, settings, setup
+from tests.evaluation.grids import (
+    blocks,
+    byte_subject,
+    cell,
+    evaluation,
+    measured,
+    parrot,
+    result,
+    settings,
+    setup,
+)
 
 SMALL = {"n_cases": 6, "n_depths": 3}
 
@@ -19,7 +29,7 @@ def small(**options):
 
 def prompts_by_hand(length, n_cases=6):
     """Prompts of the cell as text."""
-    material = recall.prepare(small(n_cases=n_cases), byte_subject(), setup([length]))
+    material = recall.Evaluator(small(n_cases=n_cases)).prepare(byte_subject(), setup([length]))
     return [bytes(case.tokens).decode() for case in material[length]]
 
 
@@ -37,7 +47,7 @@ def test_the_yaml_is_whole():
 def test_a_cell_equals_decoding_by_hand():
     """Every answer of a random model, the whole text computed anew for every token; and what is counted."""
     subject = byte_subject()
-    known = result(recall, small(), subject, 300, setup([300], micro_batch_tokens=1000))
+    known = result(recall.Evaluator(small()), subject, 300, setup([300], micro_batch_tokens=1000))
     expected = []
     for prompt in prompts_by_hand(300):
         text = list(prompt.encode())
@@ -47,7 +57,7 @@ def test_a_cell_equals_decoding_by_hand():
             if text[-1] == 0:  # the end of a document
                 break
         answer = subject.tokenizer.decode(text[n:])
-        expected.append((answer, given(answer) == value_by_hand(prompt)))
+        expected.append((answer, value_in(answer) == value_by_hand(prompt)))
     assert [(case["answer"], case["found"]) for case in known["cases"]] == expected
     assert len({answer for answer, _ in expected}) > 1
 
@@ -55,7 +65,7 @@ def test_a_cell_equals_decoding_by_hand():
 @pytest.mark.parametrize("reach", [10_000, 300, 100])
 def test_a_reader_finds_what_is_within_its_reach(reach):
     """A model that copies: which values it finds, by copying letter by letter in plain Python."""
-    known = result(recall, small(), copying(reach), 500, setup([500], micro_batch_tokens=2000))
+    known = result(recall.Evaluator(small()), copying(reach), 500, setup([500], micro_batch_tokens=2000))
     expected = []
     for prompt in prompts_by_hand(500):
         text = list(prompt.encode())
@@ -67,13 +77,6 @@ def test_a_reader_finds_what_is_within_its_reach(reach):
     within = [case["distance"] <= reach for case in known["cases"]]
     assert within == expected  # distances of this cell are nowhere near the reach
     assert {10_000: 1.0, 300: 4 / 6, 100: 2 / 6}[reach] == known["accuracy"]
-
-
-@pytest.mark.parametrize(("micro_batch_tokens", "n_ranks"), [(1, 2), (900, 1), (900, 5)])
-def test_a_cell_is_the_same_for_every_batch_and_world(micro_batch_tokens, n_ranks):
-    expected = result(recall, small(), byte_subject(), 400, setup([400], micro_batch_tokens=100_000))
-    shared = setup([400], micro_batch_tokens=micro_batch_tokens)
-    assert result(recall, small(), byte_subject(), 400, shared, n_ranks) == expected
 
 
 def test_answers_are_counted(monkeypatch):
@@ -88,32 +91,12 @@ def test_answers_are_counted(monkeypatch):
         return [f' "{value}",\n"x": "', f' "{other}"', f' "{value}a"', " nothing"][turn]
 
     parrot(monkeypatch, recall, answer)
-    known = result(recall, small(n_cases=8), byte_subject(), 200, setup([200]))
+    known = result(recall.Evaluator(small(n_cases=8)), byte_subject(), 200, setup([200]))
     assert (known["accuracy"], known["others"], known["n_cases"]) == (0.25, 0.25, 8)
     assert [case["found"] for case in known["cases"]] == [True, False, False, False] * 2
     assert (known["low"], known["high"]) == pytest.approx((0.0715, 0.5907), abs=1e-4)  # Wilson, 2 of 8
     assert known["chance"] == pytest.approx(sum(1 / len(held) for _, held in asked) / 8)
     assert all(len(case["answer"]) <= 60 for case in known["cases"])
-
-
-def test_what_cannot_be_asked():
-    learned, about = byte_subject("learned"), setup([30, 200, 1000])
-    material = recall.prepare(small(), learned, about)
-    assert recall.impossible(small(), learned, 30, material) == "30 tokens have no room for 2 pairs and the key"
-    assert recall.impossible(small(), learned, 200, material) == ""
-    assert "learned has 300 positions" in recall.impossible(small(), learned, 1000, material)
-
-
-def test_the_fingerprint_is_of_prompts_and_values():
-    marks = [
-        recall.fingerprint(recall.prepare(small(**options), who, setup([400], seed=seed)), 400)
-        for options, who, seed in (
-            ({}, byte_subject(), 0), ({}, byte_subject("alibi"), 0), ({}, byte_subject(), 1),
-            ({"n_cases": 7}, byte_subject(), 0), ({"values": "hex"}, byte_subject(), 0),
-            ({"places": "uniform"}, byte_subject(), 0), ({}, byte_subject(kind="huggingface"), 0),
-        )
-    ]  # fmt: skip
-    assert marks[0] == marks[1] and len(set(marks)) == 6
 
 
 def test_the_page():
@@ -132,7 +115,7 @@ def test_the_page():
         cell("two", "plain", 512, status="out_of_memory", reason="no room"),
     ]
     subjects = [measured(name, window=128) for name in ("one", "two")]
-    document = recall.page(small(), evaluation("recall", vars(small()), subjects, (128, 512), cells))
+    document = recall.Evaluator(small()).page(evaluation("recall", vars(small()), subjects, (128, 512), cells))
     shown = blocks(document)
     found = shown["recall-found"]
     assert [[value.number for value in row.values] for row in found.rows] == [[1.0, 0.5], [0.0, None]]

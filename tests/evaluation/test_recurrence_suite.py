@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional as F
 
 from coca_train.attention import visibilities
-from coca_train.evaluation.measures.first_window import first_window_nll
-from coca_train.evaluation.measures.recurrence import recurrent_nll
 from coca_train.evaluation.suites import recurrence
+from coca_train.evaluation.suites._documents import first_window_nll
+from coca_train.evaluation.suites.recurrence import recurrent_nll
 from coca_train.models.generation import generate
 from tests.evaluation.grids import TEXTS, TINY, Bytes, blocks, evaluate, row, settings, subject
 from tests.models.conftest import NEOX, build
@@ -83,20 +83,20 @@ def test_ranks_add_up_to_one(grid):
 
 
 def test_the_page_says_what_was_remembered_and_who_cannot(grid):
-    document = recurrence.page(OPTIONS, grid)
+    document = recurrence.Evaluator(OPTIONS).page(grid)
     values = row(blocks(document)["recurrence"], "xl", "plain").values
     assert [value.text for value in values[:1]] == ["–"] and values[2].note == "memory 32"
     result = grid.find("xl", "plain", 48).result
     assert values[2].interval == (result["ci_low"], result["ci_high"])
-    assert grid.find("xl", "plain", 8).reason == "a segment alone has 16 tokens"
-    assert "was trained without a memory" in grid.find("rope", "plain", 16).reason
-    assert "with a memory of 32 tokens before segments of 16 (trained with 16)" in document.summary[0]
+    assert "16 tokens" in grid.find("xl", "plain", 8).reason
+    assert "position.memory_len" in grid.find("rope", "plain", 16).reason
+    assert "32 tokens" in document.summary[0] and "segments of 16" in document.summary[0]
 
 
 def test_what_looks_back_to_the_first_tokens_is_refused():
     each = subject("xl", XL, config=TINY)
     each.model.visibilities["own"] = visibilities.build(visibilities.settings(SINKS))
-    assert "sinks looks back to the first tokens" in recurrence.impossible(OPTIONS, each, 48, None)  # type: ignore[arg-type]
+    assert "sinks" in recurrence.Evaluator(OPTIONS).impossible(each, 48, None)  # type: ignore[arg-type]
 
 
 @torch.no_grad()

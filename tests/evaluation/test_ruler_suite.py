@@ -27,18 +27,9 @@ def test_an_unknown_task():
 
 
 def test_points():
-    assert ruler.points(small(), (512, 1024)) == (
+    assert ruler.Evaluator(small()).points((512, 1024)) == (
         "needle@512", "needle@1024", "needle_values@512", "needle_values@1024"
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(("micro_batch_tokens", "n_ranks"), [(1, 1), (1700, 3)])
-def test_a_cell_is_the_same_for_every_batch_and_world(micro_batch_tokens, n_ranks):
-    point = "needle@800"
-    expected = result(ruler, small(), byte_subject(), point, setup([point], micro_batch_tokens=100_000))
-    shared = setup([point], micro_batch_tokens=micro_batch_tokens)
-    assert result(ruler, small(), byte_subject(), point, shared, n_ranks) == expected
-    assert len({case["answer"] for case in expected["cases"]}) > 1
 
 
 def test_scores(monkeypatch):
@@ -46,28 +37,20 @@ def test_scores(monkeypatch):
     n_said = iter([4, 2, 1, 0])
     many = small(n_cases=4)
     parrot(monkeypatch, ruler, lambda prompt: ", ".join(re.findall(r"is (\d{7})", prompt)[: next(n_said, 0)]))
-    scores = result(ruler, many, byte_subject(), "needle_values@900", setup(["needle_values@900"]))
+    scores = result(ruler.Evaluator(many), byte_subject(), "needle_values@900", setup(["needle_values@900"]))
     assert [case["score"] for case in scores["cases"]] == [1, 0.5, 0.25, 0]
     assert scores["score"] == 0.4375
     assert scores["standard_error"] == pytest.approx(0.21347, abs=1e-5)  # 0.426956 / 2
-    alone = result(ruler, small(n_cases=1), byte_subject(), "needle@800", setup(["needle@800"]))
+    alone = result(ruler.Evaluator(small(n_cases=1)), byte_subject(), "needle@800", setup(["needle@800"]))
     assert alone["standard_error"] is None
 
 
 def test_texts_as_haystack():
     about = setup(["needle@2000"], {"books": ["A first sentence. A second one?", "Another document."]})
-    tokens = ruler.prepare(small(haystack="texts"), byte_subject(), about)["needle@2000"][0].tokens
+    tokens = ruler.Evaluator(small(haystack="texts")).prepare(byte_subject(), about)["needle@2000"][0].tokens
     assert "A first sentence.\nA second one?\nAnother document.\nA first sentence." in bytes(tokens).decode()
     with pytest.raises(DataError, match="E-EVAL-20 text"):
-        ruler.prepare(small(haystack="texts"), byte_subject(), setup(["needle@2000"]))
-
-
-def test_what_cannot_be_asked():
-    learned, about = byte_subject("learned"), setup(["needle@200", "needle@500"])
-    material = ruler.prepare(small(), learned, about)
-    assert "shortest prompt of needle is longer than 200" in ruler.impossible(small(), learned, "needle@200", material)
-    assert "learned has 300 positions" in ruler.impossible(small(), learned, "needle@500", material)
-    assert ruler.impossible(small(), byte_subject(), "needle@500", material) == ""
+        ruler.Evaluator(small(haystack="texts")).prepare(byte_subject(), setup(["needle@2000"]))
 
 
 def done(name, point, score, n=4, error=0.1):
@@ -84,8 +67,8 @@ def test_the_page():
         *(done("two", point, 0.5) for point in ("needle@100", "needle_values@100", "needle@400", "needle_values@400")),
     ]  # fmt: skip
     points = ("needle@100", "needle@400", "needle_values@100", "needle_values@400")
-    document = ruler.page(
-        None, evaluation("ruler", SMALL, [measured(name, window=300) for name in ("one", "two")], points, cells)
+    document = ruler.Evaluator(None).page(
+        evaluation("ruler", SMALL, [measured(name, window=300) for name in ("one", "two")], points, cells)
     )
     shown = blocks(document)
     means = [[value.number for value in row.values] for row in shown["ruler-mean"].rows]
@@ -120,12 +103,14 @@ def test_a_headline_names_nobody_who_is_not_surely_best(scores, words):
     names = ("one", "two", "three")
     cells = [done(name, "needle@100", score, n=100) for name, score in zip(names, scores, strict=True)]
     options = SMALL | {"tasks": ["needle"]}
-    page = ruler.page(None, evaluation("ruler", options, [measured(n) for n in names], ("needle@100",), cells))
+    page = ruler.Evaluator(None).page(
+        evaluation("ruler", options, [measured(n) for n in names], ("needle@100",), cells)
+    )
     assert page.summary[0].startswith("In prompts of 100") and all(part in page.summary[0] for part in words)
 
 
 def test_of_few_prompts_nobody_is_best():
     cells = [done(name, "needle@100", score, n=19) for name, score in (("one", 1.0), ("two", 0.1))]
     options, subjects = SMALL | {"tasks": ["needle"]}, [measured("one"), measured("two")]
-    page = ruler.page(None, evaluation("ruler", options, subjects, ("needle@100",), cells))
+    page = ruler.Evaluator(None).page(evaluation("ruler", options, subjects, ("needle@100",), cells))
     assert "19 of the 20" in page.summary[0] and "0.10 to 1.00" in page.summary[0]

@@ -5,14 +5,14 @@ import math
 
 import pytest
 
-from coca_train.evaluation.suites import suite_module
+from coca_train.evaluation.suites import SUITES
 from coca_train.runtime.durable import as_json
 from coca_train.runtime.errors import UserError
 from tests.evaluation.grids import byte_subject, settings, setup
 
 SHORT = {"empty": [""], "one": ["a"], "two": ["ab"], "mixed": ["", "a", "ab", "abc", "a" * 40]}
 # By suite: its options; min_document_tokens leaves nothing out.
-SUITES = {
+OPTIONS = {
     "perplexity": {"min_document_tokens": 1},
     "position_loss": {},
     "temperature": {"document_tokens": 1, "scales": [1.0, 1.2], "block": 4},
@@ -23,22 +23,24 @@ SUITES = {
 
 @pytest.mark.parametrize("kind", ["run", "huggingface"])
 @pytest.mark.parametrize("texts", SHORT)
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("suite", OPTIONS)
 def test_a_value_or_a_sentence(suite, texts, kind):
-    options, module = settings(suite, **SUITES[suite]), suite_module(suite)
+    options, module = settings(suite, **OPTIONS[suite]), SUITES.module(suite)
     who = byte_subject(kind=kind)
-    points = module.points(options, [1, 2, 3, 32])
+    points = module.Evaluator(options).points([1, 2, 3, 32])
     shared = setup(points, {"books": SHORT[texts]})
     longest = max(len(text) + len(who.begin) for text in SHORT[texts])
     if longest < 2:
         with pytest.raises(UserError, match="E-EVAL-05"):
-            module.prepare(options, who, shared)
+            module.Evaluator(options).prepare(who, shared)
         return
-    material = module.prepare(options, who, shared)
+    material = module.Evaluator(options).prepare(who, shared)
     for point in points:
-        if not module.impossible(options, who, point, material):
-            part = module.measure(options, who, point, material, shared)
-            assert as_json(module.combine(options, point, material, [part]))  # a bin without a prediction is NaN
+        if not module.Evaluator(options).impossible(who, point, material):
+            part = module.Evaluator(options).measure(who, point, material, shared)
+            assert as_json(
+                module.Evaluator(options).combine(point, material, [part])
+            )  # a bin without a prediction is NaN
 
 
 @pytest.mark.parametrize("cut", ["longest", "window", "whole"])
@@ -47,19 +49,19 @@ def test_a_value_or_a_sentence(suite, texts, kind):
 def test_perplexity_of_texts_shorter_than_window_and_stride(cut, counts, weighting):
     changes = {"document_tokens": cut, "window_counts": counts, "weighting": weighting, "begin_windows": True}
     options = settings("perplexity", min_document_tokens=1, stride=16, **changes)
-    module, who, shared = suite_module("perplexity"), byte_subject(), setup([1, 2, 32], {"books": SHORT["mixed"]})
-    material = module.prepare(options, who, shared)
+    module, who, shared = SUITES.module("perplexity"), byte_subject(), setup([1, 2, 32], {"books": SHORT["mixed"]})
+    material = module.Evaluator(options).prepare(who, shared)
     for point in shared.points:
-        if not module.impossible(options, who, point, material):
-            part = module.measure(options, who, point, material, shared)
-            found = module.combine(options, point, material, [part])["sources"]["books"]
+        if not module.Evaluator(options).impossible(who, point, material):
+            part = module.Evaluator(options).measure(who, point, material, shared)
+            found = module.Evaluator(options).combine(point, material, [part])["sources"]["books"]
             assert math.isfinite(found["perplexity"]) and found["n_documents"] == 3
 
 
 def test_windows_of_one_token_alone_are_refused_in_words():
     options = settings("perplexity", min_document_tokens=1, window_counts="tokens")
     with pytest.raises(UserError, match="E-EVAL-33"):
-        suite_module("perplexity").prepare(options, byte_subject(), setup([1], {"books": ["abc"]}))
+        SUITES.module("perplexity").Evaluator(options).prepare(byte_subject(), setup([1], {"books": ["abc"]}))
 
 
 @pytest.mark.parametrize("suite", ["perplexity", "position_loss", "anomaly"])

@@ -17,7 +17,7 @@ def grid():
 
 
 def test_times_are_measured_anew():
-    assert speed.CACHED is False
+    assert speed.Evaluator.CACHED is False
 
 
 def test_every_work_has_a_time_and_a_ratio_to_each_baseline(grid):
@@ -39,8 +39,8 @@ def test_positions_that_end_are_said_with_the_tokens_decoded(grid):
 def test_a_result_is_medians_of_turns_and_decoding_is_by_token(monkeypatch):
     monkeypatch.setattr(speed, "in_turns", lambda turns, rounds, device: {who: [2.0, 8.0, 4.0] for who in turns})
     each = subject("coca", COCA)
-    part = speed.measure(OPTIONS, each, 8, None, type("A", (), {"progress": lambda share: None}))  # type: ignore[arg-type]
-    result = speed.combine(OPTIONS, 8, None, [part, {}])
+    part = speed.Evaluator(OPTIONS).measure(each, 8, None, type("A", (), {"progress": lambda share: None}))  # type: ignore[arg-type]
+    result = speed.Evaluator(OPTIONS).combine(8, None, [part, {}])
     assert result["seconds"]["prefill"]["own"]["median"] == 4.0
     assert result["seconds"]["decode"]["nope"]["median"] == 2.0
     assert result["ratio"]["decode"]["rope"] == {"median": 1.0, "low": 1.0, "high": 1.0}
@@ -49,7 +49,7 @@ def test_a_result_is_medians_of_turns_and_decoding_is_by_token(monkeypatch):
 def test_the_page_sets_the_papers_words_apart(grid):
     peak = {who: {"prefill": share * 2**30} for who, share in (("own", 3), ("rope", 2), ("nope", 1))}
     grid = grid.reduced(lambda result: {**result, "peak": peak})
-    document = speed.page(OPTIONS, grid)
+    document = speed.Evaluator(OPTIONS).page(grid)
     ratios = blocks(document)["speed-ratios"]
     value = row(ratios, "coca", "plain", "decode", "rope").values[1]
     ratio = grid.find("coca", "plain", 16).result["ratio"]["decode"]["rope"]

@@ -47,7 +47,7 @@ def test_a_cell_against_a_model_with_larger_keys(grid):
 
 
 def test_the_page_says_which_is_best_beside_what_is_recommended(grid):
-    document = temperature.page(OPTIONS, grid)
+    document = temperature.Evaluator(OPTIONS).page(grid)
     nll = {point: grid.find("rope", "linear", point).result["nll"] for point in ("1", "1.2")}
     change = sum(math.exp((sum(a) - sum(b)) / 40) - 1 for a, b in zip(nll["1.2"], nll["1"], strict=True)) / 3
     curve = blocks(document)["temperature"].lines[1]
@@ -86,7 +86,7 @@ def test_the_fit_over_several_factors_stands_beside_the_rule():
         s = {"plain": 1.0, "linear": 2.0, "ntk_by_parts": 3.0}[cell.variant]
         best = 0.05 * math.log(s) + 1.1
         cell.result["nll"] = [[n * (3 + (float(cell.point) - best) ** 2) for n in cell.result["tokens"]]] * 2
-    shown = blocks(temperature.page(options, grid))
+    shown = blocks(temperature.Evaluator(options).page(grid))
     ours, line, rule = shown["temperature-rule"].lines
     assert ours.x == line.x == rule.x == (1.0, 2.0, 3.0)
     assert ours.y == pytest.approx([0.05 * math.log(s) + 1.1 for s in ours.x], abs=2e-3)
@@ -99,4 +99,4 @@ def test_the_fit_over_several_factors_stands_beside_the_rule():
 
 def test_one_factor_alone_has_no_fit(grid):
     """Of nope there is nothing at all, and of rope's two factors the best is an end of the two values tried."""
-    assert "temperature-rule" not in blocks(temperature.page(OPTIONS, grid))
+    assert "temperature-rule" not in blocks(temperature.Evaluator(OPTIONS).page(grid))

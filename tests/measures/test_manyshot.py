@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from coca_train.evaluation.measures.manyshot import cases, ceiling, choices, indistinct, learnt
+from coca_train.evaluation.suites.manyshot import cases, ceiling, choices, indistinct, learnt
 
 LABELS = ["A", "B", "C", "D"]
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from coca_train.evaluation.measures.ngrams import Frequencies
-from coca_train.evaluation.measures.reach import untrained
+from coca_train.evaluation.texts import Frequencies
+from coca_train.evaluation.verdict import untrained
 
 TEXTS = [np.array([1, 2, 1, 2, 3, 1]), np.array([2, 2, 4])]
 VOCAB = 6

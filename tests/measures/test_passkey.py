@@ -3,7 +3,7 @@
 import pytest
 
 from coca_train.data.prompts import COCA, YARN
-from coca_train.evaluation.measures.passkey import answered, cases, contained
+from coca_train.evaluation.suites.passkey import answered, cases
 
 LISTING = """\
 There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about \
@@ -136,19 +136,11 @@ def test_a_case_depends_on_seed_length_and_number_only():
 
 
 @pytest.mark.parametrize(
-    ("answer", "whole", "somewhere"),
+    ("answer", "whole"),
     [
-        ("\nThe passkey is 12345.\n", True, True),
-        ("12345", True, True),
-        ("key12345key", True, True),
-        ("123456", False, True),
-        ("012345", False, True),
-        ("123456 12345", True, True),
-        ("12 345", False, False),
-        ("", False, False),
-        ("٣12345", True, True),
+        ("\nThe passkey is 12345.\n", True), ("12345", True), ("key12345key", True), ("123456", False),
+        ("012345", False), ("123456 12345", True), ("12 345", False), ("", False), ("٣12345", True),
     ],
-)
-def test_found_as_a_whole_number(answer, whole, somewhere):
+)  # fmt: skip
+def test_found_as_a_whole_number(answer, whole):
     assert answered(12345, answer) is whole
-    assert contained(12345, answer) is somewhere

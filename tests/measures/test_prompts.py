@@ -4,7 +4,7 @@ import random
 import re
 
 from coca_train.data.prompts import words
-from coca_train.evaluation.measures.prompts import filled, fitted, place
+from coca_train.evaluation.suites._prompts import filled, fitted, place
 
 
 class Squares:

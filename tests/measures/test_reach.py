@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from coca_train.evaluation.measures.reach import (
+from coca_train.evaluation.verdict import (
     FOUND_SHARE,
     HOLDS_WITHIN,
     USES_GAIN,

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from coca_train.data.prompts import EVERYDAY, FORMS, before, right, text
-from coca_train.evaluation.measures.recall import SPARE, cases, given, max_new_tokens
+from coca_train.evaluation.suites.recall import SPARE, cases, new_tokens, value_in
 from coca_train.runtime.errors import DataError
 
 PROMPT = '{\n"bamilo": "tufage",\n"kirado": "zolane"\n}\n"bamilo":'
@@ -102,9 +102,9 @@ def test_draws_do_not_depend_on_what_else_there_is():
     (" tufage", None), ("", None), ('tufage "zolane"', None), (' ""', ""), (' "tufagez"', "tufagez"),
 ])  # fmt: skip
 def test_the_value_that_an_answer_gives(answer, value):
-    assert given(answer) == value
+    assert value_in(answer) == value
 
 
 def test_an_answer_has_room():
     prompts = make(300, values="uuid")
-    assert max_new_tokens(prompts) == len(right(prompts[0].value)) + SPARE == 39 + SPARE
+    assert new_tokens(prompts) == len(right(prompts[0].value)) + SPARE == 39 + SPARE

@@ -8,7 +8,7 @@ import pytest
 
 from coca_train.data.prompts import EVERYDAY
 from coca_train.data.ruler import ADJECTIVES, NOISE, NOUNS, TASKS, counts, hidden
-from coca_train.evaluation.measures.ruler import cases, essays, score
+from coca_train.evaluation.suites.ruler import cases, essays, score
 
 SENTENCES = essays(["It rained all day. Nobody\n came.", "", "Then the sun  rose! Why?"])
 

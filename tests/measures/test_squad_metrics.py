@@ -2,7 +2,7 @@
 
 import pytest
 
-from coca_train.evaluation.measures.squad_metrics import compute_exact, compute_f1, normalize_answer
+from coca_train.evaluation.measures.harness_sources import compute_exact, compute_f1, normalize_answer
 
 
 def test_normalized():

@@ -159,10 +159,10 @@ def measured():
             n.clear()
             if forget:
                 material.shared.clear()
-            part = suite.measure(settings, SimpleNamespace(model=model), window, material, setup)  # type: ignore[arg-type]
+            part = suite.Evaluator(settings).measure(SimpleNamespace(model=model), window, material, setup)  # type: ignore[arg-type]
             results[window], counts[window] = part["own"], len(n)
             if window not in short_of_memory:
-                suite.combine(settings, window, material, [part])  # type: ignore[arg-type]
+                suite.Evaluator(settings).combine(window, material, [part])  # type: ignore[arg-type]
         assert shares[-1] == 1.0
         assert max(shares) == 1.0
         return results, counts
@@ -210,7 +210,7 @@ def test_the_work_of_a_cell_is_what_it_reads():
         settings = SimpleNamespace(document_tokens="window", **USUAL)
         texts = SimpleNamespace(documents={"a": documents(99), "b": documents(99)[:1]})
         material = suite.Material(settings, texts, WINDOWS, 8, 8, 0)  # type: ignore[arg-type]
-        return suite.work(settings, SimpleNamespace(model=model), points, material)  # type: ignore[arg-type]
+        return suite.Evaluator(settings).work(SimpleNamespace(model=model), points, material)  # type: ignore[arg-type]
 
     # The ends of windows that are full, once more with the nearest five eighths of them: 15 of 24, 10 of 16, 5 of 8.
     longest, ends = 24 + 24 + 23 + 24 + 24, {24: 4 * 15, 16: 5 * 10, 8: 5 * 5}

@@ -9,13 +9,12 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from coca_train.evaluation import differences
+from coca_train.evaluation import findings
 from coca_train.evaluation.measures.perplexity import summarise
 from coca_train.evaluation.measures.windows import bin_ends
 from coca_train.evaluation.perplexity_page import main_text, page, perplexity_text
 from coca_train.evaluation.pipeline import seeds_of
-from coca_train.evaluation.results import Evaluation
-from coca_train.evaluation.seeds import grouped, pooled
+from coca_train.evaluation.results import Evaluation, grouped, pooled
 from coca_train.evaluation.trainings import comparison_page, training_table
 from coca_train.report.render import write_report
 from coca_train.report.render.contents import best_places
@@ -83,7 +82,7 @@ SAME, BETTER = (3.0, 3.1, 3.4), (3.0, 3.1, 2.4)
 def against(whole):
     """What models of an evaluation are compared by, their seeds together."""
     main = main_text(pooled(whole))
-    return differences.compared(main.rows, main.perplexities)
+    return findings.compare_models(main.rows, main.perplexities)
 
 
 def tree(position, seed, data_seed=None, **more):
@@ -151,7 +150,7 @@ def test_models_with_a_seed_in_common_are_compared_by_it_and_it_is_said():
     whole = trained({"rope": SAME, "coca": BETTER, "alibi": SAME})
     left = [each for each in whole.subjects if each.name not in ("coca-seed2", "coca-seed3")]
     whole = replace(whole, subjects=tuple(left), seeds={**whole.seeds, "coca": {"coca": "1234"}})
-    document = page(None, whole)
+    document = page(whole)
     alone, told, *rest = document.summary
     assert alone.startswith("RoPE and CoCA; CoCA and ALiBi: one seed")
     assert told.startswith("CoCA is better than RoPE at 512") and told.endswith("one seed.")
@@ -175,7 +174,7 @@ def test_rows_a_training_are_still_compared_over_their_seeds():
 
 def test_a_row_is_the_mean_over_seeds_with_what_they_lie_between():
     whole = trained({"rope": SAME, "coca": BETTER})
-    table = blocks(page(None, whole))["perplexity-books"]
+    table = blocks(page(whole))["perplexity-books"]
     assert [each.label for each in table.rows if not each.theirs] == [("rope", "plain"), ("coca", "plain")]
     each = [
         np.array(whole.find(run, "plain", 512).result["sources"]["books"]["by_document"]) for run in whole.seeds["rope"]
@@ -193,13 +192,13 @@ def test_a_row_is_the_mean_over_seeds_with_what_they_lie_between():
     np.testing.assert_allclose(value.sample.sums_SU2, each)
     both, documents = Crossed(value.sample.sums_SU2).interval(), np.log(value.interval)
     assert both.low < documents[0] and documents[1] < both.high
-    bits = row(blocks(page(None, whole))["bits-per-byte-books"], "rope", "plain").values[-1]
+    bits = row(blocks(page(whole))["bits-per-byte-books"], "rope", "plain").values[-1]
     assert bits.number == pytest.approx(np.mean(losses) / 5 / np.log(2))
     assert bits.spread.high == pytest.approx(max(losses) / 5 / np.log(2))
 
 
 def test_pictures_have_a_stroke_from_the_lowest_to_the_highest_seed(tmp_path):
-    document = page(None, trained({"rope": SAME, "coca": BETTER}))
+    document = page(trained({"rope": SAME, "coca": BETTER}))
     curve = blocks(document)["perplexity-curves-books"].lines[0]
     assert all(least < y < most for least, y, most in zip(curve.least, curve.y, curve.most, strict=True))
     by_position = blocks(document)["loss-by-position-books"]
@@ -211,13 +210,13 @@ def test_pictures_have_a_stroke_from_the_lowest_to_the_highest_seed(tmp_path):
 
 
 def test_each_seed_is_a_click_away_and_in_no_other_place():
-    document = page(None, trained({"rope": SAME, "coca": BETTER}))
+    document = page(trained({"rope": SAME, "coca": BETTER}))
     (folded,) = [section for section in document.sections if section.title == "Each seed"]
     assert folded.folded
     names = [each.label[0] for each in folded.blocks[0].rows]
     assert names == ["rope", "rope-seed2", "rope-seed3", "coca", "coca-seed2", "coca-seed3"]
     assert "rope: 1234, 1235, 1236; coca" in folded.blocks[0].note
-    alone = page(None, trained({"rope": SAME, "coca": BETTER}, n_seeds=1))
+    alone = page(trained({"rope": SAME, "coca": BETTER}, n_seeds=1))
     assert "Each seed" not in [section.title for section in alone.sections]
     assert all(value.spread is None for each in blocks(alone)["perplexity-books"].rows for value in each.values)
 
@@ -245,30 +244,30 @@ def runs(n_seeds, *models):
 def test_what_outlasts_documents_and_not_seeds_is_no_difference():
     near = trained({"rope": (3.0, 3.0, 3.0), "coca": (3.0, 3.0, 2.94)}, of_seeds=0.1)
     assert not [each for each in against(near) if each.found.significant]
-    said = differences.sentences(against(near))
+    said = findings.difference_sentences(against(near))
     assert any("not over 3 seeds" in line for line in said)
 
 
 def test_two_seeds_tell_little_and_one_tells_nothing_of_seeds():
-    two = differences.sentences(against(trained({"rope": SAME, "coca": (3.0, 3.1, 3.2)}, n_seeds=2)))
+    two = findings.difference_sentences(against(trained({"rope": SAME, "coca": (3.0, 3.1, 3.2)}, n_seeds=2)))
     assert not any("is better" in line for line in two)
     assert two[-1].startswith("Two seeds settle little") and "6 times" in two[-1]  # 12.7 standard errors, by 2
     some = trained({"rope": SAME, "alibi": SAME, "coca": (3.0, 3.1, 0.4)}, n_seeds=2, of_seeds=0.001)
-    told = differences.sentences(against(some))
+    told = findings.difference_sentences(against(some))
     assert sum("is better" in line for line in told) == 2 and told[-1] == two[-1]
     all_told = [each for each in against(some) if each.found.significant]
-    assert not any("Two seeds settle little" in line for line in differences.sentences(all_told))
-    one = differences.sentences(against(trained({"rope": SAME, "coca": BETTER}, n_seeds=1)))
-    assert one[0] == differences.ALONE
+    assert not any("Two seeds settle little" in line for line in findings.difference_sentences(all_told))
+    one = findings.difference_sentences(against(trained({"rope": SAME, "coca": BETTER}, n_seeds=1)))
+    assert one[0] == findings.ALONE
     assert "CoCA is better" in one[1] and one[1].endswith("one seed.")
 
 
 def test_of_few_documents_no_model_is_better():
     few = trained({"rope": SAME, "coca": BETTER}, n_documents=15)
-    (said,) = differences.sentences(against(few))
+    (said,) = findings.difference_sentences(against(few))
     assert "inconclusive" in said and "15 of the 20" in said
-    assert "inconclusive" in page(None, few).finding[0]
-    assert "differences" not in blocks(page(None, few))
+    assert "inconclusive" in page(few).finding[0]
+    assert "differences" not in blocks(page(few))
 
 
 class Shifted(Bytes):
@@ -305,7 +304,7 @@ def test_of_many_models_each_is_compared_with_the_first():
 
 def test_of_a_model_is_sure_what_its_least_seed_is_sure_of():
     reaches = {"rope": 512, "rope-seed2": 256, "rope-seed3": 512, "coca": 64, "coca-seed2": 128, "coca-seed3": 128}
-    document = page(None, trained({"rope": SAME, "coca": SAME}, reaches=reaches))
+    document = page(trained({"rope": SAME, "coca": SAME}, reaches=reaches))
     rope, coca = document.verdicts
     assert (rope.label, rope.state) == ("RoPE", "reads")
     assert dict(rope.parts)["holds"] == "512, every one of 3 seeds"
@@ -334,16 +333,16 @@ def test_seeds_that_were_not_all_measured_have_no_mean():
 def test_what_is_written_and_read_again_is_the_same():
     whole = trained({"rope": SAME, "coca": BETTER})
     again = Evaluation.from_json(json.loads(json.dumps(whole.to_json())))
-    assert markdown_text(page(None, again)) == markdown_text(page(None, whole))
+    assert markdown_text(page(again)) == markdown_text(page(whole))
 
 
 def test_the_terminal_and_the_files_have_the_seeds():
     whole = trained({"rope": SAME, "coca": BETTER})
     shown = perplexity_text(whole)
     assert "| CoCA  | uses  |" in shown and "| RoPE  | plain" in shown and "seed2" not in shown
-    table = blocks(page(None, whole))["perplexity-books"]
+    table = blocks(page(whole))["perplexity-books"]
     value = row(table, "rope", "plain").values[-1]
-    assert f"({value.range}; {value.spread.words})" in markdown_text(page(None, whole))
+    assert f"({value.range}; {value.spread.words})" in markdown_text(page(whole))
     (first, *_) = csv.DictReader(io.StringIO(csv_text(table)))
     assert float(first["lowest: 512 (4×)"]) == value.spread.low
     assert float(first["deviation: 512 (4×)"]) == value.spread.deviation
@@ -359,7 +358,7 @@ def test_bold_counts_seeds_in():
     models = {"rope": (3.0, 3.0, 3.0), "coca": (3.0, 3.0, 2.94)}
 
     def best(**changes):
-        table = blocks(page(None, trained(models, **changes)))["perplexity-books"]
+        table = blocks(page(trained(models, **changes)))["perplexity-books"]
         return {place for place in best_places(table) if not table.rows[place[0]].theirs and place[1] == 2}
 
     assert best(of_seeds=0.1) == {(0, 2), (1, 2)}
@@ -368,7 +367,7 @@ def test_bold_counts_seeds_in():
 
 def test_a_model_looks_alike_in_levels_and_in_differences():
     """The first of them is there too, at 0."""
-    by_name = blocks(page(None, trained({"rope": SAME, "coca": BETTER, "alibi": SAME})))
+    by_name = blocks(page(trained({"rope": SAME, "coca": BETTER, "alibi": SAME})))
     levels, found = (by_name[f"perplexity-{name}-books"] for name in ("curves", "differences"))
     assert [line.label for line in found.lines] == [line.label for line in levels.lines]
     assert set(found.lines[0].y) == {0.0} and found.lines[1].y[-1] < -0.9

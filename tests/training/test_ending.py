@@ -43,13 +43,13 @@ def runs(corpus, tmp_path, monkeypatch, request) -> Runs:
 def measured(monkeypatch) -> list[tuple[str, Any]]:
     """Frequencies and window of every cell that is measured from now on."""
     places: list[tuple[str, Any]] = []
-    measure = perplexity.measure
+    measure = perplexity.Evaluator.measure
 
     def counting(settings, subject, point, material, setup):
         places.append((subject.model.position.settings.frequencies.name, point))
         return measure(settings, subject, point, material, setup)
 
-    monkeypatch.setattr(perplexity, "measure", counting)
+    monkeypatch.setattr(perplexity.Evaluator, "measure", counting)
     return places
 
 
@@ -102,14 +102,14 @@ def test_a_report_that_is_killed_goes_on_and_other_settings_measure_only_what_is
 
 
 def test_memory_that_runs_out_is_a_cell_and_the_run_is_finished(runs, monkeypatch, capsys):
-    measure = perplexity.measure
+    measure = perplexity.Evaluator.measure
 
     def small(settings, subject, point, material, setup):
         if point == 48:
             raise MemoryError
         return measure(settings, subject, point, material, setup)
 
-    monkeypatch.setattr(perplexity, "measure", small)
+    monkeypatch.setattr(perplexity.Evaluator, "measure", small)
     run_dir = runs.train("r", *REPORT)
     status = {(cell.variant, cell.point): cell.status for cell in results(run_dir).cells}
     assert status == {

@@ -59,14 +59,14 @@ Sums = dict[str, np.ndarray]
 
 
 def initial_angle(q_PHJ: Tensor, k_PHJ: Tensor) -> Tensor:
-    """Θ in [0, 2π), float64, from complex q and k; NaN where one of them is 0."""
+    """Return Θ in [0, 2π), float64, from complex q and k; NaN where one of them is 0."""
     angle_PHJ = torch.angle(q_PHJ * k_PHJ.conj()) % TURN
     angle_PHJ = torch.where(angle_PHJ > TURN - ROUNDING, 0.0, angle_PHJ)
     return torch.where((q_PHJ.abs() > 0) & (k_PHJ.abs() > 0), angle_PHJ, torch.nan)
 
 
 def borders_crossed(angle: Tensor, turned: Tensor) -> Tensor:
-    """How often each of BORDERS was crossed, (3, ...): Θ, and (m - n) θ_j >= 0 [radians]."""
+    """Return how often each of BORDERS was crossed, (3, ...): Θ, and (m - n) θ_j >= 0 [radians]."""
     anomalous = angle > math.pi
     theta = angle + turned - TURN * anomalous
     by_key = (anomalous & (theta >= 0)).double()
@@ -76,7 +76,8 @@ def borders_crossed(angle: Tensor, turned: Tensor) -> Tensor:
 
 
 def tally(q_PHJ: Tensor, k_PHJ: Tensor, distance_P: Tensor, theta_J: Tensor, placed_PHJ: Tensor | None = None) -> Sums:
-    """Sums of one layer over sampled pairs of tokens. distance_P: m - n [tokens]. theta_J: radians per token, float64.
+    """Return the sums of one layer over sampled pairs of tokens. distance_P: m - n [tokens]. theta_J: radians per
+    token, float64.
 
     placed_PHJ: angles where they are not those of the vectors before rotation (see above).
     Counts are int64; weight (H, 2) and reach (J,) are float64.
@@ -108,13 +109,14 @@ def tally(q_PHJ: Tensor, k_PHJ: Tensor, distance_P: Tensor, theta_J: Tensor, pla
 
 
 def add(parts: Iterable[Sums]) -> Sums:
-    """The sums of several parts as one; they hold the same names."""
+    """Return the sums of several parts as one; they hold the same names."""
     first, *others = parts
     return {name: sum((part[name] for part in others), values) for name, values in first.items()}
 
 
 def slowed(theta_J: Tensor, base_J: Tensor) -> Tensor:
-    """By how much each pair's abnormal region is longer under other frequencies: τ_j / τ_j(base) = θ_j(base) / θ_j.
+    """Return by how much each pair's abnormal region is longer under other frequencies: τ_j / τ_j(base) = θ_j(base) /
+    θ_j.
 
     Position interpolation by s: s for every pair. NTK-aware scaling by s: s^(2j/(D-2)), which the paper writes
     λ^(2j/d) (its section 2.3).
@@ -123,7 +125,8 @@ def slowed(theta_J: Tensor, base_J: Tensor) -> Tensor:
 
 
 def key_borders(anomalous_NHJ: Any) -> tuple[int, int]:
-    """Different borders of k, and how many there can be, from how many drawn pairs of tokens begin anomalous."""
+    """Count the different borders of k, and how many there can be, from how many drawn pairs of tokens begin
+    anomalous."""
     counts_NHJ = np.asarray(anomalous_NHJ)
     return int((counts_NHJ > 0).sum()), counts_NHJ.size
 
@@ -132,14 +135,15 @@ BY_LAYER = ("by_head", "known", "anomalous", "weight")  # kept apart; the rest i
 
 
 def problem(position: Any) -> str:
-    """Why a scheme has no initial angles, in words; "" when it has."""
+    """Say why a scheme has no initial angles, in words; "" when it has."""
     if hasattr(position, "frequencies"):
         return ""
     return f"{position.settings.scheme} rotates nothing: there is no angle between query and key"
 
 
 def drawn_pairs(n_tokens: int, n_pairs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places of queries and of keys before them, (P,) each: uniform over all n < m < n_tokens, with replacement."""
+    """Draw places of queries and of keys before them, (P,) each: uniform over all n < m < n_tokens, with
+    replacement."""
     generator = np.random.default_rng(seed)
     # The second place is a shift that is never 0: uniform over ordered pairs, hence over unordered ones.
     one_P = generator.integers(0, n_tokens, n_pairs)
@@ -150,7 +154,7 @@ def drawn_pairs(n_tokens: int, n_pairs: int, seed: int) -> tuple[np.ndarray, np.
 def anomaly_sums(
     model: Any, texts: Sequence[np.ndarray], keys: Sequence[object], *, n_pairs: int, seed: int
 ) -> list[Sums]:
-    """Sums of each of these texts of one length, read together. keys: names each text, for its seed.
+    """Return the sums of each of these texts of one length, read together. keys: names each text, for its seed.
 
     The arrays of `tally`; known, anomalous, by_head and weight with the layers in front.
     """
@@ -187,7 +191,7 @@ def _watched(model: Any, look: Callable[[Any, Tensor], None]) -> Iterator[None]:
 
 
 def _layer(position: Any, attention: Any, x_BTC: Tensor, m_BP: Tensor, n_BP: Tensor) -> list[Sums]:
-    """One layer's sums of each text; text by text, since a text's pairs alone are P·H·J complex numbers."""
+    """Return one layer's sums of each text; text by text, since a text's pairs alone are P·H·J complex numbers."""
     theta_J = frequencies(position, x_BTC.shape[1]).to(x_BTC.device)
     parts = []
     for x_TC, m_P, n_P in zip(x_BTC, m_BP, n_BP, strict=True):
@@ -197,18 +201,18 @@ def _layer(position: Any, attention: Any, x_BTC: Tensor, m_BP: Tensor, n_BP: Ten
 
 
 def frequencies(position: Any, length: int) -> Tensor:
-    """θ_J [radians per token] at this length, float64, of a scheme that rotates."""
+    """Return θ_J [radians per token] at this length, float64, of a scheme that rotates."""
     return position.frequencies(length).inv_freq_J.detach().double()
 
 
 def slowed_pairs(position: Any, length: int) -> list[float]:
-    """`slowed` against unscaled frequencies of the same base, by pair."""
+    """Return `slowed` against unscaled frequencies of the same base, by pair."""
     base_J = base_frequencies(position.settings.frequencies.theta, position.rotary_dim)
     return slowed(frequencies(position, length).cpu(), base_J).tolist()
 
 
 def vectors(position: Any, q_PHD: Tensor, k_PGK: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys before rotation as complex128 (P, H, J), each query head with its key."""
+    """Return queries and keys before rotation as complex128 (P, H, J), each query head with its key."""
     q_PHJ = _pairs(q_PHD, position.rotary_dim)
     repeat = q_PHD.shape[1] // k_PGK.shape[1]
     if position.settings.scheme != "coca":
@@ -220,7 +224,7 @@ def vectors(position: Any, q_PHD: Tensor, k_PGK: Tensor) -> tuple[Tensor, Tensor
 
 
 def placed_angle(position: Any, q_PHJ: Tensor, k_PHJ: Tensor, n_P: Tensor, theta_J: Tensor) -> Tensor | None:
-    """The angle slack CoCA really has, see the module's text; None where that is the initial one."""
+    """Return the angle slack CoCA really has, see the module's text; None where that is the initial one."""
     if getattr(position.settings, "variant", "") != "slack":
         return None
     turn_P1J = (n_P[:, None] * theta_J)[:, None]
@@ -230,5 +234,5 @@ def placed_angle(position: Any, q_PHJ: Tensor, k_PHJ: Tensor, n_P: Tensor, theta
 
 
 def _pairs(x_PHD: Tensor, width: int) -> Tensor:
-    """The first `width` features, half split, as complex numbers."""
+    """Return the first `width` features, half split, as complex numbers."""
     return torch.complex(*x_PHD[..., :width].double().chunk(2, -1))

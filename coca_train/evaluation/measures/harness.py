@@ -3,7 +3,7 @@
 Tasks, prompts, few-shot examples, filters, metrics and their standard errors are the harness's own; ours is the
 likelihood (likelihood.py), the greedy generation (generation.py) and nothing else. A task is evaluated in two halves:
 `answer` gives the model's answers to some of its requests (each rank to its share), `score` hands all answers to the
-harness's own evaluation, which asks again and is told them. So a figure does not depend on the number of ranks.
+harness's own evaluation, which asks again and gets them. So a figure does not depend on the number of ranks.
 
 Encoding is TemplateLM's: context and continuation as one text, cut behind the tokens of the context alone; spaces at
 the end of a context belong to the continuation. Where nothing is left of a continuation (one token reaches from the
@@ -154,7 +154,7 @@ class Adapter(TemplateLM):
 
 
 def _wanted(options: dict[str, Any]) -> dict[str, Any]:
-    """max_gen_toks, until and do_sample of a request to generate, whatever a task calls them."""
+    """Return max_gen_toks, until and do_sample of a request to generate, whatever a task calls them."""
     return dict(normalize_gen_kwargs(options))
 
 
@@ -186,7 +186,7 @@ class LoadedTask:
 
 
 def key_of(request: Any) -> str:
-    """Digest of what is asked; the same question has the same answer."""
+    """Return the digest of what is asked; the same question has the same answer."""
     question = json.dumps([request.request_type, request.args], sort_keys=True, default=str)
     return hashlib.sha256(question.encode()).hexdigest()[:32]
 
@@ -209,19 +209,19 @@ def find_tasks(
     data: Path | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Tasks:
-    """The index of task files: your own folder alone when it has all of `names`, else with the harness's own.
+    """Return the index of task files: your own folder alone when it has all of `names`, else with the harness's own.
 
     metadata: what tasks are told that make their texts, such as max_seq_lengths."""
-    told = {"tokenizer": name_of(text), **(metadata or {})}
+    options = {"tokenizer": name_of(text), **(metadata or {})}
     if include_path is not None:
-        own = TaskManager(include_path=include_path, include_defaults=False, metadata=told)
+        own = TaskManager(include_path=include_path, include_defaults=False, metadata=options)
         if set(names) <= set(own.all_tasks):
             return Tasks(own, text, data)
-    return Tasks(TaskManager(include_path=include_path, metadata=told), text, data)
+    return Tasks(TaskManager(include_path=include_path, metadata=options), text, data)
 
 
 def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | None, seeds: Seeds) -> LoadedTask:
-    """A task with its data and all its requests.
+    """Load a task with its data and all its requests.
 
     num_fewshot: None = each task's own; a task that sets 0 keeps it, as in the harness. limit: documents a task,
     None = all. Raises ValueError with the reason in words: no such task, no data, or requests we do not answer.
@@ -262,7 +262,7 @@ def _requests(tree: Any, limit: int | None, seeds: Seeds) -> list[Any]:
 
 @contextmanager
 def _seeded(seeds: Seeds) -> Iterator[None]:
-    """The global generators, which task files use, and back."""
+    """Seed the global generators, which task files use, and back."""
     before = random.getstate(), np.random.get_state()
     random.seed(seeds.python)
     np.random.seed(seeds.numpy)
@@ -276,7 +276,7 @@ def _seeded(seeds: Seeds) -> Iterator[None]:
 
 
 def too_long(adapter: Adapter, requests: Sequence[Any]) -> str:
-    """Why some request can never fit into the window, in words; "" when all can."""
+    """Say why some request can never fit into the window, in words; "" when all can."""
     window = adapter.reading.window
     if window is None:
         return ""
@@ -290,7 +290,7 @@ def too_long(adapter: Adapter, requests: Sequence[Any]) -> str:
 
 
 def longest(adapter: Adapter, requests: Sequence[Any]) -> int:
-    """Positions that the longest of these requests takes as it is asked, its answer included [tokens]."""
+    """Return the positions that the longest of these requests takes as it is asked, its answer included [tokens]."""
     window, taken = adapter.reading.window, [0]
     for request in requests:
         n_new, texts = 0, request.args
@@ -301,13 +301,13 @@ def longest(adapter: Adapter, requests: Sequence[Any]) -> int:
 
 
 def share(requests: Sequence[Any], rank: int, n_ranks: int) -> list[Any]:
-    """This rank's requests: whole documents in turn, so that the choices of a question stay together."""
+    """Return this rank's requests: whole documents in turn, so that the choices of a question stay together."""
     documents = {place: turn for turn, place in enumerate(dict.fromkeys((r.task_name, r.doc_id) for r in requests))}
     return [r for r in requests if documents[r.task_name, r.doc_id] % n_ranks == rank]
 
 
 def answer(adapter: Adapter, requests: Sequence[Any]) -> Answers:
-    """The model's answers to these requests, plain JSON."""
+    """Answer these requests, as plain JSON."""
     answers: Answers = {}
     for kind in dict.fromkeys(request.request_type for request in requests):
         unique = list({key_of(r): r for r in requests if r.request_type == kind}.values())
@@ -316,7 +316,7 @@ def answer(adapter: Adapter, requests: Sequence[Any]) -> Answers:
 
 
 def definition(task: LoadedTask) -> str:
-    """What makes figures of answers: versions, metrics and filters of the tasks, as text."""
+    """Return what makes figures of answers: versions, metrics and filters of the tasks, as text."""
     keys = ("task", "metric_list", "filter_list", "num_fewshot", "output_type")
     definitions = [[str(each.VERSION), *map(each.get_config, keys)] for each in task.tree["tasks"].values()]
     # Metrics and filters may be functions; their names tell them apart, and stay the same from process to process.
@@ -325,7 +325,8 @@ def definition(task: LoadedTask) -> str:
 
 
 def score(task: LoadedTask, answers: Answers) -> Mapping[str, Any]:
-    """The harness's own results (lm_eval.result_schema) from the answers to all requests, with its log of documents."""
+    """Return the harness's own results (lm_eval.result_schema) from the answers to all requests, with its log of
+    documents."""
     for each in task.tree["tasks"].values():
         each.set_fewshot_seed(task.seeds.few_shot)
     with redirect_stderr(StringIO()):

@@ -14,7 +14,8 @@ What is not there is an error that names the path, never a look elsewhere.
 Tokenizer. Tasks that make texts of a given length (RULER's) count with a tokenizer of transformers that they open by
 name; under the name `name_of(tokenizer)` they get the model's own.
 
-SQuAD. What tasks import from transformers before 5 is squad_metrics.py.
+SQuAD. Tasks (SCROLLS, CoQA, ReCoRD) import transformers.data.metrics.squad_metrics, which transformers 5 has no more;
+they get the functions below, which compare answers as SQuAD does (Rajpurkar et al., arXiv 1606.05250).
 
 The harness's own option for a data set's files is in each task file (dataset_path, dataset_kwargs), and some tasks have
 the hub's names in their code: so the four functions that all of them come through are replaced for as long as it takes.
@@ -24,7 +25,9 @@ import hashlib
 import json
 import re
 import shutil
+import string
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -40,7 +43,6 @@ import huggingface_hub
 import requests
 import transformers
 
-from coca_train.evaluation.measures import squad_metrics
 from coca_train.evaluation.measures.harness_text import TaskText
 
 BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
@@ -49,13 +51,13 @@ HUB_FILE = re.compile(r"https://huggingface\.co/datasets/(?P<dataset>[^/]+/[^/]+
 
 
 def name_of(text: TaskText) -> str:
-    """What a task calls the tokenizer of a model."""
+    """Return what a task calls the tokenizer of a model."""
     return f"coca_train/{hashlib.sha256(text.identity.encode()).hexdigest()}"
 
 
 @contextmanager
 def sources(folder: Path | None, text: TaskText) -> Iterator[None]:
-    """Tasks that are loaded inside find what the module says. folder: None: data sets come from the hub."""
+    """Let tasks that are loaded inside find what the module says. folder: None: data sets come from the hub."""
     with ExitStack() as stack:
 
         def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
@@ -71,7 +73,8 @@ def sources(folder: Path | None, text: TaskText) -> Iterator[None]:
         replace(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
         if find_spec(OF_TRANSFORMERS_4) is None:
             metrics: Any = ModuleType(OF_TRANSFORMERS_4)
-            metrics.squad_metrics = squad_metrics
+            squad = (normalize_answer, compute_exact, compute_f1)
+            metrics.squad_metrics = SimpleNamespace(**{function.__name__: function for function in squad})
             # By hand: patch.dict would also forget all that is imported meanwhile.
             sys.modules[OF_TRANSFORMERS_4] = metrics
             stack.callback(sys.modules.pop, OF_TRANSFORMERS_4)
@@ -85,7 +88,7 @@ def sources(folder: Path | None, text: TaskText) -> Iterator[None]:
 
 
 def file_at(folder: Path, url: str) -> Path:
-    """The file that an address stands for. Raises FileNotFoundError."""
+    """Return the file that an address stands for. Raises FileNotFoundError."""
     known = HUB_FILE.fullmatch(url)
     path = folder / known["dataset"] / known["file"] if known else folder / url.partition("://")[2]
     if not path.is_file():
@@ -94,7 +97,7 @@ def file_at(folder: Path, url: str) -> Path:
 
 
 def _builder(folder: Path | None, hub: Callable[..., Any]) -> Callable[..., Any]:
-    """datasets' load_dataset_builder, over the folder where there is one."""
+    """Return datasets' load_dataset_builder, over the folder where there is one."""
 
     def builder(
         path: str, name: str | None = None, data_files: Any = None, features: Any = None, **options: Any
@@ -116,8 +119,8 @@ def _builder(folder: Path | None, hub: Callable[..., Any]) -> Callable[..., Any]
 
 
 def typed(features: Any) -> Any:
-    """The types of columns, also as InfiniteBench's task files write them, {column: {dtype: …, sequence: …}}: datasets
-    takes no such words."""
+    """Return the types of columns, also as InfiniteBench's task files write them, {column: {dtype: …, sequence: …}}:
+    datasets takes no such words."""
     if not isinstance(features, dict) or isinstance(features, datasets.Features):
         return features
     value = {column: datasets.Value(said["dtype"]) for column, said in features.items()}
@@ -130,7 +133,8 @@ def typed(features: Any) -> Any:
 
 
 def splits(folder: Path, configuration: str | None) -> tuple[str, dict[str, str]]:
-    """The builder of datasets that reads a data set's files, and the file of each split. Raises FileNotFoundError."""
+    """Return the builder of datasets that reads a data set's files, and the file of each split. Raises
+    FileNotFoundError."""
     where = folder / (configuration or "")
     files = {path.stem: path for path in sorted(where.glob("*")) if path.suffix in BUILDERS}
     kinds = {BUILDERS[path.suffix] for path in files.values()}
@@ -141,7 +145,8 @@ def splits(folder: Path, configuration: str | None) -> tuple[str, dict[str, str]
 
 
 def _local(folder: Path, data_files: Any) -> Any:
-    """Files of a builder by split, addresses made paths; zip://inside::address is read out of the archive."""
+    """Return the files of a builder by split, addresses made paths; zip://inside::address is read out of the
+    archive."""
     if isinstance(data_files, Mapping):
         return {split: _local(folder, files) for split, files in data_files.items()}
     if not isinstance(data_files, str):
@@ -151,7 +156,7 @@ def _local(folder: Path, data_files: Any) -> Any:
 
 
 def _copied(folder: Path, copies: Path, repo_id: str, filename: str, **options: Any) -> str:
-    """A file of a repository, where a task may write beside it (SCROLLS does)."""
+    """Copy a file of a repository, where a task may write beside it (SCROLLS does)."""
     path = file_at(folder, f"https://huggingface.co/datasets/{repo_id}/resolve/main/{filename}")
     into = copies / repo_id / filename
     into.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +164,28 @@ def _copied(folder: Path, copies: Path, repo_id: str, filename: str, **options: 
 
 
 def _answer(path: Path) -> Any:
-    """As much of an answer over HTTP as tasks use."""
+    """Return as much of an answer over HTTP as tasks use."""
     return SimpleNamespace(
         raise_for_status=lambda: None, json=lambda: json.loads(path.read_text(encoding="utf-8")), status_code=200
     )
+
+
+def normalize_answer(text: str) -> str:
+    """Return a text in small letters, without punctuation and articles, single spaces."""
+    plain = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", plain).split())
+
+
+def compute_exact(expected: str, answer: str) -> int:
+    """Return 1 when both are the same, normalized."""
+    return int(normalize_answer(expected) == normalize_answer(answer))
+
+
+def compute_f1(expected: str, answer: str) -> float:
+    """Return the harmonic mean of the share of the answer's words that are expected and of the expected ones that it
+    has; where either has no words, 1 when neither has."""
+    theirs, ours = normalize_answer(expected).split(), normalize_answer(answer).split()
+    if not theirs or not ours:
+        return float(theirs == ours)
+    n_same = (Counter(theirs) & Counter(ours)).total()
+    return 2 * n_same / (len(theirs) + len(ours))

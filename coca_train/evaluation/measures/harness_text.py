@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import transformers_side
@@ -22,37 +22,14 @@ GENERATION, CONFIG = "generation_config.json", "config.json"
 PROBE = "a text, and 12 of them"
 
 
-class TaskText(Protocol):
-    """Text to tokens and back.
+@dataclass(frozen=True)
+class OwnText:
+    """Text to tokens and back, of a run. begin: in front of every text, nothing or one token.
 
     prefix: the token in front of what has no context. ends: tokens that end a generation. stops: texts that do.
     counter: as much of a tokenizer of transformers as tasks use to count tokens. identity: differs where texts are read
     in another way.
     """
-
-    @property
-    def prefix(self) -> int: ...
-    @property
-    def ends(self) -> frozenset[int]: ...
-    @property
-    def stops(self) -> tuple[str, ...]: ...
-    @property
-    def counter(self) -> Callable[..., Any]: ...
-    @property
-    def identity(self) -> str: ...
-
-    def encode(self, text: str, special: bool | None = None) -> list[int]:
-        """special: whether the token that begins a text is put in front; None: as this text is read by itself."""
-        ...
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Text of tokens, without those that stand for no text."""
-        ...
-
-
-@dataclass(frozen=True)
-class OwnText:
-    """Of a run. begin: in front of every text, nothing or one token."""
 
     tokenizer: Tokenizer
     begin: tuple[int, ...] = ()
@@ -78,6 +55,7 @@ class OwnText:
         return f"{self.tokenizer.digest} {self.begin}"
 
     def encode(self, text: str, special: bool | None = None) -> list[int]:
+        """special: whether the token that begins a text is put in front; None: as this text is read by itself."""
         return [*(() if special is False else self.begin), *self.tokenizer.encode(text)]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -107,12 +85,8 @@ class FolderText:
             )
         return found
 
-    @property
-    def ends(self) -> frozenset[int]:
-        return self._ends
-
     @cached_property
-    def _ends(self) -> frozenset[int]:
+    def ends(self) -> frozenset[int]:
         """What transformers' generate stops at: generation_config.json's, where there is one, else config.json's."""
         file = next(self.folder / name for name in (GENERATION, CONFIG) if (self.folder / name).is_file())
         said = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
@@ -141,3 +115,6 @@ class FolderText:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+
+TaskText = OwnText | FolderText

@@ -48,7 +48,7 @@ class Likelihood(NamedTuple):
 
 
 def clip(request: Request, window: int) -> Request:
-    """The request with as much of its context, from the right, as lets the model read at most `window` tokens.
+    """Return the request with as much of its context, from the right, as lets the model read at most `window` tokens.
 
     Raises ValueError when the continuation alone is longer.
     """
@@ -64,10 +64,10 @@ def likelihoods(
     batch_tokens: int,
     progress: Callable[[int], None] = lambda n_requests: None,
 ) -> list[Likelihood]:
-    """The log-likelihood of every request, in their order.
+    """Return the log-likelihood of every request, in their order.
 
-    model: Transformer. batch_tokens: rows times the longest of them, at least one row. progress: told how many requests
-    a batch answered. Raises ValueError for an empty context or continuation.
+    model: Transformer. batch_tokens: rows times the longest of them, at least one row. progress: called with how many
+    requests a batch answered. Raises ValueError for an empty context or continuation.
     """
     if not all(request.context and request.continuation for request in requests):
         raise ValueError("a context and a continuation of at least one token each are needed")
@@ -101,7 +101,7 @@ class RowBatch(NamedTuple):
 
 
 def plan(contexts: Mapping[Row, Row], batch_tokens: int, fixed: bool) -> Iterator[RowBatch]:
-    """Batches of all rows. contexts: the beginning of each row. fixed: no table depends on the length."""
+    """Yield batches of all rows. contexts: the beginning of each row. fixed: no table depends on the length."""
     by_context: dict[Row, list[Row]] = {}
     for row, context in contexts.items():
         by_context.setdefault(context, []).append(row)
@@ -116,7 +116,7 @@ def plan(contexts: Mapping[Row, Row], batch_tokens: int, fixed: bool) -> Iterato
 
 
 def batches(rows: Sequence[Row], batch_tokens: int, mixed: bool) -> Iterator[list[Row]]:
-    """Rows, the longest first, in batches. mixed: rows of several lengths may share one."""
+    """Yield rows, the longest first, in batches. mixed: rows of several lengths may share one."""
     batch: list[Row] = []
     # The longest first: its length is what the whole batch is padded to, and memory that is too little shows at once.
     for row in sorted(rows, key=len, reverse=True):
@@ -142,7 +142,7 @@ def _prefilled(model: Any, row: Row) -> Trunk:
 
 
 def _hidden(model: Any, batch: RowBatch, trunk: Trunk | None) -> Tensor:
-    """Last hidden states x_BTC behind the shared tokens, of rows that are padded on the right."""
+    """Return the last hidden states x_BTC behind the shared tokens, of rows that are padded on the right."""
     longest = len(batch.rows[0])
     padded = [row[batch.n_shared :] + (0,) * (longest - len(row)) for row in batch.rows]
     tokens_BT = torch.tensor(padded, device=next(model.parameters()).device)
@@ -152,7 +152,8 @@ def _hidden(model: Any, batch: RowBatch, trunk: Trunk | None) -> Tensor:
 
 
 def length_is_unseen(model: Any, longest: int) -> bool:
-    """Whether texts of 1 to `longest` tokens have the same frequencies: dynamic ones change beyond some length only."""
+    """Return whether texts of 1 to `longest` tokens have the same frequencies: dynamic ones change beyond some length
+    only."""
     for kind in dict.fromkeys(model.kinds):
         frequencies, visibility = getattr(model.position_of(kind), "frequencies", None), model.visibilities[kind]
         if frequencies is None:
@@ -167,7 +168,7 @@ def length_is_unseen(model: Any, longest: int) -> bool:
 def _score(
     model: Any, x_BTC: Tensor, batch: RowBatch, requests: Sequence[Request], places: Sequence[tuple[int, int]]
 ) -> list[Likelihood]:
-    """Of each (place in the batch, index of the request)."""
+    """Score each (place in the batch, index of the request)."""
     continuations = [requests[index].continuation for _, index in places]
     ends = [len(batch.rows[place]) - batch.n_shared for place, _ in places]
     x_NC = torch.cat(
@@ -186,6 +187,6 @@ def _score(
 
 
 def _tokens(model: Any, x_MC: Tensor, target_M: Tensor) -> tuple[Tensor, Tensor]:
-    """ln p of each target [nats], float32, and whether it is the most probable token."""
+    """Return ln p of each target [nats], float32, and whether it is the most probable token."""
     log_p_MV = model.head(x_MC).log_softmax(-1)
     return log_p_MV.gather(1, target_M[:, None])[:, 0], log_p_MV.argmax(-1) == target_M

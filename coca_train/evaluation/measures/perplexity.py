@@ -65,14 +65,14 @@ def score_share(
     edges: Sequence[int] = (),
     begin: int | None = None,
 ) -> list[Scores]:
-    """This rank's share of the sums of every row: those of all ranks, added up, are the whole.
+    """Return this rank's share of the sums of every row: those of all ranks, added up, are the whole.
 
     model: has .losses(tokens_BT, targets_BT, pos_BT=, length=, wanted=) -> nll_Bn of some stretches of positions, in
     float32, and .sequence, its share where ranks share sequences. Several rows share passes: only for models that
     treat them alike (windows.same_at). Passes of equal shape go through the model together, up to micro_batch_tokens,
-    CPU_TOKENS on a CPU (at least one). progress: told the tokens that all ranks read, batch by batch. edges: ascending;
-    a prediction with more than edges[i] tokens of its document before it is of band i + 1 or above. begin: the token
-    that each window reads in place of its first one; None: it reads its own.
+    CPU_TOKENS on a CPU (at least one). progress: called with the tokens that all ranks read, batch by batch. edges:
+    ascending; a prediction with more than edges[i] tokens of its document before it is of band i + 1 or above. begin:
+    the token that each window reads in place of its first one; None: it reads its own.
     """
     device = next(model.parameters()).device
     if device.type == "cpu":
@@ -116,7 +116,7 @@ def _score(
     device: Any,
     begin: int | None,
 ) -> np.ndarray:
-    """NLL of every prediction of passes of one shape, nll_BT float64; NaN where no row scores it."""
+    """Return the NLL of every prediction of passes of one shape, nll_BT float64; NaN where no row scores it."""
     parts, length = batch[0].parts, batch[0].length
     read = [documents[each.document][each.start : each.stop + 1] for each in batch]
     tokens_BT = torch.from_numpy(np.stack(read).astype(np.int64)).to(device)
@@ -133,7 +133,7 @@ def _score(
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode (no dropout, no gradients), and back."""
+    """Switch to evaluation mode (no dropout, no gradients), and back."""
     was_training = model.training
     model.eval()
     try:
@@ -144,7 +144,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resamples: int = RESAMPLES) -> Perplexity:
-    """Perplexity over documents from the sums (n_documents, 2) of all ranks.
+    """Return perplexity over documents from the sums (n_documents, 2) of all ranks.
 
     The 95 % interval is a percentile bootstrap over documents (seeded): documents, not tokens, are what was drawn.
     n_bytes: size of the scored text in UTF-8, if known.
@@ -167,14 +167,16 @@ def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resam
 
 
 def weighted(summary: Perplexity, windows_D2: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> Perplexity:
-    """The summary with the perplexity of the mean over windows, and its interval. windows_D2: as Scores.windows."""
+    """Return the summary with the perplexity of the mean over windows, and its interval. windows_D2: as
+    Scores.windows."""
     of_windows = summarise(windows_D2, None, seed, resamples)
     edges = {"ci_low": of_windows.ci_low, "ci_high": of_windows.ci_high}
     return replace(summary, perplexity=of_windows.perplexity, **edges)
 
 
 def intervals(sums_DK2: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> tuple[list[Bound], list[Bound]]:
-    """Low and high ends of the 95 % interval over documents of K ratios, the sum of the first by that of the second.
+    """Return low and high ends of the 95 % interval over documents of K ratios, the sum of the first by that of the
+    second.
 
     None with fewer than two documents, and where a ratio has nothing to divide by. Percentile bootstrap (seeded), the
     same documents for all ratios.
@@ -186,20 +188,20 @@ def intervals(sums_DK2: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -
         with np.errstate(invalid="ignore", divide="ignore"):
             ratios = sums_D2[draws, 0].sum(1) / sums_D2[draws, 1].sum(1)
         ratios = ratios[~np.isnan(ratios)]  # a draw without a document that counts says nothing
-        told = len(sums_DK2) > 1 and len(ratios)
-        ends = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist() if told else (None, None)
+        known = len(sums_DK2) > 1 and len(ratios)
+        ends = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist() if known else (None, None)
         low.append(ends[0])
         high.append(ends[1])
     return low, high
 
 
 def perplexity_of(loss: float) -> float:
-    """loss: [nats per token]. Infinite where float64 ends, and of NaN."""
+    """Return exp of a loss [nats per token]. Infinite where float64 ends, and of NaN."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
 def validation_loss(model: Any, batches: Mapping[str, Iterable[Batch]]) -> dict[str, float]:
-    """Mean NLL [nats per token] by source, over windows packed as in training.
+    """Return the mean NLL [nats per token] by source, over windows packed as in training.
 
     batches: by source, this rank's share (data.held_out.Validation). Each rank must bring
     equally many; the result is over all ranks. COLLECTIVE.

@@ -53,7 +53,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 
 
 def twin(model: Transformer, baseline: Baseline) -> Transformer:
-    """A model of the same shape with plain causal attention; parameters that fit are the model's own."""
+    """Return a model of the same shape with plain causal attention; parameters that fit are the model's own."""
     with torch.device("meta"):
         other = Transformer(
             model.config,
@@ -76,8 +76,8 @@ def twin(model: Transformer, baseline: Baseline) -> Transformer:
 
 
 def turn(model: Any, work: Work, length: int, new_tokens: int, rounds: int) -> Turn:
-    """One repeatable turn of this work. decode: its cache is filled here, and holds as many turns as there are rounds,
-    with one before them."""
+    """Return one repeatable turn of this work. decode: its cache is filled here, and holds as many turns as there are
+    rounds, with one before them."""
     device = model.embed.weight.device
     tokens_1T = torch.arange(length + 1, device=device)[None] * 7919 % model.embed.num_embeddings
     if work == "prefill":
@@ -113,7 +113,7 @@ def _train(model: Any, tokens_1T: Tensor) -> None:
 
 
 def in_turns(turns: Mapping[str, Turn], rounds: int, device: torch.device) -> dict[str, list[float]]:
-    """Seconds of each, `rounds` times in turn, after one warm-up each."""
+    """Return the seconds of each, `rounds` times in turn, after one warm-up each."""
     # In turns, not one after the other: a machine that is slower for a minute is slower for all of them.
     seconds: dict[str, list[float]] = {name: [] for name in turns}
     for number in range(rounds + 1):
@@ -133,12 +133,12 @@ def _wait(device: torch.device) -> None:
 
 
 def ratio(mine: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
-    """The spread of mine / theirs, turn by turn."""
+    """Return the spread of mine / theirs, turn by turn."""
     return spread([a / b for a, b in zip(mine, theirs, strict=True)])
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, lowest and highest."""
+    """Return median, lowest and highest."""
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
@@ -150,7 +150,8 @@ KILLED = -9  # by the system, when memory runs out
 
 
 def peak_bytes(model: Transformer, works: Sequence[Work], length: int) -> dict[str, int]:
-    """By work; empty where it cannot be measured. Raises MemoryError when a process of its own was killed."""
+    """Return the peak bytes by work; empty where they cannot be measured. Raises MemoryError when a process of its own
+    was killed."""
     if model.embed.weight.is_cuda:
         return {work: _on_gpu(turn(model, work, length, 1, 1)) for work in works}
     return _alone(model, works, length) if RESET.exists() else {}
@@ -167,7 +168,7 @@ def _on_gpu(once: Turn) -> int:
 
 
 def _task(model: Transformer, works: Sequence[Work], length: int) -> dict[str, Any]:
-    """What a process of its own needs to build the same model and to measure it."""
+    """Return what a process of its own needs to build the same model and to measure it."""
     return {
         "model": asdict(model.config),
         "position": asdict(model.position.settings),

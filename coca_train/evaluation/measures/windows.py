@@ -51,7 +51,7 @@ class Windowing(NamedTuple):
 
     ends: None: every prediction counts once, as the module defines it. Else the last `ends` predictions of each window
     count, of windows that a document fills, the first of which begins at `begin`. unread: tokens that belong to a
-    window beside those that are read; dynamic frequencies see them.
+    window in addition to those that are read; dynamic frequencies see them.
     """
 
     window: int
@@ -67,7 +67,7 @@ class Windowing(NamedTuple):
         return self.window + self.unread
 
     def over(self, n_predictions: int) -> Iterator[Window]:
-        """The windows over one document. Raises ValueError as `sliding_windows`."""
+        """Yield the windows over one document. Raises ValueError as `sliding_windows`."""
         n = n_predictions if self.cut is None else min(n_predictions, self.cut)
         if self.ends is None:
             yield from sliding_windows(n, self.window, self.stride)
@@ -98,7 +98,7 @@ class Pass(NamedTuple):
 
 
 def sliding_windows(n_predictions: int, window: int, stride: int) -> Iterator[Window]:
-    """The windows over one document, see the module's definition.
+    """Yield the windows over one document, see the module's definition.
 
     Raises ValueError unless 1 <= stride <= window and there is something to predict.
     """
@@ -115,7 +115,7 @@ def sliding_windows(n_predictions: int, window: int, stride: int) -> Iterator[Wi
 
 
 def passes(lengths: Sequence[int], rows: Sequence[Windowing]) -> list[Pass]:
-    """What is read so that every row is scored: one pass for all windows that begin at the same token.
+    """Return what is read so that every row is scored: one pass for all windows that begin at the same token.
 
     lengths: predictions in each document.
     """
@@ -136,7 +136,7 @@ def passes(lengths: Sequence[int], rows: Sequence[Windowing]) -> list[Pass]:
 
 
 def batches(work: Sequence[Pass], micro_batch_tokens: int) -> list[list[Pass]]:
-    """Passes grouped by length and parts, then cut to the micro-batch (at least one); longest first, and first
+    """Return passes grouped by length and parts, then cut to the micro-batch (at least one); longest first, and first
     those that score from their beginning."""
     groups: dict[tuple[int, tuple[Scored, ...]], list[Pass]] = {}
     for each in work:
@@ -150,7 +150,7 @@ def batches(work: Sequence[Pass], micro_batch_tokens: int) -> list[list[Pass]]:
 
 
 def stretches(parts: Sequence[Scored]) -> list[tuple[int, int]]:
-    """[begin, end) of everything that some part scores: in order, and apart from each other."""
+    """Return [begin, end) of everything that some part scores: in order, and apart from each other."""
     merged: list[tuple[int, int]] = []
     for begin, end in sorted((part.begin, part.end) for part in parts):
         if merged and begin <= merged[-1][1]:
@@ -161,14 +161,14 @@ def stretches(parts: Sequence[Scored]) -> list[tuple[int, int]]:
 
 
 def positions_needed(model: Any, window: int) -> int:
-    """How many positions the scheme is asked for in a window of this length, as the visibility places them."""
+    """Return how many positions the scheme is asked for in a window of this length, as the visibility places them."""
     pos_1T = torch.arange(window)[None]
     layouts = [layout for each in model.visibilities.values() for layout in each.layouts(pos_1T, pos_1T)]
     return 1 + max(int(pos.max()) for layout in layouts for pos in (layout.pos_BT, layout.pos_BS))
 
 
 def missing_positions(model: Any, window: int) -> str:
-    """Why a scheme with an end has too few positions for such a window, in words; "" when it has enough."""
+    """Say why a scheme with an end has too few positions for such a window, in words; "" when it has enough."""
     limit = model.max_positions
     if limit is None or positions_needed(model, window) <= limit:
         return ""
@@ -177,7 +177,7 @@ def missing_positions(model: Any, window: int) -> str:
 
 @torch.no_grad()
 def same_at(model: Any, one: int, other: int) -> bool:
-    """Whether the model, a Transformer, treats equal positions equally in windows of both lengths [tokens]."""
+    """Return whether the model, a Transformer, treats equal positions equally in windows of both lengths [tokens]."""
     pos_1T = torch.arange(PROBED, device=next(model.parameters()).device)[None]
     for kind in dict.fromkeys(model.kinds):
         position, visibility = model.position_of(kind), model.visibilities[kind]
@@ -190,7 +190,7 @@ def same_at(model: Any, one: int, other: int) -> bool:
 
 @torch.no_grad()
 def treatment(model: Any, length: int) -> tuple[Any, ...]:
-    """How the model, a Transformer, treats windows of a length [tokens], to be compared with `equal`.
+    """Return how the model, a Transformer, treats windows of a length [tokens], to be compared with `equal`.
 
     Two variants of the same weights that are equal in this compute the same: a dynamic frequency is the plain one up to
     the training window.
@@ -204,7 +204,7 @@ def treatment(model: Any, length: int) -> tuple[Any, ...]:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Of tables: tensors, plain values, and tuples of them."""
+    """Compare tables: tensors, plain values, and tuples of them."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, tuple) and type(one) is type(other):
@@ -216,26 +216,26 @@ BINS_PER_OCTAVE = 4
 
 
 def bin_ends(window: int) -> np.ndarray:
-    """Last position of each bin up to `window`: 1, 2, ... 8, 10, 11, 13, 16, 19 ... (quarter octaves)."""
+    """Return the last position of each bin up to `window`: 1, 2, ... 8, 10, 11, 13, 16, 19 ... (quarter octaves)."""
     exponents = np.arange(BINS_PER_OCTAVE * window.bit_length() + 1) / BINS_PER_OCTAVE
     ends = np.unique(np.rint(2**exponents).astype(int))
     return np.append(ends[ends < window], window)
 
 
 def binned(by_position: np.ndarray) -> np.ndarray:
-    """Sums of bins from sums by position: (window, n) -> (n_bins, n)."""
+    """Return the sums of bins from sums by position: (window, n) -> (n_bins, n)."""
     starts = np.append(0, bin_ends(len(by_position))[:-1])
     return np.add.reduceat(by_position, starts, axis=0)
 
 
 def means(sums: np.ndarray) -> np.ndarray:
-    """Loss of each bin, from `binned` sums (n_bins, 2) of NLL and predictions; only the last bin may be without a
-    prediction (NaN)."""
+    """Return the loss of each bin, from `binned` sums (n_bins, 2) of NLL and predictions; only the last bin may be
+    without a prediction (NaN)."""
     nll, count = sums.T
     with np.errstate(invalid="ignore"):
         return nll / count
 
 
 def middles(ends: Sequence[int]) -> tuple[float, ...]:
-    """Geometric middle of each bin, where it is drawn. ends: of the bins, the first of which begins at 1."""
+    """Return the geometric middle of each bin, where it is drawn. ends: of the bins, the first of which begins at 1."""
     return tuple(math.sqrt((before + 1) * end) for before, end in zip((0, *ends[:-1]), ends, strict=True))

@@ -13,7 +13,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.grid_blocks import by_point, curves, document, figure, table, training_windows
 from coca_train.evaluation.measures.anomaly import (
     BINS,
     BORDERS,
@@ -25,15 +24,12 @@ from coca_train.evaluation.measures.anomaly import (
     slowed_pairs,
 )
 from coca_train.evaluation.measures.perplexity import intervals
+from coca_train.evaluation.pages import by_point, curves, document, figure, table, training_windows
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._one_window import Prefixes, in_order
-from coca_train.evaluation.suites._one_window import fingerprint as fingerprint
-from coca_train.evaluation.suites._one_window import prepare as prepare
-from coca_train.evaluation.suites._one_window import work as work
+from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Value
 
-VERSION = 2
 FIGURES = 9  # significant digits of what is not counted: world sizes agree to more
 
 
@@ -45,33 +41,8 @@ class Settings:
     pairs: Positive = Field(description="pairs of tokens drawn from each document, the same for all models")
 
 
-def impossible(settings: Settings, subject: Subject, point: int, material: Prefixes) -> str:
-    if len(set(subject.model.kinds)) > 1:
-        return "its layers are of several kinds, whose angles are not those of one scheme"
-    visibility = subject.model.visibility.settings.name
-    if visibility != "causal":
-        return f"borders are counted over all earlier keys; {visibility} hides some of them, or places them elsewhere"
-    if point < 2:
-        return "a pair needs two tokens"
-    return problem(subject.model.position) or material.problem(subject, point)
-
-
-def measure(settings: Settings, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
-    """This rank's sums over its share of the documents, and what shares are made of by document. The first rank adds
-    how far the frequencies are slowed."""
-    texts, documents = list[Sums](), dict[str, Any]()
-    for batch in material.share(point, setup):
-        read = [material.texts[i][:point] for i in batch]
-        of_batch = anomaly_sums(subject.model, read, batch, n_pairs=settings.pairs, seed=setup.seed)
-        texts += of_batch
-        for index, each in zip(batch, of_batch, strict=True):
-            documents[str(index)] = {name: pairs.tolist() for name, pairs in fractions(each).items()}
-    sums = {name: values.tolist() for name, values in add(texts).items()} if texts else {}
-    return {"sums": sums, "documents": documents, "slowed": slowed_pairs(subject.model.position, point)}
-
-
 def fractions(sums: Sums) -> dict[str, np.ndarray]:
-    """By name what is divided by what, (n, 2): one share or mean, or one a border, a pair of features, a bin."""
+    """Return by name what is divided by what, (n, 2): one share or mean, or one a border, a pair of features, a bin."""
     known_NHJ, anomalous_NHJ, weight_2 = sums["known"], sums["anomalous"], sums["weight"].sum((0, 1))
     known = known_NHJ.sum()
     parts: dict[str, tuple[Any, Any]] = {
@@ -90,40 +61,164 @@ def fractions(sums: Sums) -> dict[str, np.ndarray]:
     }
 
 
-def combine(settings: Settings, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Shares, by layer and head and by pair; low, high: ends of the 95 % interval over documents of those of
-    `fractions`. Lists are by layer, then head, then pair or bin."""
-    sums = add({name: np.asarray(v) for name, v in part["sums"].items()} for part in parts if part["sums"])
-    known_NHJ, anomalous_NHJ, weight_NH2 = sums["known"], sums["anomalous"], sums["weight"]
-    documents = in_order([part["documents"] for part in parts])
-    whole = fractions(sums)
-    ends = {name: intervals(np.array([document[name] for document in documents])) for name in whole}
-    return {
-        "documents": len(material.texts),
-        **_named({name: _share(*pairs.T) for name, pairs in whole.items()}),
-        "low": _named({name: _plain(low) for name, (low, _) in ends.items()}),
-        "high": _named({name: _plain(high) for name, (_, high) in ends.items()}),
-        "by_head": _share(anomalous_NHJ.sum(2), known_NHJ.sum(2)),
-        "weighted_by_head": _share(weight_NH2[..., 0], weight_NH2[..., 1]),
-        "by_pair": _share(anomalous_NHJ.sum((0, 1)), known_NHJ.sum((0, 1))),
-        "abnormal_by_pair": _share(sums["abnormal"], known_NHJ.sum((0, 1))),
-        "slowed_by_pair": parts[0]["slowed"],
-        "histogram_by_head": sums["by_head"].tolist(),
-        "histogram_by_pair": sums["by_pair"].tolist(),
-        "anomalous_counts": anomalous_NHJ.tolist(),
-        "known_counts": known_NHJ.tolist(),
-    }
+class Evaluator(DocumentSuite[Settings]):
+    """Initial angles between queries and keys."""
+
+    VERSION = 2
+
+    def impossible(self, subject: Subject, point: int, material: Prefixes) -> str:
+        if len(set(subject.model.kinds)) > 1:
+            return "its layers are of several kinds, whose angles are not those of one scheme"
+        visibility = subject.model.visibility.settings.name
+        if visibility != "causal":
+            return (
+                f"borders are counted over all earlier keys; {visibility} hides some of them, or places them elsewhere"
+            )
+        if point < 2:
+            return "a pair needs two tokens"
+        return problem(subject.model.position) or material.problem(subject, point)
+
+    def measure(self, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
+        """Return this rank's sums over its share of the documents, and what shares are made of by document; and how far
+        the frequencies are slowed."""
+        texts, documents = list[Sums](), dict[str, Any]()
+        for batch in material.share(point, setup):
+            read = [material.texts[i][:point] for i in batch]
+            of_batch = anomaly_sums(subject.model, read, batch, n_pairs=self.settings.pairs, seed=setup.seed)
+            texts += of_batch
+            for index, each in zip(batch, of_batch, strict=True):
+                documents[str(index)] = {name: pairs.tolist() for name, pairs in fractions(each).items()}
+        sums = {name: values.tolist() for name, values in add(texts).items()} if texts else {}
+        return {"sums": sums, "documents": documents, "slowed": slowed_pairs(subject.model.position, point)}
+
+    def combine(self, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return shares, by layer and head and by pair; low, high: ends of the 95 % interval over documents of those of
+        `fractions`. Lists are by layer, then head, then pair or bin."""
+        sums = add({name: np.asarray(v) for name, v in part["sums"].items()} for part in parts if part["sums"])
+        known_NHJ, anomalous_NHJ, weight_NH2 = sums["known"], sums["anomalous"], sums["weight"]
+        documents = in_order([part["documents"] for part in parts])
+        whole = fractions(sums)
+        ends = {name: intervals(np.array([document[name] for document in documents])) for name in whole}
+        return {
+            "documents": len(material.texts),
+            **_named({name: _share(*pairs.T) for name, pairs in whole.items()}),
+            "low": _named({name: _plain(low) for name, (low, _) in ends.items()}),
+            "high": _named({name: _plain(high) for name, (_, high) in ends.items()}),
+            "by_head": _share(anomalous_NHJ.sum(2), known_NHJ.sum(2)),
+            "weighted_by_head": _share(weight_NH2[..., 0], weight_NH2[..., 1]),
+            "by_pair": _share(anomalous_NHJ.sum((0, 1)), known_NHJ.sum((0, 1))),
+            "abnormal_by_pair": _share(sums["abnormal"], known_NHJ.sum((0, 1))),
+            "slowed_by_pair": parts[0]["slowed"],
+            "histogram_by_head": sums["by_head"].tolist(),
+            "histogram_by_pair": sums["by_pair"].tolist(),
+            "anomalous_counts": anomalous_NHJ.tolist(),
+            "known_counts": known_NHJ.tolist(),
+        }
+
+    def page(self, evaluation: Evaluation) -> Document:
+        """Return the document; models without angles appear with the reason."""
+        rows, points = evaluation.rows(), evaluation.points
+        # Angles are those before rotation: frequencies do not move them, so one variant of each model says it all.
+        trained = [row for row in rows if row.variant == row.subject.variants[0] and row.results]
+        first = {row.subject.name: next(iter(row.results.items())) for row in trained}
+        windows = ", ".join(f"{window:,.0f} ({words})" for window, words in training_windows(evaluation))
+        return document(
+            evaluation,
+            "Rotational anomaly",
+            summary=[
+                f"{row.subject.name} ({row.subject.scheme}): {_percent(result['anomalous'])} of its pairs begin "
+                f"anomalous; {_percent(result['abnormal'])} lie in the abnormal region at {int(point):,} tokens; "
+                "{:,} of {:,} possible borders of k.".format(*key_borders(result["anomalous_counts"]))
+                for row in trained
+                for point, result in [first[row.subject.name]]
+            ],
+            sections={
+                "Initial angles": [
+                    ABOUT,
+                    table(
+                        rows,
+                        {
+                            words: lambda row, key=key: figure(
+                                row.cells.get(points[0]), lambda r: _ratio(r, key, "{:.1%}")
+                            )
+                            for words, key in SHARES.items()
+                        },
+                        name="anomaly-shares",
+                        title=f"Share in the anomalous sector, at {int(points[0]):,} tokens",
+                        note=ABOUT_SHARES,
+                    ),
+                    _densities((name, result) for name, (_, result) in first.items()),
+                ],
+                "By layer and head": [_heads(i, name, first[name][1]) for i, name in enumerate(first, 1)],
+                "Borders": [
+                    table(
+                        rows,
+                        {
+                            words: lambda row, i=i: figure(
+                                row.cells.get(points[0]), lambda r: key_borders(r["anomalous_counts"])[i], "{:,}"
+                            )
+                            for i, words in enumerate(BORDER_COUNTS)
+                        },
+                        name="anomaly-key-borders",
+                        title=f"Number of different rotary borders, at {int(points[0]):,} tokens",
+                        note="k: one for each pair of features, head and layer in which some sampled pair of tokens "
+                        "begins anomalous; next to it how many there can be (the paper's d/2 · h · L, section 2.3). "
+                        "The borders -q and q are two for all of them. More pairs of tokens can only find more: a "
+                        "count from below has no interval.",
+                    ),
+                    table(
+                        rows,
+                        by_point(points, lambda result: _ratio(result, "abnormal", "{:.1%}")),
+                        name="anomaly-abnormal",
+                        title="Share of pairs in the abnormal region",
+                        note="Of all pairs n < m of a window of this length, those with m - n < (2π - Θ)/θ_j and Θ > "
+                        "π.",
+                    ),
+                    table(
+                        rows,
+                        by_point(points, lambda result, border: _ratio(result, "borders", "{:.2f}", border)),
+                        by={"border": BORDERS},
+                        name="anomaly-borders",
+                        title="Rotary borders crossed, mean over pairs",
+                        note="k: where an abnormal region ends, once at most; -q and q: at odd and even multiples of π "
+                        "(Eq. 4).",
+                    ),
+                ],
+                "How far the anomaly reaches": [
+                    _by_pair(
+                        rows,
+                        "reach_by_pair",
+                        name="anomaly-reach",
+                        title="Tokens under the anomaly, mean of (2π - Θ)/θ_j over anomalous pairs",
+                        alt="Mean number of nearest tokens under the anomaly, by pair of features; it grows as the "
+                        "pairs turn slower.",
+                        y_label="[tokens]",
+                        note=f"Training windows: {windows}.",
+                    ),
+                    _by_pair(
+                        rows,
+                        "slowed_by_pair",
+                        name="anomaly-slowed",
+                        title="How much longer other frequencies make it",
+                        alt="Factor by which each pair's abnormal region is longer than with unscaled frequencies.",
+                        y_label="factor",
+                        note="At the longest length, exact: a quotient of frequencies, not of a sample. The paper "
+                        "(2.3) gives s for position interpolation and λ^(2j/d) for NTK.",
+                    ),
+                ],
+            },
+        )
 
 
 def _named(values: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Of `fractions`: the borders by name, what is one figure without its list."""
+    """Return `fractions` as a result has them: the borders by name, what is one figure without its list."""
     lists = ("reach_by_pair", "density")
     plain = {name: each if name in lists else each[0] for name, each in values.items()}
     return plain | {"borders": dict(zip(BORDERS, values["borders"], strict=True))}
 
 
 def _share(part: Any, whole: Any) -> Any:
-    """part / whole, element by element, in FIGURES digits; None where the whole is 0."""
+    """Return part / whole, element by element, in FIGURES digits; None where the whole is 0."""
     # Rounded, as float sums differ in their last bits with the number of ranks, and a kept cell must not.
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.asarray(part, float) / np.asarray(whole, float)
@@ -152,117 +247,25 @@ ABOUT_SHARES = (
 )
 
 
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    """The document; models without angles appear with the reason."""
-    rows, points = evaluation.rows(), evaluation.points
-    # Angles are those before rotation: frequencies do not move them, so one variant of each model says it all.
-    trained = [row for row in rows if row.variant == row.subject.variants[0] and row.results]
-    first = {row.subject.name: next(iter(row.results.items())) for row in trained}
-    windows = ", ".join(f"{window:,.0f} ({words})" for window, words in training_windows(evaluation))
-    return document(
-        evaluation,
-        "Rotational anomaly",
-        summary=[
-            f"{row.subject.name} ({row.subject.scheme}): {_percent(result['anomalous'])} of its pairs begin anomalous; "
-            f"{_percent(result['abnormal'])} lie in the abnormal region at {int(point):,} tokens; "
-            "{:,} of {:,} possible borders of k.".format(*key_borders(result["anomalous_counts"]))
-            for row in trained
-            for point, result in [first[row.subject.name]]
-        ],
-        sections={
-            "Initial angles": [
-                ABOUT,
-                table(
-                    rows,
-                    {
-                        words: lambda row, key=key: figure(row.cells.get(points[0]), lambda r: _ratio(r, key, "{:.1%}"))
-                        for words, key in SHARES.items()
-                    },
-                    name="anomaly-shares",
-                    title=f"Share in the anomalous sector, at {int(points[0]):,} tokens",
-                    note=ABOUT_SHARES,
-                ),
-                _densities((name, result) for name, (_, result) in first.items()),
-            ],
-            "By layer and head": [_heads(i, name, first[name][1]) for i, name in enumerate(first, 1)],
-            "Borders": [
-                table(
-                    rows,
-                    {
-                        words: lambda row, i=i: figure(
-                            row.cells.get(points[0]), lambda r: key_borders(r["anomalous_counts"])[i], "{:,}"
-                        )
-                        for i, words in enumerate(BORDER_COUNTS)
-                    },
-                    name="anomaly-key-borders",
-                    title=f"Number of different rotary borders, at {int(points[0]):,} tokens",
-                    note="k: one for each pair of features, head and layer in which some sampled pair of tokens begins "
-                    "anomalous; beside it how many there can be (the paper's d/2 · h · L, section 2.3). The borders "
-                    "-q and q are two for all of them. More pairs of tokens can only find more: a count from below has "
-                    "no interval.",
-                ),
-                table(
-                    rows,
-                    by_point(points, lambda result: _ratio(result, "abnormal", "{:.1%}")),
-                    name="anomaly-abnormal",
-                    title="Share of pairs in the abnormal region",
-                    note="Of all pairs n < m of a window of this length, those with m - n < (2π - Θ)/θ_j and Θ > π.",
-                ),
-                table(
-                    rows,
-                    by_point(points, lambda result, border: _ratio(result, "borders", "{:.2f}", border)),
-                    by={"border": BORDERS},
-                    name="anomaly-borders",
-                    title="Rotary borders crossed, mean over pairs",
-                    note="k: where an abnormal region ends, once at most; -q and q: at odd and even multiples of π "
-                    "(Eq. 4).",
-                ),
-            ],
-            "How far the anomaly reaches": [
-                _by_pair(
-                    rows,
-                    "reach_by_pair",
-                    name="anomaly-reach",
-                    title="Tokens under the anomaly, mean of (2π - Θ)/θ_j over anomalous pairs",
-                    alt="Mean number of nearest tokens under the anomaly, by pair of features; it grows as the pairs "
-                    "turn slower.",
-                    y_label="[tokens]",
-                    note=f"Training windows: {windows}.",
-                ),
-                _by_pair(
-                    rows,
-                    "slowed_by_pair",
-                    name="anomaly-slowed",
-                    title="How much longer other frequencies make it",
-                    alt="Factor by which each pair's abnormal region is longer than with unscaled frequencies.",
-                    y_label="factor",
-                    note="At the longest length, exact: a quotient of frequencies, not of a sample. The paper (2.3) "
-                    "gives s for position interpolation and λ^(2j/d) for NTK.",
-                ),
-            ],
-        },
-    )
-
-
 def _percent(share: float | None) -> str:
     return "none" if share is None else f"{100 * share:.1f} %"
 
 
 def _ratio(result: Any, key: str, form: str, border: str = "") -> Value:
-    """With its interval."""
+    """Return a share with its interval."""
     number, low, high = (each[key][border] if border else each[key] for each in (result, result["low"], result["high"]))
     return Value.of(number, form, low=low, high=high, missing="nothing to count")
 
 
 def _with_ends(result: Any, key: str, xs: Iterable[float]) -> list[tuple[float | None, ...]]:
-    """The points of a curve, with their intervals where documents tell one."""
+    """Return the points of a curve, with their intervals where documents tell one."""
     ys = result[key]
     ends = (each.get(key, [None] * len(ys)) for each in (result["low"], result["high"]))
     return list(zip(xs, ys, *ends, strict=True))
 
 
 def _by_pair(rows: Iterable[GridRow], key: str, **fields: Any) -> Lines | None:
-    """Of the last length that was measured, a curve a model and variant over its pairs of features."""
+    """Draw of the last length that was measured, a curve a model and variant over its pairs of features."""
     lines = (Line.through(row.label, _with_ends(row.last, key, range(len(row.last[key])))) for row in rows if row.last)
     return curves(lines, x_label="pair j (0 turns fastest)", y_log=True, **fields)
 

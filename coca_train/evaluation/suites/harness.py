@@ -17,17 +17,16 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation import harness_page
-from coca_train.evaluation.measures.harness_documents import by_document, main_of, metric_name
+from coca_train.evaluation.harness_page import by_document, main_of, metric_name
 from coca_train.evaluation.measures.harness_text import FolderText, OwnText, TaskText
 from coca_train.evaluation.measures.windows import missing_positions
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
+from coca_train.evaluation.suite import CellSuite
 from coca_train.report.blocks import Document
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 
-VERSION = 3
-AXIS = ("tasks",)
 Shots = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
 
@@ -44,8 +43,8 @@ class Settings:
         "cloned from there or a file for each split (docs/evaluation.md); nothing is fetched. null = the hub"
     )
     metadata: dict[str, Any] = Field(
-        description="what tasks are told that make or choose their texts by length: {max_seq_lengths: [4096, 8192]} "
-        "for ruler, {max_seq_lengths: 4k} for babilong"
+        description="what is passed to tasks that make or choose their texts by length: {max_seq_lengths: [4096, "
+        "8192]} for ruler, {max_seq_lengths: 4k} for babilong"
     )
     num_fewshot: Shots | dict[str, Shots] | None = Field(
         description="examples before each question: one number, or one a task, such as {arc_challenge: 25, mmlu: 5}; "
@@ -84,107 +83,114 @@ class Material(NamedTuple):
     tokenizer: str  # its digest, and how texts become tokens
 
 
-def of_cell(options: dict[str, Any], point: Point) -> dict[str, Any]:
-    """Of shots by task its own: those of another task leave it what it is, and one number for all is the same. Where
-    its texts lie and what made them is no part of it, as they are; nor is the window's word, as the fingerprint has
-    it."""
-    shots = options["num_fewshot"]
-    kept = {key: value for key, value in options.items() if key not in ("data", "metadata")}
-    window = None if options["window"] in ("whole", "training") else options["window"]
-    return kept | {"window": window, "num_fewshot": shots.get(point) if isinstance(shots, dict) else shots}
+class Evaluator(CellSuite[Settings, Material]):
+    """Tasks of lm-evaluation-harness."""
 
+    VERSION = 3
+    AXIS = ("tasks",)
 
-def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
-    return tuple(dict.fromkeys(settings.tasks))
+    def options(self, point: Point) -> dict[str, Any]:
+        """Return the options, of shots by task its own: those of another task leave it what it is, and one number for
+        all is the same. Where its texts lie and what made them is no part of it, as they are; nor is the window's word,
+        as the fingerprint has it."""
+        kept = {key: value for key, value in super().options(point).items() if key not in ("data", "metadata")}
+        window = None if self.settings.window in ("whole", "training") else self.settings.window
+        return kept | {"window": window, "num_fewshot": self.settings.shots(str(point))}
 
+    def points(self, lengths: Sequence[int]) -> tuple[Point, ...]:
+        return tuple(dict.fromkeys(self.settings.tasks))
 
-def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
-    """COLLECTIVE. Rank 0 loads first, so that a data set is fetched once; a task lost on one rank is lost on all."""
-    harness = _harness()
-    reading = harness.Reading(
-        window={"whole": None, "training": subject.training_window}.get(str(settings.window), settings.window),
-        batch_tokens=setup.micro_batch_tokens,
-    )
-    seeds = harness.Seeds(**dict(zip(("python", "numpy", "torch", "few_shot"), settings.seed, strict=True)))
-    text: TaskText = OwnText(subject.tokenizer, subject.begin)
-    if subject.facts.kind == "huggingface":
-        text = FolderText(subject.path, {"auto": None, "bos": True, "none": False}[subject.begin_choice])
-    adapter = harness.Adapter(subject.model, text, reading)
-    tasks: dict[Point, Any] = {}
-    problems: dict[Point, str] = {}
-    longest: dict[Point, int] = {}
-    data = None if settings.data is None else Path(settings.data)
+    def prepare(self, subject: Subject, setup: Setup) -> Material:
+        """Load the tasks. COLLECTIVE. Rank 0 loads first, so that a data set is fetched once; a task lost on one rank
+        is lost on all."""
+        harness = _harness()
+        reading = harness.Reading(
+            window={"whole": None, "training": subject.training_window}.get(
+                str(self.settings.window), self.settings.window
+            ),
+            batch_tokens=setup.micro_batch_tokens,
+        )
+        seeds = harness.Seeds(**dict(zip(("python", "numpy", "torch", "few_shot"), self.settings.seed, strict=True)))
+        text: TaskText = OwnText(subject.tokenizer, subject.begin)
+        if subject.facts.kind == "huggingface":
+            text = FolderText(subject.path, {"auto": None, "bos": True, "none": False}[subject.begin_choice])
+        adapter = harness.Adapter(subject.model, text, reading)
+        tasks: dict[Point, Any] = {}
+        problems: dict[Point, str] = {}
+        longest: dict[Point, int] = {}
+        data = None if self.settings.data is None else Path(self.settings.data)
 
-    def load() -> None:
-        known = harness.find_tasks(settings.tasks, settings.include_path, text, data, settings.metadata)
-        for name in settings.tasks:
-            try:
-                tasks[name] = harness.load_task(known, name, settings.shots(name), settings.limit, seeds)
-                problems[name] = harness.too_long(adapter, tasks[name].requests)
-                if subject.model.max_positions is not None:  # all texts become tokens for it
-                    longest[name] = harness.longest(adapter, tasks[name].requests)
-            except ValueError as error:
-                problems[name] = str(error)
+        def load() -> None:
+            known = harness.find_tasks(
+                self.settings.tasks, self.settings.include_path, text, data, self.settings.metadata
+            )
+            for name in self.settings.tasks:
+                try:
+                    tasks[name] = harness.load_task(known, name, self.settings.shots(name), self.settings.limit, seeds)
+                    problems[name] = harness.too_long(adapter, tasks[name].requests)
+                    if subject.model.max_positions is not None:  # all texts become tokens for it
+                        longest[name] = harness.longest(adapter, tasks[name].requests)
+                except ValueError as error:
+                    problems[name] = str(error)
 
-    # Rank 0 alone first: it fetches what is not on the disk yet, the others then find it there.
-    dist.on_main(load)
-    if not dist.is_main():
-        load()
-    everywhere = dist.all_gather_object(problems)
-    merged: dict[Point, str] = {
-        name: next((problems[name] for problems in everywhere if problems[name]), "") for name in settings.tasks
-    }
-    return Material(tasks, merged, longest, adapter, f"{subject.tokenizer.digest} {text.identity}")
+        # Rank 0 alone first: it fetches what is not on the disk yet, the others then find it there.
+        dist.on_main(load)
+        if not dist.is_main():
+            load()
+        everywhere = dist.all_gather_object(problems)
+        merged: dict[Point, str] = {
+            name: next((problems[name] for problems in everywhere if problems[name]), "")
+            for name in self.settings.tasks
+        }
+        return Material(tasks, merged, longest, adapter, f"{subject.tokenizer.digest} {text.identity}")
 
+    def work(self, subject: Subject, points: Sequence[Point], material: Material) -> list[float]:
+        """Estimate the work [characters of all requests]."""
+        texts = [[text for r in material.tasks[point].requests for text in r.args] for point in points]
+        return [float(sum(len(text) for text in each if isinstance(text, str))) for each in texts]
 
-def work(settings: Settings, subject: Subject, points: Sequence[Point], material: Material) -> list[float]:
-    """[characters] of all requests."""
-    texts = [[text for r in material.tasks[point].requests for text in r.args] for point in points]
-    return [float(sum(len(text) for text in each if isinstance(text, str))) for each in texts]
+    def fingerprint(self, material: Material, point: Point) -> str:
+        """Digest every request, the tokenizer, how requests are read, and the harness that counts."""
+        harness = _harness()
+        known = [material.tokenizer, repr(material.adapter.reading), harness.VERSION]
+        if point in material.tasks:
+            task = material.tasks[point]
+            known += [f"{task.limit} {task.seeds}", *map(harness.key_of, task.requests), harness.definition(task)]
+        return hashlib.sha256("\n".join(known).encode()).hexdigest()
 
+    def impossible(self, subject: Subject, point: Point, material: Material) -> str:
+        if material.problems[point] or point not in material.longest:
+            return material.problems[point]
+        taken = material.longest[point]
+        lacking = missing_positions(subject.model, taken)
+        return lacking and f"{lacking}, and what is asked takes {taken:,}"
 
-def fingerprint(material: Material, point: Point) -> str:
-    """Of every request, the tokenizer, how requests are read, and the harness that counts."""
-    harness = _harness()
-    known = [material.tokenizer, repr(material.adapter.reading), harness.VERSION]
-    if point in material.tasks:
+    def measure(self, subject: Subject, point: Point, material: Material, setup: Setup) -> dict[str, Any]:
+        harness = _harness()
+        mine = harness.share(material.tasks[point].requests, dist.rank(), dist.world_size())
+        adapter, done = material.adapter, 0
+
+        def progress(n_requests: int) -> None:
+            nonlocal done
+            done += n_requests
+            setup.progress(min(1.0, done / len(mine)))
+
+        adapter.n_clipped, adapter.progress = 0, progress
+        answers = harness.answer(adapter, mine)
+        return {"answers": answers, "n_clipped": adapter.n_clipped, "n_requests": len(mine)}
+
+    def combine(self, point: Point, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
+        answers = {key: answer for part in parts for key, answer in part["answers"].items()}
         task = material.tasks[point]
-        known += [f"{task.limit} {task.seeds}", *map(harness.key_of, task.requests), harness.definition(task)]
-    return hashlib.sha256("\n".join(known).encode()).hexdigest()
+        kept = summary(_harness().score(task, answers), list(task.tree["tasks"]), str(point))
+        return kept | {name: sum(part[name] for part in parts) for name in ("n_clipped", "n_requests")}
 
-
-def impossible(settings: Settings, subject: Subject, point: Point, material: Material) -> str:
-    if material.problems[point] or point not in material.longest:
-        return material.problems[point]
-    taken = material.longest[point]
-    lacking = missing_positions(subject.model, taken)
-    return lacking and f"{lacking}, and what is asked takes {taken:,}"
-
-
-def measure(settings: Settings, subject: Subject, point: Point, material: Material, setup: Setup) -> dict[str, Any]:
-    harness = _harness()
-    mine = harness.share(material.tasks[point].requests, dist.rank(), dist.world_size())
-    adapter, done = material.adapter, 0
-
-    def progress(n_requests: int) -> None:
-        nonlocal done
-        done += n_requests
-        setup.progress(min(1.0, done / len(mine)))
-
-    adapter.n_clipped, adapter.progress = 0, progress
-    answers = harness.answer(adapter, mine)
-    return {"answers": answers, "n_clipped": adapter.n_clipped, "n_requests": len(mine)}
-
-
-def combine(settings: Settings, point: Point, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
-    answers = {key: answer for part in parts for key, answer in part["answers"].items()}
-    task = material.tasks[point]
-    kept = summary(_harness().score(task, answers), list(task.tree["tasks"]), str(point))
-    return kept | {name: sum(part[name] for part in parts) for name in ("n_clipped", "n_requests")}
+    def page(self, evaluation: Evaluation) -> Document:
+        return harness_page.page(evaluation)
 
 
 def _harness() -> Any:
-    """The adapter, when it is needed: the package behind it is an extra, and takes seconds to import."""
+    """Return the adapter, when it is needed: the package behind it is an extra, and takes seconds to import."""
     try:
         from coca_train.evaluation.measures import harness
     except ImportError as error:
@@ -198,7 +204,7 @@ def _harness() -> Any:
 
 
 def summary(results: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict[str, Any]:
-    """What is kept of the results of harness.score, as plain JSON, without what was not measured.
+    """Return what is kept of the results of harness.score, as plain JSON, without what was not measured.
 
     tasks: those with documents of their own. name: what was evaluated, a task or a group of them.
     """
@@ -224,7 +230,7 @@ def summary(results: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict
 
 
 def _metrics(values: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics of one task: the keys of `values` are `acc,none`, metric and filter, and `acc_stderr,none`."""
+    """Return the metrics of one task: the keys of `values` are `acc,none`, metric and filter, and `acc_stderr,none`."""
     metrics = {}
     for key, value in values.items():
         metric, _, chosen = key.partition(",")
@@ -240,7 +246,3 @@ def _metrics(values: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> 
             "higher_is_better": higher_is_better.get(metric),
         }
     return metrics
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    return harness_page.page(evaluation)

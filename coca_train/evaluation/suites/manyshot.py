@@ -1,39 +1,154 @@
-"""Suite `manyshot`: what a model learns in context from few shots to many (measures/manyshot.py).
+"""Suite `manyshot`: labels that can only be known from the shots before, from few shots to many (cf. arXiv 2404.11018).
 
-At each length: `accuracy`, the share of cases whose right label is the most probable, its 95 % interval (Wilson);
-`chance`, and `ceiling`, the accuracy of a model that has read every shot of these very prompts; `learnt`, the share of
-the words that the accuracy stands for; `n_shots`, on average; and the cases: shots, whether the asked word is among
-them (`seen`), distance, found, and the log-probability of each label [nats].
+Agarwal et al. (Many-Shot In-Context Learning) find that models go on learning from hundreds and thousands of shots.
+Here the task is made so that a base model of any size can do nothing without reading the shots, and that what it can do
+by reading them is known: made-up words have labels, which word has which is drawn for each case, and no rule
+tells.
+
+* A rule would be guessed from a few shots, wherever they stand, and says little about length; words with a meaning are
+  labelled out of what was read in training; and no small model guesses rules.
+* Were every asked word among the shots, this would be recall with few values (recall.py), and its best result the same
+  at every length. Here a case has a fixed number of words, more than short prompts hold shots: each shot more teaches a
+  word more, until all have been seen. A model that reads the last m shots only stops getting better at m shots.
+
+Definition. A prompt is k shots and the asked word with its colon, a line each:
+
+    bamilo: B
+    tufage: A
+    kirado: A
+    bamilo:
+
+* Words and labels: a case has n words, all different, and c labels; as many words have one label as another (one more
+  at most). The shots take all n words in an order that is drawn, then all of them in another order, and so on.
+* Length: as many shots, at least one, as fit into L tokens (_prompts.py; a token that begins texts counted).
+* The asked word is drawn from all n, equally likely, so it is among the shots (`seen`) with probability min(k, n) / n.
+* Found: of all labels, its label is the most probable behind the prompt, by the log-likelihood of the label's tokens
+  (likelihood.py); where labels are equally probable, the first of them. Dynamic frequencies see the length of the
+  prompt.
+* Chance is 1 / c. Of a word that was not seen no more can be known; of one that was, all. So the ceiling of cases of
+  which a share s is seen is s + (1 - s) / c. An accuracy a is that of a model that has read (a - 1 / c) / (1 - 1 / c)
+  of the words, on average: what was learnt.
+* Words, labels, orders and the asked word come from (seed, L, number of the case) alone.
+
+At each length: `accuracy`, the share found, its 95 % interval (Wilson); `chance`, and `ceiling`, the accuracy of a
+model that has read every shot of these very prompts; `learnt`, the share of the words that the accuracy stands for;
+`n_shots`, on average; and the cases: shots, `seen`, distance, found, and the log-probability of each label [nats].
 """
 
 import hashlib
+import random
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import permutations
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from itertools import permutations, takewhile
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.grid_blocks import by_point, document, table
-from coca_train.evaluation.measures import manyshot
-from coca_train.evaluation.measures.likelihood import likelihoods
-from coca_train.evaluation.measures.manyshot import Case
+from coca_train.data.prompts import words
+from coca_train.evaluation.measures.likelihood import Request, likelihoods
 from coca_train.evaluation.measures.windows import missing_positions
+from coca_train.evaluation.pages import by_point, document, table
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._found import by_distance, by_length, counted, share
+from coca_train.evaluation.suite import CellSuite
+from coca_train.evaluation.suites._prompts import Encode, by_distance, by_length, counted, filled, share
 from coca_train.report.blocks import Document, Line, Value
 from coca_train.runtime import dist
 
-VERSION = 1
+LEAST = 1  # shots
 
-Material = Mapping[Point, Sequence[Case]]  # by length
+
+class Case(NamedTuple):
+    """One prompt. label: index of the right one. n_shots: k. distance: from the last shot of the asked word to the end
+    [tokens]; None: it is not among them. requests: the prompt and each label. tokens: the longest that is read."""
+
+    word: str
+    label: int
+    n_shots: int
+    distance: int | None
+    requests: tuple[Request, ...]
+    tokens: tuple[int, ...]
+
+    @property
+    def seen(self) -> bool:
+        """Whether the asked word is among the shots."""
+        return self.distance is not None
+
+
+def cases(
+    encode: Encode,
+    length: int,
+    n_cases: int,
+    *,
+    n_words: int,
+    labels: Sequence[str],
+    seed: int,
+    begin: Sequence[int] = (),
+) -> list[Case]:
+    """Make the prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt."""
+
+    def build(case: int, size: int) -> Case:
+        draw = random.Random(f"manyshot {seed} {length} {case}")
+        known = words(n_words, draw)
+        right = [index % len(labels) for index in range(n_words)]
+        draw.shuffle(right)
+        asked = draw.randrange(n_words)
+        order = shots(n_words, size, draw)
+        lines = [f"{known[index]}: {labels[right[index]]}\n" for index in order]
+        prompt = f"{''.join(lines)}{known[asked]}:"
+        requests = choices(encode, prompt, labels, begin)
+        last = max((turn for turn, index in enumerate(order) if index == asked), default=None)
+        return Case(
+            word=known[asked],
+            label=right[asked],
+            n_shots=size,
+            distance=None if last is None else len(encode(prompt)) - len(encode("".join(lines[:last]))),
+            requests=requests,
+            tokens=max((request.row for request in requests), key=len),
+        )
+
+    return filled(build, n_cases, length, LEAST)
+
+
+def shots(n_words: int, n: int, draw: random.Random) -> list[int]:
+    """Return which words the first n shots have: all of them in one order, then in another one."""
+    order: list[int] = []
+    while len(order) < n:
+        order += draw.sample(range(n_words), n_words)
+    return order[:n]
+
+
+def choices(encode: Encode, prompt: str, labels: Sequence[str], begin: Sequence[int]) -> tuple[Request, ...]:
+    """Return the prompt and each label, cut where their tokens first differ: a tokenizer may join the prompt's end and
+    what follows it, and what all have in common tells nothing apart."""
+    wholes = [(*begin, *encode(f"{prompt} {label}")) for label in labels]
+    common = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*wholes, strict=False)))
+    # At least one token of each is left; and one is read before it, whatever the tokens are.
+    cut = max(1, min(common, *(len(whole) - 1 for whole in wholes)))
+    return tuple(Request(whole[:cut], whole[cut:]) for whole in wholes)
+
+
+def indistinct(case: Case) -> bool:
+    """Return whether the tokenizer makes the same tokens of two labels."""
+    return len(set(case.requests)) < len(case.requests)
+
+
+def ceiling(n_seen: int, n: int, n_labels: int) -> float:
+    """Return the accuracy on n cases of a model that has read all shots, when the asked word is among them in
+    n_seen."""
+    return (n_seen + (n - n_seen) / n_labels) / n
+
+
+def learnt(accuracy: float, n_labels: int) -> float:
+    """Return the share of the words that a model has read which is right so often; below 0 where it is worse than
+    chance."""
+    return (accuracy - 1 / n_labels) / (1 - 1 / n_labels)
 
 
 def _apart(labels: list[str]) -> list[str]:
-    """Labels of which none begins another: the longer one would never be the more probable."""
+    """Check labels of which none begins another: the longer one would never be the more probable."""
     if any(one.startswith(other) for one, other in permutations(labels, 2)):
         raise ValueError(f"labels that differ from their beginning on are needed, and {', '.join(labels)} do not")
     return labels
@@ -54,86 +169,9 @@ class Settings:
     n_cases: Positive = Field(description="prompts of each length")
 
 
-def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
-    return {
-        length: manyshot.cases(
-            subject.tokenizer.encode,
-            int(length),
-            settings.n_cases,
-            n_words=settings.n_words,
-            labels=settings.labels,
-            seed=setup.seed,
-            begin=subject.begin,
-        )
-        for length in setup.points
-    }
-
-
-def work(settings: Settings, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
-    """[tokens]"""
-    return [float(sum(len(case.tokens) for case in material[point])) for point in points]
-
-
-def fingerprint(material: Material, point: Point) -> str:
-    asked = [(request.context, request.continuation) for case in material[point] for request in case.requests]
-    return hashlib.sha256(repr((asked, [case.label for case in material[point]])).encode()).hexdigest()
-
-
-def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
-    cases = material[point]
-    if not cases:
-        return f"{point:,} tokens have no room for a shot and a question"
-    if any(map(manyshot.indistinct, cases)):
-        return f"the tokenizer does not tell the labels {', '.join(settings.labels)} apart"
-    return missing_positions(subject.model, max(len(case.tokens) for case in cases))
-
-
-def measure(
-    settings: Settings, subject: Subject, point: int, material: Material, setup: Setup
-) -> list[tuple[int, list[float]]]:
-    """Of this rank's cases, by their number: the log-probability of each label [nats]."""
-    cases, known = material[point], []
-    mine = list(_batches(len(cases), max(1, setup.micro_batch_tokens // point)))[dist.rank() :: dist.world_size()]
-    for done, batch in enumerate(mine, 1):
-        requests = [request for index in batch for request in cases[index].requests]
-        asked = likelihoods(subject.model, requests, batch_tokens=setup.micro_batch_tokens)
-        totals = iter([each.total for each in asked])
-        known += [(index, [next(totals) for _ in cases[index].requests]) for index in batch]
-        setup.progress(done / len(mine))
-    return known
-
-
-def _batches(n_cases: int, size: int) -> Iterator[range]:
-    """Cases that are read together. Cut the same for every number of ranks, so that all round alike."""
-    return (range(first, min(first + size, n_cases)) for first in range(0, n_cases, size))
-
-
-def combine(settings: Settings, point: int, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
-    cases, n_labels = material[point], len(settings.labels)
-    by_case = {index: log_p for part in parts for index, log_p in part}
-    kept = [
-        {
-            "n_shots": case.n_shots,
-            "seen": case.seen,
-            "distance": case.distance,
-            "found": by_case[index].index(max(by_case[index])) == case.label,
-            "label": settings.labels[case.label],
-            "log_p": by_case[index],
-        }
-        for index, case in enumerate(cases)
-    ]
-    all_cases = counted(kept)
-    return all_cases | {
-        "chance": 1 / n_labels,
-        "ceiling": manyshot.ceiling(sum(case.seen for case in cases), len(cases), n_labels),
-        "learnt": manyshot.learnt(all_cases["accuracy"], n_labels),
-        "n_shots": statistics.fmean(case.n_shots for case in cases),
-    }
-
-
 DEFINITION = (
     "A prompt is many shots, a made-up word and its label on each line, and one of the words again with a colon; as "
-    "many shots as keep it within the length. Which word has which label is drawn anew for every prompt, so that "
+    "many shots as keep it within the length. Which word has which label is drawn for every prompt, so that "
     "nothing but the shots tells; the words take turns, and the asked one is drawn from all of them, whether it is "
     "among the shots or not. It is right when its label is the most probable one behind the prompt, by its "
     "log-likelihood. Chance is 1 by the number of labels; the ceiling is what a model gets that has read every shot of "
@@ -143,64 +181,138 @@ DEFINITION = (
 )
 
 
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    rows, points = evaluation.rows(), evaluation.points
-    n_words = evaluation.settings["n_words"]
-    return document(
-        evaluation,
-        "Many-shot learning in context",
-        summary=_summary(evaluation),
-        sections={
-            "Accuracy by length": [
-                by_length(
-                    evaluation,
-                    more=_bounds(evaluation),
-                    name="manyshot-by-length",
-                    title="Accuracy by length, from chance to what all shots teach",
-                    alt="Share of right labels against the length of the prompt, one curve a model and variant, one "
-                    "for chance and one for a model that has read every shot.",
-                    y_label="share of right labels",
-                ),
-                table(
-                    rows,
-                    by_point(points, lambda result: share(result["cases"])),
-                    name="manyshot-accuracy",
-                    title="Share of right labels by length of the prompt [tokens]",
-                    best="high",
-                ),
-                table(
-                    rows,
-                    by_point(points, lambda result, what: BESIDE[what](result)),
-                    by={"figure": tuple(BESIDE)},
-                    name="manyshot-beside",
-                    title="What lies behind the accuracy",
-                    note=f"Of {n_words:,} words. Words that were not among the shots are a control: they stay at "
-                    "chance.",
-                ),
+Material = Mapping[Point, Sequence[Case]]
+
+
+class Evaluator(CellSuite[Settings, Material]):
+    """Many-shot learning in context by length."""
+
+    VERSION = 1
+
+    def prepare(self, subject: Subject, setup: Setup) -> Material:
+        return {
+            length: cases(
+                subject.tokenizer.encode,
+                int(length),
+                self.settings.n_cases,
+                n_words=self.settings.n_words,
+                labels=self.settings.labels,
+                seed=setup.seed,
+                begin=subject.begin,
+            )
+            for length in setup.points
+        }
+
+    def work(self, subject: Subject, points: Sequence[Any], material: Material) -> list[float]:
+        """Estimate the work [tokens]."""
+        return [float(sum(len(case.tokens) for case in material[point])) for point in points]
+
+    def fingerprint(self, material: Material, point: Any) -> str:
+        asked = [(request.context, request.continuation) for case in material[point] for request in case.requests]
+        return hashlib.sha256(repr((asked, [case.label for case in material[point]])).encode()).hexdigest()
+
+    def impossible(self, subject: Subject, point: Any, material: Material) -> str:
+        cases = material[point]
+        if not cases:
+            return f"{point:,} tokens have no room for a shot and a question"
+        if any(map(indistinct, cases)):
+            return f"the tokenizer does not tell the labels {', '.join(self.settings.labels)} apart"
+        return missing_positions(subject.model, max(len(case.tokens) for case in cases))
+
+    def measure(self, subject: Subject, point: Any, material: Material, setup: Setup) -> list[tuple[int, list[float]]]:
+        """Return by number the log-probability of each label [nats] of this rank's cases."""
+        cases, known, size = material[point], [], max(1, setup.micro_batch_tokens // point)
+        # Cases that are read together, cut the same for every number of ranks, so that all round alike.
+        batches = [range(first, min(first + size, len(cases))) for first in range(0, len(cases), size)]
+        mine = batches[dist.rank() :: dist.world_size()]
+        for done, batch in enumerate(mine, 1):
+            requests = [request for index in batch for request in cases[index].requests]
+            answers = likelihoods(subject.model, requests, batch_tokens=setup.micro_batch_tokens)
+            totals = iter([answer.total for answer in answers])
+            known += [(index, [next(totals) for _ in cases[index].requests]) for index in batch]
+            setup.progress(done / len(mine))
+        return known
+
+    def combine(self, point: Any, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
+        cases, n_labels = material[point], len(self.settings.labels)
+        by_case = {index: log_p for part in parts for index, log_p in part}
+        kept = [
+            {
+                "n_shots": case.n_shots,
+                "seen": case.seen,
+                "distance": case.distance,
+                "found": by_case[index].index(max(by_case[index])) == case.label,
+                "label": self.settings.labels[case.label],
+                "log_p": by_case[index],
+            }
+            for index, case in enumerate(cases)
+        ]
+        all_cases = counted(kept)
+        return all_cases | {
+            "chance": 1 / n_labels,
+            "ceiling": ceiling(sum(case.seen for case in cases), len(cases), n_labels),
+            "learnt": learnt(all_cases["accuracy"], n_labels),
+            "n_shots": statistics.fmean(case.n_shots for case in cases),
+        }
+
+    def page(self, evaluation: Evaluation) -> Document:
+        rows, points = evaluation.rows(), evaluation.points
+        n_words = evaluation.settings["n_words"]
+        return document(
+            evaluation,
+            "Many-shot learning in context",
+            summary=_summary(evaluation),
+            sections={
+                "Accuracy by length": [
+                    by_length(
+                        evaluation,
+                        more=_bounds(evaluation),
+                        name="manyshot-by-length",
+                        title="Accuracy by length, from chance to what all shots teach",
+                        alt="Share of right labels against the length of the prompt, one curve a model and variant, "
+                        "one for chance and one for a model that has read every shot.",
+                        y_label="share of right labels",
+                    ),
+                    table(
+                        rows,
+                        by_point(points, lambda result: share(result["cases"])),
+                        name="manyshot-accuracy",
+                        title="Share of right labels by length of the prompt [tokens]",
+                        best="high",
+                    ),
+                    table(
+                        rows,
+                        by_point(points, lambda result, what: BEHIND[what](result)),
+                        by={"figure": tuple(BEHIND)},
+                        name="manyshot-beside",
+                        title="What lies behind the accuracy",
+                        note=f"Of {n_words:,} words. Words that were not among the shots are a control: they stay at "
+                        "chance.",
+                    ),
+                ],
+                "How far away the shot is": [
+                    by_distance(
+                        evaluation,
+                        name="manyshot-by-distance",
+                        title="Share of right labels by distance of the asked word's last shot",
+                        note="Only words among the shots. Cases of all lengths together; windows are the model's "
+                        "training window.",
+                    )
+                ],
+            },
+            after={"Definition": [DEFINITION]},
+            facts=[
+                ("cases", f"{evaluation.settings['n_cases']} at each length"),
+                ("words", f"{n_words:,}, labelled {', '.join(evaluation.settings['labels'])}"),
             ],
-            "How far away the shot is": [
-                by_distance(
-                    evaluation,
-                    name="manyshot-by-distance",
-                    title="Share of right labels by distance of the asked word's last shot",
-                    note="Only words among the shots. Cases of all lengths together; windows are the model's training "
-                    "window.",
-                )
-            ],
-        },
-        after={"Definition": [DEFINITION]},
-        facts=[
-            ("cases", f"{evaluation.settings['n_cases']} at each length"),
-            ("words", f"{n_words:,}, labelled {', '.join(evaluation.settings['labels'])}"),
-        ],
-    )
+        )
 
 
 def _among(result: Mapping[str, Any], seen: bool) -> Value:
     return share(case for case in result["cases"] if case["seen"] is seen)
 
 
-BESIDE = {
+BEHIND = {
     "shots": lambda result: Value.of(result["n_shots"], "{:,.0f}"),
     "of words among the shots": lambda result: _among(result, True),
     "of the others": lambda result: _among(result, False),
@@ -211,7 +323,7 @@ BESIDE = {
 
 
 def _bounds(evaluation: Evaluation) -> list[Line]:
-    """Chance and the ceiling. Models with different tokenizers have different ceilings: the lowest is drawn."""
+    """Draw chance and the ceiling. Models with different tokenizers have different ceilings: the lowest is drawn."""
     by_length: dict[int, list[Mapping[str, Any]]] = {}
     for row in evaluation.rows():
         for point, result in row.results.items():
@@ -224,7 +336,7 @@ def _bounds(evaluation: Evaluation) -> list[Line]:
 
 
 def _summary(evaluation: Evaluation) -> list[str]:
-    """Of each model under each variant: whether it is above chance anywhere, and the best it reaches."""
+    """Say of each model under each variant whether it is above chance anywhere, and the best it reaches."""
     sentences = []
     for row in evaluation.rows():
         above = {point: result for point, result in row.results.items() if result["low"] > result["chance"]}

@@ -1,36 +1,105 @@
-"""Suite `passkey`: at which lengths, depths and distances a model finds a number in filler (measures/passkey.py).
+"""Suite `passkey`: a number hidden in filler that is to be repeated (arXiv 2305.16300), by length, depth and distance.
 
-At each length: `accuracy`, the share of cases whose answer has the key as a whole number, its 95 % interval (Wilson),
-`contained`, the share with the key's digits anywhere, and the cases: key, depth, distance, found, and the answer's
-first characters. Answers are greedy. An end-of-document token ends one; what a model would say after it does not count.
+Definition. A prompt is: the task, the filler x times, the sentence with the key, the filler y times, the question. Its
+words and the range of its keys are the CoCA paper's (B.1, listing 1) or those of YaRN's authors
+(data/prompts.py).
+
+* Length: a prompt of length L has as many fillers as keep it at most L tokens (a token that begins texts counted), so
+  it is shorter than L by less than one filler. The new tokens come on top. Every filler adds equally many tokens, as
+  every one follows a line's end and is followed by one. A length without room for the fixed lines has no prompts.
+* Place: `uniform`: x is drawn from 0 ... x + y, all equally likely (YaRN, arXiv 2309.00071). `even`: case i aims at the
+  depth (i mod n_depths) / (n_depths - 1), and x is that share of the fillers, rounded; so equally many cases stand at
+  each depth. Depth is x / (x + y): 0 right behind the task, 1 right before the question; 0 without fillers.
+* Key and place of case i at length L come from a generator seeded by (seed, L, i): not by how many cases there are,
+  nor by the tokenizer, though that decides how many fillers there are to draw from.
+* Distance: tokens of the prompt minus tokens of the text before the key's sentence. With a distance of at most W the
+  whole sentence is among the last W tokens. (A token across the border of the two counts to the sentence.)
+* Found: the generated text contains the key as a whole number, with no digit before or after it: 12345 is not found in
+  123456, which is another number, and a model that repeats digits without end finds nothing. Where the answer is begun
+  in the prompt (YaRN's) its first number must be the key, as for YaRN's authors. `contained` counts an answer with the
+  key's digits anywhere; the two differ by what is nearly right.
+
+At each length: `accuracy`, the share found, its 95 % interval (Wilson), `contained`, and the cases: key, depth,
+distance, found, and the answer's first characters. An end-of-document token ends an answer; what a model would say
+after it does not count.
 """
 
-import math
+import random
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.grid_blocks import by_point, document, papers, square_doubt, table
-from coca_train.evaluation.measures import passkey
-from coca_train.evaluation.measures.passkey import Case
+from coca_train.data.prompts import COCA, YARN, Wording
+from coca_train.evaluation.pages import heat_map_precision, papers
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
-from coca_train.evaluation.suites._found import asked, at_the_longest, by_depth, by_distance, by_length, counted, share
-from coca_train.evaluation.verdict import verdicts
+from coca_train.evaluation.suites._prompts import (
+    Encode,
+    FoundSuite,
+    Places,
+    counted,
+    gathered,
+    place,
+)
 from coca_train.report import paper
-from coca_train.report.blocks import Document, Lines
+from coca_train.report.blocks import Document
 
-__all__ = ["asked"]  # of what suites share
-
-VERSION = 1
-AXIS = ("found_share",)
 ANSWER_CHARACTERS = 40  # of each answer that are kept
+WORDINGS: dict[str, Wording] = {"coca": COCA, "yarn": YARN}
 
-Material = Mapping[Point, Sequence[Case]]  # by length
+
+class Case(NamedTuple):
+    """One prompt. depth: share of the fillers before the key. distance: from the key's sentence to the end [tokens]."""
+
+    key: int
+    depth: float
+    distance: int
+    tokens: tuple[int, ...]
+
+
+def cases(
+    encode: Encode,
+    length: int,
+    n_cases: int,
+    *,
+    places: Places,
+    n_depths: int,
+    seed: int,
+    begin: Sequence[int] = (),
+    wording: Wording = COCA,
+) -> list[Case]:
+    """Make the prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt."""
+    prompt = wording.prompt
+    per_filler = len(encode(prompt(wording.lowest, 0, 2))) - len(encode(prompt(wording.lowest, 0, 1)))
+    prompts = []
+    for index in range(n_cases):
+        draw = random.Random(f"passkey {seed} {length} {index}")
+        key, share = draw.randint(wording.lowest, wording.highest), draw.random()
+        most = (length - len(begin) - len(encode(prompt(key, 0, 0)))) // per_filler
+        # `most` may be one too many, as a tokenizer may cut the key's sentence otherwise in longer prompts.
+        for n_fillers in range(most, -1, -1):
+            n_before = place(share, index, n_fillers, places, n_depths)
+            tokens = encode(prompt(key, n_before, n_fillers - n_before))
+            if len(begin) + len(tokens) <= length:
+                distance = len(tokens) - len(encode(wording.before_key(n_before)))
+                prompts.append(Case(key, n_before / max(1, n_fillers), distance, (*begin, *tokens)))
+                break
+        else:
+            return []
+    return prompts
+
+
+def answered(key: int, answer: str, wording: Wording = COCA) -> bool:
+    """Return whether the key stands in the answer as a whole number; where the prompt begins the answer, as its first
+    one."""
+    if wording is YARN:
+        first = re.search("[0-9]+", answer)
+        return first is not None and int(first[0]) == key
+    return re.search(rf"(?<![0-9]){key}(?![0-9])", answer) is not None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -52,61 +121,6 @@ class Settings:
     found_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         description="a length counts as found when surely more than this share of its prompts is answered as it must be"
     )
-
-
-def of_cell(options: dict[str, Any], point: Point) -> dict[str, Any]:
-    """Cells of before there were other words than the CoCA paper's stay what they are."""
-    return {key: value for key, value in options.items() if (key, value) != ("prompt", "coca")}
-
-
-def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
-    return {
-        length: passkey.cases(
-            subject.tokenizer.encode,
-            int(length),
-            settings.n_cases,
-            places=settings.places,
-            n_depths=settings.n_depths,
-            seed=setup.seed,
-            begin=subject.begin,
-            wording=passkey.WORDINGS[settings.prompt],
-        )
-        for length in setup.points
-    }
-
-
-def work(settings: Settings, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
-    """[tokens]"""
-    return [float(sum(len(case.tokens) + settings.max_new_tokens for case in material[point])) for point in points]
-
-
-def fingerprint(material: Material, point: Point) -> str:
-    return digest((case.tokens, [str(case.key)]) for case in material[point])
-
-
-def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
-    if not material[point]:
-        wording = passkey.WORDINGS[settings.prompt]
-        least = len(subject.begin) + len(subject.tokenizer.encode(wording.prompt(wording.highest, 0, 0)))
-        return f"{point:,} tokens have no room for the task, the key and the question, which take about {least}"
-    return no_positions(subject, [case.tokens for case in material[point]], settings.max_new_tokens)
-
-
-def measure(settings: Settings, subject: Subject, point: int, material: Material, setup: Setup) -> Any:
-    prompts = [case.tokens for case in material[point]]
-    return answers(subject, prompts, point, settings.max_new_tokens, setup)
-
-
-def combine(settings: Settings, point: int, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
-    cases, texts = material[point], gathered(parts)
-    wording = passkey.WORDINGS[settings.prompt]
-    hits = [passkey.answered(case.key, text, wording) for case, text in zip(cases, texts, strict=True)]
-    contained = [passkey.contained(case.key, text) for case, text in zip(cases, texts, strict=True)]
-    kept = [
-        {"key": c.key, "depth": c.depth, "distance": c.distance, "found": f, "answer": t[:ANSWER_CHARACTERS]}
-        for c, f, t in zip(cases, hits, texts, strict=True)
-    ]
-    return counted(kept) | {"contained": sum(contained) / len(hits)}
 
 
 DEFINITIONS = {
@@ -132,71 +146,75 @@ BY_WINDOW = (
 )
 
 
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    points = evaluation.points
-    theirs = {
-        "table 2": paper.table("table2_passkey"),
-        "table 3": paper.by_alpha("passkey"),
-        "table 4": paper.table("table4_pi")["passkey"],
-    }
-    found = table(
-        evaluation.rows(),
-        by_point(points, lambda result: share(result["cases"])),
-        name="passkey-accuracy",
-        title="Share of passkeys found by length of the prompt [tokens]",
-        theirs=papers(evaluation, theirs) if settings.prompt == "coca" else (),
-        best="high",
-        note=THEIRS if settings.prompt == "coca" else "",
-    )
-    return document(
-        evaluation,
-        "Passkey retrieval",
-        summary=at_the_longest(evaluation, "passkeys", found),
-        sections={
-            "Accuracy by length": [
-                _accuracy(evaluation, "by-length", "Passkey accuracy by length"),
-                found,
-            ],
-            "Where the key stands": [
-                by_depth(
-                    evaluation,
-                    settings.n_depths,
-                    name="passkey-depth",
-                    title="Passkeys found by length and depth",
-                    y_label="depth of the key",
-                    note="A key counts to the nearest row. The line marks the training window. "
-                    + square_doubt(settings.n_cases / settings.n_depths),
-                )
-            ],
-            "How far away the key is": [
-                _accuracy(evaluation, "inside-window", "Keys inside the training window", "less than", 0, 1),
-                _accuracy(evaluation, "outside-window", "Keys outside the training window", "at least", 1),
-                by_distance(
-                    evaluation,
-                    name="passkey-by-distance",
-                    title="Share of passkeys found by distance of the key",
-                    note="Cases of all lengths together; windows are the model's training window (CoCA paper, figure "
-                    "6).",
-                ),
-            ],
-        },
-        after={"Definition": [DEFINITIONS[settings.prompt] + DEFINITION]},
-        facts=[("cases", f"{evaluation.settings['n_cases']} at each length")],
-        verdicts=verdicts(evaluation, asked(evaluation)),
-    )
+class Evaluator(FoundSuite[Settings, Case]):
+    """Passkey retrieval by length, depth and distance."""
 
+    VERSION = 1
+    AXIS = ("found_share",)
+    NAME, ITEM, ITEMS = "passkey", "key", "passkeys"
 
-def _accuracy(
-    evaluation: Evaluation, name: str, title: str, words: str = "", first: float = 0, end: float = math.inf
-) -> Lines | None:
-    """Accuracy by length, of the cases at these distances. words: for the note, what distances they are."""
-    return by_length(
-        evaluation,
-        first,
-        end,
-        name=f"passkey-{name}",
-        title=title,
-        alt=f"{title}: share of passkeys found against the length of the prompt, one curve a model and variant.",
-        y_label="share of passkeys found",
-        note=BY_WINDOW.format(words) if words else "",
-    )
+    @property
+    def wording(self) -> Wording:
+        return WORDINGS[self.settings.prompt]
+
+    def prepare(self, subject: Subject, setup: Setup) -> dict[Point, list[Case]]:
+        return {
+            length: cases(
+                subject.tokenizer.encode,
+                int(length),
+                self.settings.n_cases,
+                places=self.settings.places,
+                n_depths=self.settings.n_depths,
+                seed=setup.seed,
+                begin=subject.begin,
+                wording=self.wording,
+            )
+            for length in setup.points
+        }
+
+    def no_room(self, subject: Subject, point: Any) -> str:
+        least = len(subject.begin) + len(subject.tokenizer.encode(self.wording.prompt(self.wording.highest, 0, 0)))
+        return f"{point:,} tokens have no room for the task, the key and the question, which take about {least}"
+
+    def expected(self, case: Case) -> list[str]:
+        return [str(case.key)]
+
+    def max_new_tokens(self, point: Point, cases: Sequence[Case]) -> int:
+        return self.settings.max_new_tokens
+
+    def combine(self, point: Any, material: Mapping[Point, Sequence[Case]], parts: Sequence[Any]) -> dict[str, Any]:
+        asked = list(zip(material[point], gathered(parts), strict=True))
+        kept = [
+            {
+                "key": case.key,
+                "depth": case.depth,
+                "distance": case.distance,
+                "found": answered(case.key, text, self.wording),
+                "answer": text[:ANSWER_CHARACTERS],
+            }
+            for case, text in asked
+        ]
+        return counted(kept) | {"contained": sum(str(case.key) in text for case, text in asked) / len(asked)}
+
+    def page(self, evaluation: Evaluation) -> Document:
+        theirs: dict[str, Any] = {}
+        if self.settings.prompt == "coca":
+            tables = {
+                "table 2": paper.table("table2_passkey"),
+                "table 3": paper.by_alpha("passkey"),
+                "table 4": paper.table("table4_pi")["passkey"],
+            }
+            theirs = {"theirs": papers(evaluation, tables), "note": THEIRS}
+        inside, outside = (BY_WINDOW.format(words) for words in ("less than", "at least"))
+        return self.found_page(
+            evaluation,
+            "Passkey retrieval",
+            self.settings.n_depths,
+            definition=DEFINITIONS[self.settings.prompt] + DEFINITION,
+            depth_notes=[heat_map_precision(self.settings.n_cases / self.settings.n_depths)],
+            distances=[
+                self.by_length(evaluation, "inside-window", "Keys inside the training window", end=1, note=inside),
+                self.by_length(evaluation, "outside-window", "Keys outside the training window", first=1, note=outside),
+            ],
+            **theirs,
+        )

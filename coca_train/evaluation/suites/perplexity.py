@@ -15,8 +15,8 @@ token that is there (YaRN's eval/perplexity.py does all three).
 
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
 and the loss by position of each document's first window (measures/windows.py). `by_document`, its NLL and predictions,
-is what models are compared by (differences.py) where `predictions`, a digest of the tokens scored, is the same. And by
-document, what the verdict is made of (measures/reach.py):
+is what models are compared by (findings.py) where `predictions`, a digest of the tokens scored, is the same. And by
+document, what the verdict is made of (verdict.py):
 * `uses`, by length: the last eighth of each window, side by side over a document, once with the whole window before it
   and once with five eighths of it, so that a prediction has 7/8 to all of the length before it or 1/2 to 5/8 of it: NLL
   with less context less NLL with more. The training window's cell asks it of a quarter and half of that length too;
@@ -35,7 +35,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.measures.ngrams import Frequencies
+from coca_train.evaluation import perplexity_page
 from coca_train.evaluation.measures.perplexity import Scores, intervals, score_share, summarise, weighted
 from coca_train.evaluation.measures.windows import (
     Windowing,
@@ -47,18 +47,15 @@ from coca_train.evaluation.measures.windows import (
     same_at,
     treatment,
 )
-from coca_train.evaluation.perplexity_page import asked, page
-from coca_train.evaluation.results import ALL
+from coca_train.evaluation.results import ALL, Evaluation
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.texts import Library, Texts, digest, frequencies
+from coca_train.evaluation.suite import CellSuite
+from coca_train.evaluation.texts import Frequencies, Library, Texts, digest, frequencies
+from coca_train.evaluation.verdict import Asked
+from coca_train.report.blocks import Document
 from coca_train.runtime.errors import UserError
 from coca_train.statistics.answers import LEAST
 
-__all__ = ["asked", "page"]  # of its page
-
-VERSION = 6
-SHARES = True
-AXIS = ("holds_within", "uses_gain")
 SHORT = (8, 32)  # tokens of context, between which a model that is trained at all gains
 EIGHTHS = 8  # of a window, the last is what is predicted with more and with less of it before, and when it holds
 DIGITS = 16  # of the digest of what is predicted
@@ -114,7 +111,7 @@ class Material:
     None: its own. frequencies: of the training text, where known.
     shared: by row and how the model treats it, this rank's sums of what was measured for another cell too, of this
     variant or of one that is the same in such windows. fresh: those of the present cell; they are shared only when all
-    ranks have succeeded (`combine`). A rank without them would measure the window anew, and shares of different passes
+    ranks have succeeded (`combine`). A rank without them would measure the window again, and shares of different passes
     do not add up to the whole. expected: what will be shared by then, for `work`. sizes: by cut, see n_bytes.
     """
 
@@ -133,20 +130,21 @@ class Material:
     sizes: dict[int | None, dict[str, int]] = field(default_factory=dict)
 
     def row(self, window: int) -> Windowing:
-        """How documents are read in this window."""
+        """Return how documents are read in this window."""
         unread = 1 if self.settings.window_counts == "tokens" else 0
         n = window - unread
         cut = {"longest": self.windows[-1], "window": n, "whole": None}[self.settings.document_tokens]
         return Windowing(n, min(self.stride, n), cut, unread=unread)
 
     def lengths(self, window: int) -> list[int]:
-        """Of which its cell asks whether they are used: itself, and two that the training window begins with."""
+        """Return the lengths of which its cell asks whether they are used: itself, and two that the training window
+        begins with."""
         shorter = [window // 4, window // 2] if window == self.training_window else []
         return [length for length in (*shorter, window) if length >= EIGHTHS]
 
     def read_for(self, window: int) -> dict[str | tuple[str, int], Windowing]:
-        """What its cell reads: the windows themselves (own); what they are compared with (training), where the same
-        predictions are scored; and the ends of windows of some lengths with more and with less before them."""
+        """Return what its cell reads: the windows themselves (own); what they are compared with (training), where the
+        same predictions are scored; and the ends of windows of some lengths with more and with less before them."""
         own = self.row(window)
         rows: dict[str | tuple[str, int], Windowing] = {"own": own}
         if self.settings.document_tokens != "window" and window > self.training_window:
@@ -163,19 +161,19 @@ class Material:
         return rows
 
     def read_up_to(self, window: int) -> list[Windowing]:
-        """What cells up to this window read, the longest windows first."""
+        """Return what cells up to this window read, the longest windows first."""
         rows = {row for each in self.windows if each <= window for row in self.read_for(each).values()}
         # By all that a row is: every rank must read in one order, and that of a set is another in each process.
         return sorted(rows, key=lambda row: (-row.window, row.ends or 0, *(part or 0 for part in row)))
 
     def documents(self, window: int) -> dict[str, list[np.ndarray]]:
-        """What is scored in this window, by source."""
+        """Return what is scored in this window, by source."""
         cut = self.row(window).cut
         end = None if cut is None else cut + 1
         return {source: [d[:end] for d in documents] for source, documents in self.texts.documents.items()}
 
     def predictions(self, window: int) -> dict[str, str]:
-        """A digest of the tokens that are scored in this window, by source and of all together."""
+        """Return a digest of the tokens that are scored in this window, by source and of all together."""
         scored = {source: [d[1:] for d in documents] for source, documents in self.documents(window).items()}
         return {
             ALL: digest(scored)[:DIGITS],
@@ -183,7 +181,8 @@ class Material:
         }
 
     def n_bytes(self, window: int) -> dict[str, int]:
-        """Size in UTF-8 of what is scored in this window, by source [bytes]; windows with one cut share it."""
+        """Return the size in UTF-8 of what is scored in this window, by source [bytes]; windows with one cut share
+        it."""
         cut = self.row(window).cut
         if cut not in self.sizes:
             texts = self.documents(window).items()
@@ -191,84 +190,130 @@ class Material:
         return self.sizes[cut]
 
 
-def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
-    least = 2 if settings.window_counts == "tokens" else 1
-    windows = sorted(point for point in setup.points if isinstance(point, int) and point >= least)
-    if not windows:
-        raise UserError(
-            "E-EVAL-33 eval.window_counts=tokens: a window of 1 token predicts nothing. Fix: grid.lengths=[512]"
+class Evaluator(CellSuite[Settings, Material]):
+    """Perplexity of long documents by context window."""
+
+    VERSION = 6
+    SHARES = True
+    AXIS = ("holds_within", "uses_gain")
+
+    def prepare(self, subject: Subject, setup: Setup) -> Material:
+        least = 2 if self.settings.window_counts == "tokens" else 1
+        windows = sorted(point for point in setup.points if isinstance(point, int) and point >= least)
+        if not windows:
+            raise UserError(
+                "E-EVAL-33 eval.window_counts=tokens: a window of 1 token predicts nothing. Fix: grid.lengths=[512]"
+            )
+        library = Library(subject, setup)
+        if self.settings.min_document_tokens is None:
+            windows = library.filled(windows) or windows[:1]
+            texts = library.choose(windows[-1])
+        else:
+            texts = library.choose(self.settings.min_document_tokens + len(subject.begin), "eval.min_document_tokens")
+        trained = subject.training_window
+        begin = subject.begin[0] if self.settings.begin_windows and subject.begin else None
+        stride, counted = self.settings.stride or trained, frequencies(subject) if trained in windows else None
+        return Material(
+            self.settings, texts, tuple(windows), trained, stride, setup.seed, library.longest, begin, counted
         )
-    library = Library(subject, setup)
-    if settings.min_document_tokens is None:
-        windows = library.filled(windows) or windows[:1]
-        texts = library.choose(windows[-1])
-    else:
-        texts = library.choose(settings.min_document_tokens + len(subject.begin), "eval.min_document_tokens")
-    trained = subject.training_window
-    begin = subject.begin[0] if settings.begin_windows and subject.begin else None
-    stride, counted = settings.stride or trained, frequencies(subject) if trained in windows else None
-    return Material(settings, texts, tuple(windows), trained, stride, setup.seed, library.longest, begin, counted)
 
+    def work(self, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
+        """Estimate the tokens that are read for each window and, on the way, for shorter ones."""
+        model, costs = subject.model, []
+        known = {row for row, treated in material.expected if equal(treated, treatment(model, row.length))}
+        for point in points:
+            rounds = _rounds(subject, point, material, known)
+            costs.append(float(sum(_tokens_read(material, rows) for rows in rounds)))
+            known.update(*rounds)
+            material.expected.extend((row, treatment(model, row.length)) for rows in rounds for row in rows)
+        return costs
 
-def of_cell(options: dict[str, Any], point: int) -> dict[str, Any]:
-    """Without options that are as they were before there were any: cells of then are the same ones."""
-    usual = {"weighting": "tokens", "window_counts": "predictions", "begin_windows": False}
-    return {key: value for key, value in options.items() if key not in usual or value != usual[key]}
+    def fingerprint(self, material: Material, point: int) -> str:
+        return f"{digest(material.documents(point))} stride {material.row(point).stride}"
 
+    def impossible(self, subject: Subject, point: int, material: Material) -> str:
+        if point > material.windows[-1]:
+            few = f"fewer than {LEAST} documents have" if point <= material.longest else "no document has"
+            return f"{few} {point:,} tokens"
+        if point not in material.windows:
+            return "a window of 1 token predicts nothing"
+        problem = missing_positions(subject.model, point)
+        return f"{problem}, and these windows need more" if problem else ""
 
-def work(settings: Settings, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
-    """[tokens] that are read for each window and, on the way, for shorter ones."""
-    model, costs = subject.model, []
-    known = {row for row, treated in material.expected if equal(treated, treatment(model, row.length))}
-    for point in points:
-        rounds = _rounds(subject, point, material, known)
-        costs.append(float(sum(_tokens_read(material, rows) for rows in rounds)))
-        known.update(*rounds)
-        material.expected.extend((row, treatment(model, row.length)) for rows in rounds for row in rows)
-    return costs
+    def measure(self, subject: Subject, point: int, material: Material, setup: Setup) -> dict[str, Sums]:
+        """Return by what is read for it, see Material.read_for."""
+        model = subject.model
+        material.fresh.clear()  # of the cell before: if some rank ran out of memory in it, nothing of it may be shared
+        known = {row: sums for row, treated, sums in material.shared if equal(treated, treatment(model, row.length))}
+        rounds, done = _rounds(subject, point, material, known), 0
+        total = sum(_tokens_read(material, rows) for rows in rounds)
 
+        def read(n_tokens: int) -> None:
+            nonlocal done
+            done += n_tokens
+            setup.progress(done / total)
 
-def fingerprint(material: Material, point: int) -> str:
-    return f"{digest(material.documents(point))} stride {material.row(point).stride}"
+        for rows in rounds:
+            sums: dict[Windowing, Sums] = {row: {} for row in rows}
+            for source, documents in material.texts.documents.items():
+                edges = (material.training_window,)
+                scored = score_share(model, documents, rows, setup.micro_batch_tokens, read, edges, material.begin)
+                for row, scores in zip(rows, scored, strict=True):
+                    sums[row][source] = [part.tolist() for part in scores]
+            known |= sums
+            material.fresh.extend((row, treatment(model, row.length), each) for row, each in sums.items())
+        return {str(name): known[row] for name, row in material.read_for(point).items()}
 
+    def combine(
+        self, point: int, material: Material, parts: Sequence[Mapping[str, Mapping[str, Any]]]
+    ) -> dict[str, Any]:
+        """Return by source, and all together, the fields of `Perplexity`, the loss by position, and by document what
+        the verdict is made of; and the stride."""
+        material.shared.extend(material.fresh)  # no rank ran out of memory, so all have their share
+        size = dict(material.n_bytes(point))
+        read = {name: _whole([part[str(name)] for part in parts], size) for name in material.read_for(point)}
+        if ALL in read["own"]:
+            size[ALL] = sum(size.values())
+        sources, predictions = {}, material.predictions(point)
+        for source, scores in read["own"].items():
+            draws = material.seed, self.settings.bootstrap_resamples
+            summary = summarise(scores.documents, size[source], *draws)
+            if self.settings.weighting == "windows":
+                summary = weighted(summary, scores.windows, *draws)
+            low, high = intervals(scores.bins, material.seed, self.settings.bootstrap_resamples)
+            curve = {
+                "ends": bin_ends(material.row(point).window).tolist(),
+                "loss_by_position": means(scores.positions).tolist(),
+            }
+            curve |= {"loss_low": low, "loss_high": high, "by_document": scores.documents.tolist()}
+            sources[source] = asdict(summary) | curve | {"predictions": predictions[source]}
+            if self.settings.weighting == "windows":
+                sources[source]["windows_by_document"] = scores.windows.tolist()
+            sources[source]["uses"] = {
+                str(length): _excess(*(read[name, length][source].documents for name in ("less", "more")))
+                for length in material.lengths(point)
+            }
+            if material.frequencies is not None and point == material.training_window:
+                documents = material.documents(point)
+                texts = [text for each in documents.values() for text in each] if source == ALL else documents[source]
+                sources[source]["frequencies"] = [[*material.frequencies.nll(text), len(text) - 1] for text in texts]
+            if ("short", SHORT[0]) in read:
+                sources[source]["short"] = _excess(*(read["short", length][source].documents for length in SHORT))
+            if "training" in read:
+                here, there = (each[source].bands[:, 1] for each in (read["own"], read["training"]))
+                sources[source]["holds"] = _excess(here, there)
+        return {"stride": material.row(point).stride, "sources": sources}
 
-def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
-    if point > material.windows[-1]:
-        few = f"fewer than {LEAST} documents have" if point <= material.longest else "no document has"
-        return f"{few} {point:,} tokens"
-    if point not in material.windows:
-        return "a window of 1 token predicts nothing"
-    problem = missing_positions(subject.model, point)
-    return f"{problem}, and these windows need more" if problem else ""
+    def page(self, evaluation: Evaluation) -> Document:
+        return perplexity_page.page(evaluation)
 
-
-def measure(settings: Settings, subject: Subject, point: int, material: Material, setup: Setup) -> dict[str, Sums]:
-    """By what is read for it, see Material.read_for."""
-    model = subject.model
-    material.fresh.clear()  # of the cell before: if some rank ran out of memory in it, nothing of it may be shared
-    known = {row: sums for row, treated, sums in material.shared if equal(treated, treatment(model, row.length))}
-    rounds, done = _rounds(subject, point, material, known), 0
-    total = sum(_tokens_read(material, rows) for rows in rounds)
-
-    def read(n_tokens: int) -> None:
-        nonlocal done
-        done += n_tokens
-        setup.progress(done / total)
-
-    for rows in rounds:
-        sums: dict[Windowing, Sums] = {row: {} for row in rows}
-        for source, documents in material.texts.documents.items():
-            edges = (material.training_window,)
-            scored = score_share(model, documents, rows, setup.micro_batch_tokens, read, edges, material.begin)
-            for row, scores in zip(rows, scored, strict=True):
-                sums[row][source] = [part.tolist() for part in scores]
-        known |= sums
-        material.fresh.extend((row, treatment(model, row.length), each) for row, each in sums.items())
-    return {str(name): known[row] for name, row in material.read_for(point).items()}
+    def asked(self, evaluation: Evaluation) -> Asked:
+        return perplexity_page.asked(evaluation)
 
 
 def _rounds(subject: Subject, point: int, material: Material, known: Collection[Windowing]) -> list[list[Windowing]]:
-    """What is read for a cell when this is known: rows that share passes together, the cell's and those of others."""
+    """Return what is read for a cell when this is known: rows that share passes together, the cell's and those of
+    others."""
     rounds, seen, every = list[list[Windowing]](), set(known), material.read_up_to(point)
     for wanted in sorted(material.read_for(point).values(), key=every.index):
         if wanted not in seen:
@@ -286,55 +331,14 @@ def _tokens_read(material: Material, rows: Sequence[Windowing]) -> int:
     )
 
 
-def combine(
-    settings: Settings, point: int, material: Material, parts: Sequence[Mapping[str, Mapping[str, Any]]]
-) -> dict[str, Any]:
-    """By source, and all together: the fields of `Perplexity`, the loss by position, and by document what the verdict
-    is made of; and the stride."""
-    material.shared.extend(material.fresh)  # no rank ran out of memory, so all have their share
-    size = dict(material.n_bytes(point))
-    read = {name: _whole([part[str(name)] for part in parts], size) for name in material.read_for(point)}
-    if ALL in read["own"]:
-        size[ALL] = sum(size.values())
-    sources, predictions = {}, material.predictions(point)
-    for source, scores in read["own"].items():
-        draws = material.seed, settings.bootstrap_resamples
-        summary = summarise(scores.documents, size[source], *draws)
-        if settings.weighting == "windows":
-            summary = weighted(summary, scores.windows, *draws)
-        low, high = intervals(scores.bins, material.seed, settings.bootstrap_resamples)
-        curve = {
-            "ends": bin_ends(material.row(point).window).tolist(),
-            "loss_by_position": means(scores.positions).tolist(),
-        }
-        curve |= {"loss_low": low, "loss_high": high, "by_document": scores.documents.tolist()}
-        sources[source] = asdict(summary) | curve | {"predictions": predictions[source]}
-        if settings.weighting == "windows":
-            sources[source]["windows_by_document"] = scores.windows.tolist()
-        sources[source]["uses"] = {
-            str(length): _excess(*(read[name, length][source].documents for name in ("less", "more")))
-            for length in material.lengths(point)
-        }
-        if material.frequencies is not None and point == material.training_window:
-            documents = material.documents(point)
-            texts = [text for each in documents.values() for text in each] if source == ALL else documents[source]
-            sources[source]["frequencies"] = [[*material.frequencies.nll(text), len(text) - 1] for text in texts]
-        if ("short", SHORT[0]) in read:
-            sources[source]["short"] = _excess(*(read["short", length][source].documents for length in SHORT))
-        if "training" in read:
-            here, there = (each[source].bands[:, 1] for each in (read["own"], read["training"]))
-            sources[source]["holds"] = _excess(here, there)
-    return {"stride": material.row(point).stride, "sources": sources}
-
-
 def _excess(one_D2: np.ndarray, other_D2: np.ndarray) -> list[list[float]]:
-    """NLL [nats] of one less that of the other, and predictions, of each document that has some."""
+    """Return the NLL [nats] of one less that of the other, and predictions, of each document that has some."""
     sums_D2 = np.stack((one_D2[:, 0] - other_D2[:, 0], one_D2[:, 1]), 1)
     return sums_D2[sums_D2[:, 1] > 0].tolist()
 
 
 def _whole(parts: Sequence[Mapping[str, Any]], sources: Iterable[str]) -> dict[str, Scores]:
-    """All ranks' shares of one window, by source; and of several all together."""
+    """Return all ranks' shares of one window, by source; and of several all together."""
     whole = {
         source: Scores(*(np.sum([part[source][i] for part in parts], axis=0) for i in range(3))) for source in sources
     }

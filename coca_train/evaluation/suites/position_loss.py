@@ -1,21 +1,35 @@
-"""Loss by position, and perplexity at growing context (YaRN B.3; definitions in measures/first_window.py).
+"""Suite `position_loss`: loss by position, and the perplexity of the last tokens at growing context (YaRN B.3).
 
-A cell reads the first L tokens of every document in one window, L being its length of the grid. All lengths read the
-same documents: those with more tokens than the longest length that any document has. `all`: all sources together.
+A window of L reads x_0 ... x_{L-1} of a document, positions from 0, dynamic frequencies at l = L, and predicts
+x_1 ... x_L: every context from 1 to L tokens occurs once.
+
+* Loss by position: the mean NLL of the predictions with context c, over documents, in the bins of windows.py.
+* Growing context (YaRN, arXiv 2309.00071, appendix B.3): the perplexity at context L is exp of the mean NLL of the last
+  `block` predictions, x_{L-block+1} ... x_L, whose contexts are L - block + 1 ... L (all L when L < block). With
+  L = block, 2 block, 3 block ... these are consecutive blocks of the document, each read with all that precedes it, by
+  frequencies that know no more than it. Every document weighs as much as any other: all have the same predictions.
+
+A cell reads the first L tokens of every document in one window. All lengths read the same documents: those with more
+tokens than the longest length that any document has. `all`: all sources together.
+
+Shape legend: B documents, T = L predictions, K bins of positions.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from dataclasses import dataclass as plain_dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.grid_blocks import (
+from coca_train.evaluation.measures.perplexity import Bound, intervals, summarise
+from coca_train.evaluation.measures.windows import bin_ends, binned, middles
+from coca_train.evaluation.pages import (
     OTHER_TOKENS,
     by_length,
     by_point,
@@ -24,22 +38,91 @@ from coca_train.evaluation.grid_blocks import (
     table,
     training_windows,
 )
-from coca_train.evaluation.measures.first_window import first_windows, reduced
-from coca_train.evaluation.measures.reach import ROUNDING
-from coca_train.evaluation.measures.windows import middles
 from coca_train.evaluation.results import ALL, Evaluation, GridRow, same_tokens
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._one_window import Prefixes, in_order
-from coca_train.evaluation.suites._one_window import fingerprint as fingerprint
-from coca_train.evaluation.suites._one_window import prepare as prepare
-from coca_train.evaluation.suites._one_window import work as work
+from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order
 from coca_train.evaluation.texts import digest
+from coca_train.evaluation.verdict import ROUNDING
 from coca_train.report.blocks import Document, Line, Table, Value
 from coca_train.report.headlines import headline
 from coca_train.statistics.pairs import Sample
 
-VERSION = 3
-SHARES = True
+
+class Octave(NamedTuple):
+    """Mean NLL [nats per token] of the contexts first ... last, and its 95 % interval."""
+
+    first: int
+    last: int
+    loss: float
+    low: Bound
+    high: Bound
+
+
+@plain_dataclass(frozen=True, kw_only=True)
+class FirstWindows:
+    """What a set of documents gives at one length. Bin k: contexts ends[k - 1] + 1 ... ends[k].
+
+    octaves: contexts 1, 2, 3 to 4, 5 to 8 ..., the last one up to the length. perplexity: of the last `block`
+    predictions; low, high, ci_low, ci_high: 95 % intervals over documents (perplexity.py), None of one alone.
+    """
+
+    n_documents: int
+    ends: tuple[int, ...]
+    loss: tuple[float, ...]  # mean NLL of each bin [nats per token]
+    low: tuple[Bound, ...]
+    high: tuple[Bound, ...]
+    octaves: tuple[Octave, ...]
+    block: int
+    perplexity: float
+    ci_low: float | None
+    ci_high: float | None
+    last_by_document: tuple[float, ...]  # NLL of the last `block` predictions [nats]
+    octaves_by_document: tuple[tuple[float, ...], ...]  # NLL of each octave [nats]
+
+
+def reduced(nll_T: np.ndarray, block: int) -> list[float]:
+    """Return what is kept of one document: the NLL of its last `block` predictions, then that of each bin of
+    positions."""
+    return [float(nll_T[-block:].sum()), *binned(nll_T[:, None])[:, 0].tolist()]
+
+
+def first_windows(documents: Sequence[Sequence[float]], length: int, block: int, seed: int = 0) -> FirstWindows:
+    """Summarise `reduced` documents that were read at this length."""
+    # In float64 and by document, never as running means: ranks bring documents in any order, and sums must not tell.
+    sums = np.asarray(documents, dtype=np.float64)
+    n_documents, block_size = len(sums), min(block, length)
+    ends = bin_ends(length)
+    bins_DK2 = np.stack(np.broadcast_arrays(sums[:, 1:], np.diff(ends, prepend=0)), 2)
+    low, high = intervals(bins_DK2, seed)
+    octaves, octaves_DO2 = by_octave(ends, bins_DK2, seed)
+    last_block = summarise(np.stack([sums[:, 0], np.full(n_documents, block_size)], 1), None, seed)
+    return FirstWindows(
+        n_documents=n_documents,
+        ends=tuple(ends.tolist()),
+        loss=tuple((sums[:, 1:].mean(0) / np.diff(ends, prepend=0)).tolist()),
+        low=tuple(low),
+        high=tuple(high),
+        octaves=octaves,
+        block=block_size,
+        perplexity=last_block.perplexity,
+        ci_low=last_block.ci_low,
+        ci_high=last_block.ci_high,
+        last_by_document=tuple(sums[:, 0].tolist()),
+        octaves_by_document=tuple(map(tuple, octaves_DO2[..., 0].tolist())),
+    )
+
+
+def by_octave(ends: np.ndarray, bins_DK2: np.ndarray, seed: int = 0) -> tuple[tuple[Octave, ...], np.ndarray]:
+    """Return (octaves, octaves_DO2), the latter of each document. ends: of K bins. bins_DK2: of each document NLL and
+    predictions of each."""
+    # Quarter octaves end where octaves do (windows.py): each bin lies in one.
+    last = [int(ends[ends <= 2**power].max()) for power in range(int(ends[-1] - 1).bit_length() + 1)]
+    starts = np.searchsorted(ends, [0, *(end + 1 for end in last[:-1])])
+    octaves_DO2 = np.add.reduceat(bins_DK2, starts, axis=1)
+    nll_O, count_O = octaves_DO2.sum(0).T
+    firsts = (1, *(end + 1 for end in last[:-1]))
+    columns = zip(firsts, last, (nll_O / count_O).tolist(), *intervals(octaves_DO2, seed), strict=True)
+    return tuple(Octave(*each) for each in columns), octaves_DO2
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -48,30 +131,6 @@ class Settings:
 
     suite: Literal["position_loss"]
     block: Positive = Field(description="last predictions of each length whose perplexity is shown [tokens]; YaRN: 256")
-
-
-def impossible(settings: Settings, subject: Subject, point: int, material: Prefixes) -> str:
-    return material.problem(subject, point)
-
-
-def measure(settings: Settings, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
-    """This rank's documents: by index, what first_window.reduced keeps of each."""
-    return material.by_document(subject.model, point, setup, partial(reduced, block=settings.block))
-
-
-def combine(settings: Settings, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """By source, FirstWindows as plain JSON; the last source is the one a comparison is about."""
-    documents = iter(in_order(parts))
-    by_source = {source: list(islice(documents, len(texts))) for source, texts in material.documents.items()}
-    if len(by_source) > 1:
-        by_source[ALL] = [sums for members in by_source.values() for sums in members]
-    # What a source's documents are known by, so that models are compared on the same ones.
-    read = {source: {source: [d[: point + 1] for d in texts]} for source, texts in material.documents.items()}
-    read[ALL] = {source: texts for each in read.values() for source, texts in each.items()}
-    return {
-        source: asdict(first_windows(members, point, settings.block)) | {"predictions": digest(read[source])}
-        for source, members in by_source.items()
-    }
 
 
 ABOUT = (
@@ -85,68 +144,96 @@ GROWING = (
 )
 
 
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    # The text a comparison is about: all sources together, or the only one.
-    pooled = evaluation.reduced(lambda result: list(result.values())[-1])
-    rows, marks = pooled.rows(), training_windows(evaluation)
-    losses = (
-        Line.through(
-            f"{row.label} (L = {max(map(int, row.results)):,})",
-            zip(middles(row.last["ends"]), *(row.last[key] for key in ("loss", "low", "high")), strict=True),
+class Evaluator(DocumentSuite[Settings]):
+    """Loss by position, and perplexity at growing context."""
+
+    VERSION = 3
+    SHARES = True
+
+    def impossible(self, subject: Subject, point: int, material: Prefixes) -> str:
+        return material.problem(subject, point)
+
+    def measure(self, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
+        """Return this rank's documents: by index, what `reduced` keeps of each."""
+        return material.by_document(subject.model, point, setup, partial(reduced, block=self.settings.block))
+
+    def combine(self, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return by source, FirstWindows as plain JSON; the last source is the one a comparison is about."""
+        documents = iter(in_order(parts))
+        by_source = {source: list(islice(documents, len(texts))) for source, texts in material.documents.items()}
+        if len(by_source) > 1:
+            by_source[ALL] = [sums for members in by_source.values() for sums in members]
+        # What a source's documents are known by, so that models are compared on the same ones.
+        read = {source: {source: [d[: point + 1] for d in texts]} for source, texts in material.documents.items()}
+        read[ALL] = {source: texts for each in read.values() for source, texts in each.items()}
+        return {
+            source: asdict(first_windows(members, point, self.settings.block)) | {"predictions": digest(read[source])}
+            for source, members in by_source.items()
+        }
+
+    def page(self, evaluation: Evaluation) -> Document:
+        # The text a comparison is about: all sources together, or the only one.
+        pooled = evaluation.reduced(lambda result: list(result.values())[-1])
+        rows, marks = pooled.rows(), training_windows(evaluation)
+        losses = (
+            Line.through(
+                f"{row.label} (L = {max(map(int, row.results)):,})",
+                zip(middles(row.last["ends"]), *(row.last[key] for key in ("loss", "low", "high")), strict=True),
+            )
+            for row in rows
+            if row.last
         )
-        for row in rows
-        if row.last
-    )
-    growing = table(
-        rows,
-        by_point(evaluation.points, _perplexity),
-        name="growing-context-perplexity",
-        title="Perplexity of the last tokens at each context",
-        best="low",
-        of_tokens=True,
-        note="Columns score different tokens: compare within a column.",
-    )
-    return document(
-        evaluation,
-        "Loss by position",
-        summary=_summary(rows, growing),
-        sections={
-            "Loss by position": [
-                ABOUT,
-                curves(
-                    losses,
-                    name="position-loss",
-                    title="Loss by position in the longest window",
-                    alt="Mean loss of a prediction against the tokens before it, one curve for each model and variant.",
-                    x_label="position [tokens of context]",
-                    y_label="loss [nats per token]",
-                    x_log=True,
-                    marks=marks,
-                ),
-                _octaves(rows),
-            ],
-            "Growing context": [
-                GROWING.format(block=settings.block),
-                curves(
-                    (by_length(row, lambda r: (r["perplexity"], r["ci_low"], r["ci_high"])) for row in rows),
-                    name="growing-context",
-                    title="Perplexity of the last tokens at growing context",
-                    alt="Perplexity of the last tokens read against the length of the context, a curve for each model "
-                    "and variant.",
-                    x_label="context L [tokens]",
-                    y_label="perplexity",
-                    x_log=True,
-                    y_log=True,
-                    marks=marks,
-                ),
-                growing,
-            ],
-        },
-    )
+        growing = table(
+            rows,
+            by_point(evaluation.points, _perplexity),
+            name="growing-context-perplexity",
+            title="Perplexity of the last tokens at each context",
+            best="low",
+            of_tokens=True,
+            note="Columns score different tokens: compare within a column.",
+        )
+        return document(
+            evaluation,
+            "Loss by position",
+            summary=_summary(rows, growing),
+            sections={
+                "Loss by position": [
+                    ABOUT,
+                    curves(
+                        losses,
+                        name="position-loss",
+                        title="Loss by position in the longest window",
+                        alt="Mean loss of a prediction against the tokens before it, one curve for each model and "
+                        "variant.",
+                        x_label="position [tokens of context]",
+                        y_label="loss [nats per token]",
+                        x_log=True,
+                        marks=marks,
+                    ),
+                    _octaves(rows),
+                ],
+                "Growing context": [
+                    GROWING.format(block=self.settings.block),
+                    curves(
+                        (by_length(row, lambda r: (r["perplexity"], r["ci_low"], r["ci_high"])) for row in rows),
+                        name="growing-context",
+                        title="Perplexity of the last tokens at growing context",
+                        alt="Perplexity of the last tokens read against the length of the context, a curve for each "
+                        "model and variant.",
+                        x_label="context L [tokens]",
+                        y_label="perplexity",
+                        x_log=True,
+                        y_log=True,
+                        marks=marks,
+                    ),
+                    growing,
+                ],
+            },
+        )
 
 
 def _summary(rows: list[GridRow], growing: Table | None) -> list[str]:
-    """Who predicts best at the longest length."""
+    """Say who predicts best at the longest length."""
     if growing is None:
         return []
     known = [i for i in range(len(growing.columns)) if any(row.values[i].number is not None for row in growing.rows)]

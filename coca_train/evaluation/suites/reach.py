@@ -1,4 +1,4 @@
-"""Suite `reach`: how far a model's context reaches, asked in every way at once (definition: measures/reach.py).
+"""Suite `reach`: how far a model's context reaches, asked in every way at once (definition: verdict.py).
 
 It measures nothing itself: its parts are the suites that do, with their own settings and their own cells, which other
 evaluations find again. Its page has the verdict over all of them, and what each has to show.
@@ -12,18 +12,18 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.evaluation.grid_blocks import BEYOND, training_windows, written
-from coca_train.evaluation.grid_blocks import asked as described
-from coca_train.evaluation.measures.reach import Name, Part
+from coca_train.evaluation.pages import BEYOND, build_sections, grid_in_words, training_windows
 from coca_train.evaluation.perplexity_page import CONTEXT
 from coca_train.evaluation.results import Evaluation, GridRow
+from coca_train.evaluation.suite import CellSuite, Suite
 from coca_train.evaluation.suites import perplexity, recall, ruler
-from coca_train.evaluation.verdict import Asked, answers_table, unknown, verdicts
+from coca_train.evaluation.verdict import Asked, Name, Part, answers_table, unknown, verdicts
 from coca_train.report.blocks import Block, Document, Line, Lines, Panels, Section, Text
 from coca_train.statistics.answers import ANSWERS, LEAST, SURE, WRONG
 
-VERSION = 1
-SUITES = {"reads": perplexity, "finds": recall, "works": ruler}
+PARTS: dict[str, type[CellSuite[Any, Any]]] = {
+    "reads": perplexity.Evaluator, "finds": recall.Evaluator, "works": ruler.Evaluator,
+}  # fmt: skip
 NOTHING: dict[str, tuple[Name, str]] = {  # by part, what is unknown of a model that could not be asked at any length
     "reads": ("uses", "documents"), "finds": ("finds", "prompts"), "works": ("works with", "prompts"),
 }  # fmt: skip
@@ -39,37 +39,11 @@ class Settings:
     works: ruler.Settings | None = Field(description="whether it works with the whole of a prompt; null: not asked")
 
     def __post_init__(self) -> None:
-        if not parts(self):
+        if not any((self.reads, self.finds, self.works)):
             raise ValueError("reads, finds and works are all null: nothing is asked")
 
 
-def parts(settings: Settings) -> list[Any]:
-    return [part for part in (settings.reads, settings.finds, settings.works) if part is not None]
-
-
-def asked(evaluation: Evaluation) -> dict[tuple[str, str], list[Any]]:
-    """All parts together, in their order; those of which a model could be asked nothing too."""
-    said: dict[tuple[str, str], list[Any]] = {row.name: [] for row in evaluation.rows()}
-    for name, part in _evaluations(evaluation).items():
-        each = SUITES[name].asked(part)
-        for row, parts in said.items():
-            cells = [cell for cell in part.cells if (cell.subject, cell.variant) == row]
-            parts += each.get(row) or ([unknown(Part(*NOTHING[name], ()), cells)] if cells else [])
-    # Of a model that has not learnt enough nothing else is said.
-    return {row: [part for part in parts if part.untrained] or parts for row, parts in said.items()}
-
-
-def _evaluations(evaluation: Evaluation) -> dict[str, Evaluation]:
-    """By part, its own cells."""
-    own = {}
-    for name in SUITES:
-        if options := evaluation.settings[name]:
-            points = dict.fromkeys(cell.point for cell in evaluation.cells if cell.suite == options["suite"])
-            own[name] = evaluation.of_suite(options, list(points))
-    return own
-
-
-PARTS: dict[Name, tuple[str, str, str]] = {  # by name: file, y axis, what is dashed
+SHOWN: dict[Name, tuple[str, str, str]] = {  # by name: file, y axis, what is dashed
     "holds": ("holds", "loss added [nats]", "at most"),
     "uses": ("uses", "gain [nats]", "more than"),
     "finds": ("finds", "share found", "more than"),
@@ -79,11 +53,84 @@ FAR = 10  # times what may be lost: where the picture of what is held ends at th
 MARGIN = 0.1  # of that, beyond the last curve in it
 
 
+DEFINITION = (
+    f"Each answer is yes or no where the {SURE:.1%} interval, over documents (studentized bootstrap, paired) or "
+    f"prompts (exact, binomial), lies on one side of the bound, and open otherwise. At that confidence up to {ANSWERS} "
+    f"answers of a page are all right in {1 - WRONG:.0%} of draws. A part is sure up to the last length before the "
+    f"first that is not yes. Fewer than {LEAST} documents or prompts are no evidence."
+)
+FINDING = "It finds, and works with, a prompt when more than {share:.0%} of such prompts are answered as they must be."
+READING = (
+    "It holds a window when the loss of the same predictions, of those with more than a training window of their "
+    "document before them, is no more than {within:g} nats a token above that in windows of the training "
+    "length with seven eighths of it to all of it before them. It uses a length when predictions with seven eighths "
+    "of it to all of it before them are better, by more than {gain:g} nats a token, than the same ones with their "
+    "nearest half of it to five eighths, truncated and with positions from 0."
+)
+
+
+class Evaluator(Suite[Settings]):
+    """How far a model's context reaches, asked in every way at once. Its parts measure."""
+
+    def parts(self) -> list[CellSuite[Any, Any]]:
+        settings = {name: getattr(self.settings, name) for name in PARTS}
+        return [PARTS[name](part) for name, part in settings.items() if part is not None]
+
+    def _evaluations(self, evaluation: Evaluation) -> dict[str, tuple[CellSuite[Any, Any], Evaluation]]:
+        """Return by part its suite, and its own cells as an evaluation."""
+        own = {}
+        for name, suite in PARTS.items():
+            if options := evaluation.settings[name]:
+                points = dict.fromkeys(cell.point for cell in evaluation.cells if cell.suite == options["suite"])
+                own[name] = suite(getattr(self.settings, name)), evaluation.of_suite(options, list(points))
+        return own
+
+    def asked(self, evaluation: Evaluation) -> dict[tuple[str, str], list[Part]]:
+        """Return all parts together, in their order; those of which a model could be asked nothing too."""
+        said: dict[tuple[str, str], list[Part]] = {row.name: [] for row in evaluation.rows()}
+        for name, (part, of_part) in self._evaluations(evaluation).items():
+            asked = part.asked(of_part)
+            for row, parts in said.items():
+                cells = [cell for cell in of_part.cells if (cell.subject, cell.variant) == row]
+                parts += asked.get(row) or ([unknown(Part(*NOTHING[name], ()), cells)] if cells else [])
+        # Of a model that has not learnt enough nothing else is said.
+        return {row: [part for part in parts if part.untrained] or parts for row, parts in said.items()}
+
+    def page(self, evaluation: Evaluation) -> Document:
+        measured = self._evaluations(evaluation)
+        pages = [part.page(of_part) for part, of_part in measured.values()]
+        said, settings = [DEFINITION], self.settings
+        if settings.reads is not None:
+            said.append(READING.format(within=settings.reads.holds_within, gain=settings.reads.uses_gain))
+        shares = dict.fromkeys(part.found_share for part in (settings.finds, settings.works) if part is not None)
+        said += [FINDING.format(share=share) for share in shares]
+        together = self.asked(evaluation)
+        pictures, answers = _pictures(evaluation, together), answers_table(evaluation, together)
+        blocks: dict[tuple[str, bool], list[Block]] = {}
+        for section in (section for page in pages for section in page.sections if section.title != CONTEXT):
+            blocks.setdefault((section.title, section.folded), []).extend(section.blocks)
+        blocks.setdefault(("Definition", True), []).insert(
+            0, Text(text="\n\n".join(said))
+        )  # where every page has its own
+        return Document(
+            title=f"How far the context reaches: {grid_in_words(evaluation)}",
+            summary=[sentence for page in pages for sentence in page.summary],
+            sections=[
+                *build_sections({"Each part, by length": [pictures, answers]}),
+                *(Section(title=title, blocks=merged, folded=folded) for (title, folded), merged in blocks.items()),
+            ],
+            facts=list(dict.fromkeys(fact for page in pages for fact in page.facts)),
+            command=evaluation.command,
+            finding=pages[0].finding if "reads" in measured else (),
+            verdicts=verdicts(evaluation, together),
+        )
+
+
 def _pictures(evaluation: Evaluation, said: Asked) -> Panels | None:
-    """What all parts have to show at each length: a panel a part."""
+    """Return what all parts have to show at each length: a panel a part."""
     rows = [row for row in evaluation.rows() if said.get(row.name)]
     parts: dict[Name, list[Part | None]] = {}
-    for name in PARTS:
+    for name in SHOWN:
         known = [next((each for each in said[row.name] if each.name == name), None) for row in rows]
         parts |= {name: known} if any(known) else {}
     lengths = sorted({each.length for row in rows for asked in said[row.name] for each in asked.evidence})
@@ -91,7 +138,7 @@ def _pictures(evaluation: Evaluation, said: Asked) -> Panels | None:
         return None
 
     def panel(name: Name, known: list[Part | None]) -> Lines:
-        file, y_label, must = PARTS[name]
+        file, y_label, must = SHOWN[name]
         bound = next(part.bound for part in known if part)
         lines = tuple(
             Line.through(row.label, [*_within(row, name, part), *_points(part)])
@@ -125,19 +172,20 @@ def _pictures(evaluation: Evaluation, said: Asked) -> Panels | None:
 
 
 def _within(row: GridRow, name: Name, part: Part | None) -> list[tuple[float | None, ...]]:
-    """Where a curve of what is added to the loss begins: with nothing, in the training window."""
+    """Return where a curve of what is added to the loss begins: with nothing, in the training window."""
     return [(row.subject.training_window, 0.0, None, None)] if part and name == "holds" else []
 
 
 def _limits(lines: Sequence[Line], bound: float) -> tuple[float | None, float | None]:
-    """Of a y axis with the bound and all that is not FAR off, which is shown at an edge; None: where the curves end."""
+    """Limit a y axis with the bound and all that is not FAR off, which is shown at an edge; None: where the curves
+    end."""
     ys, far = [bound, *(y for line in lines for y in line.y)], FAR * bound
     low, high = max(min(ys), -far), min(max(ys), far)
     return (None, None) if (low, high) == (min(ys), max(ys)) else (low - MARGIN * far, high + MARGIN * far)
 
 
 def _points(part: Part | None) -> list[tuple[float | None, ...]]:
-    """(length, estimate, low, high) of what was seen."""
+    """Return (length, estimate, low, high) of what was seen."""
     points = []
     for length, answer in () if part is None else part.evidence:
         estimate, low, high, _ = answer.bounds
@@ -145,49 +193,3 @@ def _points(part: Part | None) -> list[tuple[float | None, ...]]:
             ends = (low, high) if math.isfinite(low) and math.isfinite(high) else (None, None)  # of two documents, say
             points.append((length, estimate, *ends))
     return points
-
-
-DEFINITION = (
-    f"Each answer is yes or no where the {SURE:.1%} interval, over documents (studentized bootstrap, paired) or "
-    f"prompts (exact, binomial), lies on one side of the bound, and open otherwise. At that confidence up to {ANSWERS} "
-    f"answers of a page are all right in {1 - WRONG:.0%} of draws. A part is sure up to the last length before the "
-    f"first that is not yes. Fewer than {LEAST} documents or prompts are no evidence."
-)
-FINDING = "It finds, and works with, a prompt when more than {share:.0%} of such prompts are answered as they must be."
-READING = (
-    "It holds a window when the loss of the same predictions, of those with more than a training window of their "
-    "document before them, is no more than {within:g} nats a token above that in windows of the training "
-    "length with seven eighths of it to all of it before them. It uses a length when predictions with seven eighths "
-    "of it to all of it before them are better, by more than {gain:g} nats a token, than the same ones with their "
-    "nearest half of it to five eighths, truncated and with positions begun anew."
-)
-
-
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    pages = {name: SUITES[name].page(getattr(settings, name), part) for name, part in _evaluations(evaluation).items()}
-    said = [DEFINITION]
-    if settings.reads is not None:
-        said.append(READING.format(within=settings.reads.holds_within, gain=settings.reads.uses_gain))
-    shares = dict.fromkeys(part.found_share for part in (settings.finds, settings.works) if part is not None)
-    said += [FINDING.format(share=share) for share in shares]
-    together = asked(evaluation)
-    pictures, answers = _pictures(evaluation, together), answers_table(evaluation, together)
-    first = written({"Each part, by length": [pictures, answers]})
-    of_text = pages.get("reads")
-    blocks: dict[tuple[str, bool], list[Block]] = {}
-    sections = (section for each in pages.values() for section in each.sections if section.title != CONTEXT)
-    for section in sections:
-        blocks.setdefault((section.title, section.folded), []).extend(section.blocks)
-    blocks.setdefault(("Definition", True), []).insert(0, Text(text="\n\n".join(said)))  # where every page has its own
-    return Document(
-        title=f"How far the context reaches: {described(evaluation)}",
-        summary=[sentence for each in pages.values() for sentence in each.summary],
-        sections=[
-            *first,
-            *(Section(title=title, blocks=merged, folded=folded) for (title, folded), merged in blocks.items()),
-        ],
-        facts=list(dict.fromkeys(fact for each in pages.values() for fact in each.facts)),
-        command=evaluation.command,
-        finding=() if of_text is None else of_text.finding,
-        verdicts=verdicts(evaluation, together),
-    )

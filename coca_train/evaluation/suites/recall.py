@@ -1,36 +1,133 @@
-"""Suite `recall`: at which lengths, depths and distances a model finds a key's value in JSON (measures/recall.py).
+"""Suite `recall`: a JSON object of random keys and values, then one of its keys (Liu et al., arXiv 2307.03172), by
+length, depth and distance.
 
-At each length: `accuracy`, the share of cases whose greedy answer is the value, its 95 % interval (Wilson); `others`,
-the share whose answer is another pair's value; `chance`, the share that would be found by giving any of the values; and
-the cases: value, pairs, depth, distance, found, and the answer's first characters.
+Every pair looks like every other one, so nothing gives the asked one away, as a sentence in foreign filler gives away a
+passkey: a model must match the key over the whole length. HELMET (arXiv 2410.02694), which finds that perplexity and
+literal needles do not foretell what models do in other long tasks, has recall of this kind among its own. There is no
+instruction: models that were never tuned for any see the form of the answer in every line.
+
+Definition. A prompt is an object of n pairs, each on a line, and the asked key in the same form up to its colon:
+
+    {
+    "bamilo": "tufage",
+    "kirado": "zolane"
+    }
+    "bamilo":
+
+* Length: as many pairs, at least two, as fit into L tokens (_prompts.py; a token that begins texts counted). What is
+  generated comes on top.
+* Keys and values: of the forms below, all keys of a prompt different from one another, and all values. Pair i of case c
+  at length L comes from (seed, L, c) alone: not from how many cases or pairs there are, nor from the tokenizer.
+* Place: `uniform` or `even`, as of a passkey; depth is i / (n - 1): 0 the first pair, 1 the last one.
+* Distance: tokens of the prompt minus those before the asked pair's line.
+* Found: the generated text is the value, exactly: white space, a quotation mark, the value, a quotation mark, whatever
+  comes then. Another pair's value is counted apart: such a model copies, but does not match. By saying any of the n
+  values it finds 1 / n.
+
+At each length: `accuracy`, the share found, its 95 % interval (Wilson); `others`, the share whose answer is another
+pair's value; `chance`, the share that would be found by giving any of the values; and the cases: value, pairs, depth,
+distance, found, and the answer's first characters.
 """
 
+import random
+import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.data.prompts import Form
-from coca_train.evaluation.grid_blocks import by_point, document, table
-from coca_train.evaluation.measures import recall
-from coca_train.evaluation.measures.recall import Case
+from coca_train.data.prompts import FORMS, HOW_MANY, Form, different, recall_answer, recall_prefix, recall_prompt
+from coca_train.evaluation.pages import by_point, table
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
-from coca_train.evaluation.suites._found import asked, at_the_longest, by_depth, by_distance, by_length, counted, share
-from coca_train.evaluation.verdict import verdicts
+from coca_train.evaluation.suites._prompts import (
+    Encode,
+    FoundSuite,
+    Places,
+    counted,
+    filled,
+    gathered,
+    place,
+)
 from coca_train.report.blocks import Document
+from coca_train.runtime.errors import DataError
 
-__all__ = ["asked"]  # of what suites share
-
-VERSION = 1
-AXIS = ("found_share",)
+LEAST = 2  # pairs
 ANSWER_CHARACTERS = 60  # of each answer that are kept
+SPARE = 2  # new tokens more than the answer has, for a tokenizer that cuts it otherwise than behind its prompt
 
-Material = Mapping[Point, Sequence[Case]]  # by length
+
+class Case(NamedTuple):
+    """One prompt. values: of all pairs. depth, distance [tokens]: see the module. answer_tokens: of what is right."""
+
+    key: str
+    value: str
+    values: tuple[str, ...]
+    depth: float
+    distance: int
+    answer_tokens: int
+    tokens: tuple[int, ...]
+
+
+def cases(
+    encode: Encode,
+    length: int,
+    n_cases: int,
+    *,
+    keys: Form,
+    values: Form,
+    places: Places,
+    n_depths: int,
+    seed: int,
+    begin: Sequence[int] = (),
+) -> list[Case]:
+    """Make the prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt.
+
+    Raises DataError E-EVAL-21 when it has room for more pairs than a form has.
+    """
+
+    def build(case: int, size: int) -> Case:
+        for form in (keys, values):
+            if size > HOW_MANY.get(form, size):
+                raise DataError(
+                    f"E-EVAL-21 grid.lengths: {length:,} tokens have room for more than the {HOW_MANY[form]} pairs "
+                    f"that form {form!r} makes. Fix: ask for shorter lengths, or for eval.keys=words and "
+                    "eval.values=words"
+                )
+        # Three generators, so that pairs are added at the end and the place does not depend on how many there are.
+        of_keys, of_values, of_place = (
+            random.Random(f"recall {what} {seed} {length} {case}") for what in ("keys", "values", "place")
+        )
+        known = different(size, lambda: FORMS[keys](of_keys))
+        held = different(size, lambda: FORMS[values](of_values))
+        asked = place(of_place.random(), case, size - 1, places, n_depths)
+        prompt = recall_prompt(known, held, known[asked])
+        tokens = encode(prompt)
+        return Case(
+            key=known[asked],
+            value=held[asked],
+            values=tuple(held),
+            depth=asked / (size - 1),
+            distance=len(tokens) - len(encode(recall_prefix(known, held, asked))),
+            answer_tokens=len(encode(prompt + recall_answer(held[asked]))) - len(tokens),
+            tokens=(*begin, *tokens),
+        )
+
+    return filled(build, n_cases, length, LEAST)
+
+
+def new_tokens(prompts: Sequence[Case]) -> int:
+    """Return the length of every answer to these prompts [tokens]."""
+    return max((case.answer_tokens for case in prompts), default=0) + SPARE
+
+
+def value_in(answer: str) -> str | None:
+    """Return the value that a generated text gives; None where it is no string."""
+    string = re.match(r'\s*"([^"]*)"', answer)
+    return None if string is None else string[1]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -55,66 +152,6 @@ class Settings:
     )
 
 
-def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
-    """Raises DataError E-EVAL-21."""
-    return {
-        length: recall.cases(
-            subject.tokenizer.encode,
-            int(length),
-            settings.n_cases,
-            keys=settings.keys,
-            values=settings.values,
-            places=settings.places,
-            n_depths=settings.n_depths,
-            seed=setup.seed,
-            begin=subject.begin,
-        )
-        for length in setup.points
-    }
-
-
-def work(settings: Settings, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
-    """[tokens]"""
-    new = {point: recall.max_new_tokens(material[point]) for point in points}
-    return [float(sum(len(case.tokens) + new[point] for case in material[point])) for point in points]
-
-
-def fingerprint(material: Material, point: Point) -> str:
-    return digest((case.tokens, [case.value]) for case in material[point])
-
-
-def impossible(settings: Settings, subject: Subject, point: int, material: Material) -> str:
-    if not material[point]:
-        return f"{point:,} tokens have no room for {recall.LEAST} pairs and the key"
-    return no_positions(subject, [case.tokens for case in material[point]], recall.max_new_tokens(material[point]))
-
-
-def measure(settings: Settings, subject: Subject, point: int, material: Material, setup: Setup) -> Any:
-    prompts = [case.tokens for case in material[point]]
-    return answers(subject, prompts, point, recall.max_new_tokens(material[point]), setup)
-
-
-def combine(settings: Settings, point: int, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
-    cases, texts = material[point], gathered(parts)
-    given = [recall.given(text) for text in texts]
-    kept = [
-        {
-            "value": case.value,
-            "n_pairs": len(case.values),
-            "depth": case.depth,
-            "distance": case.distance,
-            "found": value == case.value,
-            "answer": text[:ANSWER_CHARACTERS],
-        }
-        for case, value, text in zip(cases, given, texts, strict=True)
-    ]
-    others = [value in case.values and value != case.value for case, value in zip(cases, given, strict=True)]
-    return counted(kept) | {
-        "others": sum(others) / len(cases),
-        "chance": statistics.fmean(1 / len(case.values) for case in cases),
-    }
-
-
 DEFINITION = (
     "A prompt is a JSON object of random keys and values, a pair on each line, and one of its keys again with a colon; "
     "as many pairs as keep it within the length, and no instruction (after Lost in the Middle, arXiv 2307.03172). The "
@@ -125,63 +162,76 @@ DEFINITION = (
 )
 
 
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    rows, points = evaluation.rows(), evaluation.points
-    found = table(
-        rows,
-        by_point(points, lambda result: share(result["cases"])),
-        name="recall-found",
-        title="Share of values found by length of the prompt [tokens]",
-        best="high",
-    )
-    return document(
-        evaluation,
-        "Key-value recall",
-        summary=at_the_longest(evaluation, "values", found),
-        sections={
-            "Found by length": [
-                by_length(
-                    evaluation,
-                    name="recall-by-length",
-                    title="Values found by length",
-                    alt="Share of values found against the length of the prompt, one curve a model and variant.",
-                    y_label="share of values found",
-                ),
-                found,
-                table(
-                    rows,
-                    by_point(points, lambda result, what: result[OTHERWISE[what]]),
-                    by={"share": tuple(OTHERWISE)},
-                    name="recall-others",
-                    title="Another pair's value given instead, and what any of the values would find",
-                ),
-            ],
-            "Where the pair stands": [
-                by_depth(
-                    evaluation,
-                    settings.n_depths,
-                    name="recall-depth",
-                    title="Values found by length and depth",
-                    y_label="depth of the pair",
-                    note="A pair counts to the nearest row. The line marks the training window.",
-                )
-            ],
-            "How far away the pair is": [
-                by_distance(
-                    evaluation,
-                    name="recall-by-distance",
-                    title="Share of values found by distance of the pair",
-                    note="Cases of all lengths together; windows are the model's training window.",
-                )
-            ],
-        },
-        after={"Definition": [DEFINITION]},
-        facts=[
-            ("cases", f"{evaluation.settings['n_cases']} at each length"),
-            ("pairs", f"keys are {evaluation.settings['keys']}, values {evaluation.settings['values']}"),
-        ],
-        verdicts=verdicts(evaluation, asked(evaluation)),
-    )
-
-
 OTHERWISE = {"another pair's value": "others", "by any of the values": "chance"}
+
+
+class Evaluator(FoundSuite[Settings, Case]):
+    """Key-value recall by length, depth and distance."""
+
+    VERSION = 1
+    AXIS = ("found_share",)
+    NAME, ITEM, ITEMS = "recall", "pair", "values"
+
+    def prepare(self, subject: Subject, setup: Setup) -> dict[Point, list[Case]]:
+        """Make the prompts. Raises DataError E-EVAL-21."""
+        return {
+            length: cases(
+                subject.tokenizer.encode,
+                int(length),
+                self.settings.n_cases,
+                keys=self.settings.keys,
+                values=self.settings.values,
+                places=self.settings.places,
+                n_depths=self.settings.n_depths,
+                seed=setup.seed,
+                begin=subject.begin,
+            )
+            for length in setup.points
+        }
+
+    def no_room(self, subject: Subject, point: Any) -> str:
+        return f"{point:,} tokens have no room for {LEAST} pairs and the key"
+
+    def expected(self, case: Case) -> list[str]:
+        return [case.value]
+
+    def max_new_tokens(self, point: Point, cases: Sequence[Case]) -> int:
+        return new_tokens(cases)
+
+    def combine(self, point: Any, material: Mapping[Point, Sequence[Case]], parts: Sequence[Any]) -> dict[str, Any]:
+        cases, texts = material[point], gathered(parts)
+        values = [value_in(text) for text in texts]
+        kept = [
+            {
+                "value": case.value,
+                "n_pairs": len(case.values),
+                "depth": case.depth,
+                "distance": case.distance,
+                "found": value == case.value,
+                "answer": text[:ANSWER_CHARACTERS],
+            }
+            for case, value, text in zip(cases, values, texts, strict=True)
+        ]
+        others = [value in case.values and value != case.value for case, value in zip(cases, values, strict=True)]
+        return counted(kept) | {
+            "others": sum(others) / len(cases),
+            "chance": statistics.fmean(1 / len(case.values) for case in cases),
+        }
+
+    def page(self, evaluation: Evaluation) -> Document:
+        otherwise = table(
+            evaluation.rows(),
+            by_point(evaluation.points, lambda result, what: result[OTHERWISE[what]]),
+            by={"share": tuple(OTHERWISE)},
+            name="recall-others",
+            title="Another pair's value given instead, and what any of the values would find",
+        )
+        forms = f"keys are {evaluation.settings['keys']}, values {evaluation.settings['values']}"
+        return self.found_page(
+            evaluation,
+            "Key-value recall",
+            self.settings.n_depths,
+            definition=DEFINITION,
+            facts=[("pairs", forms)],
+            tables=[otherwise],
+        )

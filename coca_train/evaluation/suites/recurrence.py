@@ -1,7 +1,15 @@
-"""Perplexity of a model that reads segment by segment and remembers the one before (measures/recurrence.py).
+"""Suite `recurrence`: a text read segment by segment with a memory (Transformer-XL, arXiv 1901.02860, sections 3.2, 4).
+
+A document's predictions are made in segments of S tokens, one behind the other, each token read once. In every layer
+a segment attends to itself and to the M hidden states before it, which were computed when their own segment was read;
+M = 0: segments know nothing of each other. The first tokens have what there is before them. Every prediction counts
+exactly once; those of a segment see M + 1 ... M + S tokens directly, and what these have seen through them. With a
+memory as long as the text every state is that of one pass over all of it.
 
 The points are reaches: how far the last token of a segment sees directly, its segment and the memory before it. A
 reach of one segment is none. All reaches score the same predictions of the same documents.
+
+Shape legend: B texts, T predictions, M memory, C d_model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,19 +17,45 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.grid_blocks import by_length, by_point, curves, document, table, training_windows
-from coca_train.evaluation.measures.perplexity import summarise
-from coca_train.evaluation.measures.recurrence import recurrent_nll
+from coca_train.evaluation.measures.perplexity import evaluating, summarise
+from coca_train.evaluation.pages import by_length, by_point, curves, document, table, training_windows
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._one_window import Prefixes, in_order, read_longest
+from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order, read_longest
+from coca_train.models.memory import Memory
 from coca_train.report.blocks import Document, Value
 
-VERSION = 1
+
+def recurrent_nll(
+    model: Any, documents: Sequence[np.ndarray], length: int, segment: int, memory_len: int
+) -> np.ndarray:
+    """Return the NLL [nats] of the first `length` predictions of documents with more tokens than that, nll_BT in
+    float64.
+
+    segment, memory_len: S and M [tokens].
+    """
+    weight = model.embed.weight
+    tokens_BT = torch.from_numpy(np.stack([d[: length + 1] for d in documents]).astype(np.int64)).to(weight.device)
+    n_texts, parts = len(documents), []
+    memory = None
+    if memory_len:
+        empty_BMC = weight.new_zeros(n_texts, memory_len, weight.shape[1])
+        memory = Memory([empty_BMC] * len(model.blocks), torch.zeros(n_texts, dtype=torch.long, device=weight.device))
+    with evaluating(model):
+        for begin in range(0, length, segment):
+            end = min(begin + segment, length)
+            pos_BT = torch.arange(begin, end, device=weight.device).expand(n_texts, -1)
+            reach = memory_len + segment
+            x_BTC = model.hidden(tokens_BT[:, begin:end], pos_BT=pos_BT, length=reach, memory=memory)
+            parts.append(model.nll(x_BTC, tokens_BT[:, begin + 1 : end + 1]))
+            if memory is not None:
+                memory = Memory(memory.new, (memory.length_B + end - begin).clamp(max=memory_len))
+    return torch.cat(parts, 1).double().cpu().numpy()
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -33,55 +67,6 @@ class Settings:
     document_tokens: Positive = Field(description="predictions of each document [tokens]")
 
 
-def prepare(settings: Settings, subject: Subject, setup: Setup) -> Prefixes:
-    return read_longest(subject, setup, [settings.document_tokens], lengths_from="eval.document_tokens")
-
-
-def work(settings: Settings, subject: Subject, points: Sequence[int], material: Prefixes) -> list[float]:
-    """[pairs of tokens]"""
-    return [float(settings.document_tokens * len(material.texts) * point) for point in points]
-
-
-def fingerprint(material: Prefixes, point: int) -> str:
-    return material.digest(material.longest)
-
-
-def impossible(settings: Settings, subject: Subject, point: int, material: Prefixes) -> str:
-    position, segment = subject.model.position, _segment(settings, subject)
-    if not position.memory_len:
-        return f"{position.settings.scheme} was trained without a memory of the text before (position.memory_len)"
-    for visibility in subject.model.visibilities.values():
-        keep = visibility.keep()
-        if keep is not None and keep.first:
-            return f"{visibility.settings.name} looks back to the first tokens of a text, and a memory holds the last"
-    if point < segment:
-        return f"a segment alone has {segment:,} tokens"
-    return material.problem(subject, settings.document_tokens)
-
-
-def measure(settings: Settings, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
-    """This rank's documents: by index, the sum of their NLL."""
-    segment, length = _segment(settings, subject), settings.document_tokens
-    nll: dict[str, list[float]] = {}
-    for batch in material.share(length, setup):
-        texts = [material.texts[i] for i in batch]
-        nll_BT = recurrent_nll(subject.model, texts, length, segment, point - segment)
-        nll |= {str(i): [float(nll_T.sum())] for i, nll_T in zip(batch, nll_BT, strict=True)}
-    return {"nll": nll, "segment": segment, "trained": subject.model.position.memory_len}
-
-
-def combine(settings: Settings, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Perplexity and its interval over documents. segment, memory, trained (the memory of the training): [tokens]."""
-    nll_D = np.asarray(in_order(part["nll"] for part in parts))[:, 0]
-    scores = summarise(np.stack([nll_D, np.full(len(nll_D), settings.document_tokens)], 1))
-    segment = parts[0]["segment"]
-    return asdict(scores) | {"segment": segment, "memory": point - segment, "trained": parts[0]["trained"]}
-
-
-def _segment(settings: Settings, subject: Subject) -> int:
-    return settings.segment or subject.training_window
-
-
 ABOUT = (
     "Documents are read in segments, one behind the other, every token once. Each layer attends to the segment and to "
     "the hidden states of the memory before it, which stay as they were computed (Transformer-XL, section 3.2). A "
@@ -90,50 +75,100 @@ ABOUT = (
 )
 
 
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    """The document; models without a memory appear with the reason."""
-    rows, points = evaluation.rows(), evaluation.points
+class Evaluator(DocumentSuite[Settings]):
+    """Perplexity by memory."""
 
-    def scored(result: Mapping[str, Any]) -> Value:
-        note = f"memory {result['memory']:,}"
-        low, high, n = result["ci_low"], result["ci_high"], result["n_documents"]
-        return Value.of(result["perplexity"], note=note, low=low, high=high, n=n)
+    VERSION = 1
 
-    known = [row for row in rows if row.results]
-    return document(
-        evaluation,
-        "Perplexity with a memory",
-        summary=[
-            f"{row.label}: perplexity {value.text}{f' ({value.range})' if value.range else ''} with a memory of "
-            f"{row.last['memory']:,} tokens before segments of {row.last['segment']:,} (trained with "
-            f"{row.last['trained']:,})."
-            for row in known
-            for value in [scored(row.last)]
-        ],
-        sections={
-            "By reach": [
-                ABOUT,
-                table(
-                    rows,
-                    by_point(points, scored),
-                    name="recurrence",
-                    title="Perplexity by reach, segment and memory together [tokens]",
-                    best="low",
-                    of_tokens=True,
-                ),
-                curves(
-                    (by_length(row, _with_interval) for row in known),
-                    name="recurrence-curves",
-                    title="Perplexity by reach",
-                    alt="Perplexity against the reach of segment and memory, a curve for each model.",
-                    x_label="reach [tokens]",
-                    y_label="perplexity",
-                    x_log=True,
-                    marks=training_windows(evaluation),
-                ),
-            ]
-        },
-    )
+    def _segment(self, subject: Subject) -> int:
+        return self.settings.segment or subject.training_window
+
+    def prepare(self, subject: Subject, setup: Setup) -> Prefixes:
+        return read_longest(subject, setup, [self.settings.document_tokens], lengths_from="eval.document_tokens")
+
+    def work(self, subject: Subject, points: Sequence[int], material: Prefixes) -> list[float]:
+        """Estimate the work [pairs of tokens]."""
+        return [float(self.settings.document_tokens * len(material.texts) * point) for point in points]
+
+    def fingerprint(self, material: Prefixes, point: int) -> str:
+        return material.digest(material.longest)
+
+    def impossible(self, subject: Subject, point: int, material: Prefixes) -> str:
+        position, segment = subject.model.position, self._segment(subject)
+        if not position.memory_len:
+            return f"{position.settings.scheme} was trained without a memory of the text before (position.memory_len)"
+        for visibility in subject.model.visibilities.values():
+            keep = visibility.keep()
+            if keep is not None and keep.first:
+                return (
+                    f"{visibility.settings.name} looks back to the first tokens of a text, and a memory holds the last"
+                )
+        if point < segment:
+            return f"a segment alone has {segment:,} tokens"
+        return material.problem(subject, self.settings.document_tokens)
+
+    def measure(self, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
+        """Return this rank's documents: by index, the sum of their NLL."""
+        segment, length = self._segment(subject), self.settings.document_tokens
+        nll: dict[str, list[float]] = {}
+        for batch in material.share(length, setup):
+            texts = [material.texts[i] for i in batch]
+            nll_BT = recurrent_nll(subject.model, texts, length, segment, point - segment)
+            nll |= {str(i): [float(nll_T.sum())] for i, nll_T in zip(batch, nll_BT, strict=True)}
+        return {"nll": nll, "segment": segment, "trained": subject.model.position.memory_len}
+
+    def combine(self, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return perplexity and its interval over documents. segment, memory, trained (with what memory):
+        [tokens]."""
+        nll_D = np.asarray(in_order(part["nll"] for part in parts))[:, 0]
+        scores = summarise(np.stack([nll_D, np.full(len(nll_D), self.settings.document_tokens)], 1))
+        segment = parts[0]["segment"]
+        return asdict(scores) | {"segment": segment, "memory": point - segment, "trained": parts[0]["trained"]}
+
+    def page(self, evaluation: Evaluation) -> Document:
+        """Return the document; models without a memory appear with the reason."""
+        rows, points = evaluation.rows(), evaluation.points
+
+        def scored(result: Mapping[str, Any]) -> Value:
+            note = f"memory {result['memory']:,}"
+            low, high, n = result["ci_low"], result["ci_high"], result["n_documents"]
+            return Value.of(result["perplexity"], note=note, low=low, high=high, n=n)
+
+        known = [row for row in rows if row.results]
+        return document(
+            evaluation,
+            "Perplexity with a memory",
+            summary=[
+                f"{row.label}: perplexity {value.text}{f' ({value.range})' if value.range else ''} with a memory of "
+                f"{row.last['memory']:,} tokens before segments of {row.last['segment']:,} (trained with "
+                f"{row.last['trained']:,})."
+                for row in known
+                for value in [scored(row.last)]
+            ],
+            sections={
+                "By reach": [
+                    ABOUT,
+                    table(
+                        rows,
+                        by_point(points, scored),
+                        name="recurrence",
+                        title="Perplexity by reach, segment and memory together [tokens]",
+                        best="low",
+                        of_tokens=True,
+                    ),
+                    curves(
+                        (by_length(row, _with_interval) for row in known),
+                        name="recurrence-curves",
+                        title="Perplexity by reach",
+                        alt="Perplexity against the reach of segment and memory, a curve for each model.",
+                        x_label="reach [tokens]",
+                        y_label="perplexity",
+                        x_log=True,
+                        marks=training_windows(evaluation),
+                    ),
+                ]
+            },
+        )
 
 
 def _with_interval(result: Any) -> tuple[float | None, ...]:

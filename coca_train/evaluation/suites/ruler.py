@@ -1,46 +1,100 @@
-"""Suite `ruler`: tasks in the manner of RULER by length: retrieval, tracing, counting (measures/ruler defines them).
+"""Suite `ruler`: tasks in the manner of RULER (Hsieh et al., arXiv 2404.06654) at any length: retrieval, tracing,
+counting.
 
-A point is task@length. Its result: `score`, the mean over its cases of the share of expected strings that the greedy
-answer contains; `standard_error` of that mean (None with one case); and the cases: score and the answer's beginning.
+The tasks are in data/ruler.py, in words of our own, so figures compare between models measured here, not with
+those of RULER's own prompts.
+
+Length. A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (_prompts.py);
+with answer_inside, as RULER does, to those that the new tokens of its answer leave. A case's draws come from a
+generator seeded by (task, seed, L, case).
+
+Score. The share of the expected strings that the generated text contains, upper and lower case taken as equal
+(RULER's string match over all references); 1 when all are there.
+
+A point is task@length. Its result: `score`, the mean over its cases; `standard_error` of that mean (None with one
+case); and the cases: score and the answer's beginning.
 """
 
 import math
+import random
+import re
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.data.ruler import NOISE, TASKS
-from coca_train.evaluation.grid_blocks import (
+from coca_train.data.ruler import NOISE, TASKS, Task
+from coca_train.evaluation.pages import (
     document,
     figure,
     heading,
+    heat_map_precision,
     heat_maps,
     share_by_length,
-    square_doubt,
     table,
     tokens,
 )
-from coca_train.evaluation.measures.reach import FOUND_SHARE, Part, finds
-from coca_train.evaluation.measures.ruler import Prompt, cases, essays, score
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._answers import answers, digest, gathered, no_positions
-from coca_train.evaluation.verdict import Asked, unknown, verdicts
+from coca_train.evaluation.suites._prompts import Encode, PromptSuite, best_at_the_longest, filled, gathered
+from coca_train.evaluation.verdict import FOUND_SHARE, Asked, Part, finds, unknown, verdicts
 from coca_train.report.blocks import Document, Line, Row, Table, Value
-from coca_train.report.headlines import POINTS, headline
 from coca_train.runtime.errors import DataError
 from coca_train.statistics.pairs import Sample
 from coca_train.statistics.shares import wilson
 
-VERSION = 3
-AXIS = ("tasks", "found_share")
 ANSWER_CHARACTERS = 80  # of each answer that are kept
 
-Material = Mapping[Point, Sequence[Prompt]]
+
+class Prompt(NamedTuple):
+    """A prompt as one model reads it."""
+
+    tokens: tuple[int, ...]
+    expected: tuple[str, ...]
+
+
+def cases(
+    task: Task,
+    encode: Encode,
+    length: int,
+    n_cases: int,
+    *,
+    haystack: Sequence[str],
+    seed: int,
+    begin: Sequence[int] = (),
+    answer_inside: bool = False,
+) -> list[Prompt]:
+    """Make the prompts of one length [tokens]; none when it has no room. begin: tokens in front of every prompt.
+    answer_inside: whether the length counts the answer too."""
+    build_prompt = task.of_length(length)
+
+    def build(case: int, size: int) -> Prompt:
+        sample = build_prompt(size, random.Random(f"{task.name} {seed} {length} {case}"), haystack)
+        return Prompt(tokens=(*begin, *encode(sample.prompt)), expected=sample.expected)
+
+    return filled(build, n_cases, length - task.max_new_tokens * answer_inside, task.least)
+
+
+def score(expected: Sequence[str], answer: str) -> float:
+    """Return the share of the expected strings in the answer."""
+    text = answer.casefold()
+    return sum(string.casefold() in text for string in expected) / len(expected)
+
+
+def essays(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the sentences of some documents, in order, white space made single spaces."""
+    return tuple(
+        sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+", " ".join(text.split())) if sentence
+    )
+
+
+def parted(point: Point) -> tuple[str, int]:
+    """Split a point into task and length."""
+    task, _, length = str(point).partition("@")
+    return task, int(length)
 
 
 def _known(name: str) -> str:
@@ -73,80 +127,6 @@ class Settings:
     )
 
 
-def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
-    return tuple(f"{task}@{length}" for task in settings.tasks for length in lengths)
-
-
-def parted(point: Point) -> tuple[str, int]:
-    """Task and length of a point."""
-    task, _, length = str(point).partition("@")
-    return task, int(length)
-
-
-def prepare(settings: Settings, subject: Subject, setup: Setup) -> Material:
-    """Raises DataError E-EVAL-20 when the documents have no sentence."""
-    units = NOISE
-    if settings.haystack == "texts":
-        units = essays(text for texts in setup.texts().values() for text in texts)
-        if not units:
-            raise DataError(
-                "E-EVAL-20 text: the documents are empty; needles are to be hidden in them. Fix: name others in "
-                "text.files, or eval.haystack=filler"
-            )
-    return {
-        point: cases(
-            TASKS[task],
-            subject.tokenizer.encode,
-            length,
-            settings.n_cases,
-            haystack=units,
-            seed=setup.seed,
-            begin=subject.begin,
-            answer_inside=settings.answer_inside,
-        )
-        for point in setup.points
-        for task, length in [parted(point)]
-    }
-
-
-def work(settings: Settings, subject: Subject, points: Sequence[Point], material: Material) -> list[float]:
-    """[tokens]"""
-    n_new = {point: TASKS[parted(point)[0]].max_new_tokens for point in points}
-    return [float(sum(len(prompt.tokens) + n_new[point] for prompt in material[point])) for point in points]
-
-
-def fingerprint(material: Material, point: Point) -> str:
-    return digest((prompt.tokens, prompt.expected) for prompt in material[point])
-
-
-def impossible(settings: Settings, subject: Subject, point: Point, material: Material) -> str:
-    task, length = parted(point)
-    if not material[point]:
-        counted = ", its answer included" if settings.answer_inside else ""
-        return f"the shortest prompt of {task} is longer than {length:,} tokens{counted}"
-    return no_positions(subject, [prompt.tokens for prompt in material[point]], TASKS[task].max_new_tokens)
-
-
-def measure(settings: Settings, subject: Subject, point: Point, material: Material, setup: Setup) -> Any:
-    task, length = parted(point)
-    n_new = TASKS[task].max_new_tokens
-    room = length - n_new * settings.answer_inside
-    return answers(subject, [prompt.tokens for prompt in material[point]], room, n_new, setup)
-
-
-def combine(settings: Settings, point: Point, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
-    texts = gathered(parts)
-    scores = [score(prompt.expected, text) for prompt, text in zip(material[point], texts, strict=True)]
-    n = len(scores)
-    return {
-        "score": statistics.fmean(scores),
-        "standard_error": statistics.stdev(scores) / math.sqrt(n) if n > 1 else None,
-        "n_cases": n,
-        "prompts": fingerprint(material, point),
-        "cases": [{"score": s, "answer": t[:ANSWER_CHARACTERS]} for s, t in zip(scores, texts, strict=True)],
-    }
-
-
 DEFINITION = (
     "A score is the share of the expected strings that the greedy answer contains, upper and lower case taken as "
     "equal, averaged over cases, with Wilson's 95 % interval over them. The tasks are in the manner of RULER (arXiv "
@@ -155,94 +135,166 @@ DEFINITION = (
 )
 
 
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    rows = evaluation.rows()
-    pairs = [parted(point) for point in evaluation.points]
-    tasks, lengths = list(dict.fromkeys(task for task, _ in pairs)), list(dict.fromkeys(length for _, length in pairs))
-    about = "\n".join(f"* `{task}`: {TASKS[task].about}, {TASKS[task].max_new_tokens} new tokens" for task in tasks)
-    by_task = Table(
-        name="ruler-tasks",
-        title="Score by task and length [tokens]",
-        label_columns=("task", "model", "variant"),
-        columns=tuple(map(heading, lengths)),
-        rows=tuple(
-            Row(label=(task, *row.name), values=tuple(figure(row.cells.get(f"{task}@{n}"), _score) for n in lengths))
-            for task in tasks
-            for row in rows
-        ),
-    )
-    by_length = table(
-        rows,
-        {heading(n): lambda row, n=n: _mean(row, tasks, n) for n in lengths},
-        name="ruler-mean",
-        title="Mean score over all tasks by length [tokens]",
-        best="high",
-        note="Only lengths at which every task was measured have a mean.",
-    )
-    return document(
-        evaluation,
-        "Tasks in the manner of RULER",
-        summary=_summary(rows, by_length),
-        sections={
-            "Mean over tasks": [
-                share_by_length(
-                    evaluation,
-                    (Line.through(row.label, ((n, *_bounds(_mean(row, tasks, n))) for n in lengths)) for row in rows),
-                    name="ruler-by-length",
-                    title="Mean score over all tasks by length",
-                    alt="Mean score against the length of the prompt, one curve a model and variant; the table has the "
-                    "figures.",
-                    y_label="mean score",
-                ),
-                by_length,
-            ],
-            "Task by task": [
-                heat_maps(
-                    rows,
-                    lengths,
-                    tasks,
-                    lambda row, length, y: row.results.get(f"{tasks[y]}@{length}", {}).get("score"),
-                    name="ruler-map",
-                    title="Score by task and length",
-                    alt="One panel a model and variant: columns are lengths, rows are tasks; the table has the "
-                    "figures.",
-                    y_label="task",
-                    note="The line marks the training window. " + square_doubt(evaluation.settings["n_cases"]),
-                ),
-                by_task,
-            ],
-        },
-        after={"Definition": [DEFINITION, about]},
-        facts=[("cases", f"{evaluation.settings['n_cases']} for each task and length")],
-        at=f"{len(tasks)} tasks of {tokens(lengths)}" if len(tasks) > 1 else f"{tasks[0]} of {tokens(lengths)}",
-        verdicts=verdicts(evaluation, asked(evaluation)),
-    )
+class Evaluator(PromptSuite[Settings, Prompt]):
+    """Tasks in the manner of RULER by length."""
 
+    VERSION = 3
+    AXIS = ("tasks", "found_share")
 
-def asked(evaluation: Evaluation) -> Asked:
-    """Whether prompts of each length are done as they must be, all that is expected in the answer: every task's
-    prompts together, of lengths at which every task was measured."""
-    pairs = [parted(point) for point in evaluation.points]
-    tasks = list(dict.fromkeys(task for task, _ in pairs))
-    least = evaluation.settings.get("found_share", FOUND_SHARE)
+    def points(self, lengths: Sequence[int]) -> tuple[Point, ...]:
+        return tuple(f"{task}@{length}" for task in self.settings.tasks for length in lengths)
 
-    def part(row: GridRow) -> Part:
-        done: dict[int, list[bool]] = {}
-        for length in dict.fromkeys(length for _, length in pairs):
-            results = [row.results.get(f"{task}@{length}") for task in tasks]
-            if all(results):
-                done[length] = [case["score"] == 1 for result in results if result for case in result["cases"]]
-        seen = tuple(finds(n, sum(each), len(each), least) for n, each in done.items())
-        beyond = next((length for _, length in pairs if length > max(done, default=0)), 0)
-        absences = [cell.absence for task in tasks if (cell := row.cells.get(f"{task}@{beyond}"))]
-        whole = Part("works with", "prompts", seen, stopped=next(filter(None, absences), ""), bound=least)
-        return whole if seen else unknown(whole, row.cells.values())
+    def prepare(self, subject: Subject, setup: Setup) -> dict[Point, list[Prompt]]:
+        """Make the prompts. Raises DataError E-EVAL-20 when the documents have no sentence."""
+        units = NOISE
+        if self.settings.haystack == "texts":
+            units = essays(text for texts in setup.texts().values() for text in texts)
+            if not units:
+                raise DataError(
+                    "E-EVAL-20 text: the documents are empty; needles are to be hidden in them. Fix: name others in "
+                    "text.files, or eval.haystack=filler"
+                )
+        return {
+            point: cases(
+                TASKS[task],
+                subject.tokenizer.encode,
+                length,
+                self.settings.n_cases,
+                haystack=units,
+                seed=setup.seed,
+                begin=subject.begin,
+                answer_inside=self.settings.answer_inside,
+            )
+            for point in setup.points
+            for task, length in [parted(point)]
+        }
 
-    return {row.name: [part(row)] for row in evaluation.rows()}
+    def no_room(self, subject: Subject, point: Any) -> str:
+        task, length = parted(point)
+        counted = ", its answer included" if self.settings.answer_inside else ""
+        return f"the shortest prompt of {task} is longer than {length:,} tokens{counted}"
+
+    def expected(self, case: Prompt) -> Sequence[str]:
+        return case.expected
+
+    def max_new_tokens(self, point: Point, cases: Sequence[Prompt]) -> int:
+        return TASKS[parted(point)[0]].max_new_tokens
+
+    def prompt_length(self, point: Any) -> int:
+        task, length = parted(point)
+        return length - TASKS[task].max_new_tokens * self.settings.answer_inside
+
+    def combine(self, point: Any, material: Mapping[Point, Sequence[Prompt]], parts: Sequence[Any]) -> dict[str, Any]:
+        texts = gathered(parts)
+        scores = [score(prompt.expected, text) for prompt, text in zip(material[point], texts, strict=True)]
+        n = len(scores)
+        return {
+            "score": statistics.fmean(scores),
+            "standard_error": statistics.stdev(scores) / math.sqrt(n) if n > 1 else None,
+            "n_cases": n,
+            "prompts": self.fingerprint(material, point),
+            "cases": [{"score": s, "answer": t[:ANSWER_CHARACTERS]} for s, t in zip(scores, texts, strict=True)],
+        }
+
+    def page(self, evaluation: Evaluation) -> Document:
+        rows = evaluation.rows()
+        pairs = [parted(point) for point in evaluation.points]
+        tasks, lengths = (
+            list(dict.fromkeys(task for task, _ in pairs)),
+            list(dict.fromkeys(length for _, length in pairs)),
+        )
+        about = "\n".join(f"* `{task}`: {TASKS[task].about}, {TASKS[task].max_new_tokens} new tokens" for task in tasks)
+        by_task = Table(
+            name="ruler-tasks",
+            title="Score by task and length [tokens]",
+            label_columns=("task", "model", "variant"),
+            columns=tuple(map(heading, lengths)),
+            rows=tuple(
+                Row(
+                    label=(task, *row.name), values=tuple(figure(row.cells.get(f"{task}@{n}"), _score) for n in lengths)
+                )
+                for task in tasks
+                for row in rows
+            ),
+        )
+        by_length = table(
+            rows,
+            {heading(n): lambda row, n=n: _mean(row, tasks, n) for n in lengths},
+            name="ruler-mean",
+            title="Mean score over all tasks by length [tokens]",
+            best="high",
+            note="Only lengths at which every task was measured have a mean.",
+        )
+        return document(
+            evaluation,
+            "Tasks in the manner of RULER",
+            summary=best_at_the_longest(
+                rows, by_length, "is best", "mean score", none=["No length has all its tasks measured."]
+            ),
+            sections={
+                "Mean over tasks": [
+                    share_by_length(
+                        evaluation,
+                        (
+                            Line.through(row.label, ((n, *_bounds(_mean(row, tasks, n))) for n in lengths))
+                            for row in rows
+                        ),
+                        name="ruler-by-length",
+                        title="Mean score over all tasks by length",
+                        alt="Mean score against the length of the prompt, one curve a model and variant; the table "
+                        "has the figures.",
+                        y_label="mean score",
+                    ),
+                    by_length,
+                ],
+                "Task by task": [
+                    heat_maps(
+                        rows,
+                        lengths,
+                        tasks,
+                        lambda row, length, y: row.results.get(f"{tasks[y]}@{length}", {}).get("score"),
+                        name="ruler-map",
+                        title="Score by task and length",
+                        alt="One panel a model and variant: columns are lengths, rows are tasks; the table has the "
+                        "figures.",
+                        y_label="task",
+                        note="The line marks the training window. "
+                        + heat_map_precision(evaluation.settings["n_cases"]),
+                    ),
+                    by_task,
+                ],
+            },
+            after={"Definition": [DEFINITION, about]},
+            facts=[("cases", f"{evaluation.settings['n_cases']} for each task and length")],
+            at=f"{len(tasks)} tasks of {tokens(lengths)}" if len(tasks) > 1 else f"{tasks[0]} of {tokens(lengths)}",
+            verdicts=verdicts(evaluation, self.asked(evaluation)),
+        )
+
+    def asked(self, evaluation: Evaluation) -> Asked:
+        """Return whether prompts of each length are done as they must be, all that is expected in the answer: every
+        task's prompts together, of lengths at which every task was measured."""
+        pairs = [parted(point) for point in evaluation.points]
+        tasks = list(dict.fromkeys(task for task, _ in pairs))
+        least = evaluation.settings.get("found_share", FOUND_SHARE)
+
+        def part(row: GridRow) -> Part:
+            done: dict[int, list[bool]] = {}
+            for length in dict.fromkeys(length for _, length in pairs):
+                results = [row.results.get(f"{task}@{length}") for task in tasks]
+                if all(results):
+                    done[length] = [case["score"] == 1 for result in results if result for case in result["cases"]]
+            seen = tuple(finds(n, sum(each), len(each), least) for n, each in done.items())
+            beyond = next((length for _, length in pairs if length > max(done, default=0)), 0)
+            absences = [cell.absence for task in tasks if (cell := row.cells.get(f"{task}@{beyond}"))]
+            whole = Part("works with", "prompts", seen, stopped=next(filter(None, absences), ""), bound=least)
+            return whole if seen else unknown(whole, row.cells.values())
+
+        return {row.name: [part(row)] for row in evaluation.rows()}
 
 
 def _mean(row: GridRow, tasks: list[str], length: int) -> Value:
-    """Over all tasks; nothing when one of them was not measured at this length, as the mean would be of others."""
+    """Return the mean over all tasks; nothing when one of them was not measured at this length, as the mean would be of
+    others."""
     known = [row.results[point] for task in tasks if (point := f"{task}@{length}") in row.results]
     if len(known) < len(tasks):
         return Value.of(None, missing=f"measured on {len(known)} of {len(tasks)} tasks only")
@@ -260,22 +312,11 @@ def _score(result: Mapping[str, Any]) -> Value:
 
 
 def _share(results: Sequence[Mapping[str, Any]], note: str = "") -> Value:
-    """A mean of scores with Wilson's interval: a score between 0 and 1 varies at most as right and wrong do, and a mean
-    over tasks at most as one over all their cases. Every task counts as much as another."""
+    """Return a mean of scores with Wilson's interval: a score between 0 and 1 varies at most as right and wrong do, and
+    a mean over tasks at most as one over all their cases. Every task counts as much as another."""
     score, n = statistics.fmean(result["score"] for result in results), sum(result["n_cases"] for result in results)
     low, high = wilson(score * n, n)
     scores = [case["score"] for result in results for case in result["cases"]]
     weights = [1 / result["n_cases"] for result in results for _ in result["cases"]] if len(results) > 1 else None
     sample = Sample.of_shares(scores, " ".join(result["prompts"] for result in results), weights)
     return Value.of(score, note=note, low=low, high=high, n=n, sample=sample)
-
-
-def _summary(rows: list[GridRow], table: Table | None) -> list[str]:
-    """Who is best at the longest length that has a mean."""
-    if table is None:
-        return []
-    known = [i for i in range(len(table.columns)) if any(row.values[i].number is not None for row in table.rows)]
-    if not known:
-        return ["No length has all its tasks measured."]
-    where, names = f"In prompts of {table.columns[known[-1]]} tokens", [row.label for row in rows]
-    return [headline(table, known[-1], names, where, "is best", "mean score", POINTS, "prompts")]

@@ -13,17 +13,17 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.grid_blocks import by_length, by_point, curves, document, table
 from coca_train.evaluation.measures.speed import Baseline, Work, in_turns, peak_bytes, ratio, spread, turn, twin
 from coca_train.evaluation.measures.windows import missing_positions
-from coca_train.evaluation.results import OWN, Evaluation, GridRow
+from coca_train.evaluation.pages import by_length, by_point, curves, document, table
+from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.subject import Setup, Subject
+from coca_train.evaluation.suite import CellSuite
 from coca_train.positions import rotary
 from coca_train.report.blocks import Document, Line, Lines, Row, Table, Value
 from coca_train.runtime import dist
 
-VERSION = 2
-CACHED = False
+SELF = "own"  # the competitor that is the model itself, in results
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -38,65 +38,6 @@ class Settings:
     rounds: Positive = Field(description="turns that count; medians are over them")
     new_tokens: Positive = Field(description="tokens decoded in one turn")
     memory: bool = Field(description="measure peak memory too; on a CPU in a process of its own, some seconds each")
-
-
-def prepare(settings: Settings, subject: Subject, setup: Setup) -> None:
-    """No text is read."""
-
-
-def work(settings: Settings, subject: Subject, points: Sequence[int], material: None) -> list[float]:
-    return [float(point) for point in points]
-
-
-def fingerprint(material: None, point: int) -> str:
-    return ""
-
-
-def impossible(settings: Settings, subject: Subject, point: int, material: None) -> str:
-    model = subject.model
-    decoded = (settings.rounds + 1) * settings.new_tokens if "decode" in settings.works else 0
-    if problem := missing_positions(model, point + decoded):
-        return f"{problem}, and {point + decoded:,} tokens are read"
-    if "rope" in settings.baselines:
-        problems = rotary.width_problems(model.config, 1.0)
-        return f"no rope of this shape to compare with: {problems[0][1]}" if problems else ""
-    return ""
-
-
-def measure(settings: Settings, subject: Subject, point: int, material: None, setup: Setup) -> dict[str, Any]:
-    """On the first rank: seconds of every turn and peak bytes, by work and competitor."""
-    if dist.rank():
-        return {}
-    model = subject.model
-    competitors = {OWN: model} | {name: twin(model, name) for name in settings.baselines}
-    device = model.embed.weight.device
-    seconds: dict[str, dict[str, list[float]]] = {}
-    for done, name in enumerate(settings.works, 1):
-        turns = {
-            who: turn(each, name, point, settings.new_tokens, settings.rounds) for who, each in competitors.items()
-        }
-        per_turn = settings.new_tokens if name == "decode" else 1
-        timed = in_turns(turns, settings.rounds, device)
-        seconds[name] = {who: [s / per_turn for s in values] for who, values in timed.items()}
-        setup.progress(done / (len(settings.works) + settings.memory))
-    held: list[Work] = [name for name in settings.works if name != "decode"] if settings.memory else []
-    peak = {who: peak_bytes(each, held, point) if held else {} for who, each in competitors.items()}
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    return {"seconds": seconds, "peak": peak, "device": where}
-
-
-def combine(settings: Settings, point: int, material: None, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """seconds, by work and competitor, and ratio, own to each baseline: median, lowest and highest. peak: [bytes] by
-    competitor and work."""
-    first = parts[0]
-    return {
-        "seconds": {name: {who: spread(values) for who, values in by.items()} for name, by in first["seconds"].items()},
-        "ratio": {
-            name: {who: ratio(by[OWN], by[who]) for who in by if who != OWN} for name, by in first["seconds"].items()
-        },
-        "peak": first["peak"],
-        "device": first["device"],
-    }
 
 
 GIB = 2**30
@@ -124,66 +65,131 @@ THEIRS = Table(
 )
 
 
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    """The document; a length that ran out of memory says so."""
-    rows, baselines = evaluation.rows(), settings.baselines
+class Evaluator(CellSuite[Settings, None]):
+    """Time and memory by length, beside plain attention of the same shape."""
 
-    def drawn(work: str, quantity: str, words: str, y_label: str, number: Pick, **more: Any) -> Lines | None:
-        return curves(
-            _with_twins(rows, baselines, number),
-            name=f"{quantity}-{work}",
-            title=f"{NAMES[work]}: {words} by length",
-            alt=f"{words.capitalize()} of {work} against the length, both logarithmic, a curve for each model and its "
-            "twins.",
-            x_label="length [tokens]",
-            y_label=y_label,
-            x_log=True,
-            y_log=True,
-            **more,
+    VERSION = 2
+    CACHED = False
+
+    def prepare(self, subject: Subject, setup: Setup) -> None:
+        """Read no text."""
+
+    def work(self, subject: Subject, points: Sequence[int], material: None) -> list[float]:
+        return [float(point) for point in points]
+
+    def fingerprint(self, material: None, point: int) -> str:
+        return ""
+
+    def impossible(self, subject: Subject, point: int, material: None) -> str:
+        model = subject.model
+        decoded = (self.settings.rounds + 1) * self.settings.new_tokens if "decode" in self.settings.works else 0
+        if problem := missing_positions(model, point + decoded):
+            return f"{problem}, and {point + decoded:,} tokens are read"
+        if "rope" in self.settings.baselines:
+            problems = rotary.width_problems(model.config, 1.0)
+            return f"no rope of this shape to compare with: {problems[0][1]}" if problems else ""
+        return ""
+
+    def measure(self, subject: Subject, point: int, material: None, setup: Setup) -> dict[str, Any]:
+        """Return on the first rank the seconds of every turn and peak bytes, by work and competitor."""
+        if dist.rank():
+            return {}
+        model = subject.model
+        competitors = {SELF: model} | {name: twin(model, name) for name in self.settings.baselines}
+        device = model.embed.weight.device
+        seconds: dict[str, dict[str, list[float]]] = {}
+        for done, name in enumerate(self.settings.works, 1):
+            turns = {
+                who: turn(each, name, point, self.settings.new_tokens, self.settings.rounds)
+                for who, each in competitors.items()
+            }
+            per_turn = self.settings.new_tokens if name == "decode" else 1
+            timed = in_turns(turns, self.settings.rounds, device)
+            seconds[name] = {who: [s / per_turn for s in values] for who, values in timed.items()}
+            setup.progress(done / (len(self.settings.works) + self.settings.memory))
+        held: list[Work] = [name for name in self.settings.works if name != "decode"] if self.settings.memory else []
+        peak = {who: peak_bytes(each, held, point) if held else {} for who, each in competitors.items()}
+        where = (
+            torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
         )
+        return {"seconds": seconds, "peak": peak, "device": where}
 
-    def seconds(result: Mapping[str, Any], who: str, work: str) -> tuple[float, float, float]:
-        known = result["seconds"][work][who]
-        return known["median"], known["low"], known["high"]
+    def combine(self, point: int, material: None, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the seconds by work and competitor and the ratio to each baseline, as median, lowest and highest; peak
+        [bytes] by competitor and work."""
+        first = parts[0]
+        return {
+            "seconds": {
+                name: {who: spread(values) for who, values in by.items()} for name, by in first["seconds"].items()
+            },
+            "ratio": {
+                name: {who: ratio(by[SELF], by[who]) for who in by if who != SELF}
+                for name, by in first["seconds"].items()
+            },
+            "peak": first["peak"],
+            "device": first["device"],
+        }
 
-    def ratio_to(result: Mapping[str, Any], work: str, baseline: str) -> Value:
-        known = result["ratio"][work][baseline]
-        return Value.of(known["median"], low=known["low"], high=known["high"])
+    def page(self, evaluation: Evaluation) -> Document:
+        """Return the document; a length that ran out of memory says so."""
+        rows, baselines = evaluation.rows(), self.settings.baselines
 
-    def held(result: Mapping[str, Any], who: str, work: str) -> tuple[float | None]:
-        return (result["peak"][who][work] / GIB if work in result["peak"][who] else None,)
+        def drawn(work: str, quantity: str, words: str, y_label: str, number: Pick, **more: Any) -> Lines | None:
+            return curves(
+                _with_twins(rows, baselines, number),
+                name=f"{quantity}-{work}",
+                title=f"{NAMES[work]}: {words} by length",
+                alt=f"{words.capitalize()} of {work} against the length, both logarithmic, a curve for each model and "
+                "its twins.",
+                x_label="length [tokens]",
+                y_label=y_label,
+                x_log=True,
+                y_log=True,
+                **more,
+            )
 
-    works = {
-        NAMES[work]: [
-            drawn(work, "speed", "time", "median time [s]", partial(seconds, work=work), interval=TURNS),
-            drawn(
-                work,
-                "memory",
-                "peak memory",
-                "peak memory above the weights [GiB]",
-                partial(held, work=work),
-                note="Measured once: the same operations hold the same memory each time.",
-            ),
-        ]
-        for work in settings.works
-    }
-    ratios = table(
-        rows,
-        by_point(evaluation.points, ratio_to),
-        by={"work": settings.works, "against": baselines},
-        name="speed-ratios",
-        title="Time, as a multiple of plain attention's",
-        interval=TURNS,
-        note="1 is as fast; below 1 is faster.",
-    )
-    devices = dict.fromkeys(cell.result["device"] for cell in evaluation.cells if cell.result)
-    return document(
-        evaluation,
-        "Speed and memory",
-        summary=[_sentence(row, settings.works, baselines[0]) for row in rows if baselines and row.results],
-        sections={"Beside plain attention": [ABOUT, ratios, THEIRS], **works},
-        facts=[("timed on", "; ".join(devices))],
-    )
+        def seconds(result: Mapping[str, Any], who: str, work: str) -> tuple[float, float, float]:
+            known = result["seconds"][work][who]
+            return known["median"], known["low"], known["high"]
+
+        def ratio_to(result: Mapping[str, Any], work: str, baseline: str) -> Value:
+            known = result["ratio"][work][baseline]
+            return Value.of(known["median"], low=known["low"], high=known["high"])
+
+        def held(result: Mapping[str, Any], who: str, work: str) -> tuple[float | None]:
+            return (result["peak"][who][work] / GIB if work in result["peak"][who] else None,)
+
+        works = {
+            NAMES[work]: [
+                drawn(work, "speed", "time", "median time [s]", partial(seconds, work=work), interval=TURNS),
+                drawn(
+                    work,
+                    "memory",
+                    "peak memory",
+                    "peak memory above the weights [GiB]",
+                    partial(held, work=work),
+                    note="Measured once: the same operations hold the same memory each time.",
+                ),
+            ]
+            for work in self.settings.works
+        }
+        ratios = table(
+            rows,
+            by_point(evaluation.points, ratio_to),
+            by={"work": self.settings.works, "against": baselines},
+            name="speed-ratios",
+            title="Time, as a multiple of plain attention's",
+            interval=TURNS,
+            note="1 is as fast; below 1 is faster.",
+        )
+        devices = dict.fromkeys(cell.result["device"] for cell in evaluation.cells if cell.result)
+        return document(
+            evaluation,
+            "Speed and memory",
+            summary=[_sentence(row, self.settings.works, baselines[0]) for row in rows if baselines and row.results],
+            sections={"Beside plain attention": [ABOUT, ratios, THEIRS], **works},
+            facts=[("timed on", "; ".join(devices))],
+        )
 
 
 def _sentence(row: GridRow, works: Sequence[str], baseline: str) -> str:
@@ -196,7 +202,7 @@ def _sentence(row: GridRow, works: Sequence[str], baseline: str) -> str:
 
 
 def _with_twins(rows: list[GridRow], baselines: Sequence[str], number: Pick) -> list[Line]:
-    """Every model and variant, then each model's twins as measured beside its first variant.
+    """Return every model and variant, then each model's twins as measured beside its first variant.
 
     number(result, competitor): what is drawn, (y,) or (y, low, high); y None where it was not measured.
     """
@@ -206,4 +212,4 @@ def _with_twins(rows: list[GridRow], baselines: Sequence[str], number: Pick) -> 
 
     first = {row.subject.name: row for row in reversed(rows)}  # twins are the same under every variant
     twins = [line(first[name], who, f"{who}, shape of {name}") for name in reversed(first) for who in baselines]
-    return [*(line(row, OWN) for row in rows), *twins]
+    return [*(line(row, SELF) for row in rows), *twins]

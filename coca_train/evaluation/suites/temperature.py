@@ -1,42 +1,43 @@
-"""Attention temperature under a variant's frequencies (YaRN A.2; definitions in measures/temperature.py).
+"""Suite `temperature`: the temperature of attention under other rotary frequencies (YaRN, arXiv 2309.00071, A.2).
+
+1/√t multiplies the rotated queries and the rotated keys, hence the scores by 1/t. It takes the place of the temperature
+that the frequencies bring (1 for all but YaRN's); the frequencies stay. YaRN recommends 1/√t = 0.1 ln s + 1 (Eq. 25).
+
+A document of N predictions is read in one window and cut into segments of `block` predictions, the last one as long as
+there are left. The change of a segment is (ppl(t) - ppl(1)) / ppl(1) (Eq. 26), ppl the exp of its mean NLL; that of a
+whole document is the same of all its predictions. Means are over documents. The best 1/√t of a document's segment is
+the one with its lowest NLL, the smallest of those where several are equal.
+
+The rule itself (Eq. 22) was found by a fit: the best 1/√t of whole documents at several s, against ln s. `lowest` is
+the vertex of the parabola through the lowest mean change and its two neighbours, `fit` the least-squares line.
 
 The points are values of 1/√t, and 1 is always among them: changes are relative to it. Every document is cut to
-document_tokens predictions and read in one window, to which dynamic frequencies adapt. Where frequencies of several
-factors are measured, the best 1/√t of each is fitted against ln s, as YaRN's rule was found (Eq. 22).
+document_tokens predictions, to which dynamic frequencies adapt.
+
+Shape legend: N documents, S segments, V values of 1/√t.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from math import isnan, log
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from torch import nn
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.grid_blocks import curves, document
-from coca_train.evaluation.measures.perplexity import CONFIDENCE, RESAMPLES
-from coca_train.evaluation.measures.temperature import (
-    attention_scale,
-    changes,
-    factor,
-    fit,
-    lowest,
-    recommended,
-    segment_sums,
-    segments,
-    times_best,
-)
+from coca_train.evaluation.measures.perplexity import intervals
+from coca_train.evaluation.pages import curves, document
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._one_window import Prefixes, in_order, read_longest
+from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order, read_longest
+from coca_train.positions.frequencies import Spectrum, _shared
 from coca_train.report.blocks import MISSING, Block, Document, Line, Row, Table, Value
 from coca_train.statistics.answers import LEAST
 from coca_train.statistics.pairs import Sample, standings
-
-VERSION = 1
-AXIS = ("scales",)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -58,58 +59,6 @@ class Settings:
             raise ValueError(f"scales ({self.scales}) must hold 1.0, which changes are relative to, and no value twice")
 
 
-def points(settings: Settings, lengths: Sequence[int]) -> tuple[Point, ...]:
-    return tuple(f"{scale:g}" for scale in sorted(settings.scales))
-
-
-def length_of(settings: Settings, subject: Subject, position: Any) -> int:
-    """Predictions of a document under these position settings [tokens]."""
-    if settings.document_tokens != "stretched":
-        return settings.document_tokens
-    frequencies = getattr(position, "frequencies", None)
-    return int(subject.training_window * (getattr(frequencies, "factor", None) or 1))
-
-
-def prepare(settings: Settings, subject: Subject, setup: Setup) -> Prefixes:
-    lengths = sorted({length_of(settings, subject, each.position) for each in subject.variants.values()})
-    return read_longest(subject, setup, lengths, lengths_from="eval.document_tokens")
-
-
-def work(settings: Settings, subject: Subject, points: Sequence[str], material: Prefixes) -> list[float]:
-    length = length_of(settings, subject, subject.model.position.settings)
-    return [float(length * len(material.texts))] * len(points)
-
-
-def fingerprint(material: Prefixes, point: str) -> str:
-    return material.digest(material.longest)
-
-
-def impossible(settings: Settings, subject: Subject, point: str, material: Prefixes) -> str:
-    if len(set(subject.model.kinds)) > 1:
-        return "its layers are of several kinds, and one temperature would not be that of all rotations"
-    if not hasattr(subject.model.position, "frequencies"):
-        return f"{subject.model.position.settings.scheme} rotates nothing, and the temperature is in the rotation"
-    return material.problem(subject, length_of(settings, subject, subject.model.position.settings))
-
-
-def measure(settings: Settings, subject: Subject, point: str, material: Prefixes, setup: Setup) -> dict[str, Any]:
-    """This rank's documents: by index, the NLL of each segment."""
-    model, length = subject.model, length_of(settings, subject, subject.model.position.settings)
-    with attention_scale(model, float(point)):
-        nll = material.by_document(model, length, setup, partial(segment_sums, block=settings.block))
-    rule = recommended(model.position.settings.frequencies, length)
-    return {"nll": nll, "tokens": segments(length, settings.block), "recommended": rule}
-
-
-def combine(settings: Settings, point: str, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """nll: [nats] by document and segment. tokens: predictions of each segment. recommended: YaRN's 1/√t."""
-    return {
-        "nll": in_order(part["nll"] for part in parts),
-        "tokens": parts[0]["tokens"],
-        "recommended": parts[0]["recommended"],
-    }
-
-
 ABOUT = (
     "1/√t multiplies queries and keys after the rotation, hence the scores by 1/t, in place of the frequencies' own "
     "temperature. The change is (ppl(t) - ppl(1)) / ppl(1) of each document, mean over documents (YaRN, Eq. 26). "
@@ -119,125 +68,135 @@ AXES: dict[str, Any] = {"x_label": "1/√t", "y_label": "change [%]"}
 THEIRS = Row(label=("LLaMA 7b (YaRN, A.2)", "s = 8"), theirs=True, values=(MISSING, Value("1.208", 1.208), MISSING))
 
 
-class RowChanges(NamedTuple):
-    """Of one model and variant. change: by 1/√t, of each segment, then of whole documents. low, high: its interval over
-    documents, NaN of one document. best: documents."""
+class RowChanges:
+    """How the perplexity of a model and variant changes with 1/√t, by document: of each segment, then of the whole."""
 
-    row: GridRow
-    recommended: float
-    segments: list[str]
-    change: dict[float, np.ndarray]
-    low: dict[float, np.ndarray]
-    high: dict[float, np.ndarray]
-    best: dict[float, list[int]]
-
-    @classmethod
-    def of(cls, row: GridRow) -> "RowChanges":
-        nll = {float(point): np.asarray(result["nll"]) for point, result in row.results.items()}
+    def __init__(self, row: GridRow) -> None:
+        self.row, self.recommended = row, row.last["recommended"]
         n_S = np.asarray(row.last["tokens"])
-        names = [f"{end - n + 1:,} to {end:,}" for n, end in zip(n_S, np.cumsum(n_S), strict=True)]
-        change = {scale: changes(nll[scale], nll[1.0], n_S) for scale in sorted(nll)}
-        ends = {scale: _interval(nll[scale], nll[1.0], n_S) for scale in change}
-        low, high = ({scale: each[end] for scale, each in ends.items()} for end in (0, 1))
-        return cls(row, row.last["recommended"], names, change, low, high, times_best(nll))
+        self.segments = [f"{end - n + 1:,} to {end:,}" for n, end in zip(n_S, np.cumsum(n_S), strict=True)]
+        self.nll = {float(point): np.asarray(result["nll"]) for point, result in row.results.items()}
+        # Columns are the segments and the whole [%].
+        self.change = {v: 100 * changes(self.nll[v], self.nll[1.0], n_S) for v in sorted(self.nll)}
+        self.whole = {scale: self.value(scale, -1) for scale in self.change}
+
+    def value(self, scale: float, column: int) -> Value:
+        """Return the mean change of one segment [%] with its interval over documents; -1: of whole documents."""
+        # All documents have one weight: what the mean is of.
+        sums_U2 = np.stack(np.broadcast_arrays(self.change[scale][:, column], 1.0), 1)
+        (low,), (high,) = intervals(sums_U2[:, None])
+        sample = Sample(sums_SU2=sums_U2[None], units=str(self.row.name))
+        return Value.of(float(sums_U2[:, 0].mean()), "{:+.2f} %", low=low, high=high, n=len(sums_U2), sample=sample)
 
     def line(self, column: int, label: str) -> Line:
-        """Change [%] of one segment; -1: of whole documents."""
-        return Line.through(label, ((scale, *self._percent(scale, column)) for scale in self.change))
+        """Draw the change of one segment [%]; -1: of whole documents."""
+        values = ((scale, self.value(scale, column)) for scale in self.change)
+        return Line.through(label, ((scale, value.number, value.low, value.high) for scale, value in values))
 
-    def _percent(self, scale: float, column: int) -> list[float | None]:
-        """Change and its interval [%], None where it is not known."""
-        three = (100 * float(each[scale][column]) for each in (self.change, self.low, self.high))
-        return [None if isnan(value) else value for value in three]
-
-    @property
-    def whole(self) -> dict[float, Value]:
-        """Change of whole documents by 1/√t [%]."""
-        nll, n_S = {float(point): np.asarray(result["nll"]) for point, result in self.row.results.items()}, self.n_S
-        values = {}
-        for scale in self.change:
-            number, low, high = self._percent(scale, -1)
-            # Of each document its change, all of one weight: what the mean is of.
-            sums_U2 = np.array([[100 * changes(nll[scale][[i]], nll[1.0][[i]], n_S)[-1], 1] for i in range(self.n)])
-            sample = Sample(sums_SU2=sums_U2[None], units=str(self.row.name))
-            values[scale] = Value.of(number, "{:+.2f} %", low=low, high=high, n=self.n, sample=sample)
-        return values
-
-    @property
-    def n(self) -> int:
-        """Documents."""
-        return len(self.row.last["nll"])
-
-    @property
-    def n_S(self) -> np.ndarray:
-        return np.asarray(self.row.last["tokens"])
+    def best(self) -> tuple[float, list[float]]:
+        """Return 1/√t with the lowest mean change of whole documents, and all that cannot be told apart from it: all
+        there are, of too few documents."""
+        best = min(self.whole, key=lambda scale: (self.whole[scale].number or 0.0, scale))
+        places = standings([list(self.whole.values())], "low")[0].best
+        return best, [list(self.whole)[place] for place in places] or list(self.whole)
 
     def sentence(self) -> str:
-        """Which of the values tried is best, and what YaRN recommends."""
-        best, tied = self.lowest
-        recommended = f"YaRN recommends {self.recommended:.3f}."
-        if self.n < LEAST:
-            return f"{self.row.label}: inconclusive, {self.n} of the {LEAST} documents needed. {recommended}"
-        value = self.whole[best]
+        """Say which of the values tried is best, and what YaRN recommends."""
+        best, tied = self.best()
+        recommended, n = f"YaRN recommends {self.recommended:.3f}.", self.whole[best].n or 0
+        if n < LEAST:
+            return f"{self.row.label}: inconclusive, {n} of the {LEAST} documents needed. {recommended}"
         alike = f", not distinguishable from {min(tied):g} to {max(tied):g}" if len(tied) > 1 else ""
-        return f"{self.row.label} is best at 1/√t = {best:g}{alike}: perplexity {value.text}. {recommended}"
-
-    @property
-    def lowest(self) -> tuple[float, list[float]]:
-        """1/√t with the lowest mean change of whole documents, and all that cannot be told apart from it: all there
-        are, of too few documents."""
-        values = self.whole
-        best = min(values, key=lambda scale: (float(self.change[scale][-1]), scale))
-        places = standings([list(values.values())], "low")[0].best
-        return best, [list(values)[place] for place in places] or list(values)
+        return f"{self.row.label} is best at 1/√t = {best:g}{alike}: perplexity {self.whole[best].text}. {recommended}"
 
 
-def _interval(nll_NS: np.ndarray, base_NS: np.ndarray, n_S: np.ndarray) -> np.ndarray:
-    """95 % interval of `changes` over documents, a percentile bootstrap: (2, S + 1), NaN of a document alone."""
-    each = np.stack([changes(nll_NS[i : i + 1], base_NS[i : i + 1], n_S) for i in range(len(nll_NS))])
-    if len(each) < 2:
-        return np.full((2, each.shape[1]), np.nan)
-    draws = np.random.default_rng(0).integers(0, len(each), (RESAMPLES, len(each)))
-    return np.quantile(each[draws].mean(1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
+class Evaluator(DocumentSuite[Settings]):
+    """Perplexity by attention temperature."""
 
+    VERSION = 1
+    AXIS = ("scales",)
 
-def page(settings: Settings, evaluation: Evaluation) -> Document:
-    """The document; rows without a result at 1/√t = 1 have nothing to be compared with and are left out."""
-    known = [RowChanges.of(row) for row in evaluation.rows() if "1" in row.results]
-    recommended: dict[float, list[str]] = {}
-    for each in known:
-        recommended.setdefault(round(each.recommended, 6), []).append(each.row.label)
-    return document(
-        evaluation,
-        "Attention temperature",
-        at=f"1/√t from {min(settings.scales):g} to {max(settings.scales):g}",
-        summary=[each.sentence() for each in known],
-        sections={
-            "Whole documents": [
-                ABOUT,
-                curves(
-                    (each.line(-1, each.row.label) for each in known),
-                    name="temperature",
-                    title="Change of the perplexity by temperature",
-                    alt="Mean change of the perplexity of whole documents against 1/√t, one curve for each model and "
-                    "variant.",
-                    marks=tuple((v, f"recommended for {'; '.join(recommended[v])}") for v in sorted(recommended)),
-                    **AXES,
-                ),
-                Table(
-                    name="temperature-best",
-                    title="The best temperature and the recommended one",
-                    label_columns=("model", "variant"),
-                    columns=("best 1/√t tried", "recommended", "change at the best"),
-                    rows=(*(Row(label=each.row.name, values=_best(each)) for each in known), THEIRS),
-                    interval="95 % interval; of 1/√t, from the first to the last tried that cannot be told apart",
-                    note="Change against 1/√t = 1. The paper shows its measured values in figures only (2 to 4).",
-                ),
-            ],
-            "The rule": _rule(known),
-            **{each.row.label: _segments(number, each) for number, each in enumerate(known, 1)},
-        },
-    )
+    def points(self, lengths: Sequence[int]) -> tuple[Point, ...]:
+        return tuple(f"{scale:g}" for scale in sorted(self.settings.scales))
+
+    def length_of(self, subject: Subject, position: Any) -> int:
+        """Return the predictions of a document under these position settings [tokens]."""
+        if self.settings.document_tokens != "stretched":
+            return self.settings.document_tokens
+        frequencies = getattr(position, "frequencies", None)
+        return int(subject.training_window * (getattr(frequencies, "factor", None) or 1))
+
+    def prepare(self, subject: Subject, setup: Setup) -> Prefixes:
+        lengths = sorted({self.length_of(subject, each.position) for each in subject.variants.values()})
+        return read_longest(subject, setup, lengths, lengths_from="eval.document_tokens")
+
+    def work(self, subject: Subject, points: Sequence[str], material: Prefixes) -> list[float]:
+        length = self.length_of(subject, subject.model.position.settings)
+        return [float(length * len(material.texts))] * len(points)
+
+    def fingerprint(self, material: Prefixes, point: str) -> str:
+        return material.digest(material.longest)
+
+    def impossible(self, subject: Subject, point: str, material: Prefixes) -> str:
+        if len(set(subject.model.kinds)) > 1:
+            return "its layers are of several kinds, and one temperature would not be that of all rotations"
+        if not hasattr(subject.model.position, "frequencies"):
+            return f"{subject.model.position.settings.scheme} rotates nothing, and the temperature is in the rotation"
+        return material.problem(subject, self.length_of(subject, subject.model.position.settings))
+
+    def measure(self, subject: Subject, point: str, material: Prefixes, setup: Setup) -> dict[str, Any]:
+        """Return this rank's documents: by index, the NLL of each segment."""
+        model, length = subject.model, self.length_of(subject, subject.model.position.settings)
+        with attention_scale(model, float(point)):
+            nll = material.by_document(model, length, setup, partial(segment_sums, block=self.settings.block))
+        rule = recommended(model.position.settings.frequencies, length)
+        return {"nll": nll, "tokens": segments(length, self.settings.block), "recommended": rule}
+
+    def combine(self, point: str, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return nll: [nats] by document and segment. tokens: predictions of each segment. recommended: YaRN's 1/√t."""
+        return {
+            "nll": in_order(part["nll"] for part in parts),
+            "tokens": parts[0]["tokens"],
+            "recommended": parts[0]["recommended"],
+        }
+
+    def page(self, evaluation: Evaluation) -> Document:
+        """Return the document; rows without a result at 1/√t = 1 have nothing to be compared with and are left out."""
+        known = [RowChanges(row) for row in evaluation.rows() if "1" in row.results]
+        recommended: dict[float, list[str]] = {}
+        for each in known:
+            recommended.setdefault(round(each.recommended, 6), []).append(each.row.label)
+        return document(
+            evaluation,
+            "Attention temperature",
+            at=f"1/√t from {min(self.settings.scales):g} to {max(self.settings.scales):g}",
+            summary=[each.sentence() for each in known],
+            sections={
+                "Whole documents": [
+                    ABOUT,
+                    curves(
+                        (each.line(-1, each.row.label) for each in known),
+                        name="temperature",
+                        title="Change of the perplexity by temperature",
+                        alt="Mean change of the perplexity of whole documents against 1/√t, one curve for each model "
+                        "and variant.",
+                        marks=tuple((v, f"recommended for {'; '.join(recommended[v])}") for v in sorted(recommended)),
+                        **AXES,
+                    ),
+                    Table(
+                        name="temperature-best",
+                        title="The best temperature and the recommended one",
+                        label_columns=("model", "variant"),
+                        columns=("best 1/√t tried", "recommended", "change at the best"),
+                        rows=(*(Row(label=each.row.name, values=_best(each)) for each in known), THEIRS),
+                        interval="95 % interval; of 1/√t, from the first to the last tried that is not distinguishable",
+                        note="Change against 1/√t = 1. The paper shows its measured values in figures only (2 to 4).",
+                    ),
+                ],
+                "The rule": _rule(known),
+                **{each.row.label: _segments(number, each) for number, each in enumerate(known, 1)},
+            },
+        )
 
 
 RULE = (
@@ -249,10 +208,11 @@ RULE = (
 
 
 def _rule(known: Sequence[RowChanges]) -> list[Block | str | None]:
-    """Of models that were measured at several factors: the best 1/√t against s, its least-squares line and YaRN's."""
+    """Show of models that were measured at several factors the best 1/√t against s, its least-squares line and
+    YaRN's."""
     by_model: dict[str, dict[float, float]] = {}
     for each in known:
-        best = lowest({scale: float(change[-1]) for scale, change in each.change.items()})
+        best = lowest({scale: value.number or 0.0 for scale, value in each.whole.items()})
         if best is not None:
             by_model.setdefault(each.row.subject.name, {})[round(factor(each.recommended), 6)] = best
     fitted = {name: fit(best) for name, best in by_model.items() if len(best) > 1}
@@ -264,10 +224,10 @@ def _rule(known: Sequence[RowChanges]) -> list[Block | str | None]:
         for name, (a, b) in fitted.items()
         for line in (
             Line.through(f"{name}, best", sorted(by_model[name].items())),
-            Line.through(f"{name}, {a:.3f} ln s + {b:.3f}", ((s, a * log(s) + b) for s in every)),
+            Line.through(f"{name}, {a:.3f} ln s + {b:.3f}", ((s, a * math.log(s) + b) for s in every)),
         )
     ]
-    rule = Line.through("YaRN, 0.1 ln s + 1", ((s, 0.1 * log(s) + 1) for s in every), theirs=True)
+    rule = Line.through("YaRN, 0.1 ln s + 1", ((s, 0.1 * math.log(s) + 1) for s in every), theirs=True)
     return [
         RULE,
         curves(
@@ -303,16 +263,16 @@ def _rule(known: Sequence[RowChanges]) -> list[Block | str | None]:
 
 
 def _best(each: RowChanges) -> tuple[Value, ...]:
-    scale, tied_ = each.lowest
+    scale, tied = each.best()
     return (
-        Value.of(scale, "{:g}", low=min(tied_), high=max(tied_)),
+        Value.of(scale, "{:g}", low=min(tied), high=max(tied)),
         Value.of(each.recommended, "{:.3f}"),
         each.whole[scale],
     )
 
 
 def _segments(number: int, each: RowChanges) -> list[Block | str | None]:
-    """Of one row: the change in each segment, and how many documents are best where."""
+    """Show of one row the change in each segment, and how many documents are best where."""
     return [
         curves(
             (each.line(i, name) for i, name in enumerate(each.segments)),
@@ -329,8 +289,91 @@ def _segments(number: int, each: RowChanges) -> list[Block | str | None]:
             columns=(*each.segments, "whole"),
             rows=tuple(
                 Row(label=(f"{scale:g}",), values=tuple(Value.of(count, "{}") for count in counts))
-                for scale, counts in each.best.items()
+                for scale, counts in times_best(each.nll).items()
             ),
             note="By segment of the document [tokens], and for whole documents.",
         ),
     ]
+
+
+class _Scaled(nn.Module):
+    """Frequencies with another temperature."""
+
+    def __init__(self, own: nn.Module, scale: float) -> None:
+        super().__init__()
+        self.own, self.scale = own, scale
+
+    def forward(self, length: int) -> Spectrum:
+        return self.own(length)._replace(temperature=self.scale)
+
+
+@contextmanager
+def attention_scale(model: Any, scale: float) -> Iterator[None]:
+    """Give a rotary scheme this 1/√t for as long as the context lasts."""
+    position = model.position
+    own = position.frequencies
+    position.frequencies = _Scaled(own, scale)
+    try:
+        yield
+    finally:
+        position.frequencies = own
+
+
+def recommended(frequencies: Any, length: int) -> float:
+    """Return YaRN's 1/√t for these frequencies (their Settings): s is their factor, or l/L of dynamic ones at this
+    length."""
+    factor = getattr(frequencies, "factor", None)
+    if factor is None and hasattr(frequencies, "original_seq_len"):
+        factor = _shared.stretch(frequencies, length)
+    return _shared.yarn_temperature(factor or 1.0)
+
+
+def factor(recommendation: float) -> float:
+    """Return the s for which YaRN recommends this 1/√t."""
+    return math.exp((recommendation - 1) / 0.1)
+
+
+def lowest(changes: Mapping[float, float]) -> float | None:
+    """Return 1/√t where the change is lowest, between the values that were tried; None where that is the first or the
+    last of them, which says only that the best lies beyond."""
+    scales = sorted(changes)
+    at = min(range(len(scales)), key=lambda index: changes[scales[index]])
+    if not 0 < at < len(scales) - 1:
+        return None
+    around = scales[at - 1 : at + 2]
+    curvature, slope, _ = np.polyfit(np.array(around) - scales[at], [changes[scale] for scale in around], 2)
+    return scales[at] - float(slope / (2 * curvature)) if curvature > 0 else scales[at]
+
+
+def fit(best: Mapping[float, float]) -> tuple[float, float]:
+    """Return (a, b) of 1/√t = a ln s + b, by least squares over the best 1/√t by s, two of them at least."""
+    slope, intercept = np.polyfit(np.log(list(best)), list(best.values()), 1)
+    return float(slope), float(intercept)
+
+
+def segments(n_predictions: int, block: int) -> list[int]:
+    """Return the predictions in each segment."""
+    whole, rest = divmod(n_predictions, block)
+    return [block] * whole + [rest] * (rest > 0)
+
+
+def segment_sums(nll_T: np.ndarray, block: int) -> list[float]:
+    """Return the NLL [nats] of each segment of one document."""
+    return np.add.reduceat(nll_T, np.arange(0, len(nll_T), block)).tolist()
+
+
+def changes(nll_NS: np.ndarray, base_NS: np.ndarray, n_S: np.ndarray) -> np.ndarray:
+    """Return the relative change of the perplexity by document, of each segment, then of the whole: (N, S + 1)."""
+
+    def with_whole(x: np.ndarray) -> np.ndarray:
+        return np.concatenate((x, x.sum(-1, keepdims=True)), -1)
+
+    return np.expm1(with_whole(nll_NS - base_NS) / with_whole(n_S))
+
+
+def times_best(nll: Mapping[float, np.ndarray]) -> dict[float, list[int]]:
+    """Return by 1/√t, how many documents have their lowest NLL there: in each segment, then on the whole."""
+    scales = sorted(nll)
+    nll_VNS = np.stack([np.concatenate((nll[v], nll[v].sum(1, keepdims=True)), 1) for v in scales])
+    best_NS = nll_VNS.argmin(0)
+    return {scale: (best_NS == index).sum(0).tolist() for index, scale in enumerate(scales)}

@@ -54,15 +54,15 @@ def document(
     verdicts: Sequence[Verdict] = (),
     finding: Sequence[str] = (),
 ) -> Document:
-    """The page. after: sections that are folded, such as definitions. facts: besides the evaluation's. at: what its
-    title says in place of the lengths."""
+    """Return the page. after: sections that are folded, such as definitions. facts: besides the evaluation's. at: what
+    its title says in place of the lengths."""
     missing = "\n".join(f"* {line}" for line in evaluation.absences())
     return Document(
-        title=f"{title}: {asked(evaluation, at)}",
+        title=f"{title}: {grid_in_words(evaluation, at)}",
         summary=summary,
         sections=[
-            *written({**sections, "Not measured": [missing]}),
-            *(replace(section, folded=True) for section in written(after or {})),
+            *build_sections({**sections, "Not measured": [missing]}),
+            *(replace(section, folded=True) for section in build_sections(after or {})),
         ],
         facts=[*evaluation.facts, *facts],
         command=evaluation.command,
@@ -71,8 +71,8 @@ def document(
     )
 
 
-def asked(evaluation: Evaluation, at: str = "") -> str:
-    """What was asked, for a title: "quickstart, 128 to 2,048 tokens". at: in place of the lengths."""
+def grid_in_words(evaluation: Evaluation, at: str = "") -> str:
+    """Return what was asked, for a title: "quickstart, 128 to 2,048 tokens". at: in place of the lengths."""
     names = [subject.name for subject in evaluation.subjects]
     who = ", ".join(names) if len(names) <= FEW_NAMES else f"{len(names)} models"
     lengths = [point for point in evaluation.points if isinstance(point, int)]
@@ -82,26 +82,26 @@ def asked(evaluation: Evaluation, at: str = "") -> str:
 
 
 def tokens(lengths: Sequence[int]) -> str:
-    """From the shortest to the longest."""
+    """Write lengths from the shortest to the longest."""
     first, last = min(lengths), max(lengths)
     return f"{first:,} tokens" if first == last else f"{first:,} to {last:,} tokens"
 
 
 def papers(evaluation: Evaluation, tables: Mapping[str, paper.Series]) -> tuple[Row, ...]:
-    """The methods of CoCA's tables ("table 1": ...) below ours: at the same multiple of the training window where our
-    models have one and the same, else at the same length."""
+    """Return the methods of CoCA's tables ("table 1": ...) below ours: at the same multiple of the training window
+    where our models have one and the same, else at the same length."""
     windows = {subject.training_window for subject in evaluation.subjects}
     return paper.rows_of_tables(tables, evaluation.points, next(iter(windows)) if len(windows) == 1 else None)
 
 
-def square_doubt(n: float) -> str:
-    """How little a square of a heat map with the share of n cases may say."""
+def heat_map_precision(n: float) -> str:
+    """Say how precise a square of a heat map is that shows a share of n cases."""
     low, high = wilson(n / 2, max(1, round(n)))
     return f"A square has about {n:,.0f} cases: its share is known to {(high - low) / 2:.2f} either way, or better."
 
 
-def written(sections: Sections) -> list[Section]:
-    """Those with something to show."""
+def build_sections(sections: Sections) -> list[Section]:
+    """Return the sections with something to show."""
     shown = {
         title: [Text(text=b) if isinstance(b, str) else b for b in blocks if b] for title, blocks in sections.items()
     }
@@ -109,18 +109,18 @@ def written(sections: Sections) -> list[Section]:
 
 
 def heading(point: Point) -> str:
-    """Of a column: a length [tokens], or what a suite measures there."""
+    """Head a column: a length [tokens], or what a suite measures there."""
     return f"{point:,}" if isinstance(point, int) else point
 
 
 def in_words(column: str) -> str:
-    """A heading such as `2,048 (16×)` as part of a sentence: "2,048 tokens (16×)"."""
+    """Write a heading such as `2,048 (16×)` as part of a sentence: "2,048 tokens (16×)"."""
     length, _, times = column.partition(" ")
     return f"{length} tokens {times}".rstrip()
 
 
 def figure(cell: Cell | None, pick: Pick, form: str = "{:.2f}") -> Value:
-    """What `pick` takes from a cell; otherwise why there is nothing. form: of a plain number."""
+    """Return what `pick` takes from a cell; otherwise why there is nothing. form: of a plain number."""
     if cell is None:
         return Value(MISSING.text, note="not asked for")
     if cell.status != "done":
@@ -132,7 +132,7 @@ def figure(cell: Cell | None, pick: Pick, form: str = "{:.2f}") -> Value:
 def by_point(
     points: Iterable[Point], pick: Pick, form: str = "{:.2f}", name: Callable[[Point], str] = heading
 ) -> dict[str, Column]:
-    """Columns of `table`: one a point of the grid. name: its heading."""
+    """Return columns of `table`: one a point of the grid. name: its heading."""
 
     def column(point: Point) -> Column:
         return lambda row, *what: figure(row.cells.get(point), lambda result: pick(result, *what), form)
@@ -149,10 +149,10 @@ def table(
     of_tokens: bool = False,
     **fields: Any,
 ) -> Table | None:
-    """One row a model and variant, then `theirs`. columns: by heading, the figure of a row. by: further columns of
-    labels and all that stands in each; a row for every combination, of which the figures are told. of_tokens:
-    whether they are losses of a text's tokens, of which none is the best where the models' tokens differ. fields: other
-    ones of Table."""
+    """Make one row a model and variant, then `theirs`. columns: by heading, the figure of a row. by: further columns of
+    labels and all values of each; a row for every combination, which the figures are of. of_tokens: whether
+    they are losses of a text's tokens, of which none is the best where the models' tokens differ. fields: other ones of
+    Table."""
     if of_tokens and not same_tokens(row.subject for row in rows if row.results):
         fields |= {"best": "", "note": f"{fields.get('note', '')} {OTHER_TOKENS}".strip()}
     more = by or {}
@@ -170,19 +170,19 @@ def table(
 
 
 def by_length(row: GridRow, pick: Callable[[Mapping[str, Any]], Sequence[float | None]], label: str = "") -> Line:
-    """The curve of a model and variant against the length. pick: (y,) or (y, low, high) from a result."""
+    """Return the curve of a model and variant against the length. pick: (y,) or (y, low, high) from a result."""
     points = ((int(point), *pick(result)) for point, result in row.results.items())
     return Line.through(label or row.label, points)
 
 
 def curves(lines: Iterable[Line], **fields: Any) -> Lines | None:
-    """fields: other ones of Lines."""
+    """Draw the lines that have points. fields: other ones of Lines."""
     drawn = tuple(line for line in lines if line.x)
     return Lines(lines=drawn, **fields) if drawn else None
 
 
 def share_by_length(evaluation: Evaluation, lines: Iterable[Line], **fields: Any) -> Lines | None:
-    """Curves of a share (0 to 1) against the length of a prompt. fields: other ones of Lines."""
+    """Draw curves of a share (0 to 1) against the length of a prompt. fields: other ones of Lines."""
     marks = training_windows(evaluation)
     axes: dict[str, Any] = {"x_label": PROMPT, "x_log": True, "y_limits": (0.0, 1.0), "marks": marks}
     return curves(lines, **axes, **fields)
@@ -198,7 +198,7 @@ def heat_maps(
     share: Callable[[GridRow, int, int], float | None],
     **fields: Any,
 ) -> HeatMaps | None:
-    """One panel a model and variant, with a line where its training window ends. share(row, length, index of the
+    """Draw one panel a model and variant, with a line where its training window ends. share(row, length, index of the
     y name): 0 to 1. fields: other ones of HeatMaps."""
 
     def panel(row: GridRow) -> HeatMap:
@@ -216,7 +216,7 @@ def heat_maps(
 
 
 def training_windows(evaluation: Evaluation) -> tuple[tuple[float, str], ...]:
-    """Marks of an axis of lengths or positions."""
+    """Mark an axis of lengths or positions."""
     by_window: dict[int, list[str]] = {}
     for subject in evaluation.subjects:
         by_window.setdefault(subject.training_window, []).append(subject.name)
@@ -228,7 +228,7 @@ def training_windows(evaluation: Evaluation) -> tuple[tuple[float, str], ...]:
 
 
 def file_names(names: Sequence[str]) -> dict[str, str]:
-    """For each name a part of a block's name: letters, digits and dashes, different for different names."""
+    """Return for each name a part of a block's name: letters, digits and dashes, different for different names."""
     plain = {name: re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") for name in names}
     return {
         name: text if text and list(plain.values()).count(text) == 1 else f"{text}-{number}".strip("-")
