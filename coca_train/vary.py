@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
+from coca_train.attention.rules import layers_fit, visibility_fits
 from coca_train.config.check import scheme
 from coca_train.config.choice import SECTIONS, SPELLING, assembled
 from coca_train.config.files import choices, config_dir
@@ -18,7 +19,6 @@ from coca_train.config.messages import ConfigError, Problem
 from coca_train.config.parts import LOGIT_SCALE, exchanged, part_problems
 from coca_train.config.schema import Config
 from coca_train.config.strict import type_sections
-from coca_train.positions.rules import layers_fit, visibility_fits
 from coca_train.runtime.trees import leaves
 from coca_train.settings import TRAIN
 

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from coca_train.config import load as loading
 from coca_train.config.files import choices
 from coca_train.config.messages import ConfigError, Problem
-from coca_train.config.parts import over
+from coca_train.config.parts import merge
 from coca_train.config.places import plain
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
@@ -168,7 +168,7 @@ def build(choice: str, eval: Mapping[str, Any], **sections: Mapping[str, Any]) -
         raise ConfigError([Problem("E-CFG-32", ("eval",), text, fix)], [f"E-CFG-32 eval={choice}: {text}. Fix: {fix}"])
     top = plain(EVALUATE.dirs()[0] / f"{EVALUATE.name}.yaml")
     del top["defaults"]
-    tree = over(over(top, _values(choice, offered)), {"eval": dict(eval), **sections})
+    tree = merge(merge(top, _values(choice, offered)), {"eval": dict(eval), **sections})
     typed, problems = type_sections(EVALUATE, tree, dict(leaves(tree)))
     problems += EVALUATE.check(typed, True)
     if problems:
@@ -182,8 +182,8 @@ def _values(choice: str, offered: Mapping[str, Path]) -> dict[str, Any]:
     own = plain(offered[choice])
     values: dict[str, Any] = {}
     for name in own.pop("defaults", ()):
-        values = values if name == "_self_" else over(values, _values(name, offered))
-    return over(values, own)
+        values = values if name == "_self_" else merge(values, _values(name, offered))
+    return merge(values, own)
 
 
 def overrides(words: Sequence[str]) -> list[str]:

@@ -34,7 +34,7 @@ from coca_train.evaluation.pages import curves, document
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order, read_longest
-from coca_train.positions.frequencies import Spectrum, _shared
+from coca_train.positions.frequencies import Spectrum, stretch, yarn_temperature
 from coca_train.report.blocks import MISSING, Block, Document, Line, Row, Table, Value
 from coca_train.statistics.answers import LEAST
 from coca_train.statistics.pairs import Sample, standings
@@ -324,8 +324,8 @@ def recommended(frequencies: Any, length: int) -> float:
     length."""
     factor = getattr(frequencies, "factor", None)
     if factor is None and hasattr(frequencies, "original_seq_len"):
-        factor = _shared.stretch(frequencies, length)
-    return _shared.yarn_temperature(factor or 1.0)
+        factor = stretch(frequencies.original_seq_len, length)
+    return yarn_temperature(factor or 1.0)
 
 
 def factor(recommendation: float) -> float:
