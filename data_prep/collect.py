@@ -16,7 +16,7 @@ from coca_train.data.provenance import NpyRows
 from coca_train.data.readers import inputs
 from coca_train.data.readers.base import Input, escape
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import DataError
 from data_prep.duplicates import Stretch
 from data_prep.minhash import plan
@@ -122,7 +122,7 @@ def check_near(config: PrepareConfig, identities: dict[str, list[dict[str, Any]]
 def _not_now(folder: Path, config: PrepareConfig, identities: dict[str, list[dict[str, Any]]]) -> str:
     """Return why the lists of a folder are not those of what is merged now; "": they are."""
     try:
-        report = outside.read_object(folder / "report.json")
+        report = untrusted_io.read_object(folder / "report.json")
     except FileNotFoundError:
         return "is not finished (it has no report.json)"
     except (OSError, ValueError) as error:
@@ -236,5 +236,5 @@ def _open_documents(stem: Path) -> NpyRows:
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a whole file, hexadecimal."""
-    with os.fdopen(outside.open_file(path), "rb") as file:
+    with os.fdopen(untrusted_io.open_file(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

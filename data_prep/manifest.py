@@ -24,7 +24,7 @@ from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.readers import inputs
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.runtime.printing import plain
 from data_prep.collect import Collection, NearDuplicates
@@ -98,14 +98,14 @@ def read(dir: Path | str) -> dict[str, Any]:
     """
     path = Path(dir) / NAME
     try:
-        data = outside.read_bytes(path)
+        data = untrusted_io.read_bytes(path)
     except OSError as error:
         raise DataError(
             f"E-TOK-23 {path}: {error.strerror}; it is written when a corpus is finished, so this one is not. "
             "Fix: check corpus.dir, or finish it: python -m data_prep tokenize"
         ) from error
     try:
-        manifest = outside.from_json(data)
+        manifest = untrusted_io.from_json(data)
         what = (manifest["kind"], manifest["format"])
     except (ValueError, KeyError, TypeError) as error:
         raise _changed(path) from error

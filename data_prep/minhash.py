@@ -24,7 +24,7 @@ from coca_train.config.corpus_schema import CorpusSourceConfig, NearDuplicatesCo
 from coca_train.data.readers import chunks, documents
 from coca_train.data.readers.base import Chunk, Input, Reject
 from coca_train.data.storage import flush_to_disk, storage
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import replace
 from coca_train.runtime.errors import UserError
 from data_prep.selection import Rules, datatrove, digest_of, pieces, word_splitter
@@ -324,7 +324,7 @@ def plan(config: PrepareConfig, identities: list[dict[str, Any]]) -> str:
 def read_state(folder: Path, plan: str) -> State:
     """Read what a run of the same plan left; the beginning, when there was none."""
     try:
-        state = State(**outside.read_object(folder / "state.json"))
+        state = State(**untrusted_io.read_object(folder / "state.json"))
     except (FileNotFoundError, ValueError, TypeError):
         state = None
     return state if state is not None and state.plan == plan else State(plan, [], 0, None, 0)

@@ -28,7 +28,7 @@ from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.readers.base import Input, Reject, escape
 from coca_train.data.storage import flush_to_disk, storage
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 from data_prep.messages import differences, first_ones
@@ -110,7 +110,7 @@ class Finished(NamedTuple):
 def read_record(stem: Path) -> dict[str, Any] | None:
     """Read the .json of a part; None where there is none. stem: path without ending. Raises DataError E-TOK-08."""
     try:
-        record = outside.read_object(f"{stem}.json")
+        record = untrusted_io.read_object(f"{stem}.json")
         needed = ("plan", "settings", "input", "first", "after", "last", "counts", "rejects", "files")
         if record["format"] != FORMAT or any(key not in record for key in needed):
             raise ValueError("of another version")

@@ -21,7 +21,7 @@ from coca_train.data.corpus_config import load
 from coca_train.data.readers.base import escape
 from coca_train.data.readers.files import Listing, listing
 from coca_train.data.storage import lock_and_wait, storage
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import write_json
 from coca_train.runtime.errors import DataError, UserError
 from data_prep.fitting import fit_valid_share, stretch_for, vocabulary, vocabulary_for
@@ -85,7 +85,7 @@ class TextFolder:
     def changes(self, dir: Path) -> str:
         """Describe what has changed in the folder since the data in `dir` were made of it; "": nothing."""
         try:
-            before, now = outside.read_object(dir / RECORD)["files"], _files(self.listing)
+            before, now = untrusted_io.read_object(dir / RECORD)["files"], _files(self.listing)
             added, removed = len(now.keys() - before.keys()), len(before.keys() - now.keys())
             changed = sum(before[name] != now[name] for name in now.keys() & before.keys())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

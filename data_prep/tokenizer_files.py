@@ -20,7 +20,7 @@ from coca_train.data.readers.base import escape
 from coca_train.data.special_tokens import COMPANIONS, MODEL_FILES, RECORD, folder_of
 from coca_train.data.storage import flush_to_disk, storage
 from coca_train.data.tokenizer import NOTHING, Tokenizer, main_file
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import replace
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.settings import TOKENIZERS
@@ -171,13 +171,16 @@ def already_trained(config: PrepareConfig) -> bool:
     if not path.exists():
         return False
     try:
-        record = outside.read_object(record_path(path))
+        record = untrusted_io.read_object(record_path(path))
     except FileNotFoundError:
         raise refusal(path, "was not made by this command") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise refusal(path, f"its record {record_path(path).name} cannot be read ({reason})") from error
-    if record.get("format") != FORMAT or record.get("sha256") != hashlib.sha256(outside.read_bytes(path)).hexdigest():
+    if (
+        record.get("format") != FORMAT
+        or record.get("sha256") != hashlib.sha256(untrusted_io.read_bytes(path)).hexdigest()
+    ):
         raise refusal(path, "was not made by this version, or was changed since")
     now = training_settings(config)
     if changes := differences({key: record.get(key) for key in now}, now):
@@ -214,11 +217,11 @@ def import_tokenizer(origin: Path, path: Path, given: Mapping[str, int | str | N
             f"E-TKN-08 {origin}: makes {back!r} of {TEXT!r}, although nothing in the file says so; data made with it "
             "could not be verified. Fix: take the file from its authors again, or use another tokenizer"
         )
-    model = outside.read_bytes(origin)
+    model = untrusted_io.read_bytes(origin)
     if hashlib.sha256(model).hexdigest() != tokenizer.digest:
         raise DataError(f"E-TKN-11 {origin}: changed while it was read. Fix: run the same command again")
     if path.exists():
-        if not path.is_file() or hashlib.sha256(outside.read_bytes(path)).hexdigest() != tokenizer.digest:
+        if not path.is_file() or hashlib.sha256(untrusted_io.read_bytes(path)).hexdigest() != tokenizer.digest:
             raise refusal(path, f"is not {origin}")
         if (there := Tokenizer(path)).eod != tokenizer.eod:
             raise refusal(path, f"ends documents with {there.eod}, not {tokenizer.eod}")
@@ -237,7 +240,7 @@ def copy_companions(origin: Path, tokenizer: Tokenizer, into: Path) -> None:
     with storage(str(into)):
         into.mkdir(exist_ok=True)
     for file in files:
-        _write(into / file.name, outside.read_bytes(file))
+        _write(into / file.name, untrusted_io.read_bytes(file))
     _write(into / RECORD, tokenizer.special.as_json())
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coca_train.runtime import durable, outside
+from coca_train.runtime import durable, untrusted_io
 
 HEADER_LIMIT = 100 << 20  # [bytes], the official library's limit
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -119,13 +119,13 @@ class ShardReader:
     """An open safetensors file. Raises OSError or ValueError when it is not a well-formed one of ours."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = outside.open_file(path, follow=False)
+        self._descriptor = untrusted_io.open_file(path, follow=False)
         try:
             self.bytes = os.fstat(self._descriptor).st_size
             (length,) = struct.unpack("<Q", durable.read_at(self._descriptor, 0, 8))
             if not 2 <= length <= min(HEADER_LIMIT, self.bytes - 8):
                 raise ValueError(f"header of {length} bytes in a file of {self.bytes}")
-            header = outside.from_json(durable.read_at(self._descriptor, 8, length))
+            header = untrusted_io.from_json(durable.read_at(self._descriptor, 8, length))
             self.metadata: dict[str, str] = header.pop("__metadata__", {})
             self._start = 8 + length
             self._entries = {name: self._check(name, entry) for name, entry in header.items()}

@@ -11,7 +11,7 @@ from typing import Any
 
 from coca_train.checkpoint.manifest import unused_name
 from coca_train.checkpoint.writing import Task
-from coca_train.runtime import dist, durable, outside
+from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import LockedError, StorageError
 
 HEARTBEAT_S = 30.0
@@ -61,7 +61,7 @@ class RunLock:
         self._heart: threading.Thread | None = None
 
     def __enter__(self) -> "RunLock":
-        dist.on_main(self._take)
+        dist.broadcast_from_rank0(self._take)
         if dist.is_main():
             self._heart = threading.Thread(target=self._beat, name="run-lock-heartbeat", daemon=True)
             self._heart.start()
@@ -101,7 +101,7 @@ class RunLock:
         task = Task(action) if dist.is_main() else None
         while not dist.all_reduce([float(task is None or task.is_done())], "min")[0]:
             time.sleep(LOOK_S)
-        dist.on_main(lambda: task and task.result())
+        dist.broadcast_from_rank0(lambda: task and task.result())
 
     def _take(self) -> None:
         try:
@@ -136,7 +136,7 @@ class RunLock:
         """Return what the lock says of who holds it; {} where it says nothing. Raises OSError: a disk that fails is no
         process."""
         try:
-            return outside.read_object(self._path, 4096, follow=False)
+            return untrusted_io.read_object(self._path, 4096, follow=False)
         except (FileNotFoundError, ValueError):
             return {}
 

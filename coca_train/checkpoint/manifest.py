@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from coca_train.checkpoint.format import ShardReader
 from coca_train.engine.base import Engine
-from coca_train.runtime import dist, outside
+from coca_train.runtime import dist, untrusted_io
 
 NAME = "MANIFEST.json"
 FORMAT = 1
@@ -202,7 +202,7 @@ def read(path: Path) -> dict[str, Any]:
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise Refused("E-CKP-20 is not a folder (a link or a file)")
     try:
-        manifest = outside.read_object(path / NAME, LIMIT, follow=False)
+        manifest = untrusted_io.read_object(path / NAME, LIMIT, follow=False)
     except FileNotFoundError:
         raise Refused(f"E-CKP-07 {NAME} is missing") from None
     except (OSError, ValueError) as error:

@@ -11,7 +11,7 @@ from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
 from coca_train.models.transformer import Transformer, build_model, vocab_size
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
 from coca_train.schedule import resolve, stage_at
 from coca_train.settings import load_saved
@@ -69,7 +69,7 @@ def read_record(run_dir: Path) -> dict:
     E-CKP-31 for another format."""
     path = run_dir / "run.json"
     try:
-        record = outside.read_object(path)
+        record = untrusted_io.read_object(path)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f"E-RUN-21 {run_dir}: no run directory (no run.json). Fix: give the directory of a run"

@@ -19,7 +19,7 @@ from coca_train.checkpoint.recovery import newest, step_folders
 from coca_train.config.load import FORMAT, Loaded, check_format
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.positions import SCHEMES
-from coca_train.runtime import dist, outside
+from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import CheckpointError, DataError
 from coca_train.runtime.trees import flatten
@@ -109,13 +109,13 @@ def begin_stage(
     """Note that a stage begins; nothing where it has begun already. COLLECTIVE."""
     if stage.name not in [one["name"] for one in record["stages"]]:
         record["stages"].append(_entry(stage, fingerprint, held_out))
-        dist.on_main(lambda: write_text(run_dir / NAME, json.dumps(record, indent=1) + "\n"))
+        dist.broadcast_from_rank0(lambda: write_text(run_dir / NAME, json.dumps(record, indent=1) + "\n"))
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Read a run's record. Raises CheckpointError E-CKP-23 (damaged), E-CKP-24 (of an import), E-CKP-31 (format)."""
     try:
-        record = outside.read_object(path)
+        record = untrusted_io.read_object(path)
         check_format(path, record)
         if "imported" not in record:
             _check_types(record)

@@ -15,7 +15,7 @@ from coca_train.checkpoint.manifest import CUT, FOLDER, STEP_FOLDER, Checkpoint,
 from coca_train.checkpoint.weights import MODEL, Stored, open_weights, plain, read_merged
 from coca_train.engine.base import Engine, InitParameter, ReadRange
 from coca_train.models.lora import adapter_of, is_adapter
-from coca_train.runtime import dist, durable, outside
+from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import CheckpointError, DataError
 
 TEMPORARY = ".tmp-"
@@ -87,7 +87,7 @@ def _look(run_dir: Path, clean: bool) -> tuple[list[Path], list[str], str | None
     folders = step_folders(run_dir / FOLDER)
     swept = sweep(run_dir) if clean else []
     try:
-        hint = outside.read_bytes(run_dir / FOLDER / "latest", 64, follow=False).decode("ascii", "replace").strip()
+        hint = untrusted_io.read_bytes(run_dir / FOLDER / "latest", 64, follow=False).decode("ascii", "replace").strip()
     except OSError:
         hint = ""
     return folders, swept, hint if STEP_FOLDER.fullmatch(hint) else None

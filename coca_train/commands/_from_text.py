@@ -14,7 +14,7 @@ from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.compose import Assembled
 from coca_train.config.messages import Problem
 from coca_train.data.storage import digest
-from coca_train.runtime import dist, outside
+from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.trees import leaves, lookup, section
 from coca_train.settings import TOKENIZERS
@@ -87,7 +87,7 @@ def _began_with(run_dir: Path, path: str, data: dict[str, Any]) -> dict[str, Any
     if not step_folders(run_dir / FOLDER):
         return None
     try:
-        settings = outside.read_object(run_dir / "run.json")["settings"]
+        settings = untrusted_io.read_object(run_dir / "run.json")["settings"]
         if os.path.abspath(settings["data.path"]) != os.path.abspath(path) or not is_finished(
             Path(settings["data.dir"])
         ):

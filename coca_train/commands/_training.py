@@ -12,7 +12,7 @@ from coca_train import settings
 from coca_train.config import load as loading
 from coca_train.config.compose import Assembled
 from coca_train.config.load import Loaded, assemble, resolve
-from coca_train.runtime import dist, outside
+from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import section
 from coca_train.schedule import words_of
@@ -57,7 +57,7 @@ def remembered(words: list[str], dirs: tuple[Path, ...]) -> list[str]:
         a = assemble(settings.TRAIN, words, dirs)
         run = section(resolve(a.tree)[0], "run")
         run_dir = Path(str(run["root"]), str(run["name"]))
-        record = outside.read_object(run_dir / "run.json")
+        record = untrusted_io.read_object(run_dir / "run.json")
         said = words_of(record["schedule"])
         if not any(run_dir.glob("checkpoints/step-*")):
             return words  # it begins anew

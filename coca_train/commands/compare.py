@@ -23,7 +23,7 @@ from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
 from coca_train.config.verb import FLAGS, Verb
-from coca_train.runtime import dist, outside
+from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
 from coca_train.schedule import resolve
 from coca_train.settings import TRAIN, folder_flags, is_training_override
@@ -151,7 +151,7 @@ def entry(text: str, overrides: list[str]) -> SchemeRun:
                 f"E-CFG-31 command line schemes: {text}: {error}. Fix: e.g. rope:{EXAMPLES[groups[0]]}"
             ) from None
     wants_memory = any(word == "data.order=stream" or word.startswith("position.memory_len=") for word in overrides)
-    if not wants_memory and re.search(r"^memory_len:", outside.read_text(_offered("position")[scheme]), re.M):
+    if not wants_memory and re.search(r"^memory_len:", untrusted_io.read_text(_offered("position")[scheme]), re.M):
         words.append("position.memory_len=0")
     return SchemeRun(re.sub("[:@]", "-", text), words)
 
@@ -210,7 +210,7 @@ def _check_source(run_dir: Path, loaded: Loaded) -> None:
     key = source_key(loaded.config.position.scheme)
     if not (run_dir / NAME).is_file():
         return
-    before = json.loads(outside.read_text(run_dir / NAME)).get("versions", {}).get(key)
+    before = json.loads(untrusted_io.read_text(run_dir / NAME)).get("versions", {}).get(key)
     if before is not None and before != made_with(loaded)[key]:
         raise UserError(
             f"E-CKP-30 {run_dir}: the {key} has changed since this run began, and its weights are of the code of then. "
@@ -224,7 +224,7 @@ def finished(run_dir: Path, loaded: Loaded) -> bool:
 
     config = run_dir / "config.yaml"
     # By the text: whatever option has changed, it is another training.
-    if not config.exists() or outside.read_text(config) != loaded.record:
+    if not config.exists() or untrusted_io.read_text(config) != loaded.record:
         return False
     return is_finished(run_dir / "report", {"format": FORMAT, "step": resolve(loaded.config)[-1].last_step})
 

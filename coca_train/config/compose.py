@@ -19,7 +19,7 @@ from coca_train.config.messages import Problem, is_secret, show
 from coca_train.config.parts import fill, merge
 from coca_train.config.places import fatal_error, nodes, place_of, read
 from coca_train.config.root import Root
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.trees import copied, leaves, section
 
 MOST_KEYS = 6  # of one file that a note lists
@@ -239,7 +239,7 @@ def _no_such_axis(
         if chosen == above and above not in groups
     ]
     by = f", and {lines[0]} chooses it" if lines else ""
-    texts = {name: outside.read_text(path, errors="replace") for name, path in choices(above, dirs).items()}
+    texts = {name: untrusted_io.read_text(path, errors="replace") for name, path in choices(above, dirs).items()}
     able = [name for name, text in texts.items() if f"- {leaf}:" in text]
     text = f"{above}={a.choices[above]} has no {leaf}{by}; those that have are {', '.join(able)}"
     fix, place = f"omit {group}, or choose {above}={able[0]}", f"command line {group}={groups[group]}"

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import UserError
 
 
@@ -70,7 +70,7 @@ def runs_in(folder: Path) -> list[Path]:
 def summary(path: Path) -> str:
     """Return the first comment line of a YAML file, which says what the choice is."""
     try:
-        lines = outside.read_text(path, errors="replace").splitlines()
+        lines = untrusted_io.read_text(path, errors="replace").splitlines()
     except OSError:  # choosing it says what is wrong
         return ""
     for line in lines:

@@ -14,7 +14,7 @@ import yaml
 
 from coca_train.config.files import shown, stamp
 from coca_train.config.messages import ConfigError, Problem, show
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.trees import copied
 
 MAX_BYTES = 1_000_000
@@ -46,7 +46,7 @@ def _nodes(path: Path, state: tuple[int, int]) -> yaml.Node | None:
     """state: read again where it is another one."""
     place = shown(path)
     try:
-        text = outside.read_text(path, MAX_BYTES)
+        text = untrusted_io.read_text(path, MAX_BYTES)
         _look_through(text, place)
         root = yaml.compose(text, Loader=_Loader)
     except UnicodeDecodeError as error:
@@ -123,7 +123,7 @@ def plain(path: Path) -> Any:
 def _plain(path: Path, state: tuple[int, int]) -> Any:
     nodes(path)
     try:
-        return yaml.load(outside.read_text(path, MAX_BYTES), Loader=_Loader)  # noqa: S506 (a safe one)
+        return yaml.load(untrusted_io.read_text(path, MAX_BYTES), Loader=_Loader)  # noqa: S506 (a safe one)
     except yaml.MarkedYAMLError as error:  # a key that is a list, a date that is none
         line = f"{shown(path)}:{error.problem_mark.line + 1}" if error.problem_mark else shown(path)
         raise fatal_error(

@@ -15,7 +15,7 @@ import numpy as np
 
 from coca_train.data.index import DTYPES, HEADER, MAGIC, Index
 from coca_train.data.storage import OpenFile, flush_to_disk, open_locked, storage
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 
@@ -53,7 +53,7 @@ class BlockSums:
         """Open the sums of a .bin; None when there are none (data of another tool)."""
         path, n_blocks = sums_path(bin_path), -(-os.path.getsize(bin_path) // BLOCK_BYTES)
         try:
-            return cls(bin_path, outside.read_bytes(path, SUM_BYTES * n_blocks + outside.CHUNK))
+            return cls(bin_path, untrusted_io.read_bytes(path, SUM_BYTES * n_blocks + untrusted_io.CHUNK))
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coca_train.data.dataset import IndexedDataset
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import read_at
 from coca_train.runtime.errors import DataError
 
@@ -24,7 +24,7 @@ def read_manifest(prefix: Path | str) -> dict[str, Any] | None:
     """
     path = Path(prefix).parent / MANIFEST
     try:
-        manifest = outside.read_json(path)
+        manifest = untrusted_io.read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
@@ -115,7 +115,7 @@ class NpyRows:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = os.fdopen(outside.open_file(path), "rb", buffering=0)
+        self._file = os.fdopen(untrusted_io.open_file(path), "rb", buffering=0)
         version = np.lib.format.read_magic(self._file)
         if version != (1, 0):
             raise ValueError(f"an .npy file of version {version}; 1.0 is needed")

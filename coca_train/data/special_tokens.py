@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import DataError
 
 ROLES = {"eod": "eos_token", "bos": "bos_token", "pad": "pad_token"}
@@ -225,7 +225,7 @@ def _object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return outside.read_object(path, LIMIT)
+        return untrusted_io.read_object(path, LIMIT)
     except (OSError, ValueError) as error:
         raise _wrong(path, "it", f"cannot be read ({error})") from None
 

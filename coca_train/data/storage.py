@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import read_at
 from coca_train.runtime.errors import DataError, StorageError
 
@@ -116,7 +116,7 @@ def digest(path: str | Path) -> dict[str, Any]:
     # Hashing a terabyte at every start would take an hour. Copies go wrong by being cut, by holes or by being another
     # file: size, ends and 62 samples between tell those; single bits are for the block sums.
     sha = hashlib.sha256()
-    with os.fdopen(outside.open_file(path), "rb") as file:
+    with os.fdopen(untrusted_io.open_file(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < FULL_DIGEST_BYTES:
             while block := file.read(SAMPLE_BYTES):

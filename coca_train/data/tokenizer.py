@@ -15,7 +15,7 @@ from coca_train.data import special_tokens
 from coca_train.data.dataset import best_dtype
 from coca_train.data.storage import FULL_DIGEST_BYTES
 from coca_train.data.tokenizer_backends import HuggingFace, SentencePiece
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.settings import TOKENIZERS
 
@@ -60,7 +60,7 @@ class Tokenizer:
 
     def _read(self) -> bytes:
         try:
-            return outside.read_bytes(self.path, MAX_BYTES)
+            return untrusted_io.read_bytes(self.path, MAX_BYTES)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             if isinstance(error, OSError) and error.errno == errno.EFBIG:
                 raise self._no_tokenizer(str(error.strerror)) from None
@@ -167,7 +167,7 @@ def main_file(folder: Path) -> Path | None:
 
 def main_name(file: Path) -> str:
     """Return tokenizer.model or tokenizer.json, by what a file is. Raises OSError."""
-    with os.fdopen(outside.open_file(file), "rb") as opened:
+    with os.fdopen(untrusted_io.open_file(file), "rb") as opened:
         return TOKENIZERS[opened.read(1) == b"{"]
 
 
@@ -178,8 +178,8 @@ def _n_tokens(path: Path) -> int:
     raises.
     """
     try:
-        data = outside.read_bytes(path)
-        values = outside.from_json(data) if data[:1] == b"{" else None
+        data = untrusted_io.read_bytes(path)
+        values = untrusted_io.from_json(data) if data[:1] == b"{" else None
     except (OSError, ValueError) as error:
         raise DataError(
             f"E-TKN-15 {path}: cannot be read ({getattr(error, 'strerror', None) or error}), and it may have "

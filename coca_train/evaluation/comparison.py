@@ -13,7 +13,7 @@ from coca_train.checkpoint.recovery import newest
 from coca_train.checkpoint.weights import Stored
 from coca_train.config.load import saved_settings
 from coca_train.evaluation.results import RESULTS, Evaluation
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import read_json
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.tracking.writers import read_jsonl
@@ -57,7 +57,7 @@ def read_run(directory: Path) -> FinishedRun:
         return FinishedRun(
             directory=directory,
             settings=saved_settings(directory / "config.yaml"),
-            init_digests=dict(outside.read_object(directory / "run.json")["init_digests"]),
+            init_digests=dict(untrusted_io.read_object(directory / "run.json")["init_digests"]),
             shapes=parameter_shapes(directory),
             records=read_jsonl(directory / "metrics.jsonl"),
             evaluation=evaluation,

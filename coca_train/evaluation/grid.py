@@ -147,7 +147,7 @@ class Slot:
             return None
         # Asked on one rank for all: a file that appears between two looks would send ranks different ways, and the next
         # collective would never end.
-        known = dist.on_main(lambda: store.get(self.content(setup)))
+        known = dist.broadcast_from_rank0(lambda: store.get(self.content(setup)))
         return None if known is None else self.record(status="done", result=known["result"], seconds=known["seconds"])
 
     def content(self, setup: Setup) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _measured(slot: Slot, setup: Setup, store: "Store | None") -> Cell:
     result = suite.combine(slot.point, slot.material, parts)
     seconds = time.perf_counter() - began
     if store is not None and suite.CACHED:
-        dist.on_main(lambda: store.put(slot.content(setup), result, seconds))
+        dist.broadcast_from_rank0(lambda: store.put(slot.content(setup), result, seconds))
     return slot.record(status="done", result=result, seconds=seconds)
 
 
@@ -211,7 +211,7 @@ def on_all_ranks(action: Callable[[], T]) -> tuple[list[T], str]:
 
     # Its handler is left before anything is freed: the error's traceback keeps the tensors that filled the memory
     # alive. All ranks come here, whatever became of their share: one that left before would leave the others waiting.
-    result, reason = dist.on_each(share)
+    result, reason = dist.raise_on_all_ranks(share)
     if reason:
         _free()
     gathered: Any = dist.all_gather_object((result, reason))

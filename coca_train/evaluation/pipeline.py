@@ -74,7 +74,7 @@ def _evaluate(config: EvaluateConfig, command: str) -> Path:
         seeds=seeds_of(subjects),
     )
     directory = root / evaluation.name
-    dist.on_main(lambda: _write(config, evaluation, directory))
+    dist.broadcast_from_rank0(lambda: _write(config, evaluation, directory))
     process.stop()
     # Only now that the report is written: it has the reasons.
     if not any(cell.status == "done" for cell in cells):

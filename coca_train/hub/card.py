@@ -12,7 +12,7 @@ from coca_train.checkpoint.opening import read_record
 from coca_train.data.provenance import read_manifest
 from coca_train.hub import forms
 from coca_train.hub.weights import Source
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown
 from coca_train.schedule import resolve
@@ -114,7 +114,7 @@ def _provenance(origin: dict[str, Any]) -> list[str]:
 def _tokenizer(path: Path | None) -> str:
     if path is None:
         return "\n- tokenizer: none\n"
-    return f"\n- tokenizer: `{path.name}`, sha256 `{hashlib.sha256(outside.read_bytes(path)).hexdigest()}`\n"
+    return f"\n- tokenizer: `{path.name}`, sha256 `{hashlib.sha256(untrusted_io.read_bytes(path)).hexdigest()}`\n"
 
 
 def _rounded(parity: dict[str, Any]) -> str:

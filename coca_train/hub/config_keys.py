@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coca_train.positions.hugging_face import is_positive
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import UserError
 
 LIMIT = 4 << 20  # [bytes]
@@ -18,7 +18,7 @@ CODE = "auto_map"  # the key by which a folder names code of its own; never foll
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises UserError E-IOP-03."""
     try:
-        return outside.read_object(path, LIMIT)
+        return untrusted_io.read_object(path, LIMIT)
     except (OSError, ValueError) as error:
         raise UserError(
             f"E-IOP-03 {path}: cannot be read ({getattr(error, 'strerror', None) or error}); a JSON object is needed. "

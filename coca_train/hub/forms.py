@@ -17,7 +17,7 @@ from coca_train.hub.architecture import Architecture
 from coca_train.hub.families import FAMILIES, Family
 from coca_train.hub.options import Form
 from coca_train.positions.hugging_face import NotTheSame, Words, rotation
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import UserError
 from coca_train.schedule import Stage
 
@@ -287,7 +287,7 @@ def check_code(folder: Path, model_type: str) -> None:
             what = "it is additional"
         elif not path.is_file():
             what = "it is missing"
-        elif path.stat().st_size != len(text) or outside.read_bytes(path) != text:
+        elif path.stat().st_size != len(text) or untrusted_io.read_bytes(path) != text:
             what = "its bytes differ"
         else:
             continue

@@ -28,7 +28,7 @@ from coca_train.hub.options import ImportConfig
 from coca_train.hub.publishing import new_folder, split_into_shards, write_shards
 from coca_train.hub.safetensors_folder import content_digest
 from coca_train.hub.weights import Source, open_source
-from coca_train.runtime import dist, durable, outside
+from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import flatten
 from coca_train.settings import TRAIN
@@ -206,7 +206,7 @@ def fill_run(
     config = configured.config
     if tokenizer is not None:
         tokenizer_files.keep(Path(tokenizer.path), tokenizer, folder / tokenizer_files.FOLDER)
-        durable.write_new(folder / Path(config.data.tokenizer).name, outside.read_bytes(tokenizer.path))
+        durable.write_new(folder / Path(config.data.tokenizer).name, untrusted_io.read_bytes(tokenizer.path))
     settings = flatten(asdict(config))
     decisive = {key: settings[key] for key in settings if key.startswith(("model.", "position.", "layers."))}
     record = {

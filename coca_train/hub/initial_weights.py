@@ -76,7 +76,7 @@ def check_start(
         _check_tokenizer(config, tokenizer, _tokenizers_of(config), own_tokens)
         return _check_meaning(config, n_tokens, run_dir)
 
-    return dist.on_main(check)
+    return dist.broadcast_from_rank0(check)
 
 
 def load_initial_weights(
@@ -87,7 +87,7 @@ def load_initial_weights(
     Raises Preempted when a stop is requested during the import.
     """
     # Rank 0 looks for all: on a network folder ranks may disagree, and some would wait in an import that others skip.
-    if not dist.on_main(begins_from.exists):
+    if not dist.broadcast_from_rank0(begins_from.exists):
         wait = "; the other ranks wait" if dist.world_size() > 1 else ""
         dist.log(f"start     importing {config.start.path} into {begins_from}{wait}")
         # The request is looked at before each tensor: an import of minutes is then removed, and all ranks end alike.
@@ -95,7 +95,7 @@ def load_initial_weights(
             lock.alone(lambda: _import_start(config, n_tokens, run_dir, stop))
     if (newest := checkpoint.find(begins_from)) is None:
         raise _unfinished(config)
-    dist.on_main(lambda: _warn_if_unfinished(config, begins_from, newest.step))
+    dist.broadcast_from_rank0(lambda: _warn_if_unfinished(config, begins_from, newest.step))
     return newest
 
 

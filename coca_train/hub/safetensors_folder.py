@@ -13,7 +13,7 @@ from torch import Tensor
 from coca_train.checkpoint.format import DTYPES
 from coca_train.data.storage import digest
 from coca_train.hub.architecture import Shapes
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import CheckpointError, UserError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -50,7 +50,7 @@ class Folder:
         if not path.is_file():
             return {}
         try:
-            owners = outside.read_object(path)["weight_map"]
+            owners = untrusted_io.read_object(path)["weight_map"]
             if not owners or not all(isinstance(f, str) and PLAIN_NAME.fullmatch(f) for f in owners.values()):
                 raise ValueError("weight_map names no safetensors files of this folder")
             return owners
@@ -79,7 +79,7 @@ class Folder:
         from safetensors import SafetensorError, safe_open
 
         try:
-            os.close(outside.open_file(self.path / name))  # a pipe would be waited for in there, a device read
+            os.close(untrusted_io.open_file(self.path / name))  # a pipe would be waited for in there, a device read
             file: Any = safe_open(self.path / name, framework="pt")
             keys = list(file.keys())
             entries = {key: file.get_slice(key) for key in keys}

@@ -11,7 +11,7 @@ from coca_train.data.tokenizer import NOTHING, Tokenizer, main_file, main_name
 from coca_train.hub.config_keys import read_json, without_code
 from coca_train.hub.parity import TEXT
 from coca_train.hub.weights import Source
-from coca_train.runtime import dist, durable, outside
+from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import DataError
 from coca_train.settings import TOKENIZERS, load_saved
 
@@ -82,7 +82,7 @@ def keep(path: Path, tokenizer: Tokenizer, into: Path) -> None:
     """Copy a tokenizer into a folder of a run, with what its files say of special tokens and where generation stops."""
     copy(path, into)
     if (file := folder_of(path) / GENERATION).is_file():
-        durable.write_new(into / GENERATION, outside.read_bytes(file, LIMIT))
+        durable.write_new(into / GENERATION, untrusted_io.read_bytes(file, LIMIT))
     durable.write_new(into / RECORD, tokenizer.special.as_json())
 
 
@@ -99,9 +99,9 @@ def copy(path: Path, into: Path) -> None:
     """Copy a tokenizer file and what belongs to it into a new folder; the file itself under a name that is found."""
     into.mkdir(exist_ok=True)
     for file in files_of(path):
-        durable.write_new(into / file.name, outside.read_bytes(file, LIMIT))
+        durable.write_new(into / file.name, untrusted_io.read_bytes(file, LIMIT))
     if not (into / main_name(path)).exists():
-        durable.write_new(into / main_name(path), outside.read_bytes(path, LIMIT))
+        durable.write_new(into / main_name(path), untrusted_io.read_bytes(path, LIMIT))
 
 
 def export(path: Path, tokenizer: Tokenizer, into: Path, ids_of: Callable[[Path, str], list[int]]) -> None:

@@ -142,7 +142,7 @@ def ranks_here() -> int:
     return all_gather_object(host).count(host)
 
 
-def on_main(action: Callable[[], T]) -> T:
+def broadcast_from_rank0(action: Callable[[], T]) -> T:
     """COLLECTIVE. Run the action on rank 0; return its result, or raise its exception, on every rank."""
     if is_main() and _group() is None:  # nobody waits
         return action()
@@ -160,7 +160,7 @@ def on_main(action: Callable[[], T]) -> T:
     return result
 
 
-def on_each(action: Callable[[], T]) -> T:
+def raise_on_all_ranks(action: Callable[[], T]) -> T:
     """COLLECTIVE. Run the action on every rank; raise a DataError of any rank on all of them, in the same words."""
     # Only what the data says is told to the others. Any other exception is a bug of this rank, and ends it; they learn
     # of that as of a lost peer.

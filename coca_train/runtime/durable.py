@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import StorageError
 
 SEAL = "sha256"  # the key under which a file has the digest of all else in it
@@ -110,7 +110,7 @@ def as_json(data: Mapping[str, Any]) -> str:
 
 def read_json(path: Path) -> Any:
     """Read what `as_json` wrote. Raises OSError and ValueError."""
-    return decode(outside.read_json(path))
+    return decode(untrusted_io.read_json(path))
 
 
 def sealed(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from coca_train.runtime import dist, outside
+from coca_train.runtime import dist, untrusted_io
 
 Record = Mapping[str, Any]
 Warn = Callable[[str], None]
@@ -240,7 +240,7 @@ def _run_id(run_dir: Path) -> str:
     path = run_dir / "wandb_id.txt"
     try:
         place = [str(run_dir.resolve()), str(run_dir.stat().st_ino)]
-        lines = outside.read_text(path, 10_000).splitlines() if path.exists() else []
+        lines = untrusted_io.read_text(path, 10_000).splitlines() if path.exists() else []
         known, *earlier = [line.strip() for line in lines if line.strip()] or [""]
         is_copy = bool(earlier) and not any(a == b for a, b in zip(earlier, place, strict=False))
         own = secrets.token_hex(4) if is_copy or not known else known

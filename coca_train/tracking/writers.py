@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.config.schema import Config, TrackingConfig
-from coca_train.runtime import dist, outside
+from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.errors import DataError
 from coca_train.tracking.terminal import ProgressSink
 from coca_train.tracking.trackers import (
@@ -47,9 +47,9 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """
     records = []
     try:
-        for line in outside.lines(path) if os.path.lexists(path) else ():
+        for line in untrusted_io.lines(path) if os.path.lexists(path) else ():
             try:
-                record = outside.from_json(line)
+                record = untrusted_io.from_json(line)
             except ValueError:
                 continue
             if isinstance(record, dict) and type(record.get("step")) is int and 0 <= record["step"] < 10**8:

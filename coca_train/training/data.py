@@ -21,7 +21,7 @@ from coca_train.data.provenance import MANIFEST
 from coca_train.data.storage import storage
 from coca_train.data.tokenizer import Tokenizer, main_name
 from coca_train.hub.tokenizer_files import FOLDER, keep
-from coca_train.runtime import dist, durable, outside
+from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.runtime.printing import n_bytes
 from coca_train.settings import HELD_OUT, TOKENIZERS, load_saved, own_tokenizer
@@ -50,7 +50,7 @@ def prepare_data(config: Config, make: MakeData | None) -> None:
                     f"which would read {' and '.join(dirs)}. Fix: wait until it is copied to all machines, or give a "
                     "folder that they share"
                 )
-        dist.on_main(lambda: make(data))
+        dist.broadcast_from_rank0(lambda: make(data))
     require_files(data, partial(commands_for_missing, config))
 
 
@@ -182,7 +182,7 @@ def _keep_tokenizer(run_dir: Path, tokenizer: Tokenizer) -> None:
     path = Path(tokenizer.path)
     keep(path, tokenizer, run_dir / FOLDER)
     # Last: what is found by its name is whole.
-    durable.replace(run_dir / main_name(path), outside.read_bytes(path))
+    durable.replace(run_dir / main_name(path), untrusted_io.read_bytes(path))
 
 
 def _keep_held_out(folder: Path, held_out: HeldOut) -> None:

@@ -80,7 +80,7 @@ def final_report(
     """
     directory = run_dir / "report" / stage
     mark = {"format": FORMAT, "step": step, "eval": _depends_on(config)}
-    if dist.on_main(lambda: is_finished(directory, mark)):
+    if dist.broadcast_from_rank0(lambda: is_finished(directory, mark)):
         dist.log(f"The report on step {step} is there already.")
         return
     command = shlex.join(["python", "-m", "coca_train", *overrides])
@@ -88,8 +88,8 @@ def final_report(
     try:
         report, files = _make(finished, runner)
         # Before the mark: what was not shown because the process was killed is shown by the next.
-        dist.on_main(lambda: show(step, findings(report, stage, files)))
-        dist.on_main(lambda: write_json(directory / DONE, mark))
+        dist.broadcast_from_rank0(lambda: show(step, findings(report, stage, files)))
+        dist.broadcast_from_rank0(lambda: write_json(directory / DONE, mark))
     except UserError as error:
         dist.log(f"WARNING: no report on step {step}: {error}. The same command tries again")
 
@@ -138,13 +138,13 @@ def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, P
     dist.log("report    page and pictures")
     report = RunReport(
         title=f"{finished.config.run.name} ({finished.config.position.scheme}) after {finished.step:,} steps",
-        records=dist.on_main(lambda: read_jsonl(finished.run_dir / "metrics.jsonl")),
+        records=dist.broadcast_from_rank0(lambda: read_jsonl(finished.run_dir / "metrics.jsonl")),
         evaluation=evaluation,
         sample=sample,
         facts=finished.facts,
         command=finished.command,
     )
-    written = dist.on_main(lambda: _write(report, finished))
+    written = dist.broadcast_from_rank0(lambda: _write(report, finished))
     _show(report)
     return report, written
 
@@ -166,7 +166,7 @@ def evaluate(finished: Finished, module: Any) -> Evaluation | None:
             Store(finished.directory / CELLS),  # a report that was killed goes on where it stopped
             path=str(finished.run_dir),
             step=finished.step,
-            weights=dist.on_main(lambda: read_json(checkpoint / MANIFEST)["digest"]),
+            weights=dist.broadcast_from_rank0(lambda: read_json(checkpoint / MANIFEST)["digest"]),
         )
     except UserError as error:
         dist.log(f"WARNING: no report of the finished run: {error}")
@@ -199,7 +199,7 @@ def write_sample(finished: Finished, module: Any) -> str:
         dist.log(f"WARNING: no sample, eval.sample_tokens={n_tokens}: {reason}")
         return ""
     text = options.sample_prompt + tokenizer.decode(samples[0])
-    dist.on_main(lambda: write_text(finished.directory / "sample.txt", text + "\n"))
+    dist.broadcast_from_rank0(lambda: write_text(finished.directory / "sample.txt", text + "\n"))
     return text
 
 

@@ -61,7 +61,7 @@ def run_stage(
             torch.manual_seed(seed_of(config.run.seed, first_step + step, dist.reader(n_slices)[0]))
             # Every step, though it costs a reduction: a rank without a batch would leave the others waiting for its
             # gradients.
-            micro_batches = dist.on_each(partial(next, batches))
+            micro_batches = dist.raise_on_all_ranks(partial(next, batches))
             lr = lr_at(step, config.optim, max_steps)
             with explained(_first_step(config, engine)) if step == start_step else nullcontext():
                 result = engine.train_step(micro_batches, lr)

@@ -97,7 +97,7 @@ def train(loaded: Loaded, folders: Sequence[Path] = (), make_data: MakeData | No
         lock = stack.enter_context(checkpoint.RunLock(run_dir))
         stack.enter_context(shutdown.last_act(lock.release))
         job.note("run_dir", str(run_dir.resolve()))
-        dist.on_main(lambda: dist.log(f"export    {forms.describe_run(stages, n_tokens)}"))
+        dist.broadcast_from_rank0(lambda: dist.log(f"export    {forms.describe_run(stages, n_tokens)}"))
         start = None
         if begins_from is not None:
             start = load_initial_weights(config, n_tokens, run_dir, begins_from.run_dir, lock)
@@ -105,11 +105,13 @@ def train(loaded: Loaded, folders: Sequence[Path] = (), make_data: MakeData | No
         held_out = {plan.stage.name: plan.validation.held_out.fingerprint() for plan in plans}
         # The record before the checkpoints: it says which run they must belong to.
         with explained("drawing the initial weights, for their digests"):
-            is_new = dist.on_main(lambda: begins_anew(run_dir))
+            is_new = dist.broadcast_from_rank0(lambda: begins_anew(run_dir))
             digests = initial_digests(initial, config.run.seed) if is_new else {}
         note = begins_from.note if begins_from is not None else None
-        record = dist.on_main(partial(open_record, run_dir, loaded, stages, fingerprints, held_out, digests, note))
-        dist.on_main(lambda: keep_data(run_dir, tokenizer, plans[-1].validation.held_out))
+        record = dist.broadcast_from_rank0(
+            partial(open_record, run_dir, loaded, stages, fingerprints, held_out, digests, note)
+        )
+        dist.broadcast_from_rank0(lambda: keep_data(run_dir, tokenizer, plans[-1].validation.held_out))
         newest = find_newest(config.run.resume, run_dir, record["run_id"])
         # The metrics after them: records of steps that will be done again are dropped.
         start_step = newest.step if newest else 0
@@ -164,7 +166,7 @@ def plan_stages(
             )
             for stage in stages
         ]
-        validations = dist.on_each(lambda: [open_validation(stage.config, n_tokens) for stage in stages])
+        validations = dist.raise_on_all_ranks(lambda: [open_validation(stage.config, n_tokens) for stage in stages])
     with torch.device("meta"), without_initial_values():
         outlines = [build_model(stage.config, n_tokens, stage.trainable, stage.lora) for stage in stages]
     plans = [StagePlan(*each) for each in zip(stages, mixtures, validations, outlines, strict=True)]

@@ -33,7 +33,7 @@ from coca_train.data.dataset import IndexedDataset, IndexedWriter, best_dtype, w
 from coca_train.data.provenance import read_manifest
 from coca_train.data.storage import digest, flush_to_disk, lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.machine import cores
@@ -326,7 +326,7 @@ def _build(
         train_tokenizer(sample, folder / TOKENIZER, vocab_size)
     else:
         say(f"embedded corpus: with the {vocab_size} tokens of {tokenizer.path}", progress)
-        (folder / TOKENIZER).write_bytes(outside.read_bytes(tokenizer.path))
+        (folder / TOKENIZER).write_bytes(untrusted_io.read_bytes(tokenizer.path))
         copy_companions(Path(tokenizer.path), tokenizer, (folder / TOKENIZER).with_suffix(""))
     tokenizer = Tokenizer(folder / TOKENIZER)
     inputs = {part: sorted({d.file for d in gathered if d.part == part}) for part in PARTS}

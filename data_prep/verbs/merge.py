@@ -20,7 +20,7 @@ from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.dataset import best_dtype
 from coca_train.data.storage import flush_to_disk, open_locked, storage
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError, StorageError
 from data_prep.collect import Collection, Part, gather_parts, place
@@ -170,7 +170,7 @@ def _make(config: PrepareConfig, dir: Path) -> dict[str, Any]:
 def _undo(dir: Path) -> None:
     """Undo a move that was cut short, and remove everything else that was in progress."""
     try:
-        moved = outside.read_json(dir / SCRATCH / MARK)
+        moved = untrusted_io.read_json(dir / SCRATCH / MARK)
     except (FileNotFoundError, ValueError):  # none, or killed while it was written: nothing was moved yet
         moved = []
     for name in moved:

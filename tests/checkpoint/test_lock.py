@@ -176,7 +176,7 @@ def test_a_disk_that_fails_is_no_other_process(tmp_path: Path, monkeypatch: pyte
     def fails(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(tmp_path / "run.lock"))
 
-    monkeypatch.setattr(lock.outside, "read_object", fails)
+    monkeypatch.setattr(lock.untrusted_io, "read_object", fails)
     with pytest.raises(StorageError, match=r"E-RUN-27 .*Input/output error.*run.lock"), RunLock(tmp_path):
         pass
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from tests.faults.fork_server import run_module
 # Where each phase begins: a function that every rank calls, and at which of its calls.
 PHASES = {
     "rendezvous": ("torch.distributed", "init_process_group", 1),
-    "first gather": ("coca_train.runtime.dist", "on_main", 1),
+    "first gather": ("coca_train.runtime.dist", "broadcast_from_rank0", 1),
     "initialize": ("deepspeed", "initialize", 1),
     "weights": ("coca_train.checkpoint", "load", 1),
     "loop": ("coca_train.training.loop", "lr_at", 2),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import sealed, unsealed
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import LONGEST_LINE, bounded, escaped
@@ -24,29 +24,29 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for name, word in {"pipe": "a pipe", "zero": "a device", "folder": "directory", "loop": "symbolic links"}.items():
         with pytest.raises(OSError, match=word):
-            outside.read_json(tmp_path / name)
+            untrusted_io.read_json(tmp_path / name)
     with pytest.raises(FileNotFoundError):
-        outside.read_json(tmp_path / "nothing")
+        untrusted_io.read_json(tmp_path / "nothing")
 
 
 def test_a_link_is_followed_where_that_is_wanted(tmp_path: Path) -> None:
     """The cache of the hub is a folder of links; in a checkpoint a link is none of ours."""
     (tmp_path / "blob").write_text("{}")
     (tmp_path / "config.json").symlink_to("blob")
-    assert outside.read_object(tmp_path / "config.json") == {}
+    assert untrusted_io.read_object(tmp_path / "config.json") == {}
     with pytest.raises(OSError, match="symbolic links"):
-        outside.read_object(tmp_path / "config.json", follow=False)
+        untrusted_io.read_object(tmp_path / "config.json", follow=False)
 
 
 def test_size_is_what_is_read_and_not_what_is_claimed(tmp_path: Path) -> None:
     assert os.stat("/proc/self/maps").st_size == 0
     with pytest.raises(OSError, match="more than 100 bytes"):
-        outside.read_bytes("/proc/self/maps", 100)
+        untrusted_io.read_bytes("/proc/self/maps", 100)
     (tmp_path / "x").write_bytes(b"1" * 100)
-    assert outside.read_bytes(tmp_path / "x", 100) == b"1" * 100
+    assert untrusted_io.read_bytes(tmp_path / "x", 100) == b"1" * 100
     os.truncate(tmp_path / "x", 1 << 40)
     with pytest.raises(OSError, match="more than 100 bytes"):
-        outside.read_bytes(tmp_path / "x", 100)
+        untrusted_io.read_bytes(tmp_path / "x", 100)
 
 
 def test_lines_of_a_terabyte_are_refused_before_they_are_read(tmp_path: Path) -> None:
@@ -58,10 +58,10 @@ def test_lines_of_a_terabyte_are_refused_before_they_are_read(tmp_path: Path) ->
 
 @pytest.mark.parametrize("levels", [101, 900, 100_000])
 def test_depth(levels: int) -> None:
-    assert outside.from_json(deep(100)) == json.loads(deep(100))
+    assert untrusted_io.from_json(deep(100)) == json.loads(deep(100))
     for text in (deep(levels), "[" * levels + "]" * levels):
         with pytest.raises(ValueError, match="100 levels"):
-            outside.from_json(text)
+            untrusted_io.from_json(text)
 
 
 def test_records_of_a_damaged_file_are_those_that_are_whole(tmp_path: Path) -> None:

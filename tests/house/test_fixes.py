@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from coca_train.commands import verb_of, verbs
+from coca_train.commands.show import SHOW
 from coca_train.config.fields import options
 from data_prep.verbs.embedded import EMBEDDED
-from data_prep.verbs.show import SHOW
 from tests.checkout import ROOT
 from tests.house.error_codes import Message, messages
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import transformers
+from pydantic import TypeAdapter
 
 from coca_train import positions
 from coca_train.attention import visibilities
@@ -126,7 +127,7 @@ def random_source(
         "dropout": 0.0, "init_std": 0.02, "init_depth_scaled": False,
     }  # fmt: skip
     architecture = Architecture(
-        ModelConfig(**section | model),
+        TypeAdapter(ModelConfig).validate_json(json.dumps(section | model)),
         positions.settings(position),
         visibilities.settings(visibility or {"name": "causal"}),
         LENGTH,

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from coca_train.data.prompts import EVERYDAY, FORMS, before, right, text
+from coca_train.data.prompts import EVERYDAY, FORMS, recall_answer, recall_prefix, recall_prompt
 from coca_train.evaluation.suites.recall import SPARE, cases, new_tokens, value_in
 from coca_train.runtime.errors import DataError
 
@@ -30,9 +30,11 @@ def parts(case, begin=0):
 
 def test_the_prompt():
     keys, values = ["bamilo", "kirado"], ["tufage", "zolane"]
-    assert text(keys, values, "bamilo") == PROMPT
+    assert recall_prompt(keys, values, "bamilo") == PROMPT
     for n, line in enumerate(['"bamilo"', '"kirado"']):
-        assert PROMPT.startswith(before(keys, values, n)) and PROMPT[len(before(keys, values, n)) :].startswith(line)
+        assert PROMPT.startswith(recall_prefix(keys, values, n)) and PROMPT[
+            len(recall_prefix(keys, values, n)) :
+        ].startswith(line)
 
 
 @pytest.mark.parametrize(("form", "looks"), [
@@ -107,4 +109,4 @@ def test_the_value_that_an_answer_gives(answer, value):
 
 def test_an_answer_has_room():
     prompts = make(300, values="uuid")
-    assert new_tokens(prompts) == len(right(prompts[0].value)) + SPARE == 39 + SPARE
+    assert new_tokens(prompts) == len(recall_answer(prompts[0].value)) + SPARE == 39 + SPARE

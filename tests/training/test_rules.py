@@ -26,19 +26,19 @@ def test_length_of_a_run(tmp_path):
 
 
 def test_an_error_on_the_main_rank_reaches_all():
-    assert dist.on_main(lambda: 3) == 3
+    assert dist.broadcast_from_rank0(lambda: 3) == 3
     with pytest.raises(StorageError, match="full"):
-        dist.on_main(lambda: (_ for _ in ()).throw(StorageError("full")))
+        dist.broadcast_from_rank0(lambda: (_ for _ in ()).throw(StorageError("full")))
 
 
 def test_wrong_data_of_one_rank_reaches_all(monkeypatch):
-    assert dist.on_each(lambda: 3) == 3
+    assert dist.raise_on_all_ranks(lambda: 3) == 3
     with pytest.raises(DataError, match="E-TOK-09 here"):
-        dist.on_each(lambda: (_ for _ in ()).throw(DataError("E-TOK-09 here")))
+        dist.raise_on_all_ranks(lambda: (_ for _ in ()).throw(DataError("E-TOK-09 here")))
     monkeypatch.setattr(dist, "all_reduce", lambda values, op: [1.0])  # another rank has something to say
     monkeypatch.setattr(dist, "all_gather_object", lambda own: [own, "E-TOK-08 there"])
     with pytest.raises(DataError, match="E-TOK-08 there"):
-        dist.on_each(lambda: 3)
+        dist.raise_on_all_ranks(lambda: 3)
 
 
 class Recorder:

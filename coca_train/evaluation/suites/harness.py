@@ -134,7 +134,7 @@ class Evaluator(CellSuite[Settings, Material]):
                     problems[name] = str(error)
 
         # Rank 0 alone first: it fetches what is not on the disk yet, the others then find it there.
-        dist.on_main(load)
+        dist.broadcast_from_rank0(load)
         if not dist.is_main():
             load()
         everywhere = dist.all_gather_object(problems)

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from coca_train.report.blocks import ANSWERED, ANSWERS, Document, Table, Verdict
 from coca_train.report.render import chart, contents, plain, scales
-from coca_train.runtime import outside
+from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import as_json, write_text
 
 SUMMARY = "summary.json"
@@ -138,7 +138,7 @@ def _find_reports(root: Path) -> Iterator[Listed]:
     for path in paths:
         try:
             # Encoded, because JSON can have strings that no page can: those that UTF-8 cannot write.
-            known = json.dumps(outside.read_object(path), ensure_ascii=False).encode("utf-8")
+            known = json.dumps(untrusted_io.read_object(path), ensure_ascii=False).encode("utf-8")
             summary, since = reader.validate_json(known), path.stat().st_mtime
             place = relpath(path.parent, root).replace(os.sep, "/").encode("utf-8").decode("utf-8")
             written = time.strftime("%Y-%m-%d %H:%M", time.localtime(since))
@@ -160,7 +160,7 @@ def _find_reports(root: Path) -> Iterator[Listed]:
 def _read_thumbnail(directory: Path) -> bytes:
     """The thumbnail; nothing where there is none, or something else has its name."""
     try:
-        data = outside.read_bytes(directory / THUMBNAIL, LARGEST)
+        data = untrusted_io.read_bytes(directory / THUMBNAIL, LARGEST)
     except (OSError, ValueError):
         return b""
     return data if data.startswith(PNG) else b""
