@@ -8,6 +8,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from coca_train.positions._buckets import bucket_problems, buckets
 from coca_train.positions.schemes.learned import check_max_len
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime.errors import UserError
 
 
@@ -47,9 +48,9 @@ def test_made_on_the_cpu_while_a_model_starts_on_meta():
 
 
 def test_positions_without_a_row_are_refused():
-    check_max_len(torch.tensor([[0, 15]]), 16, "learned")
+    check_max_len(Positions.of(torch.tensor([[0, 15]])), 16, "learned")
     with pytest.raises(UserError) as caught:
-        check_max_len(torch.tensor([[0, 1], [3, 16]]), 16, "learned")
+        check_max_len(Positions.of(torch.tensor([[0, 1], [3, 16]])), 16, "learned")
     message = str(caught.value)
     for part in (
         "E-POS-04 position.max_len=16: ",
