@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from coca_train.attention.layer_types import kinds
 from coca_train.config.check import TRAINING, heads, pattern, scheme
-from coca_train.config.messages import Incompatible, Problem
+from coca_train.config.messages import Problem
 from coca_train.config.schema import OWN, EngineConfig, LayersConfig, ModelConfig
 from coca_train.runtime.errors import UserError
 
@@ -19,7 +19,7 @@ def visibility_fits(visibility: Any, position: Any, model: ModelConfig) -> list[
     if heads(model) or scheme(model, position):
         return []  # the scheme cannot even be built
     problems = visibilities.problems(visibility, position, model)
-    return [Incompatible("E-CFG-44", (key, "position.scheme"), text, fix) for key, text, fix in problems]
+    return [Problem("E-CFG-44", (key, "position.scheme"), text, fix) for key, text, fix in problems]
 
 
 @TRAINING.rule("layers", "position", "visibility", "model")

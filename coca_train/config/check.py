@@ -11,7 +11,7 @@ from typing import Any
 
 from coca_train.config import sizes
 from coca_train.config.files import choices, config_dir
-from coca_train.config.messages import Incompatible, Problem
+from coca_train.config.messages import Problem
 from coca_train.config.rules import Rules, World, names, paths
 from coca_train.config.schema import (
     OWN,
@@ -91,7 +91,7 @@ def pattern(layers: LayersConfig) -> list[Problem]:
 def scheme(model: ModelConfig, position: Any) -> list[Problem]:
     """What the position scheme has against the model."""
     found = position.problems(model) if hasattr(position, "problems") else []
-    return [Incompatible("E-CFG-20", (key,), text, fix) for key, text, fix in found]
+    return [Problem("E-CFG-20", (key,), text, fix) for key, text, fix in found]
 
 
 @TRAINING.rule("engine", "model", "train")

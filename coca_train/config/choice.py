@@ -11,7 +11,7 @@ from typing import Any
 from coca_train.config.compose import Assembled
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import resolve
-from coca_train.config.messages import Incompatible, Problem
+from coca_train.config.messages import Problem
 from coca_train.config.overrides import apply, parse, place, wrong
 from coca_train.config.parts import GROUPS, LOGIT_SCALE, NAMED, exchanged
 from coca_train.config.places import read
@@ -109,6 +109,6 @@ def _choose(a: Assembled, scheme: str, group: str, name: str) -> list[Problem]:
     parent = section(a.tree, above) if above else a.tree
     if axis not in parent:
         text = f"the weights were trained with {scheme}, which has no {axis}"
-        return [Incompatible("E-CFG-33", (), text, f"omit {group}", where)]
+        return [Problem("E-CFG-33", (), text, f"omit {group}", where)]
     parent[axis] = exchanged(group, name, parent[axis])
     return read(choices(group, (config_dir(),))[name], GROUPS[group], a.places)

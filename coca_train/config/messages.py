@@ -57,10 +57,6 @@ class Problem:
     place: str = ""  # where it stands, if not where the keys were set
 
 
-class Incompatible(Problem):
-    """Settings that a model, a scheme or its weights cannot have; with others they would be right."""
-
-
 class ConfigError(UserError):
     """All problems of one configuration; `str()` is one line each."""
 
