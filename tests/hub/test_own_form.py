@@ -255,7 +255,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.base import Position, Terms, n_distances
+from coca_train.positions.base import Position, Terms
+from coca_train.positions.token_positions import n_distances
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -265,8 +266,8 @@ class Settings:
 
 
 class Scheme(Position):
-    def forward(self, pos_BT, pos_BS, length):
-        r_R = torch.arange(n_distances(pos_BT, pos_BS), dtype=torch.float32)
+    def forward(self, queries, keys, length):
+        r_R = torch.arange(n_distances(queries, keys), dtype=torch.float32)
         return Terms(distance_HR=-self.settings.slope * r_R.sqrt().expand(self.shape.n_heads, -1))
 
     def terms(self, tables):

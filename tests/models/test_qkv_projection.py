@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from coca_train.attention.kernels import KERNELS
 from coca_train.models.qkv_projection import KEEP_UP_TO, can_join, project
 from coca_train.runtime.device import pretend_device
 from coca_train.testing.parts import MODEL, shipped
@@ -18,6 +19,7 @@ def losses(scheme, device, trained=""):
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trained in name)
     contexts = model.contexts(batch.pos_BT, batch.pos_BT, batch.doc_BT)
+    contexts = {kind: each._replace(kernel=KERNELS["eager"]) for kind, each in contexts.items()}  # on both the same
     with FlopCounterMode(display=False) as flops, pretend_device(device):
         x_BTC = model.add_positions(model.embed(batch.tokens_BT), batch.pos_BT)
         for kind, block in zip(model.kinds, model.blocks, strict=True):

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_missing_data_is_answered_with_what_makes_it(words: list[str], commands: str, folder: Path) -> None:
     with pytest.raises(DataError, match="E-TOK-01") as caught:
-        prepare_data(config(*words, f"start.path={folder}"))
+        prepare_data(config(*words, f"start.path={folder}"), None)
     assert commands.format(folder=folder) in str(caught.value)
 
 
