@@ -53,9 +53,9 @@ def test_what_is_asked_of_differences(mean: float, held: Outcome, used: Outcome)
 
 
 def test_an_interval_that_meets_its_bound_is_open() -> None:
-    assert holds(256, documents(HOLDS_WITHIN)).answer.is_open
-    assert uses(256, documents(USES_GAIN)).answer.is_open
-    assert finds(256, 8, 10, FOUND_SHARE).answer.is_open
+    assert holds(256, documents(HOLDS_WITHIN)).answer.outcome == "open"
+    assert uses(256, documents(USES_GAIN)).answer.outcome == "open"
+    assert finds(256, 8, 10, FOUND_SHARE).answer.outcome == "open"
     # Of less text than is asked, whatever it says.
     assert uses(256, documents(0.5, n=LEAST - 1)).answer[::2] == ("open", 1)
 
