@@ -26,6 +26,8 @@ _SECRET_VALUE = re.compile(
 def is_secret(key: str, value: Any) -> bool:
     """Return whether a name or a value looks like a credential."""
     named = bool(_SECRET_NAME.search(key)) and value not in (None, "")
+    if key.endswith("token") and isinstance(value, int | float):  # a count: max_new_token
+        return False
     return named or (isinstance(value, str) and bool(_SECRET_VALUE.search(value)))
 
 

@@ -16,6 +16,7 @@ from coca_train.config.schema import EngineConfig, MuonConfig, OptimConfig
 from coca_train.engine import base
 from coca_train.engine.base import Engine
 from coca_train.models.memory import Memory
+from coca_train.positions.token_positions import Positions
 from coca_train.runtime import dist
 from tests import states
 from tests.states import full_state
@@ -71,10 +72,12 @@ class TinyGPT(nn.Module):
         self.register_buffer("angles", torch.arange(64).float()[:, None] / 3 ** torch.arange(18.0), persistent=False)
         self.register_buffer("gain", torch.full((18,), 0.7))
 
-    def forward(self, tokens_BT: Tensor, targets_BT: Tensor, pos_BT: Tensor, doc_BT: Tensor | None) -> Tensor:
+    def forward(
+        self, tokens_BT: Tensor, targets_BT: Tensor, positions: Positions | Tensor, doc_BT: Tensor | None
+    ) -> Tensor:
         assert self.angles.dtype == torch.float32
         x = self.embed(tokens_BT)
-        x = x + (torch.sin(self.angles[pos_BT]) * self.gain).to(x.dtype)
+        x = x + (torch.sin(self.angles[Positions.of(positions).pos_BT]) * self.gain).to(x.dtype)
         for block in self.blocks:
             x = block(x)
         logits = self.head(x).float().flatten(0, 1)

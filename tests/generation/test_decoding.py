@@ -216,7 +216,7 @@ def test_tables_made_ahead_are_those_of_every_token(scheme, frequencies, visibil
     monkeypatch.setattr("coca_train.models.cache.AHEAD", 5)
     model = build(visible(scheme, visibility, frequencies))
     made = []
-    model.position.register_forward_hook(lambda _, given, tables: made.append(given[0].shape[1]))
+    model.position.register_forward_hook(lambda _, given, tables: made.append(given[0].pos_BT.shape[1]))
     expected = recompute(model, 5)
     made.clear()
     close(decode(model, 5), expected)
