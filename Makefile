@@ -84,7 +84,7 @@ PYTHON_THERE ?= 3.12
 BUILT := antlr4-python3-runtime deepspeed
 LOADED := annotated-types contourpy cycler einops execnet fonttools hjson hydra-core iniconfig kiwisolver matplotlib msgpack \
 	ninja omegaconf packaging pillow pluggy psutil py-cpuinfo pydantic pydantic-core pygments pyparsing pytest \
-	pytest-xdist python-dateutil pyyaml safetensors sentencepiece tqdm typing-extensions typing-inspection tzdata
+	pytest-xdist python-dateutil pyyaml safetensors scipy sentencepiece tqdm typing-extensions typing-inspection tzdata
 wheels:  ## packages for a GPU machine without network, into .whl
 	rm -rf .whl
 	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version $(PYTHON_THERE) --implementation cp \

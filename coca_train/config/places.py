@@ -18,6 +18,7 @@ from coca_train.runtime import untrusted_io
 from coca_train.runtime.trees import copied
 
 MAX_BYTES = 1_000_000
+MAX_NODES = 10_000  # with aliases expanded: ten lines of nested ones are gigabytes
 DEEPEST = 50  # sections inside sections; ours have six
 MOST_DIGITS = 300  # of a number: none of ours has more than twenty
 _TOO_LONG = re.compile(rf"[-+0-9_:]{{{MOST_DIGITS + 1},}}")
@@ -67,8 +68,21 @@ def _nodes(path: Path, state: tuple[int, int]) -> yaml.Node | None:
         what = show(root.value) if isinstance(root, yaml.ScalarNode) else "a list"
         text = f"holds {what}, and no options"
         raise fatal_error(Problem("E-CFG-13", (), text, "write lines of the form key: value", place))
+    if root is not None and _count_nodes(root, {}) > MAX_NODES:
+        text = f"more than {MAX_NODES} values once its aliases are expanded"
+        raise fatal_error(Problem("E-CFG-14", (), text, "write without aliases", place))
     _check_keys(root, place)
     return root
+
+
+def _count_nodes(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return the nodes of a tree with aliases expanded, without expanding them; an endless alias counts as too many."""
+    if id(node) not in known:
+        known[id(node)] = MAX_NODES + 1  # what a node inside itself sees
+        children = node.value if isinstance(node, yaml.CollectionNode) else []
+        flat = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
+        known[id(node)] = 1 + sum(_count_nodes(child, known) for child in flat)
+    return known[id(node)]
 
 
 def _check_keys(node: yaml.Node | None, place: str) -> None:
@@ -101,10 +115,6 @@ def _look_through(text: str, place: str) -> None:
                 raise fatal_error(Problem("E-CFG-14", (), message, "flatten the file", line))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        # Ten lines of nested aliases are gigabytes once they are expanded.
-        if isinstance(event, yaml.AliasEvent):
-            message = f"an alias, *{event.anchor}; aliases are not expanded here"
-            raise fatal_error(Problem("E-CFG-14", (), message, "write the values out", line))
         # Of what a tag makes of a value loaders do not agree, and what they raise is not always an error of YAML.
         if isinstance(event, yaml.NodeEvent) and (tag := getattr(event, "tag", None)) is not None:
             message = f"the tag {show(tag.replace('tag:yaml.org,2002:', '!!'))} before a value"

@@ -47,7 +47,14 @@ aten = torch.ops.aten
 
 
 class DeviceKernels(TorchFunctionMode):
-    """Run the operations that torch has on the pretended device, for tensors of the meta device."""
+    """Run the operations that torch has on the pretended device, for tensors of the meta device.
+
+    for_memory: what they keep has to be right, not which operations they are.
+    """
+
+    def __init__(self, for_memory: bool) -> None:
+        super().__init__()
+        self.for_memory = for_memory
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -57,9 +64,28 @@ class DeviceKernels(TorchFunctionMode):
             attend = fused if on_cuda else aten._scaled_dot_product_flash_attention_for_cpu
             return attend(*args, is_causal=kwargs["is_causal"], scale=kwargs["scale"])[0]
         if func is F.rms_norm and on_cuda:
-            # One kernel there, many on the meta device. LayerNorm is one everywhere and moves the same, a mean apart.
+            # One kernel there, many on the meta device. LayerNorm is one everywhere and moves the same, but for a mean.
+            if self.for_memory:
+                normed: Any = _FusedNorm.apply(args[0], kwargs["weight"])
+                return normed
             return F.layer_norm(args[0], args[1], kwargs["weight"], None, kwargs["eps"])
         return func(*args, **kwargs)
+
+
+class _FusedNorm(torch.autograd.Function):
+    """RMSNorm as CUDA's one kernel: keep its input and a float32 scale for each token."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BTC: Tensor, weight_C: Tensor) -> Tensor:
+        ctx.save_for_backward(x_BTC, weight_C, x_BTC.new_empty(x_BTC.shape[:-1], dtype=torch.float32))
+        return torch.empty_like(x_BTC)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x_BTC, weight_C, _ = ctx.saved_tensors
+        given = zip((x_BTC, weight_C), ctx.needs_input_grad, strict=True)
+        grad_x_BTC, grad_weight_C = (torch.empty_like(tensor) if need else None for tensor, need in given)
+        return grad_x_BTC, grad_weight_C
 
 
 @contextmanager
@@ -70,7 +96,7 @@ def run_as_on(device: str, model: Transformer, kernel: Kernel, count: Count | No
     def around(module: nn.Module, **scope: Any) -> None:
         def enter(*_: object) -> None:
             # In here, not around the step: autograd leaves such modes, and blocks that are computed again need it.
-            entered.append(DeviceKernels())
+            entered.append(DeviceKernels(for_memory=count is None))
             entered[-1].__enter__()
             if count is not None:
                 count.enter(**scope)

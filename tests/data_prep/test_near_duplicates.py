@@ -167,7 +167,7 @@ def test_a_killed_run_goes_on(
     expected = lists(config)
     monkeypatch.setattr(minhash, "CHUNK_BYTES", 2000)
     monkeypatch.setattr(minhash, "BLOCK_BYTES", 8 * 112 * 7)
-    place, name = (minhash, "_write_state") if state_too else (minhash, "write_block")
+    place, name = (minhash, "replace") if state_too else (minhash, "write_block")
     write, written = getattr(place, name), []
 
     def killed(*arguments: object) -> None:

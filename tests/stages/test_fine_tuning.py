@@ -16,7 +16,7 @@ from tests.stages.support import STILL, Runs
 @pytest.fixture(autouse=True)
 def able(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that computes in bf16."""
-    monkeypatch.setattr(_fine_tuning, "_here", lambda device: True)
+    monkeypatch.setattr(_fine_tuning, "_computes_bf16", lambda device: True)
 
 
 def block(*words: str) -> list[str]:
@@ -87,10 +87,10 @@ def test_a_run_keeps_the_precision_that_it_began_with(
     small = [word for word in real.TINY if not word.startswith(("model", "train.seq_len", "engine", "position"))]
     rest = [*small, "eval.max_tokens=48", *STILL[2:], *corpus, f"run.root={runs.folder}", "run.name=a"]
     words = [*rest, "engine.kind=local", "engine.zero_stage=0", f"start.path={llama}", "train.max_steps=1"]
-    monkeypatch.setattr(_fine_tuning, "_here", lambda device: False)
+    monkeypatch.setattr(_fine_tuning, "_computes_bf16", lambda device: False)
     assert load(words).config.engine.dtype == "fp32"
     train(load(words))
-    monkeypatch.setattr(_fine_tuning, "_here", lambda device: True)
+    monkeypatch.setattr(_fine_tuning, "_computes_bf16", lambda device: True)
     assert load(words).config.engine.dtype == "fp32"
     assert load([*words, "run.name=b"]).config.engine.dtype == "bf16"
 
