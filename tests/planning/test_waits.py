@@ -37,6 +37,7 @@ class Quiet:
 def syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of five steps: those of the model's own forward and backward are none of the loop's."""
     supported = _foreach_utils._get_fused_kernels_supported_devices()
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")  # the engine sets it; afterwards it is as before
     monkeypatch.setattr(process, "choose_device", lambda config: torch.device("meta"))
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: [*supported, "meta"])
     config = configure(*WORDS)
