@@ -1,8 +1,6 @@
 """A mistake is made, the fix is read out of the message and typed word by word, and the next attempt gets past it."""
 
-import os
 import re
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,21 +13,7 @@ from coca_train.data.corpus_config import load as load_corpus
 from coca_train.settings import load
 from coca_train.testing import stubs
 from data_prep.__main__ import main as prepare
-
-WORD = re.compile(r"[+~]{0,2}[A-Za-z_][\w./<>]*(=.*|$)|--[a-z-]+|[\w./-]+")
-
-
-def first(fix: str) -> list[str]:
-    """The words of the first thing that a fix says to do, as a shell has them."""
-    text = re.split(r", | or |\?$|; | \(| and ", fix.removeprefix("did you mean "))[0]
-    words = shlex.split(re.sub(r"^(remove it:|write|add|choose|pass|options have no dashes: write) ", "", text))
-    assert words and all(map(WORD.fullmatch, words)), fix
-    return [os.path.expandvars(word) for word in words]
-
-
-def fix_of(line: str) -> str:
-    return line.rpartition("Fix: ")[2]
-
+from tests.fixes import first, fix_of, option
 
 # What is wrong: the words, and the code that they are answered with.
 MISTAKES = """
@@ -104,10 +88,6 @@ def test_training(case: str) -> None:
     line = next(line for line in lines if line.startswith(f"{code} "))
     again = refused(corrected(words, line))
     assert not [each for each in again if each.startswith(f"{code} ")], [line, *again]
-
-
-def option(word: str) -> str:
-    return word.lstrip("+~").partition("=")[0].strip()
 
 
 def corrected(words: list[str], line: str) -> list[str]:
@@ -200,6 +180,13 @@ def test_a_folder_of_texts(words, tmp_path, monkeypatch, capsys):
     assert line.startswith("E-CFG-85 ")
     again = corrected(words.split(), line.replace("<folder>", "texts"))
     assert printed([*again, *SHOWN], capsys) == ""
+
+
+def test_several_processes_of_the_local_engine(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (line,) = refused(["engine=local"])
+    assert line.startswith("E-CFG-36 ")
+    assert refused(corrected(["engine=local"], line)) == []
 
 
 def test_a_variable_that_is_not_set(monkeypatch):

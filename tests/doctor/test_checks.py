@@ -26,6 +26,7 @@ from coca_train.doctor.table import Finding, Row, exit_code, group_by_value, pri
 from coca_train.planning.outline import Storage
 from coca_train.runtime.errors import DataError, StorageError
 from coca_train.runtime.printing import WIDTH
+from tests.fixes import installed
 
 GIB = 2**30
 REQUIRED = {"torch": ">=2.10", "numpy": ">=1.26"}
@@ -68,6 +69,12 @@ def found(rows):
 ])  # fmt: skip
 def test_versions(machines, expected):
     assert found(machine.check_versions(machines, REQUIRED)) == expected
+
+
+def test_the_version_that_is_needed_is_the_one_here():
+    (row,) = [row for row in machine.check_versions([with_versions(torch="2.9.0")], REQUIRED) if row.findings]
+    (finding,) = row.findings
+    assert finding.code == "E-DOC-03" and installed(finding.fix)
 
 
 @pytest.mark.parametrize(("specifier", "version", "fits"), [

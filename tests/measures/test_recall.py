@@ -8,6 +8,7 @@ import pytest
 from coca_train.data.prompts import EVERYDAY, FORMS, recall_answer, recall_prefix, recall_prompt
 from coca_train.evaluation.suites.recall import SPARE, cases, new_tokens, value_in
 from coca_train.runtime.errors import DataError
+from tests.fixes import fix_of
 
 PROMPT = '{\n"bamilo": "tufage",\n"kirado": "zolane"\n}\n"bamilo":'
 
@@ -53,8 +54,10 @@ def test_the_value_is_that_of_the_key(form, looks):
 @pytest.mark.parametrize("options", [{"keys": "common"}, {"values": "common"}])
 def test_more_pairs_than_there_are_common_words(options):
     assert make(5_000, n_cases=1, **options)
-    with pytest.raises(DataError, match=f"^E-EVAL-21 grid.lengths: 40,000 tokens .* the {len(EVERYDAY)} pairs"):
+    with pytest.raises(DataError, match=f"^E-EVAL-21 grid.lengths: 40,000 tokens .* {len(EVERYDAY)} ") as raised:
         make(40_000, n_cases=1, **options)
+    words = re.findall(r"eval\.(\w+)=(\w+)", fix_of(raised.value))
+    assert len(words) == 2 and make(40_000, n_cases=1, **dict(words))
 
 
 def test_keys_and_values_have_forms_of_their_own():

@@ -10,6 +10,7 @@ from coca_train.positions._buckets import bucket_problems, buckets
 from coca_train.positions.schemes.learned import check_max_len
 from coca_train.positions.token_positions import Positions
 from coca_train.runtime.errors import UserError
+from tests.fixes import first, fix_of
 
 
 def test_worked_by_hand():
@@ -52,6 +53,8 @@ def test_positions_without_a_row_are_refused():
     with pytest.raises(UserError) as caught:
         check_max_len(Positions.of(torch.tensor([[0, 1], [3, 16]])), 16, "learned")
     message = str(caught.value)
+    (word,) = first(fix_of(message).removeprefix("train with "))
+    check_max_len(Positions.of(torch.tensor([[0, 1], [3, 16]])), int(word.removeprefix("position.max_len=")), "learned")
     for part in (
         "E-POS-04 position.max_len=16: ",
         "learned",

@@ -2,7 +2,7 @@
 
 import shutil
 
-from tests.config.test_fixes_typed import first, fix_of, option
+from tests.fixes import first, fix_of, option
 
 # The words, {run} for a run directory and {other} for one of the same name elsewhere; and the code.
 MISTAKES = """
@@ -39,3 +39,27 @@ def test_fixes_of_what_is_done_with_a_run(run, words, server, tmp_path):
         again = [*(word for word in typed if option(word) not in map(option, fix)), *fix]
         after = server.command(["coca_train", verb, *again], cwd=tmp_path)[0]
         assert not [each for each in after.text.splitlines() if each.startswith("E-")], f"{case}, {fix}: {after.text}"
+
+
+def test_a_comparison_of_what_was_not_measured(run, words, server, tmp_path):
+    """The first message is about the name that two runs share; the second about what their reports lack."""
+    words = [*words, "run.name=r", "eval.sample_tokens=0", "eval.extrapolation.enabled=false"]
+    runs = [tmp_path / "runs" / "r", tmp_path / "elsewhere" / "r"]
+    assert run(*words[-3:]).code == 0
+    shutil.copytree(*runs)
+
+    def compared() -> str:
+        told = server.command(["coca_train", "compare", f"runs={runs[0]},{runs[1]}"], cwd=tmp_path)[0]
+        return next((line for line in told.text.splitlines() if line.startswith("E-")), "")
+
+    line = compared()
+    assert line.startswith("E-RUN-22 command line runs=") and "rename" in fix_of(line)
+    runs[1] = runs[1].rename(tmp_path / "elsewhere" / "s")
+    line = compared()
+    assert line.startswith(f"E-RUN-22 {runs[0]}: ")
+    (fix,) = [word for word in first(fix_of(line).split(",")[0]) if "=" in word]
+    again = [*(word for word in words if option(word) != option(fix)), fix]
+    assert server.command(["coca_train", "train", *again], cwd=tmp_path)[0].code == 0
+    shutil.rmtree(runs[1])
+    shutil.copytree(*runs)
+    assert compared() == ""

@@ -8,6 +8,7 @@ import pytest
 from coca_train.checkpoint.opening import load_run
 from coca_train.config import check
 from coca_train.runtime.errors import UserError
+from tests.fixes import first, fix_of
 from tests.stages.support import Runs, manifest, schedule, stage, weights
 
 A, B = stage("a", "max_steps: 1"), stage("b", "max_steps: 1")
@@ -72,6 +73,21 @@ def test_refused_before_anything_is_done(runs: Runs, words: list[str], message: 
     with pytest.raises(UserError, match=message):
         runs.train("r", *schedule(*[word for word in words if word.startswith("+stages")]), *others)
     assert nothing_done(runs.folder / "r")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["position=learned", *schedule(A, stage("b", "max_steps: 1, train: {seq_len: 48}"))], "E-POS-04"),
+        (schedule(A, stage("b", f"max_steps: 1, {LORA}, trainable: ['embed.*', '*norm*']")), "E-STG-16"),
+    ],
+)
+def test_what_its_message_says_to_type_is_accepted(runs: Runs, words: list[str], code: str) -> None:
+    with pytest.raises(UserError, match=f"^{code} ") as raised:
+        runs.train("r", *words)
+    word = first(fix_of(raised.value).replace("<name>", "b"))[0]
+    assert "=" in word
+    runs.train("r", *words, word)
 
 
 def test_without_peft_a_stage_with_adapters_is_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
