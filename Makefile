@@ -12,7 +12,7 @@ SCHEMES ?= rope,alibi,coca,coca_strict
 WORDS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints quickstart compare test test-all outside mutations check bench gpu wheels docs scheme frequency visibility suite
+.PHONY: help setup constraints quickstart compare test test-all outside mutations check bench gpu wheels docs scheme scaling pattern suite
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,6 @@ docs: .venv/installed  ## regenerate docs/*configuration.md, schemes.md and figu
 	$(BIN)/python -m coca_train schemes figures=docs/figures
 	$(BIN)/python -m tests.house.error_codes > docs/errors.md
 
-scheme:  ## stubs of a position scheme: make scheme NAME=mine; then frequency, visibility, suite in the same way
-scheme frequency visibility suite: .venv/installed
+scheme:  ## stubs of a position scheme: make scheme NAME=mine; then scaling, pattern, suite in the same way
+scheme scaling pattern suite: .venv/installed
 	@$(BIN)/python -m coca_train.testing.stubs $@ "$(NAME)"

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from benchmarks.plain_gpt import PlainGPT
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.attention.kernels import KERNELS
+from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import part_of
-from coca_train.attention.visibility import Visibility
 from coca_train.catalog.entries import entries
 from coca_train.catalog.facts import reference
 from coca_train.models.generation import generate
@@ -27,7 +27,7 @@ from coca_train.settings import load
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Work = Callable[[], Any]
-WINDOW = 512  # training window of the visibilities in `scheme`: how far they see [tokens]
+WINDOW = 512  # training window of the attention patterns in `scheme`: how far they see [tokens]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,11 @@ def _model(name: str, setup: Setup) -> nn.Module:
     config = load([f"model={setup.model}", f"position={option}"]).config
     with torch.device(setup.device):
         model = Transformer(
-            config.model, config.position, config.visibility, vocab_size=setup.vocab_size, max_seq_len=setup.seq_len
+            config.model,
+            config.position,
+            config.attention_pattern,
+            vocab_size=setup.vocab_size,
+            max_seq_len=setup.seq_len,
         )
     init_weights(model, config.model, seed=0)
     return model.to(setup.torch_dtype)
@@ -147,7 +151,7 @@ def attention(name: str, setup: Setup) -> Work:
     position, layer = _scheme(option, setup, n_tokens)
     batch = max(1, setup.attention_tokens // n_tokens)
     pos_BT = torch.arange(n_tokens, device=setup.device)[None]
-    (layout,) = Visibility(None).layouts(pos_BT, pos_BT)
+    (layout,) = AttentionPattern(None).layouts(pos_BT, pos_BT)
     with torch.no_grad():
         tables = position(pos_BT, pos_BT, n_tokens)
     context = AttentionContext(position, KERNELS["auto"], [(tables, layout)], None)
@@ -184,7 +188,7 @@ def long_forward(name: str, setup: Setup) -> Work:
 
     @torch.no_grad()
     def work() -> None:
-        (layout,) = Visibility(None).layouts(pos_BT, pos_BT)
+        (layout,) = AttentionPattern(None).layouts(pos_BT, pos_BT)
         tables = position(pos_BT, pos_BT, n_tokens)
         mapped = layer(position, q_BTHD, k_BTHK, tables, project, layer.tokens(x_BTC))
         KERNELS["auto"]([part_of(mapped, layout)], v_BTHD, width**-0.5)
@@ -194,15 +198,15 @@ def long_forward(name: str, setup: Setup) -> Work:
 
 def scheme(name: str, setup: Setup) -> Work:
     """One layer of attention and all that a scheme does for it, forward and backward: its embeddings, tables,
-    projections and terms. One sequence. name: <position>[:<visibility>][:<kernel>]/<T>."""
+    projections and terms. One sequence. name: <position>[:<attention pattern>][:<kernel>]/<T>."""
     choices, length = name.split("/")
     torch.manual_seed(0)
     option, *others = choices.split(":")
     n_tokens, d_model = int(length), setup.attention_heads * setup.attention_head_dim
-    visibility = next((other for other in others if other in entries("visibility")), "causal")
+    attention_pattern = next((other for other in others if other in entries("attention_pattern")), "causal")
     kernel = next((other for other in others if other in KERNELS), "auto")
     position, layer = _scheme(option, setup, n_tokens)
-    rules = visibilities.build(reference(setup.model, WINDOW).settings(entries("visibility")[visibility]))
+    rules = patterns.build(reference(setup.model, WINDOW).settings(entries("attention_pattern")[attention_pattern]))
     module = _attention(position, layer, setup)
     x_BTC = torch.randn(1, n_tokens, d_model, device=setup.device, dtype=setup.torch_dtype, requires_grad=True)
     pos_BT = torch.arange(n_tokens, device=setup.device)[None]
@@ -229,7 +233,7 @@ def step(name: str, setup: Setup) -> Work:
         x_BTHD = torch.randn(1, n_tokens, heads, width, **options)
         linears = [nn.Linear(heads * width, heads * width, bias=False, **options) for _ in range(3)]
         rope: Any = _scheme("rope", setup, n_tokens)[0]
-        turn = rotary.cos_sin(torch.arange(n_tokens, device=setup.device)[None], rope.frequencies(n_tokens))
+        turn = rotary.cos_sin(torch.arange(n_tokens, device=setup.device)[None], rope.rope_scaling(n_tokens))
         works = {
             "projections": lambda: [linear(x_BTHD.flatten(2)) for linear in linears],
             "half": lambda: x_BTHD.unflatten(-1, (2, -1)).mean(-2),

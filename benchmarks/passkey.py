@@ -36,7 +36,7 @@ def build(options: argparse.Namespace) -> Transformer:
     setup = Setup(options.device, options.dtype)
     config = load([f"model={options.model}", f"position={options.position}"]).config
     with torch.device(options.device):
-        model = Transformer(config.model, config.position, config.visibility, vocab_size=256, max_seq_len=512)
+        model = Transformer(config.model, config.position, config.attention_pattern, vocab_size=256, max_seq_len=512)
     init_weights(model, config.model, seed=0)
     return model.to(setup.torch_dtype).eval()
 

@@ -45,7 +45,7 @@ def model_of(options: argparse.Namespace, vocab_size: int) -> Transformer:
     """The paper's kind in small: GPT-NeoX, four layers, 256 wide, four heads."""
     config = load(["model=neox_tiny", "model.n_layers=4", "model.n_heads=4", f"position={options.position}"]).config
     model = Transformer(
-        config.model, config.position, config.visibility, vocab_size=vocab_size, max_seq_len=options.window
+        config.model, config.position, config.attention_pattern, vocab_size=vocab_size, max_seq_len=options.window
     )
     init_weights(model, config.model, seed=0)
     return model.to(options.device, DTYPES[options.dtype]).eval()

@@ -1,8 +1,10 @@
-"""`python -m benchmarks.schemes`: memory and time of every scheme and visibility by length, forward and backward.
+"""`python -m benchmarks.schemes`: memory and time of every scheme and attention pattern by length, forward and
+backward.
 
 Each number is that of one layer of attention with all that the scheme does for it, one sequence, in a process of its
-own: peak memory above a warmed-up process, and the fastest of a few repetitions. Visibilities are measured with rope,
-their windows at 512 tokens. `rope:eager` is the reference, which holds the whole T x T matrix; up to 4,096 tokens.
+own: peak memory above a warmed-up process, and the fastest of a few repetitions. Attention patterns are measured with
+rope, their windows at 512 tokens. `rope:eager` is the reference, which holds the whole T x T matrix; up to 4,096
+tokens.
 
 slope: of log memory against log T, the larger of the fit over all lengths and the last step. 1 is linear.
 """
@@ -33,9 +35,9 @@ ENOUGH_S = 5.0  # on the CPU a case is not repeated after this time
 Results = dict[str, dict[int, Alone]]  # case -> T -> what it takes
 
 
-def cases(schemes: Sequence[str], visibilities: Sequence[str]) -> list[str]:
-    """Every scheme, rope under every visibility but plain causal, and the reference."""
-    return [*schemes, *(f"rope:{name}" for name in visibilities if name != "causal"), REFERENCE]
+def cases(schemes: Sequence[str], attention_patterns: Sequence[str]) -> list[str]:
+    """Every scheme, rope under every attention pattern but plain causal, and the reference."""
+    return [*schemes, *(f"rope:{name}" for name in attention_patterns if name != "causal"), REFERENCE]
 
 
 def measure(names: Sequence[str], lengths: Sequence[int], setup: Setup) -> tuple[Results, list[str]]:
@@ -109,8 +111,8 @@ def document(costs: Results, lengths: Sequence[int], setup: Setup, facts: Mappin
         "",
         f"One layer of attention ({setup.attention_heads} heads x {setup.attention_head_dim}, one sequence, "
         f"{setup.dtype}), forward and backward, each in a process of its own: peak memory above a warmed-up process, "
-        f"fastest repetition. Visibilities with rope, windows of {WINDOW} tokens. rope:eager is the reference, the "
-        "whole T x T matrix.",
+        f"fastest repetition. Attention patterns with rope, windows of {WINDOW} tokens. rope:eager is the reference, "
+        "the whole T x T matrix.",
         "",
         ", ".join(f"{key}: {value}" for key, value in facts.items()),
         "",
@@ -151,7 +153,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--lengths", nargs="+", type=int, default=None, help="1024 4096 16384; on CUDA also 32768 [tokens]"
     )
     parser.add_argument("--schemes", nargs="*", default=list(entries("position")), help="choices of configs/position")
-    parser.add_argument("--visibilities", nargs="*", default=list(entries("visibility")), help="of configs/visibility")
+    parser.add_argument(
+        "--attention-patterns",
+        nargs="*",
+        default=list(entries("attention_pattern")),
+        help="of configs/attention_pattern",
+    )
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of torch")
@@ -159,8 +166,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--out", type=Path, default=Path("runs/benchmarks"), help="folder for schemes-<device>.{md,json,png}"
     )
     options = parser.parse_args(arguments)
-    for name, group in ((n, g) for g in ("schemes", "visibilities") for n in getattr(options, g)):
-        if name not in entries("position" if group == "schemes" else "visibility"):
+    for name, group in ((n, g) for g in ("schemes", "attention_patterns") for n in getattr(options, g)):
+        if name not in entries("position" if group == "schemes" else "attention_pattern"):
             parser.error(f"--{group}: there is no {name!r}")
     return options
 
@@ -178,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
     shape = {"attention_heads": options.heads, "attention_head_dim": options.head_dim}
     setup = Setup(options.device, options.dtype or ("bf16" if gpu else "fp32"), **shape)
     facts = machine(setup)
-    costs, failed = measure(cases(options.schemes, options.visibilities), lengths, setup)
+    costs, failed = measure(cases(options.schemes, options.attention_patterns), lengths, setup)
     text = document(costs, lengths, setup, facts, failed)
     print(text)
     place = options.out / f"schemes-{options.device}"

@@ -81,27 +81,27 @@ class Model:
         return self.config.position
 
     @property
-    def visibility(self) -> Any:
+    def attention_pattern(self) -> Any:
         """Settings of which keys a query sees: a frozen dataclass."""
-        return self.config.visibility
+        return self.config.attention_pattern
 
-    def frequencies(self, length: int) -> dict[str, Tensor]:
+    def inv_freq(self, length: int) -> dict[str, Tensor]:
         """Rotary frequencies in a text of this length [tokens], inv_freq_J [radians per token], float32.
 
-        By kind of layer ("own" unless `layers` has others); only kinds that rotate, so {} for a scheme that does not.
+        By layer type ("default" unless `layers` has others); only those that rotate, so {} for a scheme that does not.
         """
         network, spectra = self.network, {}
-        for kind in dict.fromkeys(network.kinds):
-            if (frequencies := getattr(network.position_of(kind), "frequencies", None)) is not None:
-                spectrum = frequencies(network.visibilities[kind].length(length))
+        for kind in dict.fromkeys(network.layer_types):
+            if (rope_scaling := getattr(network.position_of(kind), "rope_scaling", None)) is not None:
+                spectrum = rope_scaling(network.attention_patterns[kind].length(length))
                 spectra[kind] = spectrum.inv_freq_J.detach().clone()
         return spectra
 
     def vary(self, *words: str) -> Model:
-        """Exchange frequencies, visibility and logit scale on the same weights, in place; returns itself.
+        """Exchange frequencies, attention pattern and logit scale on the same weights, in place; returns itself.
 
-        words: as in a training: "position/frequencies=yarn", "position.frequencies.factor=8", "visibility=segments",
-        "model.logit_scale.name=log".
+        words: as in a training: "position/rope_scaling=yarn", "position.rope_scaling.factor=8",
+        "attention_pattern=segments", "model.logit_scale.name=log".
         They begin from what the model was trained with, so a call without any gives that back. The base theta stays
         unless named. Raises UserError (E-CFG-*) for what the weights cannot have; the model is then as it was.
         """
@@ -109,7 +109,7 @@ class Model:
 
         config = vary(self._opened.config, list(words))
         self.network.set_position(config.position)
-        self.network.set_visibility(config.visibility)
+        self.network.set_attention_pattern(config.attention_pattern)
         self.network.set_logit_scale(config.model.logit_scale)
         self.config = config
         return self
@@ -178,19 +178,20 @@ class Model:
         point: int | str,
         *,
         files: Sequence[str | Path] = (),
-        frequencies: str = "own",
-        visibility: str = "own",
-        logit_scale: str = "own",
+        rope_scaling: str = "trained",
+        attention_pattern: str = "trained",
+        logit_scale: str = "trained",
         **options: Any,
     ) -> Mapping[str, Any]:
         """Return the result of one cell, the same numbers as `python -m coca_train evaluate +eval=<suite>`, as plain
         values.
 
         point: a length [tokens], or as the suite names it: "needle@4096". files: of text (.jsonl, .jsonl.gz,
-        .jsonl.zst, .parquet, .txt); none: what the run held out. frequencies, visibility, logit_scale: as in `grid`,
-        such as "yarn@factor:8"; own: as trained. options: the suite's own, such as stride=512. What `vary` exchanged is
-        back afterwards. Raises UserError: E-CFG-* and E-EVAL-* for options, text and names, E-API-03 for a point the
-        suite does not have, E-API-04 for a cell without a result, with the reason, E-API-05 for a suite of suites.
+        .jsonl.zst, .parquet, .txt); none: what the run held out. frequencies, attention pattern, logit_scale: as in
+        `grid`, such as "yarn@factor:8"; trained: as trained. options: the suite's own, such as stride=512. What `vary`
+        exchanged is back afterwards. Raises UserError: E-CFG-* and E-EVAL-* for options, text and names, E-API-03 for a
+        point the suite does not have, E-API-04 for a cell without a result, with the reason, E-API-05 for a suite of
+        suites.
         """
         from coca_train.evaluation.configuration import build
         from coca_train.evaluation.grid import Progress, measure_cells
@@ -216,7 +217,7 @@ class Model:
             )
         setup = setup_of(config, (point,), [self.path], enough=False)
         with self.network.restored():
-            tried = [Choice(frequencies, visibility, logit_scale)]
+            tried = [Choice(rope_scaling, attention_pattern, logit_scale)]
             subject = subject_of(self._opened, self.path, suite, tried, config.text.begin)
             cell = measure_cells([(parts[0], setup)], subject, None, Progress(shown=False))[0]
         if cell.status != "done":
@@ -273,4 +274,6 @@ class Model:
         try:
             check_positions(self.network, len(tokens), max_new_tokens)
         except ValueError as error:
-            raise UserError(f"E-API-02 text: {error}. Fix: a shorter text, or vary('visibility=segments')") from error
+            raise UserError(
+                f"E-API-02 text: {error}. Fix: a shorter text, or vary('attention_pattern=segments')"
+            ) from error

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from coca_train.attention import VISIBILITIES
+from coca_train.attention import ATTENTION_PATTERNS
 from coca_train.attention import rules as _rules  # noqa: F401 (they register themselves)
 from coca_train.config import load as loading
 from coca_train.config.check import TRAINING
@@ -24,7 +24,7 @@ from coca_train.config.messages import Problem
 from coca_train.config.places import place_of
 from coca_train.config.root import Root
 from coca_train.config.schema import Config, EvalConfig, TrainConfig
-from coca_train.positions import FREQUENCIES, SCHEMES
+from coca_train.positions import ROPE_SCALINGS, SCHEMES
 from coca_train.runtime.trees import copied, section
 
 FINE_TUNING = "_fine_tuning"  # a part of configs/experiment
@@ -32,13 +32,13 @@ TOKENIZERS = ("tokenizer.model", "tokenizer.json")  # names that the file of a t
 HELD_OUT = "held_out"  # folder of a run, with its held-out text by source
 
 
-@TRAINING.rule("eval", "position", "visibility", "train")
-def tried_options(eval: EvalConfig, position: Any, visibility: Any, train: TrainConfig) -> Iterator[Problem]:
+@TRAINING.rule("eval", "position", "attention_pattern", "train")
+def tried_options(eval: EvalConfig, position: Any, attention_pattern: Any, train: TrainConfig) -> Iterator[Problem]:
     """Check options of what a training tries on its own weights, `dynamic_ntk@alpha:4`, before it starts."""
-    sections = {"position": asdict(position), "visibility": asdict(visibility), "train": asdict(train)}
-    tried = {"visibilities": "visibility"}
-    if hasattr(position, "frequencies"):  # a scheme without them tries none
-        tried |= {"frequencies": "position/frequencies"}
+    sections = {"position": asdict(position), "attention_pattern": asdict(attention_pattern), "train": asdict(train)}
+    tried = {"attention_patterns": "attention_pattern"}
+    if hasattr(position, "rope_scaling"):  # a scheme without them tries none
+        tried |= {"rope_scalings": "position/rope_scaling"}
     for key, group in tried.items():
         option, offered = f"eval.extrapolation.{key}", choices(group, (config_dir(),))
         for text in getattr(eval.extrapolation, key):
@@ -93,8 +93,8 @@ TRAIN = Root(
     groups=(
         "model",
         "position",
-        "position/frequencies",
-        "visibility",
+        "position/rope_scaling",
+        "attention_pattern",
         "layers",
         "data",
         "optim",
@@ -112,7 +112,7 @@ TRAIN = Root(
     derive=name_from_paths,
     optional_groups=("experiment",),
     global_groups=("experiment",),
-    registries={"position": SCHEMES, "position.frequencies": FREQUENCIES, "visibility": VISIBILITIES},
+    registries={"position": SCHEMES, "position.rope_scaling": ROPE_SCALINGS, "attention_pattern": ATTENTION_PATTERNS},
     swept=True,
     has_stages=True,
 )

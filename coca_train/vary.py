@@ -1,8 +1,9 @@
 """Inference settings of trained weights: another RoPE scaling, another attention pattern, another logit scale; nothing
 that decides which weights there are.
 
-`with_inference` works on typed settings. `vary` reads the words of a command line first, `visibility=sinks
-visibility.window=64 position/frequencies=yarn`, which are those of a training, as are the checks and the messages.
+`with_inference` works on typed settings. `vary` reads the words of a command line first, `attention_pattern=sinks
+attention_pattern.window=64 position/rope_scaling=yarn`, which are those of a training, as are the checks and the
+messages.
 """
 
 import json
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-from coca_train.attention.rules import layers_fit, visibility_fits
+from coca_train.attention.rules import attention_pattern_fits, layers_fit
 from coca_train.config.check import scheme
 from coca_train.config.choice import SECTIONS, SPELLING, assembled
 from coca_train.config.files import choices, config_dir
@@ -22,8 +23,8 @@ from coca_train.config.strict import type_sections
 from coca_train.runtime.trees import leaves
 from coca_train.settings import TRAIN
 
-FREQUENCIES, VISIBILITY = "position/frequencies", "visibility"
-VARIED = ("position", "visibility", "model")  # sections with something that may be exchanged
+ROPE_SCALINGS, ATTENTION_PATTERN = "position/rope_scaling", "attention_pattern"
+VARIED = ("position", "attention_pattern", "model")  # sections with something that may be exchanged
 
 
 class IncompatibleError(ConfigError):
@@ -57,9 +58,9 @@ def _scalar(text: str) -> Any:
 
 
 def is_inference_option(word: str) -> bool:
-    """Return whether a word of a command line is for `vary`: it is about visibility, position or logit scale."""
+    """Return whether a word of a command line is for `vary`: it is about attention pattern, position or logit scale."""
     key = word.partition("=")[0].lstrip("+~")
-    return key.startswith(f"{LOGIT_SCALE}.") or key.replace("/", ".").split(".")[0] in ("visibility", "position")
+    return key.startswith(f"{LOGIT_SCALE}.") or key.replace("/", ".").split(".")[0] in ("attention_pattern", "position")
 
 
 def with_inference(
@@ -75,10 +76,10 @@ def with_inference(
     Raises ConfigError with everything that is wrong with the selections, IncompatibleError where the weights cannot
     have them.
     """
-    selected = {FREQUENCIES: rope_scaling, VISIBILITY: attention_pattern, LOGIT_SCALE: logit_scale}
-    if rope_scaling is not None and not hasattr(config.position, "frequencies"):
-        text, fix = f"{config.position.scheme} has no frequencies", f"omit {FREQUENCIES}"
-        raise IncompatibleError(*_in_lines([Problem("E-CFG-33", ("position.frequencies",), text, fix)]))
+    selected = {ROPE_SCALINGS: rope_scaling, ATTENTION_PATTERN: attention_pattern, LOGIT_SCALE: logit_scale}
+    if rope_scaling is not None and not hasattr(config.position, "rope_scaling"):
+        text, fix = f"{config.position.scheme} has no frequencies", f"omit {ROPE_SCALINGS}"
+        raise IncompatibleError(*_in_lines([Problem("E-CFG-33", ("position.rope_scaling",), text, fix)]))
     trained = {name: asdict(getattr(config, name)) for name in VARIED}
     # The values of a file may refer to the training's: original_seq_len: ${train.seq_len}.
     tree, problems = {**trained, "train": {"seq_len": config.train.seq_len}}, []
@@ -126,19 +127,19 @@ def _type(tree: Mapping[str, Any], examples: dict[str, Any]) -> tuple[dict[str, 
 
 def _incompatibilities(trained: Config, varied: Config) -> list[Problem]:
     """Say why weights cannot have other settings, each of which is right by itself."""
-    position, visibility, model = varied.position, varied.visibility, varied.model
+    position, attention_pattern, model = varied.position, varied.attention_pattern, varied.model
     problems = [
         *scheme(model, position),
-        *visibility_fits(visibility, position, model),
-        *layers_fit(varied.layers, position, visibility, model),
+        *attention_pattern_fits(attention_pattern, position, model),
+        *layers_fit(varied.layers, position, attention_pattern, model),
     ]
-    if varied.layers.kinds and not problems:  # without stages: what they differ in was right for the run
+    if varied.layers.types and not problems:  # without stages: what they differ in was right for the run
         problems = part_problems(TRAIN, replace(varied, stages={}), launch=False)
     if not problems and position != trained.position:
-        from coca_train.positions.frequencies import exchange_problem  # torch, which messages do not wait for
+        from coca_train.positions.rope_scaling import exchange_problem  # torch, which messages do not wait for
 
-        if text := exchange_problem(trained.position.frequencies, position.frequencies):
-            place = f"command line {FREQUENCIES}"
+        if text := exchange_problem(trained.position.rope_scaling, position.rope_scaling):
+            place = f"command line {ROPE_SCALINGS}"
             problems = [Problem("E-CFG-33", (), text, "choose other frequencies", place)]
     return problems
 

@@ -1,7 +1,7 @@
-"""Softmax attention: which keys a query sees (visibilities), and the kernels that compute it.
+"""Softmax attention: which keys a query sees (attention patterns), and the kernels that compute it.
 
-From the definition outwards: visibility.py (what a query sees), scores.py (a tile of scores), kernels.py (`eager`, the
-definition, and torch's fused attention), tiled_attention.py and flex.py (any scheme in linear memory).
+From the definition outwards: pattern.py (what a query sees), scores.py (a tile of scores), kernels.py
+(`eager`, the definition, and torch's fused attention), tiled_attention.py and flex.py (any scheme in linear memory).
 
 Nothing here imports torch before it is needed: the registry is what `--help` lists.
 """
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from coca_train.config.files import Registry
 
-VISIBILITIES = Registry(
-    Path(__file__).parent / "visibilities",
-    lambda name: import_module(f"{__name__}.visibilities.{name}"),
+ATTENTION_PATTERNS = Registry(
+    Path(__file__).parent / "patterns",
+    lambda name: import_module(f"{__name__}.patterns.{name}"),
     "name",
-    "coca_train.visibilities",
+    "coca_train.attention_patterns",
 )

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
+from coca_train.attention.pattern import Layout
 from coca_train.attention.scores import Part, leaves, repeat_heads, tensors_of
-from coca_train.attention.visibility import Layout
 from coca_train.positions.base import Pair
 from coca_train.runtime.compilation import compile_alone
 
@@ -189,7 +189,7 @@ def score_mod(part: Part, scale: float) -> Modify | None:
 
 
 def mask_mod(layout: Layout) -> Mask:
-    """What is seen in a layout as FlexAttention's mask_mod: the same as `visibility.seen`, pair by pair."""
+    """What is seen in a layout as FlexAttention's mask_mod: the same as `attention_pattern.seen`, pair by pair."""
     text_BT, text_BS, doc_BS, rule = layout.text_BT, layout.text_BS, layout.doc_BS, layout.rule
     n_rows, offset = text_BT.shape[0], text_BS.shape[1] - text_BT.shape[1]
 

@@ -2,7 +2,7 @@
 
 Shape legend: B batch, T queries, S keys, H query heads, G key/value heads, D value width,
 E dot-product width (>= D). The queries are the last T of the S keys. The parts are disjoint views of the
-same tokens under one softmax (attention/visibility.py); almost always there is one.
+same tokens under one softmax (attention/pattern.py); almost always there is one.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coca_train.attention.flex import flex, serves
+from coca_train.attention.pattern import CAUSAL, may_see
 from coca_train.attention.scores import (
     Part,
     Tensors,
@@ -26,7 +27,6 @@ from coca_train.attention.scores import (
     tensors_of,
 )
 from coca_train.attention.tiled_attention import tiled
-from coca_train.attention.visibility import CAUSAL, may_see
 from coca_train.runtime.device import device_type
 
 QUERY_BLOCK = 128  # rows of scores alive at once in `blocked` [queries]
@@ -85,8 +85,8 @@ def eager(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
 
 
 def blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """Any scheme, any visibility, in memory that is linear in the length: O(S * QUERY_BLOCK) up to RECOMPUTE_ABOVE
-    keys, rows of scores kept for the backward pass; tiles with an online softmax beyond."""
+    """Any scheme, any attention pattern, in memory that is linear in the length: O(S * QUERY_BLOCK) up to
+    RECOMPUTE_ABOVE keys, rows of scores kept for the backward pass; tiles with an online softmax beyond."""
     n_queries, n_keys = parts[0].q_BTHE.shape[1], v_BSGD.shape[1]
     if n_keys > RECOMPUTE_ABOVE and n_queries > 1:
         return tiled(parts, v_BSGD, scale)

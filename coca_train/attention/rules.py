@@ -1,67 +1,68 @@
-"""Rules between the position scheme, the visibility and the rest of a training (in the form of config/check.py)."""
+"""Rules between the position scheme, the attention pattern and the rest of a training (in the form of
+config/check.py)."""
 
 from typing import Any
 
 from pydantic import ValidationError
 
-from coca_train.attention.layer_types import kinds
+from coca_train.attention.layer_types import layer_types
 from coca_train.config.check import TRAINING, heads, pattern, scheme
 from coca_train.config.messages import Problem
-from coca_train.config.schema import OWN, EngineConfig, LayersConfig, ModelConfig
+from coca_train.config.schema import DEFAULT, EngineConfig, LayersConfig, ModelConfig
 from coca_train.runtime.errors import UserError
 
 
-@TRAINING.rule("visibility", "position", "model")
-def visibility_fits(visibility: Any, position: Any, model: ModelConfig) -> list[Problem]:
-    """Whether the visibility goes with the scheme."""
-    from coca_train.attention import visibilities  # torch, which help does not wait for
+@TRAINING.rule("attention_pattern", "position", "model")
+def attention_pattern_fits(attention_pattern: Any, position: Any, model: ModelConfig) -> list[Problem]:
+    """Whether the attention pattern goes with the scheme."""
+    from coca_train.attention import patterns  # torch, which help does not wait for
 
     if heads(model) or scheme(model, position):
         return []  # the scheme cannot even be built
-    problems = visibilities.problems(visibility, position, model)
+    problems = patterns.problems(attention_pattern, position, model)
     return [Problem("E-CFG-44", (key, "position.scheme"), text, fix) for key, text, fix in problems]
 
 
-@TRAINING.rule("layers", "position", "visibility", "model")
-def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: ModelConfig) -> list[Problem]:
+@TRAINING.rule("layers", "position", "attention_pattern", "model")
+def layers_fit(layers: LayersConfig, position: Any, attention_pattern: Any, model: ModelConfig) -> list[Problem]:
     """Whether the kinds of layers go together in one model. Each by itself: config/parts.py."""
     issues = pattern(layers)
     try:
-        settings = kinds(layers, model, position, visibility) if not issues else {}
+        settings = layer_types(layers, model, position, attention_pattern) if not issues else {}
     except (ValidationError, UserError):
         return issues  # a kind is wrong by itself
     if heads(model) or any(scheme(model, kind.position) for kind in settings.values()):
         return issues
-    from coca_train.attention import visibilities
+    from coca_train.attention import patterns
 
-    schemes = {name: visibilities.outline(kind.position, model) for name, kind in settings.items()}
+    schemes = {name: patterns.outline(kind.position, model) for name, kind in settings.items()}
     issues += [_embeds(name, each) for name, each in schemes.items() if each.embeds and each.settings != position]
     if len(schemes) > 1 and any(each.memory_len for each in schemes.values()):
         text, keys = "a memory of the text before is for layers of one kind", ("position.memory_len", "layers.pattern")
         issues.append(Problem("E-CFG-67", keys, text, "write position.memory_len=0"))
-    if schemes and OWN not in schemes and any(True for _ in visibilities.outline(position, model).parameters()):
+    if schemes and DEFAULT not in schemes and any(True for _ in patterns.outline(position, model).parameters()):
         issues.append(_untrained(position))
     return issues
 
 
-@TRAINING.rule("engine", "layers", "position", "visibility", "model")
+@TRAINING.rule("engine", "layers", "position", "attention_pattern", "model")
 def heads_shared(
-    engine: EngineConfig, layers: LayersConfig, position: Any, visibility: Any, model: ModelConfig
+    engine: EngineConfig, layers: LayersConfig, position: Any, attention_pattern: Any, model: ModelConfig
 ) -> list[Problem]:
     """Schemes of which a rank cannot have some heads, or some tokens, by itself."""
     key = "engine.sequence_parallel"
-    if engine.sequence_parallel == 1 or layers_fit(layers, position, visibility, model):
+    if engine.sequence_parallel == 1 or layers_fit(layers, position, attention_pattern, model):
         return []
     if heads(model):
         return []
-    from coca_train.attention import visibilities
+    from coca_train.attention import patterns
 
     issues = []
-    for name, kind in kinds(layers, model, position, visibility).items():
+    for name, kind in layer_types(layers, model, position, attention_pattern).items():
         if scheme(model, kind.position):
             return []
-        where = "position.scheme" if name == OWN else f"layers.kinds.{name}.position.scheme"
-        built, called = visibilities.outline(kind.position, model), kind.position.scheme
+        where = "position.scheme" if name == DEFAULT else f"layers.types.{name}.position.scheme"
+        built, called = patterns.outline(kind.position, model), kind.position.scheme
         if built.mixes_heads:
             text = f"{called} mixes all heads of a pair of tokens, and each process would have some of them only"
             issues.append(Problem("E-CFG-82", (key, where), text, f"write {key}=1, or choose another scheme"))
@@ -75,28 +76,28 @@ def heads_shared(
 def _embeds(kind: str, scheme: Any) -> Problem:
     name = scheme.settings.scheme
     text = f"{name} acts on the embeddings, which all layers share"
-    return Problem("E-CFG-68", (f"layers.kinds.{kind}.position.scheme",), text, f"write position={name}")
+    return Problem("E-CFG-68", (f"layers.types.{kind}.position.scheme",), text, f"write position={name}")
 
 
 def _untrained(position: Any) -> Problem:
-    text = f"no layer is {OWN}, and {position.scheme} has parameters that would never be trained"
-    fix = f"let layers of the pattern be {OWN}, or choose position=rope"
+    text = f"no layer is {DEFAULT}, and {position.scheme} has parameters that would never be trained"
+    fix = f"let layers of the pattern be {DEFAULT}, or choose position=rope"
     return Problem("E-CFG-69", ("layers.pattern", "position.scheme"), text, fix)
 
 
-@TRAINING.rule("visibility", "position", "layers", about="launch")
-def visibility_trains(visibility: Any, position: Any, layers: LayersConfig) -> list[Problem]:
+@TRAINING.rule("attention_pattern", "position", "layers", about="launch")
+def attention_pattern_trains(attention_pattern: Any, position: Any, layers: LayersConfig) -> list[Problem]:
     """What cannot be trained with; trained weights may be read in any way."""
-    from coca_train.attention import visibilities
+    from coca_train.attention import patterns
 
-    rules = visibilities.build(visibility)
-    if not rules.trains and {OWN}.issuperset(layers.pattern):
-        text = f"{visibility.name} is for evaluation only; in training it is what a shorter window does"
-        fix = "write visibility=causal and a smaller train.seq_len"
-        return [Problem("E-CFG-45", ("visibility.name",), text, fix)]
+    rules = patterns.build(attention_pattern)
+    if not rules.trains and {DEFAULT}.issuperset(layers.pattern):
+        text = f"{attention_pattern.name} is for evaluation only; in training it is what a shorter window does"
+        fix = "write attention_pattern=causal and a smaller train.seq_len"
+        return [Problem("E-CFG-45", ("attention_pattern.name",), text, fix)]
     keep = rules.keep()
     if keep is not None and keep.first and getattr(position, "memory_len", 0):
-        text = f"{visibility.name} looks back to the first tokens of a text, and a memory holds the last ones"
-        fix = "write position.memory_len=0, or visibility=causal or sliding_window"
-        return [Problem("E-CFG-45", ("visibility.name", "position.memory_len"), text, fix)]
+        text = f"{attention_pattern.name} looks back to the first tokens of a text, and a memory holds the last ones"
+        fix = "write position.memory_len=0, or attention_pattern=causal or sliding_window"
+        return [Problem("E-CFG-45", ("attention_pattern.name", "position.memory_len"), text, fix)]
     return []

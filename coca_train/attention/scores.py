@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coca_train.attention.visibility import Layout, all_seen, seen
+from coca_train.attention.pattern import Layout, all_seen, seen
 from coca_train.positions.base import Hook, Pairs, PositionedQK, ScoreMod, Terms
 from coca_train.runtime.compilation import compile_with_fallback
 from coca_train.runtime.machine import can_compile
@@ -48,9 +48,10 @@ def part_of(mapped: PositionedQK, layout: Layout, scale_BT: Tensor | None = None
 
 
 def check_carry(parts: Sequence[Part]) -> bool:
-    """Whether a hook carries something from tile to tile. It runs along one view: visibilities of several refuse it."""
+    """Whether a hook carries something from tile to tile. It runs along one view: attention patterns of several refuse
+    it."""
     carries = any(part.hook is not None and part.hook.carried for part in parts)
-    assert len(parts) == 1 or not carries, "visibilities/_pairs.py refuses this"
+    assert len(parts) == 1 or not carries, "patterns/_pairs.py refuses this"
     return carries
 
 

@@ -1,4 +1,5 @@
-"""Attention tile by tile with an online softmax: memory O(T), forward and backward, for every scheme and visibility.
+"""Attention tile by tile with an online softmax: memory O(T), forward and backward, for every scheme and attention
+pattern.
 
 Forward keeps a running maximum and sum per query (Milakov and Gimelshein, arXiv 1805.02867; FlashAttention,
 arXiv 2205.14135, section 3.1), so no more than one tile of scores is ever alive. Backward recomputes each tile
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coca_train.attention.pattern import Layout, may_see
 from coca_train.attention.scores import (
     Part,
     Tensors,
@@ -36,7 +38,6 @@ from coca_train.attention.scores import (
     tensors_of,
     unflatten,
 )
-from coca_train.attention.visibility import Layout, may_see
 from coca_train.positions.base import Hook, Terms
 
 QUERY_TILE, KEY_TILE = 128, 512  # [tokens]; see benchmarks/

@@ -1,2 +1,2 @@
-"""What there is to choose from: every scheme, its frequencies and its visibilities, described by its own files and
-measured on its own tensors. `python -m coca_train schemes` and docs/schemes.md are made of this."""
+"""What there is to choose from: every scheme, its frequencies and its attention patterns, described by its own files
+and measured on its own tensors. `python -m coca_train schemes` and docs/schemes.md are made of this."""

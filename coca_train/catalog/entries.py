@@ -11,14 +11,14 @@ from typing import Any
 
 import yaml
 
-from coca_train.attention import VISIBILITIES
+from coca_train.attention import ATTENTION_PATTERNS
 from coca_train.config.files import choices, config_dir, summary
 from coca_train.config.messages import nearest
-from coca_train.positions import FREQUENCIES, SCHEMES
+from coca_train.positions import ROPE_SCALINGS, SCHEMES
 from coca_train.runtime.errors import UserError
 
 # Group -> its modules.
-MODULES = {"position": SCHEMES, "position/frequencies": FREQUENCIES, "visibility": VISIBILITIES}
+MODULES = {"position": SCHEMES, "position/rope_scaling": ROPE_SCALINGS, "attention_pattern": ATTENTION_PATTERNS}
 _SOURCE = re.compile(r"arXiv (\d{4}\.\d{5})|((?:[\w-]+\.)+(?:fm|org|com|net)/[\w/.-]*\w)")
 
 

@@ -1,4 +1,5 @@
-"""What schemes, frequencies and visibilities are and cost, measured on a reference model: nothing is written by hand.
+"""What schemes, frequencies and attention patterns are and cost, measured on a reference model: nothing is written by
+hand.
 
 Each is built and called as a model does, and its tensors are looked at.
 
@@ -16,16 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from coca_train import positions
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.attention.kernels import choose
+from coca_train.attention.pattern import AttentionPattern, seen
 from coca_train.attention.scores import Part, part_of
-from coca_train.attention.visibility import Visibility, seen
 from coca_train.catalog.entries import Entry, entries
 from coca_train.config.load import resolve
 from coca_train.config.schema import Config, ModelConfig
 from coca_train.models.transformer import Transformer
 from coca_train.planning.meta_step import hook_products
-from coca_train.positions import frequencies
+from coca_train.positions import rope_scaling
 from coca_train.positions.base import AttentionShape, Projections
 from coca_train.positions.token_positions import Positions
 from coca_train.runtime.device import pretend_device
@@ -34,8 +35,8 @@ from coca_train.settings import load
 
 _TYPED = {
     "position": positions.settings,
-    "position/frequencies": lambda values: frequencies.settings_class(values["name"])(**values),
-    "visibility": visibilities.settings,
+    "position/rope_scaling": lambda values: rope_scaling.settings_class(values["name"])(**values),
+    "attention_pattern": patterns.settings,
 }
 
 
@@ -112,7 +113,7 @@ def layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dty
         x_BTC = position.embed(torch.zeros(1, n_tokens, shape.d_model, dtype=dtype), Positions.of(pos_BT))
         tokens = own.tokens(x_BTC)
         mapped = own(position, q_BTHD, k_BTGK, position(pos_BT, pos_BT, length), project, tokens)
-    (layout,) = Visibility(None).layouts(pos_BT, pos_BT)
+    (layout,) = AttentionPattern(None).layouts(pos_BT, pos_BT)
     return LayerTensors([part_of(mapped, layout)], v_BTGD, sum(x[0, 0].numel() for x in tokens))
 
 
@@ -150,8 +151,8 @@ class SchemeFacts:
     growth: float  # numbers grow with T to this power
     cached: int  # numbers per token that one layer keeps in a cache
     reach: int | None  # longest window [tokens]; None: FARTHEST is not the end
-    frequencies: list[str]
-    visibilities: dict[str, str]  # name -> why it cannot go with the scheme; "": it can
+    rope_scaling: list[str]
+    attention_patterns: dict[str, str]  # name -> why it cannot go with the scheme; "": it can
 
     def held(self, n_tokens: int) -> float:
         """Numbers that one layer hands to the kernel for a window."""
@@ -187,8 +188,10 @@ def facts(entry: Entry, given: ReferenceModel) -> SchemeFacts:
         growth=math.log2(_numbers(long) / _numbers(half)),
         cached=shape.n_kv_heads * (position.key_dim + shape.head_dim) + long.tokens,
         reach=_reach(settings),
-        frequencies=list(entries("position/frequencies")) if hasattr(settings, "frequencies") else [],
-        visibilities={name: _problem(other, settings, given) for name, other in entries("visibility").items()},
+        rope_scaling=list(entries("position/rope_scaling")) if hasattr(settings, "rope_scaling") else [],
+        attention_patterns={
+            name: _problem(other, settings, given) for name, other in entries("attention_pattern").items()
+        },
     )
 
 
@@ -206,7 +209,7 @@ def _parameters(settings: Any, given: ReferenceModel) -> tuple[int, Shapes]:
 
 
 def _count(position: Any, given: ReferenceModel) -> tuple[int, Shapes]:
-    causal = given.settings(entries("visibility")["causal"])
+    causal = given.settings(entries("attention_pattern")["causal"])
     with torch.device("meta"):
         model = Transformer(given.model, position, causal, vocab_size=64, max_seq_len=given.seq_len)
     named = {name: tuple(p.shape) for name, p in model.named_parameters()}
@@ -270,11 +273,11 @@ def _reach(settings: Any) -> int | None:
     return fine
 
 
-def _problem(visibility: Entry, settings: Any, given: ReferenceModel) -> str:
-    """Why a visibility cannot go with a scheme, with windows of half the training window: far pairs that stand a whole
-    training window apart need one row more than a table of learned positions has."""
-    half = given.trained_at(max(1, given.seq_len // 2)).settings(visibility)
-    return "; ".join(text for _, text, _ in visibilities.problems(half, settings, given.model))
+def _problem(attention_pattern: Entry, settings: Any, given: ReferenceModel) -> str:
+    """Why an attention pattern cannot go with a scheme, with windows of half the training window: far pairs that stand
+    a whole training window apart need one row more than a table of learned positions has."""
+    half = given.trained_at(max(1, given.seq_len // 2)).settings(attention_pattern)
+    return "; ".join(text for _, text, _ in patterns.problems(half, settings, given.model))
 
 
 STRETCH = 4  # frequencies are shown at this many training windows
@@ -282,8 +285,8 @@ FAR = 16  # what the last query sees is shown at this many training windows
 
 
 @dataclass(frozen=True)
-class FrequencyFacts:
-    """One choice of position/frequencies, for a head of the reference's width."""
+class ScalingFacts:
+    """One choice of position/rope_scaling, for a head of the reference's width."""
 
     entry: Entry
     kind: str  # fixed, dynamic (follows the length) or learned
@@ -294,8 +297,8 @@ class FrequencyFacts:
 
 
 @dataclass(frozen=True)
-class VisibilityFacts:
-    """One choice of visibility, seen from the last query of FAR training windows."""
+class PatternFacts:
+    """One choice of attention pattern, seen from the last query of FAR training windows."""
 
     entry: Entry
     trains: bool
@@ -304,19 +307,19 @@ class VisibilityFacts:
     cached: int | None  # keys that a cache has to keep; None: all
 
 
-def frequency_facts(entry: Entry, given: ReferenceModel) -> FrequencyFacts:
+def scaling_facts(entry: Entry, given: ReferenceModel) -> ScalingFacts:
     """Learned frequencies at zero, where their learned part has no say: so they start."""
     settings = given.settings(entry)
-    module = frequencies.build(settings, given.shape.head_dim).eval()
+    module = rope_scaling.build(settings, given.shape.head_dim).eval()
     for parameter in module.parameters():
         nn.init.zeros_(parameter)
     with torch.no_grad():
         trained, far = module(given.seq_len), module(STRETCH * given.seq_len)
-    plain = frequencies.settings_class("plain")(name="plain", theta=settings.theta)
+    plain = rope_scaling.settings_class("plain")(name="plain", theta=settings.theta)
     unscaled = plain.spectrum(given.shape.head_dim, given.seq_len)
     stretch_J = unscaled.inv_freq_J / far.inv_freq_J
     follows = not torch.equal(trained.inv_freq_J, far.inv_freq_J)
-    return FrequencyFacts(
+    return ScalingFacts(
         entry=entry,
         kind="learned" if any(True for _ in module.parameters()) else "dynamic" if follows else "fixed",
         theta=settings.theta,
@@ -325,9 +328,9 @@ def frequency_facts(entry: Entry, given: ReferenceModel) -> FrequencyFacts:
     )
 
 
-def visibility_facts(entry: Entry, given: ReferenceModel) -> VisibilityFacts:
+def pattern_facts(entry: Entry, given: ReferenceModel) -> PatternFacts:
     """Look at the last row of all views."""
-    rules = visibilities.build(given.settings(entry))
+    rules = patterns.build(given.settings(entry))
     n_tokens, keep = FAR * given.seq_len, rules.keep()
     pos_BT = torch.arange(n_tokens)[None]
     n_seen, farthest = 0, 0
@@ -336,4 +339,4 @@ def visibility_facts(entry: Entry, given: ReferenceModel) -> VisibilityFacts:
         distance_S = (layout.pos_BT[0] - layout.pos_BS[0])[shown_S]
         n_seen += int(shown_S.sum())
         farthest = max(farthest, int(distance_S.max()) if len(distance_S) else 0)
-    return VisibilityFacts(entry, rules.trains, n_seen, farthest, keep and keep.first + keep.last)
+    return PatternFacts(entry, rules.trains, n_seen, farthest, keep and keep.first + keep.last)

@@ -1,5 +1,5 @@
-"""The figures of docs/: one small SVG for each scheme and visibility, of what the code that trains computes: a model of
-one layer with its initial weights. Rotary schemes have a second one. The same numbers give the same file.
+"""The figures of docs/: one small SVG for each scheme and attention pattern, of what the code that trains computes: a
+model of one layer with its initial weights. Rotary schemes have a second one. The same numbers give the same file.
 
 Text stays text, on a white card, so that it can be read on a dark page as well.
 
@@ -21,9 +21,9 @@ from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
+from coca_train.attention.pattern import Layout, Rule, seen
 from coca_train.attention.scores import Part, Tile, part_of, scores, slice_tile, tensors_of
-from coca_train.attention.visibility import Layout, Rule, seen
 from coca_train.catalog.entries import Entry, entries
 from coca_train.catalog.facts import ReferenceModel, reference
 from coca_train.models.init import init_weights
@@ -94,8 +94,8 @@ class Mask(NamedTuple):
 
 
 def kind(entry: Entry) -> str:
-    """Which of CAPTIONS the first figure of a scheme or a visibility is."""
-    if entry.group == "visibility":
+    """Which of CAPTIONS the first figure of a scheme or an attention pattern is."""
+    if entry.group == "attention_pattern":
         return MASK
     position = _model(entry).position
     if not position.by_pairs:
@@ -107,7 +107,7 @@ def kind(entry: Entry) -> str:
 
 @torch.no_grad()
 def picture(entry: Entry) -> Curves | Mask:
-    """The figure of a scheme or a visibility."""
+    """The figure of a scheme or an attention pattern."""
     draw = {ADDED: added, SCORE: score, LIKENESS: likeness, MASK: mask}
     return draw[kind(entry)](entry)
 
@@ -143,7 +143,7 @@ def likeness(entry: Entry) -> Curves:
 
 def has_decay(entry: Entry) -> bool:
     """Whether the scheme rotates, and so has a figure of its decay."""
-    return entry.group == "position" and hasattr(_drawn().settings(entry), "frequencies")
+    return entry.group == "position" and hasattr(_drawn().settings(entry), "rope_scaling")
 
 
 @torch.no_grad()
@@ -174,7 +174,7 @@ def mask(entry: Entry) -> Mask:
     """Distances as the scheme sees them, where a pair is seen."""
     settings = _drawn().trained_at(N_WINDOW).settings(entry)
     few = {name: N_FIRST for name in ("n_sink", "n_global") if hasattr(settings, name)}
-    rules = visibilities.build(replace(settings, **few))
+    rules = patterns.build(replace(settings, **few))
     distance: list[list[int | None]] = [[None] * N_DRAWN for _ in range(N_DRAWN)]
     pos_BT, everything = torch.arange(N_DRAWN)[None], slice(0, N_DRAWN)
     for layout in rules.layouts(pos_BT, pos_BT):
@@ -186,7 +186,7 @@ def mask(entry: Entry) -> Mask:
 def _model(entry: Entry) -> Transformer:
     """One layer, initial weights, eval mode."""
     given = _drawn()
-    causal = given.settings(entries("visibility")["causal"])
+    causal = given.settings(entries("attention_pattern")["causal"])
     model = Transformer(given.model, given.settings(entry), causal, vocab_size=2, max_seq_len=WINDOW).eval()
     init_weights(model, given.model, SEED)
     return model
@@ -237,13 +237,13 @@ def _scores(part: Part) -> Tensor:
 
 def names() -> list[str]:
     """All figures, by the names of their files."""
-    offered = entries("position") | entries("visibility")
+    offered = entries("position") | entries("attention_pattern")
     return [*offered, *(name + DECAYS for name, entry in offered.items() if has_decay(entry))]
 
 
 def write_figures(folder: Path, chosen: Iterable[str] | None = None) -> None:
     """Write <name>.svg for every name, or for those chosen."""
-    offered = entries("position") | entries("visibility")
+    offered = entries("position") | entries("attention_pattern")
     for name in names() if chosen is None else chosen:
         draw = decay if name.endswith(DECAYS) else picture
         write_text(folder / f"{name}.svg", svg(draw(offered[name.removesuffix(DECAYS)])))

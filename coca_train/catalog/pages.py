@@ -12,14 +12,14 @@ from coca_train.catalog.facts import (
     LONG,
     SHORT,
     STRETCH,
-    FrequencyFacts,
+    PatternFacts,
     ReferenceModel,
+    ScalingFacts,
     SchemeFacts,
-    VisibilityFacts,
     all_facts,
     facts,
-    frequency_facts,
-    visibility_facts,
+    pattern_facts,
+    scaling_facts,
 )
 from coca_train.catalog.figures import CAPTIONS, DECAY, DECAYS, has_decay, kind
 from coca_train.config.fields import described
@@ -117,8 +117,8 @@ def cited(entry: Entry) -> str:
 
 
 def fits(facts: SchemeFacts) -> list[str]:
-    """Visibilities that go with a scheme."""
-    return [name for name, problem in facts.visibilities.items() if not problem]
+    """Attention patterns that go with a scheme."""
+    return [name for name, problem in facts.attention_patterns.items() if not problem]
 
 
 def scheme_columns(rope: SchemeFacts) -> list[Column[SchemeFacts]]:
@@ -133,8 +133,8 @@ def scheme_columns(rope: SchemeFacts) -> list[Column[SchemeFacts]]:
         Column("mem. ×T", 4, lambda f: growth(f, rope), right=True),
         Column("cache ×T", 5, lambda f: f"{f.cached / rope.cached:.2f}", right=True),
         Column("max. window", 6, lambda f: f"{f.reach:,}" if f.reach else "any", right=True),
-        Column("fre- quen- cies", 6, lambda f: f"all {len(f.frequencies)}" if f.frequencies else "–"),
-        Column("visi- bilities", 14, lambda f: some(fits(f), list(f.visibilities))),
+        Column("fre- quen- cies", 6, lambda f: f"all {len(f.rope_scaling)}" if f.rope_scaling else "–"),
+        Column("visi- bilities", 14, lambda f: some(fits(f), list(f.attention_patterns))),
         Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
     ]
 
@@ -155,15 +155,15 @@ def list_schemes(given: ReferenceModel, table: Mapping[str, SchemeFacts]) -> Lis
         "numbers that a token leaves in the cache of a layer, over those of rope",
         f"max. window: the longest one that is not refused, tried in bfloat16 up to {FARTHEST:,} tokens; any: no end "
         "was found",
-        "visibilities: with windows shorter than the training window",
+        "attention patterns: with windows shorter than the training window",
     ]
     return Listing("Schemes", "position=<scheme>", scheme_columns(table["rope"]), list(table.values()), notes)
 
 
-def list_frequencies(given: ReferenceModel) -> Listing[FrequencyFacts]:
-    """One row for each choice of configs/position/frequencies."""
-    columns: list[Column[FrequencyFacts]] = [
-        Column("frequencies", 20, lambda f: f.entry.name, markdown=lambda f: f"`{f.entry.name}`"),
+def list_rope_scalings(given: ReferenceModel) -> Listing[ScalingFacts]:
+    """One row for each choice of configs/position/rope_scaling."""
+    columns: list[Column[ScalingFacts]] = [
+        Column("rope_scaling", 20, lambda f: f.entry.name, markdown=lambda f: f"`{f.entry.name}`"),
         Column("what they are", 36, lambda f: f.entry.title),
         Column("kind", 7, lambda f: f.kind),
         Column("theta", 9, lambda f: f"{f.theta:,.0f}", right=True),
@@ -171,26 +171,28 @@ def list_frequencies(given: ReferenceModel) -> Listing[FrequencyFacts]:
         Column("tempe- rature", 6, lambda f: f"{f.temperature:.3f}", right=True),
         Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
     ]
-    rows = [frequency_facts(entry, given) for entry in entries("position/frequencies").values()]
+    rows = [scaling_facts(entry, given) for entry in entries("position/rope_scaling").values()]
     notes = [
         "wavelengths: those of the fastest pair / a quarter of the way to the slowest / the slowest, at "
         f"{STRETCH} training windows ({STRETCH * given.seq_len:,} tokens), over those of plain frequencies with the "
-        "same theta; the factors are those of configs/position/frequencies",
+        "same theta; the factors are those of configs/position/rope_scaling",
         "kind: dynamic follows the length in hand and changes no frequency up to the training window; learned has "
         "parameters (shown as they start)",
         f"temperature: multiplied into both q' and k', at {STRETCH} training windows",
     ]
-    return Listing("Frequencies", "position/frequencies=<name>", columns, rows, notes)
+    return Listing("Frequencies", "position/rope_scaling=<name>", columns, rows, notes)
 
 
-def list_visibilities(given: ReferenceModel, table: Mapping[str, SchemeFacts]) -> Listing[VisibilityFacts]:
-    """One row for each choice of configs/visibility."""
+def list_attention_patterns(given: ReferenceModel, table: Mapping[str, SchemeFacts]) -> Listing[PatternFacts]:
+    """One row for each choice of configs/attention_pattern."""
 
-    def not_with(f: VisibilityFacts) -> str:
-        return ", ".join(name for name, facts in table.items() if facts.visibilities[f.entry.name]) or "–"
+    def not_with(f: PatternFacts) -> str:
+        return ", ".join(name for name, facts in table.items() if facts.attention_patterns[f.entry.name]) or "–"
 
-    columns: list[Column[VisibilityFacts]] = [
-        Column("visibility", 14, lambda f: f.entry.name, markdown=lambda f: f"[`{f.entry.name}`](#{f.entry.name})"),
+    columns: list[Column[PatternFacts]] = [
+        Column(
+            "attention_pattern", 14, lambda f: f.entry.name, markdown=lambda f: f"[`{f.entry.name}`](#{f.entry.name})"
+        ),
         Column("what a query sees", 30, lambda f: f.entry.title),
         Column("for", 10, lambda f: "training, evaluation" if f.trains else "evaluation"),
         Column("keys seen", 5, lambda f: f"{f.n_seen:,}", right=True),
@@ -199,35 +201,35 @@ def list_visibilities(given: ReferenceModel, table: Mapping[str, SchemeFacts]) -
         Column("not with", 12, not_with),
         Column("source", 22, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
     ]
-    rows = [visibility_facts(entry, given) for entry in entries("visibility").values()]
+    rows = [pattern_facts(entry, given) for entry in entries("attention_pattern").values()]
     notes = [
         f"keys seen, largest distance: by the last query of {FAR} training windows ({FAR * given.seq_len:,} tokens); "
         "where a key counts as nearer than it is, its counted distance",
         "cache keeps: keys per layer while decoding, so that memory stays constant; all: it grows with the text",
     ]
-    return Listing("Visibilities", "visibility=<name>", columns, rows, notes)
+    return Listing("Attention patterns", "attention_pattern=<name>", columns, rows, notes)
 
 
 def list_layers() -> Listing[Entry]:
     """One row for each choice of configs/layers."""
 
     def differs(entry: Entry) -> str:
-        kinds = {name: flatten(kind) for name, kind in entry.values["kinds"].items()}
-        changes = [f"{name}: {' '.join(f'{k}={show(v)}' for k, v in kind.items())}" for name, kind in kinds.items()]
+        types = {name: flatten(kind) for name, kind in entry.values["types"].items()}
+        changes = [f"{name}: {' '.join(f'{k}={show(v)}' for k, v in kind.items())}" for name, kind in types.items()]
         return "; ".join(changes) or "–"
 
     columns: list[Column[Entry]] = [
         Column("layers", 17, lambda s: s.name, markdown=lambda s: f"`{s.name}`"),
         Column("what they are", 32, lambda s: s.title),
-        Column("pattern, repeated", 10, lambda s: ", ".join(s.values["pattern"] or ["own"])),
+        Column("pattern, repeated", 10, lambda s: ", ".join(s.values["pattern"] or ["default"])),
         Column("what a kind says differently", 42, differs),
         Column("source", 10, lambda s: s.source or "–", markdown=lambda s: cited(s)),
     ]
     notes = [
-        "pattern: the kinds of the layers from the first on, repeated to the last; `own` is what position, "
-        "position/frequencies, visibility and model.logit_scale say",
-        "what a kind does not say it has from `own`, also where that changes in a stage or on trained weights; in your "
-        "own words: [positions.md](positions.md)",
+        "pattern: the types of the layers from the first on, repeated to the last; `default` is what position, "
+        "position/rope_scaling, attention_pattern and model.logit_scale say",
+        "what a type leaves out it has from `default`, also where that changes in a stage or on trained weights; types "
+        "of your own: [positions.md](positions.md)",
     ]
     return Listing("Layers", "layers=<name>", columns, schedules(), notes)
 
@@ -266,8 +268,8 @@ def _listings(
 ) -> list[Listing[Any]]:
     return [
         list_schemes(given, table),
-        list_frequencies(given),
-        list_visibilities(given, table),
+        list_rope_scalings(given),
+        list_attention_patterns(given, table),
         list_layers(),
         list_conversions(conversions),
     ]
@@ -283,7 +285,9 @@ def details(entry: Entry, given: ReferenceModel) -> str:
         lines.append(f"  {title:<13} {text}")
         if title == "parameters":
             lines += [f"  {'':<13} {name} {list(shape)}" for name, shape in own.parameters.items()]
-    lines += [_wrapped(f"  not {name}: {problem}", " " * 6) for name, problem in own.visibilities.items() if problem]
+    lines += [
+        _wrapped(f"  not {name}: {problem}", " " * 6) for name, problem in own.attention_patterns.items() if problem
+    ]
     lines += ["", "Attention of one layer, forward, one sequence (bfloat16)", ""]
     lines += [_by_length(n_tokens, own, given) for n_tokens in LENGTHS]
     lines += ["", "Settings", ""]
@@ -296,18 +300,18 @@ def settings(entry: Entry) -> list[tuple[str, str, str]]:
     """(option, value in its YAML, what it is) of a scheme, those of its frequencies too."""
     source = MODULES["position"].source(entry.module)
     texts = {f"position.{name}": text for name, text in described(source).items()}
-    inner = entry.values.get("frequencies", {}).get("name", "")
+    inner = entry.values.get("rope_scaling", {}).get("name", "")
     if inner:
-        source = MODULES["position/frequencies"].source(inner)
-        texts |= {f"position.frequencies.{name}": text for name, text in described(source).items()}
-    names = ("position.scheme", "position.frequencies.name")
+        source = MODULES["position/rope_scaling"].source(inner)
+        texts |= {f"position.rope_scaling.{name}": text for name, text in described(source).items()}
+    names = ("position.scheme", "position.rope_scaling.name")
     return [(k, show(v), texts.get(k, "")) for k, v in leaves(entry.values, "position") if k not in names]
 
 
 def example(own: SchemeFacts) -> str:
     """A command line that trains with a scheme."""
     words = ["python -m coca_train", f"position={own.entry.name}"]
-    words += ["position/frequencies=dynamic_ntk"] if own.frequencies else []
+    words += ["position/rope_scaling=dynamic_ntk"] if own.rope_scaling else []
     words += ["data.order=stream"] if getattr(own.settings, "memory_len", 0) else []
     return " ".join(words)
 
@@ -316,7 +320,7 @@ def document(given: ReferenceModel, conversions: Mapping[str, str]) -> str:
     """docs/schemes.md. conversions: as `overview`."""
     table = all_facts(given)
     lines = [
-        "# Schemes, frequencies, visibilities, layers, conversions",
+        "# Schemes, frequencies, attention patterns, layers, conversions",
         "",
         "Made by `make docs`; do not edit. `python -m coca_train schemes` prints the tables, also for other models "
         "(`model=neox_tiny seq_len=128`), and `scheme=<name>` prints one of them in full. Conventions, and how the "
@@ -335,7 +339,7 @@ def document(given: ReferenceModel, conversions: Mapping[str, str]) -> str:
     shown: dict[str, str] = {}
     for own in table.values():
         lines += _scheme_section(own, shown)
-    for group in ("position/frequencies", "visibility"):
+    for group in ("position/rope_scaling", "attention_pattern"):
         for entry in entries(group).values():
             lines += _section(entry, shown)
     return "\n".join(lines).rstrip() + "\n"
@@ -365,7 +369,7 @@ def _scheme_section(own: SchemeFacts, shown: dict[str, str]) -> list[str]:
 def _section(entry: Entry, shown: dict[str, str]) -> list[str]:
     """Title, figures and docstring; a docstring that two choices share stands under the first."""
     lines = [f"### {entry.name}", "", f"{entry.title}. {cited(entry) if entry.link else ''}".rstrip(), ""]
-    if entry.group != "position/frequencies":
+    if entry.group != "position/rope_scaling":
         lines += [f"![{entry.name}: {kind(entry)}](figures/{entry.name}.svg)"]
         if has_decay(entry):
             lines += [f"![{entry.name}: {DECAY}](figures/{entry.name}{DECAYS}.svg)"]

@@ -29,7 +29,7 @@ NAME = "run.json"
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
 # What a stage that has begun depends on, and what one that is done does not depend on. The data has its fingerprint.
 FIXED = (
-    "model", "position", "visibility", "layers", "engine.dtype", "optim.name", "train.seq_len",
+    "model", "position", "attention_pattern", "layers", "engine.dtype", "optim.name", "train.seq_len",
     "train.global_batch_size", "run.seed", "start", "stages",
 )  # fmt: skip
 FREE = ("run", "data", "engine", "checkpoint", "tracking", "eval", "train.micro_batch_size")
@@ -217,7 +217,7 @@ def _restoring(changed: Mapping[str, tuple[Any, Any]], settings: Mapping[str, An
     options go with it, or what a stage says itself."""
     words = []
     for key, (old, now) in changed.items():
-        of_kind = key.startswith("layers.kinds.") and None in (old, now)  # said on one side only
+        of_kind = key.startswith("layers.types.") and None in (old, now)  # said on one side only
         if key.startswith("stages.") or of_kind or key.endswith((".scheme", ".name")) or settings.get(key) != now:
             return ""
         words.append(f"{key}={old if isinstance(old, str) else json.dumps(old, separators=(',', ':'))}")

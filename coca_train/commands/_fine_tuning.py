@@ -49,7 +49,7 @@ def describe_changes(a: Assembled, groups: Mapping[str, str], typed: Callable[[]
     width = max((len(row) for row, _ in rows), default=0)
     lines = [f"{row:<{width}}   (back: {word})" for row, word in rows]
     if groups.get("model", "from_start") == "from_start":
-        own = [name for name in ("position", "visibility", "layers") if name not in groups]
+        own = [name for name in ("position", "attention_pattern", "layers") if name not in groups]
         lines.append(f"those of the weights: model, {', '.join([*own, 'tokenizer'])}")
     if (steps := values["train"]["max_steps"]) == usual.tree["train"]["max_steps"]:
         lines.append(f"train.max_steps={show(steps)} is the quickstart's")
@@ -80,11 +80,11 @@ def _changed(
 
 def _stretched(values: Mapping[str, Any]) -> Iterator[str]:
     """Frequencies that reach further than the windows that are trained."""
-    frequencies, window = section(values["position"], "frequencies"), values["train"]["seq_len"]
-    factor, trained = frequencies.get("factor"), frequencies.get("original_seq_len")
+    rope_scaling, window = section(values["position"], "rope_scaling"), values["train"]["seq_len"]
+    factor, trained = rope_scaling.get("factor"), rope_scaling.get("original_seq_len")
     if isinstance(factor, int | float) and isinstance(trained, int) and factor * trained > window:
         reach = int(factor * trained)
         yield (
-            f"position.frequencies.factor={show(factor)} stretches the window to {reach:,} tokens, and trained are "
+            f"position.rope_scaling.factor={show(factor)} stretches the window to {reach:,} tokens, and trained are "
             f"{window:,}: train.seq_len={reach} for all of them"
         )

@@ -73,8 +73,8 @@ class CompareConfig:
     schemes: Annotated[Names, ChoiceOf("position")] = Field(
         default_factory=lambda: ["rope", "alibi", "coca", "coca_strict"],
         description="choices of configs/position, with commas or spaces between them; coca:clex is coca with the "
-        "frequencies clex, rope:sliding_window rope with that visibility, rope:yarn@factor:8 with options behind an @; "
-        "their runs are coca-clex, rope-sliding_window, rope-yarn-factor-8",
+        "RoPE scaling clex, rope:sliding_window rope with that attention pattern, rope:yarn@factor:8 with options "
+        "after an @; their runs are coca-clex, rope-sliding_window, rope-yarn-factor-8",
     )
     runs: Paths = Field(
         default_factory=list, description="finished runs to compare, with commas between them; []: train schemes"
@@ -128,7 +128,7 @@ class SchemeRun:
 
 
 def entry(text: str, overrides: list[str]) -> SchemeRun:
-    """Read `scheme` or `scheme:choice`, the choice being frequencies or a visibility, with options as in a grid
+    """Read `scheme` or `scheme:choice`, the choice being frequencies or an attention pattern, with options as in a grid
     (`rope:yarn@factor:8`). UserError when there is no such.
 
     A scheme that remembers the segment before needs a stream of text. Unless that is wants_memory for, it gets no
@@ -139,9 +139,9 @@ def entry(text: str, overrides: list[str]) -> SchemeRun:
     words = [f"position={scheme}"]
     for part in parts:
         choice = part.partition("@")[0]
-        groups = [group for group in ("position/frequencies", "visibility") if choice in _offered(group)]
+        groups = [group for group in ("position/rope_scaling", "attention_pattern") if choice in _offered(group)]
         if not groups:
-            _known("schemes", choice, [*_offered("position/frequencies"), *_offered("visibility")])
+            _known("schemes", choice, [*_offered("position/rope_scaling"), *_offered("attention_pattern")])
         if any(word.startswith(f"{groups[0]}=") for word in words):
             raise UserError(f"E-CFG-31 command line schemes: {text} chooses {groups[0]} twice. Fix: name one")
         try:

@@ -11,12 +11,13 @@ Measure how far a model's context reaches. Every model, variant and length is a 
 
   python -m coca_train evaluate checkpoint=runs/quickstart                          perplexity by context window
   python -m coca_train evaluate +eval=passkey checkpoint=runs/rope,runs/coca        several models, one report
-  python -m coca_train evaluate checkpoint=runs/rope grid.frequencies=[own,dynamic_ntk@alpha:4,yarn@factor:8]
+  python -m coca_train evaluate checkpoint=runs/rope grid.rope_scalings=[trained,dynamic_ntk@alpha:4,yarn@factor:8]
   python -m coca_train evaluate checkpoint=runs/rope grid.lengths=[1x,4x,16x] text.files=[books.jsonl.gz]
   torchrun --nproc-per-node 8 -m coca_train evaluate checkpoint=runs/coca_350m      all ranks share each cell
 
-Frequencies and visibilities are written choice@option:value@option:value, here, in a training's eval.extrapolation
-and in compare. own: as trained. The base theta stays unless it is named: yarn@factor:8@theta:20000.
+RoPE scalings and attention patterns are written choice@option:value@option:value, here, in a training's
+eval.extrapolation and in compare. trained: as the weights were trained. The base theta stays unless it is named:
+yarn@factor:8@theta:20000.
 Runs that differ in nothing but their seeds are seeds of one model: it reads as far as the least of them.
 
   --cfg job          show the configuration, composed and checked, and stop

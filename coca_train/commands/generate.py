@@ -26,9 +26,9 @@ USAGE = """\
 What a trained model writes.
 
   python -m coca_train generate run=runs/quickstart prompt="def main("
-  python -m coca_train generate run=runs/quickstart prompt="def main(" visibility=sinks visibility.window=64
+  python -m coca_train generate run=runs/quickstart prompt=Once attention_pattern=sinks attention_pattern.window=64
 
-visibility=, position/frequencies=, options inside them and model.logit_scale.… are as in a training
+attention_pattern=, position/rope_scaling=, options inside them and model.logit_scale.… are as in a training
 (python -m coca_train train --help): other choices than the model was trained with, on the same weights. The base theta
 stays.
 """
@@ -94,7 +94,7 @@ def _generate(loaded: Loaded, arguments: Arguments) -> None:
     run = load_run(given.run, given.device)
     config = vary(run.loaded.config, arguments.overrides)
     run.model.set_position(config.position)
-    run.model.set_visibility(config.visibility)
+    run.model.set_attention_pattern(config.attention_pattern)
     run.model.set_logit_scale(config.model.logit_scale)
     tokens = _tokens(run, given)
     try:

@@ -41,7 +41,7 @@ class SchemesConfig:
     )
     seq_len: Positive = Field(default=512, description="training window of that model [tokens]")
     figures: str | None = Field(
-        default=None, description="folder to write the SVGs of schemes and visibilities to, instead of printing"
+        default=None, description="folder to write the SVGs of schemes and attention patterns to, instead of printing"
     )
 
 

@@ -11,8 +11,8 @@ Train a language model whose context reaches further than it was trained on.
 
   python -m coca_train                                    the quickstart: some minutes on two CPU cores
   python -m coca_train position=rope optim.lr=3e-4        another choice, another value
-  python -m coca_train position=coca position/frequencies=yarn
-  python -m coca_train position=rope eval.extrapolation.frequencies=[plain,dynamic_ntk@alpha:4,yarn@factor:8]
+  python -m coca_train position=coca position/rope_scaling=yarn
+  python -m coca_train position=rope eval.extrapolation.rope_scalings=[plain,dynamic_ntk@alpha:4,yarn@factor:8]
   python -m coca_train --multirun position=coca,rope      one run after the other, and a page of their results
   python -m coca_train schemes                            what each scheme is, costs and goes with
   torchrun --nproc-per-node 8 -m coca_train +experiment=coca_350m

@@ -1,4 +1,5 @@
-"""Check: the rules between the options of a training. Those of positions and visibilities follow in positions/rules.py.
+"""Check: the rules between the options of a training. Those of positions and attention patterns follow in
+positions/rules.py.
 
 Each says what is wrong: the options, the rule, a fix. The order here is the order of messages.
 """
@@ -14,7 +15,7 @@ from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
 from coca_train.config.rules import Rules, World, names, paths
 from coca_train.config.schema import (
-    OWN,
+    DEFAULT,
     DataConfig,
     EngineConfig,
     EvalConfig,
@@ -74,15 +75,15 @@ def heads(model: ModelConfig) -> list[Problem]:
 
 
 def pattern(layers: LayersConfig) -> list[Problem]:
-    """Kinds have names that parameters can have, and the pattern names those there are. Asked by positions/rules.py."""
+    """Check that layer types have names that parameters can have, and that the pattern names types that exist."""
     wrong = []
-    for name in layers.kinds:
-        if name == OWN or not re.fullmatch("[a-z][a-z0-9_]*", name):
-            text = f"parameters are called after kinds: small letters, digits and _, and {OWN} is taken"
-            wrong.append(Problem("E-CFG-46", (f"layers.kinds.{name}",), text, "call it local or wide, for example"))
-    if unknown := sorted({*layers.pattern} - {OWN, *layers.kinds}):
-        text = f"there is no kind {', '.join(unknown)}; there are {', '.join([OWN, *layers.kinds])}"
-        fix = f"write layers.pattern=[{OWN}], or describe layers.kinds.{unknown[0]}"
+    for name in layers.types:
+        if name == DEFAULT or not re.fullmatch("[a-z][a-z0-9_]*", name):
+            text = f"parameters are called after layer types: small letters, digits and _, and {DEFAULT} is taken"
+            wrong.append(Problem("E-CFG-46", (f"layers.types.{name}",), text, "call it local or wide, for example"))
+    if unknown := sorted({*layers.pattern} - {DEFAULT, *layers.types}):
+        text = f"there is no layer type {', '.join(unknown)}; there are {', '.join([DEFAULT, *layers.types])}"
+        fix = f"write layers.pattern=[{DEFAULT}], or describe layers.types.{unknown[0]}"
         wrong.append(Problem("E-CFG-66", ("layers.pattern",), text, fix))
     return wrong
 
@@ -277,8 +278,8 @@ def places(run: RunConfig, data: DataConfig, start: StartConfig) -> Iterator[Pro
 def extrapolation(eval: EvalConfig) -> Iterator[Problem]:
     """Choices that a finished run is tried with exist. Their options: settings.py, which knows the modules."""
     for key, group, example in (
-        ("frequencies", "position/frequencies", "plain"),
-        ("visibilities", "visibility", "sliding_window"),
+        ("rope_scalings", "position/rope_scaling", "plain"),
+        ("attention_patterns", "attention_pattern", "sliding_window"),
     ):
         option, offered = f"eval.extrapolation.{key}", choices(group, (config_dir(),))
         for name in (text.partition("@")[0] for text in getattr(eval.extrapolation, key)):

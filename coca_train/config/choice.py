@@ -19,12 +19,12 @@ from coca_train.config.root import Root
 from coca_train.config.strict import type_sections
 from coca_train.runtime.trees import leaves, section
 
-HOW = "choose visibility=… or position/frequencies=…, and set options inside them or in model.logit_scale"
+HOW = "choose attention_pattern=… or position/rope_scaling=…, and set options inside them or in model.logit_scale"
 SECTIONS = {**GROUPS, LOGIT_SCALE: LOGIT_SCALE}  # what is varied -> where its options stand
 SPELLING = "an option is written choice@option:value"
 EXAMPLES = {
-    "position/frequencies": "dynamic_ntk@alpha:4",
-    "visibility": "sinks@window:64",
+    "position/rope_scaling": "dynamic_ntk@alpha:4",
+    "attention_pattern": "sinks@window:64",
     LOGIT_SCALE: "log@length:2048",
 }
 

@@ -205,7 +205,7 @@ def _replaced(a: Assembled, base: _Merged, group: str, word: str) -> Iterator[Re
 
 
 def _defaults(path: Path) -> Iterator[tuple[str, int, str]]:
-    """Yield group, line and option of each choice in a defaults list: `- override /position/frequencies: yarn`."""
+    """Yield group, line and option of each choice in a defaults list: `- override /position/rope_scaling: yarn`."""
     root = nodes(path)
     for name, value in root.value if isinstance(root, yaml.MappingNode) else ():
         for each in value.value if name.value == "defaults" and isinstance(value, yaml.SequenceNode) else ():
@@ -230,7 +230,7 @@ def describe_replaced(replaced: list[Replaced]) -> list[str]:
 def _no_such_axis(
     a: Assembled, base: _Merged, group: str, groups: Mapping[str, str], dirs: tuple[Path, ...]
 ) -> Problem:
-    """`position=alibi position/frequencies=yarn`: the choice above has no such axis."""
+    """`position=alibi position/rope_scaling=yarn`: the choice above has no such axis."""
     above, leaf = group.rsplit("/", 1)
     lines = [
         f"{shown(file)}:{line}"

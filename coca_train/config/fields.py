@@ -159,7 +159,7 @@ def _description(node: ast.expr | None, known: dict[str, str]) -> str:
 
 
 def _name(node: ast.AST) -> str:
-    """`Theta` of `Theta` and of `frequencies.Theta`."""
+    """`Theta` of `Theta` and of `rope_scaling.Theta`."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
@@ -176,7 +176,7 @@ def module_options(root: Root) -> dict[str, str]:
 
 
 def modules_with(root: Root, key: str) -> str:
-    """Return the modules that have the option at a dotted key, `visibility=sinks`; empty when none has."""
+    """Return the modules that have the option at a dotted key, `attention_pattern=sinks`; empty when none has."""
     section, _, option = key.rpartition(".")
     if (registry := root.registries.get(section)) is None:
         return ""

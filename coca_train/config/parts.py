@@ -25,14 +25,23 @@ from coca_train.config.strict import type_sections
 from coca_train.runtime.trees import leaves, lookup, section
 
 # What may be exchanged on the same weights: group -> where its options stand.
-GROUPS = {"visibility": "visibility", "position/frequencies": "position.frequencies"}
+GROUPS = {"attention_pattern": "attention_pattern", "position/rope_scaling": "position.rope_scaling"}
 # What may be varied on the same weights besides: a section without files of choices.
 LOGIT_SCALE = "model.logit_scale"
 # Sections that are a choice, by their own name -> the option that names the choice.
-NAMED = {"position": "scheme", "frequencies": "name", "visibility": "name"}
+NAMED = {"position": "scheme", "rope_scaling": "name", "attention_pattern": "name"}
 
 WARMUP = "optim.warmup_steps"
-SECTIONS = ("train", "optim", "data", "position", "visibility", "layers", "engine", "eval")  # what a stage may change
+SECTIONS = (
+    "train",
+    "optim",
+    "data",
+    "position",
+    "attention_pattern",
+    "layers",
+    "engine",
+    "eval",
+)  # what a stage may change
 # What a stage cannot change, and what to do instead. A key stands for everything below it.
 FIXED = {
     "train.max_steps": "write the length of the stage beside its name: max_steps or tokens",
@@ -84,15 +93,15 @@ def fill(root: Root, tree: dict[str, Any], places: dict[str, str]) -> None:
     """
     _fill_defaults(root, root.schema, tree, "", places)
     if root.has_stages:  # a stage may name a choice, a kind of layers too
-        run = {key: section(tree, key) for key in ("position", "visibility")}
-        kinds, stages = section(tree, "layers.kinds"), section(tree, "stages")
+        run = {key: section(tree, key) for key in ("position", "attention_pattern")}
+        kinds, stages = section(tree, "layers.types"), section(tree, "stages")
         for name, kind in kinds.items():
-            _fill_choices(f"layers.kinds.{name}", kind, run, places)
+            _fill_choices(f"layers.types.{name}", kind, run, places)
         for stage_name, stage in stages.items():
             _fill_choices(f"stages.{stage_name}", stage, run, places)
-            for name, kind in section(stage, "layers.kinds").items():
+            for name, kind in section(stage, "layers.types").items():
                 base = {key: merge(part, section(kinds, f"{name}.{key}"), key) for key, part in run.items()}
-                _fill_choices(f"stages.{stage_name}.layers.kinds.{name}", kind, base, places)
+                _fill_choices(f"stages.{stage_name}.layers.types.{name}", kind, base, places)
 
 
 def _fill_defaults(root: Root, schema: Any, tree: dict[str, Any], prefix: str, places: dict[str, str]) -> None:
@@ -159,7 +168,7 @@ def stage_config(root: Root, config: Config, name: str) -> tuple[Config, list[Pr
 
 def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
     """Return what is wrong in the stages and kinds of layers of a run whose own sections are right."""
-    if problems := [each for name in config.layers.kinds for each in _kind_problems(root, config, name)]:
+    if problems := [each for name in config.layers.types for each in _kind_problems(root, config, name)]:
         return problems
     if problems := _unknown_sources(config):
         return problems
@@ -181,7 +190,7 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
         right = vars(complete).keys() - {problem.keys[0].partition(".")[0] for problem in wrong} - {"stages"}
         if changes:
             wrong += root.check({key: getattr(complete, key) for key in right}, launch)
-            kinds = complete.layers.kinds if not wrong else ()
+            kinds = complete.layers.types if not wrong else ()
             wrong += [each for kind in kinds for each in _kind_problems(root, complete, kind)]
         # Not among the rules of the run: its length is that of its stages.
         if {"train", "optim"} <= right:
@@ -210,15 +219,19 @@ def _unknown_sources(config: Config) -> list[Problem]:
 
 def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:
     """What is wrong in the layers of a kind. No launch: a rule that asks for one is about the run as a whole."""
-    kind = config.layers.kinds[name]
-    changes = {"position": kind.position, "visibility": kind.visibility, "model": {"logit_scale": kind.logit_scale}}
+    kind = config.layers.types[name]
+    changes = {
+        "position": kind.position,
+        "attention_pattern": kind.attention_pattern,
+        "model": {"logit_scale": kind.logit_scale},
+    }
     run = {key: asdict(getattr(config, key)) for key in changes}
-    if problems := _no_frequencies(changes, config.position, f"layers.kinds.{name}"):
+    if problems := _no_frequencies(changes, config.position, f"layers.types.{name}"):
         return problems
     typed, problems = type_sections(root, merge(run, changes), _examples(config))
     problems = problems or root.check(typed, False)
     words = f"in layers of the kind {name}: "
-    return [_of_part(each, changes, run, f"layers.kinds.{name}", words, {}) for each in problems]
+    return [_of_part(each, changes, run, f"layers.types.{name}", words, {}) for each in problems]
 
 
 def _no_frequencies(part: dict[str, Any], position: Any, place: str) -> list[Problem]:
@@ -226,9 +239,9 @@ def _no_frequencies(part: dict[str, Any], position: Any, place: str) -> list[Pro
 
     position: of the run. place: of the part."""
     own = section(part, "position")
-    if "frequencies" not in own or "scheme" in own or hasattr(position, "frequencies"):
+    if "rope_scaling" not in own or "scheme" in own or hasattr(position, "rope_scaling"):
         return []
-    key = f"{place}.position.frequencies"
+    key = f"{place}.position.rope_scaling"
     keys, text = (key, "position.scheme"), f"{position.scheme} has no frequencies that could be others here"
     return [Problem("E-CFG-33", keys, text, f"choose position=rope, or write ~{key}")]
 

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from coca_train.config.fields import Names
 
-OWN = "own"  # the kind of layers that are as the run says
+DEFAULT = "default"  # the kind of layers that are as the run says
 MAX_SEED = 2**63 - 1  # what torch.manual_seed takes
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
@@ -101,13 +101,13 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class KindConfig:
+class LayerTypeConfig:
     """One kind of layer. Its sections hold what differs from the run's own; all else is as the run says."""
 
     position: dict[str, Any] = Field(
-        default_factory=dict, description="e.g. {scheme: nope}, or {frequencies: {name: plain, theta: 10000.0}}"
+        default_factory=dict, description="e.g. {scheme: nope}, or {rope_scaling: {name: plain, theta: 10000.0}}"
     )
-    visibility: dict[str, Any] = Field(
+    attention_pattern: dict[str, Any] = Field(
         default_factory=dict, description="e.g. {name: sliding_window, window: 512}, or {name: causal}"
     )
     logit_scale: dict[str, Any] = Field(
@@ -117,14 +117,16 @@ class KindConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LayersConfig:
-    """Which position and visibility each layer has."""
+    """Which position and attention pattern each layer has."""
 
     pattern: list[str] = Field(
         default_factory=list,
-        description="kinds of the layers from the first on, repeated to the last: `own` (as the run says) "
-        "and names out of `kinds`; [] = every layer is `own`",
+        description="types of the layers from the first on, repeated to the last: `default` (as the run says) "
+        "and names of `types`; [] = every layer is `default`",
     )
-    kinds: dict[str, KindConfig] = Field(default_factory=dict, description="kinds beside `own`, by name")
+    types: dict[str, LayerTypeConfig] = Field(
+        default_factory=dict, description="layer types other than `default`, by name"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -209,10 +211,14 @@ class StageConfig:
     data: dict[str, Any] = Field(
         default_factory=dict, description="e.g. {packing: segments}; a source of null is left out"
     )
-    position: dict[str, Any] = Field(default_factory=dict, description="e.g. {frequencies: {name: linear, factor: 16}}")
-    visibility: dict[str, Any] = Field(default_factory=dict, description="e.g. {name: sliding_window, window: 4096}")
+    position: dict[str, Any] = Field(
+        default_factory=dict, description="e.g. {rope_scaling: {name: linear, factor: 16}}"
+    )
+    attention_pattern: dict[str, Any] = Field(
+        default_factory=dict, description="e.g. {name: sliding_window, window: 4096}"
+    )
     layers: dict[str, Any] = Field(
-        default_factory=dict, description="e.g. {kinds: {local: {visibility: {window: 1024}}}}"
+        default_factory=dict, description="e.g. {types: {local: {attention_pattern: {window: 1024}}}}"
     )
     engine: dict[str, Any] = Field(
         default_factory=dict, description="e.g. {zero_stage: 3, activation_checkpointing: full}"
@@ -444,14 +450,15 @@ class ExtrapolationConfig:
         min_length=1,
         description="window lengths [multiples of train.seq_len]",
     )
-    frequencies: list[str] = Field(
+    rope_scalings: list[str] = Field(
         default_factory=lambda: ["plain", "dynamic_ntk@alpha:4"],
         min_length=1,
-        description="position/frequencies choices tried on the same weights, with options behind an @: "
+        description="position/rope_scaling choices tried on the same weights, with options behind an @: "
         "dynamic_ntk@alpha:4",
     )
-    visibilities: list[str] = Field(
-        default_factory=list, description="visibility choices tried on the same weights, with options: sinks@window:256"
+    attention_patterns: list[str] = Field(
+        default_factory=list,
+        description="attention pattern choices tried on the same weights, with options: sinks@window:256",
     )
     max_documents: Positive = Field(
         default=24,
@@ -480,12 +487,12 @@ class EvalConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
-    """A whole run. `position` and `visibility` are typed by the module they name (its class Settings)."""
+    """A whole run. `position` and `attention_pattern` are typed by the module they name (its class Settings)."""
 
     run: RunConfig
     model: ModelConfig
     position: Any = Field(description="How attention knows where a token stands.")
-    visibility: Any = Field(description="Which tokens a token sees, and at what distance.")
+    attention_pattern: Any = Field(description="Which tokens a token sees, and at what distance.")
     layers: LayersConfig
     train: TrainConfig
     start: StartConfig

@@ -129,7 +129,8 @@ def _example(needs: str) -> Any:
 
 
 def explain_unknown_key(root: Root, key: str, examples: Collection[str]) -> Problem:
-    """Explain a key that nobody has, or that belongs to another scheme, scaling or visibility than the chosen one."""
+    """Explain a key that nobody has, or that belongs to another scheme, scaling or attention pattern than the chosen
+    one."""
     key = _of_list(key)
     if owners := modules_with(root, key):
         return Problem("E-CFG-01", (key,), "the chosen one has no such option", f"choose {owners}, or omit it")

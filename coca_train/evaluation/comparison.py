@@ -19,7 +19,7 @@ from coca_train.runtime.errors import DataError, UserError
 from coca_train.tracking.writers import read_jsonl
 
 LAST_SHARE = 0.1  # of the logged steps, for the training loss shown
-MAY_DIFFER = ("position", "visibility", "run")
+MAY_DIFFER = ("position", "attention_pattern", "run")
 FILES = ("config.yaml", "run.json", "metrics.jsonl")
 
 Seeds = Mapping[str, Mapping[str, str]]  # by model, its runs and the seed of each
@@ -131,7 +131,7 @@ def same_seeds(runs: Mapping[str, FinishedRun], seeds: Seeds) -> tuple[str, bool
 
 
 def same_settings(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
-    """Compare every setting but position scheme, visibility and the run's name; the seed of the weights too."""
+    """Compare every setting but position scheme, attention pattern and the run's name; the seed of the weights too."""
     trees = {}
     for name, run in runs.items():
         seed = run.settings.get("run", {}).get("seed")
@@ -141,8 +141,8 @@ def same_settings(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
         for section in first.keys() | tree.keys():
             if first.get(section) != tree.get(section):
                 return f"settings: section {section} of {first_name} and {name} differ", True
-    seen = {json.dumps(run.settings.get("visibility"), sort_keys=True) for run in runs.values()}
-    exceptions = "the position scheme" + (" and the visibility" if len(seen) > 1 else "")
+    seen = {json.dumps(run.settings.get("attention_pattern"), sort_keys=True) for run in runs.values()}
+    exceptions = "the position scheme" + (" and the attention pattern" if len(seen) > 1 else "")
     return f"settings: the same for {', '.join(trees)}, but for {exceptions}", False
 
 

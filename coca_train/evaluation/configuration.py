@@ -45,14 +45,14 @@ class GridConfig:
         description="run directories and Hugging Face folders; checkpoint=a,b is short for it"
     )
     names: list[Name] = Field(description="what the report calls them, in the same order; []: the folders' own names")
-    frequencies: Annotated[list[str], Field(min_length=1)] = Field(
-        description="own: as trained; or choices of position/frequencies, with options behind an @: dynamic_ntk@alpha:4"
+    rope_scalings: Annotated[list[str], Field(min_length=1)] = Field(
+        description="trained; or choices of position/rope_scaling, with options behind an @: dynamic_ntk@alpha:4"
     )
-    visibilities: Annotated[list[str], Field(min_length=1)] = Field(
-        description="own: as trained; or choices of visibility, with options: sliding_window@window:256"
+    attention_patterns: Annotated[list[str], Field(min_length=1)] = Field(
+        description="trained; or choices of attention pattern, with options: sliding_window@window:256"
     )
     logit_scales: Annotated[list[str], Field(min_length=1)] = Field(
-        description="own: as trained; or names of model.logit_scale, with options: log, which ReRoPE and CLEX are "
+        description="trained; or names of model.logit_scale, with options: log, which ReRoPE and CLEX are "
         "evaluated with; none; log@length:4096"
     )
     lengths: Annotated[list[Length], Field(min_length=1)] = Field(
@@ -127,7 +127,7 @@ def problems(sections: dict[str, Any], launch: bool) -> list[Problem]:
     elif grid is not None and grid.names and len(grid.names) != len(grid.checkpoints):
         text = f"{len(grid.names)} names for {len(grid.checkpoints)} checkpoints"
         wrong("grid.names", text, "name each checkpoint once, or none: grid.names=[]")
-    for key in ("checkpoints", "names", "frequencies", "visibilities", "logit_scales", "lengths"):
+    for key in ("checkpoints", "names", "rope_scalings", "attention_patterns", "logit_scales", "lengths"):
         values = getattr(grid, key, [])
         if twice := sorted({str(value) for value in values if values.count(value) > 1}):
             wrong(f"grid.{key}", f"{', '.join(twice)} is there twice", "name each once")

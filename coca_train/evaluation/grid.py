@@ -50,7 +50,7 @@ def run_grid(
     grid, n_ranks, subjects, cells = config.grid, config.work.sequence_parallel, [], []
     asked = [(part, replace(setup, points=part.points(lengths))) for part in suite_of(config.eval).parts()]
     _check_sharing([part for part, _ in asked], n_ranks)
-    choices = list(starmap(Choice, product(grid.frequencies, grid.visibilities, grid.logit_scales)))
+    choices = list(starmap(Choice, product(grid.rope_scalings, grid.attention_patterns, grid.logit_scales)))
     share, progress = join_sequence_group(n_ranks), Progress(config.work.progress_bar)
     try:
         for number, (path, name) in enumerate(zip(grid.checkpoints, names, strict=True)):
@@ -84,7 +84,7 @@ def _check_sharing(suites: Sequence[CellSuite[Any, Any]], n_ranks: int) -> None:
 
 def _check_heads(model: Transformer, path: str, n_ranks: int) -> None:
     """Raise UserError E-EVAL-08 where the ranks cannot share the heads of a model."""
-    mixing = [kind for kind in dict.fromkeys(model.kinds) if model.position_of(kind).mixes_heads]
+    mixing = [kind for kind in dict.fromkeys(model.layer_types) if model.position_of(kind).mixes_heads]
     if n_ranks > 1 and (mixing or model.shape.n_heads % n_ranks):
         why = "its position scheme mixes all heads" if mixing else f"it has {model.shape.n_heads} heads"
         raise UserError(

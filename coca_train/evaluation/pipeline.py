@@ -214,9 +214,9 @@ def _models(config: EvaluateConfig, evaluation: Evaluation, subject: Measured) -
 def _variant(config: EvaluateConfig, subject: Measured, variant: str) -> Iterator[str]:
     """Yield the words of a variant; nothing where two choices are one variant: then all of them stay."""
     grid = config.grid
-    choices = list(product(grid.frequencies, grid.visibilities, grid.logit_scales))
+    choices = list(product(grid.rope_scalings, grid.attention_patterns, grid.logit_scales))
     if len(choices) == len(subject.variants):
-        keys = ("frequencies", "visibilities", "logit_scales")
+        keys = ("rope_scalings", "attention_patterns", "logit_scales")
         for key, choice in zip(keys, choices[subject.variants.index(variant)], strict=True):
             yield f"grid.{key}={_listed([choice])}"
 

@@ -195,7 +195,7 @@ SCHEMES = {
     "nope": "NoPE", "rope": "RoPE", "sandwich": "Sandwich", "shaw": "Shaw", "sinusoidal": "sinusoidal", "t5": "T5 bias",
     "transformer_xl": "Transformer-XL", "tupe": "TUPE", "xpos": "xPos",
 }  # fmt: skip
-FREQUENCIES = {
+ROPE_SCALINGS = {
     "clex": "CLEX", "dynamic_linear": "dynamic PI", "dynamic_ntk": "dynamic NTK",
     "dynamic_ntk_by_parts": "dynamic NTK-by-parts", "dynamic_yarn": "dynamic YaRN",
     "dynamic_yarn_tuned": "dynamic YaRN (tuned)", "linear": "PI", "llama3": "Llama 3 scaling", "longrope": "LongRoPE",
@@ -228,7 +228,7 @@ def _spoken(part: str) -> str:
     name, bracket, options = part.partition(" (")
     for word, sign in GREEK.items():
         options = re.sub(rf"\b{word}\b", sign, options)
-    return f"{FREQUENCIES.get(name, name.replace('_', ' '))}{bracket}{options.replace('_', ' ')}"
+    return f"{ROPE_SCALINGS.get(name, name.replace('_', ' '))}{bracket}{options.replace('_', ' ')}"
 
 
 Result = Mapping[str, Any]

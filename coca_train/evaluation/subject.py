@@ -152,7 +152,7 @@ def subject_of(opened: Opened, path: str, name: str, choices: Iterable[Choice], 
 def lent(
     model: Transformer, config: Config, tokenizer: Tokenizer, tried: Mapping[str, Variant], **known: Any
 ) -> Iterator[Subject]:
-    """Lend a model in training; it gets back the very position scheme, visibility and mode it came with.
+    """Lend a model in training; it gets back the very position scheme, attention pattern and mode it came with.
 
     config: of its stage. known: what Measured says besides of it.
     """
@@ -203,7 +203,7 @@ def _config(source: Source) -> Config:
     """Return the configuration of a training that would have such weights, for the checks of its variants."""
     known = source.architecture
     train = replace(default_config().train, seq_len=known.seq_len)
-    sections = {name: getattr(known, name) for name in ("model", "position", "visibility", "layers")}
+    sections = {name: getattr(known, name) for name in ("model", "position", "attention_pattern", "layers")}
     return replace(default_config(), **sections, train=train)
 
 

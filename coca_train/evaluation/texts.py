@@ -201,7 +201,7 @@ def _held_out(wanted: Sequence[str], checkpoints: Sequence[str]) -> dict[str, li
     return {name: _decoded(file, tokenizer) for name, file in held_out.files.items()}
 
 
-class Frequencies:
+class TokenFrequencies:
     """What frequencies of tokens and of pairs of tokens predict: the least that a trained model is better than.
 
     A pair is as likely as Witten and Bell (1991) have it, p(b | a) = (n(a, b) + t(a) p(b)) / (n(a) + t(a)) with t(a)
@@ -237,7 +237,7 @@ class Frequencies:
         return float(-np.log(of_one).sum()), float(-np.log(of_pair).sum())
 
 
-def frequencies(subject: Subject) -> Frequencies | None:
+def token_frequencies(subject: Subject) -> TokenFrequencies | None:
     """Count the text that a run was trained on, the first COUNTED tokens of each source; None of a folder without, or
     of a run whose text is not there any more."""
     if not (subject.path / "run.json").is_file():
@@ -248,7 +248,7 @@ def frequencies(subject: Subject) -> Frequencies | None:
     except UserError:
         return None
     n_tokens = subject.model.embed.num_embeddings
-    return Frequencies((file.tokens(0, min(file.n_tokens, COUNTED)) for file in files), n_tokens)
+    return TokenFrequencies((file.tokens(0, min(file.n_tokens, COUNTED)) for file in files), n_tokens)
 
 
 def _check_unchanged(run: str, saved: Config, fingerprints: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What is tried on the same weights: frequencies, visibilities and logit scales as the grid names them.
+"""What is tried on the same weights: frequencies, attention patterns and logit scales as the grid names them.
 
 A name is a choice of the config group, with options behind it: `dynamic_ntk@alpha:4`, `yarn@factor:16@convention:code`;
 `own` is what the model was trained with. The base theta stays (config/exchange.py).
@@ -14,7 +14,7 @@ from coca_train.config.schema import Config, LogitScaleConfig
 from coca_train.runtime.errors import UserError
 from coca_train.vary import IncompatibleError, Selection, with_inference
 
-AS_TRAINED = "own"  # how a grid names what the weights were trained with
+AS_TRAINED = "trained"  # how a grid names what the weights were trained with
 
 
 class Variant(NamedTuple):
@@ -24,22 +24,22 @@ class Variant(NamedTuple):
     """
 
     position: Any
-    visibility: Any
+    attention_pattern: Any
     problem: str = ""
     logit_scale: LogitScaleConfig | None = None
 
     def put_on(self, model: Any) -> None:
-        """Exchange frequencies, visibility and logit scale on the same weights. model: a Transformer."""
+        """Exchange frequencies, attention pattern and logit scale on the same weights. model: a Transformer."""
         model.set_position(self.position)
-        model.set_visibility(self.visibility)
+        model.set_attention_pattern(self.attention_pattern)
         model.set_logit_scale(self.logit_scale)
 
 
 class Choice(NamedTuple):
     """What to try, as the grid names it."""
 
-    frequencies: str = AS_TRAINED
-    visibility: str = AS_TRAINED
+    rope_scaling: str = AS_TRAINED
+    attention_pattern: str = AS_TRAINED
     logit_scale: str = AS_TRAINED
 
 
@@ -54,20 +54,24 @@ def variants(config: Config, tried: Iterable[Choice]) -> dict[str, Variant]:
 
 def after_training(config: Config) -> list[Choice]:
     """Return what a training tries on its own weights: as they were trained, then every choice of
-    `eval.extrapolation.frequencies` with the trained visibility, then every one of `visibilities` with the trained
-    frequencies. What they were trained with comes once; a scheme without frequencies has no others."""
-    options, own = config.eval.extrapolation, getattr(config.position, "frequencies", None)
-    frequencies = [name for name in options.frequencies if own is not None and name != own.name]
-    visibilities = [name for name in options.visibilities if name != config.visibility.name]
-    return [Choice(), *(Choice(name) for name in frequencies), *(Choice(AS_TRAINED, name) for name in visibilities)]
+    `eval.extrapolation.rope_scalings` with the trained attention pattern, then every one of `attention_patterns` with
+    the trained frequencies. What they were trained with comes once; a scheme without frequencies has no others."""
+    options, own = config.eval.extrapolation, getattr(config.position, "rope_scaling", None)
+    rope_scalings = [name for name in options.rope_scalings if own is not None and name != own.name]
+    attention_patterns = [name for name in options.attention_patterns if name != config.attention_pattern.name]
+    return [
+        Choice(),
+        *(Choice(name) for name in rope_scalings),
+        *(Choice(AS_TRAINED, name) for name in attention_patterns),
+    ]
 
 
 def label(config: Config, choice: Choice) -> str:
     """Label a choice: `plain`, `dynamic_ntk (alpha 4)`, `plain, sinks (window 256)`, `plain, logit scale log`."""
-    own = getattr(config.position, "frequencies", None)
-    parts = [(own.name if own else "plain") if choice.frequencies == AS_TRAINED else _readable(choice.frequencies)]
-    if choice.visibility != AS_TRAINED:
-        parts.append(_readable(choice.visibility))
+    own = getattr(config.position, "rope_scaling", None)
+    parts = [(own.name if own else "plain") if choice.rope_scaling == AS_TRAINED else _readable(choice.rope_scaling)]
+    if choice.attention_pattern != AS_TRAINED:
+        parts.append(_readable(choice.attention_pattern))
     if choice.logit_scale != AS_TRAINED:
         parts.append(f"logit scale {_readable(choice.logit_scale)}")
     return ", ".join(parts)
@@ -81,16 +85,18 @@ def _readable(text: str) -> str:
 def _variant(config: Config, choice: Choice) -> Variant:
     """Type a choice. Settings that cannot go with this model are a variant with a problem; wrong words are the user's
     error."""
-    frequencies, visibility, logit_scale = map(_selection, EXAMPLES, choice)
+    rope_scaling, attention_pattern, logit_scale = map(_selection, EXAMPLES, choice)
     try:
-        varied = with_inference(config, rope_scaling=frequencies, attention_pattern=visibility, logit_scale=logit_scale)
+        varied = with_inference(
+            config, rope_scaling=rope_scaling, attention_pattern=attention_pattern, logit_scale=logit_scale
+        )
     except IncompatibleError as error:
-        return Variant(config.position, config.visibility, "; ".join(each.message for each in error.problems))
+        return Variant(config.position, config.attention_pattern, "; ".join(each.message for each in error.problems))
     except ConfigError as error:
-        where = f"in grid.frequencies, visibilities and logit_scales {SPELLING}"
+        where = f"in grid.rope_scalings, attention_patterns and logit_scales {SPELLING}"
         raise ConfigError(error.problems, [f"{line} ({where})" for line in error.lines]) from None
     scale = None if logit_scale is None else varied.model.logit_scale
-    return Variant(varied.position, varied.visibility, logit_scale=scale)
+    return Variant(varied.position, varied.attention_pattern, logit_scale=scale)
 
 
 def _selection(group: str, text: str) -> Selection | None:
@@ -102,5 +108,5 @@ def _selection(group: str, text: str) -> Selection | None:
 
 def described(variant: Variant) -> dict[str, Any]:
     """Return everything a cell's content depends on in a variant, as plain values."""
-    content = {"position": asdict(variant.position), "visibility": asdict(variant.visibility)}
+    content = {"position": asdict(variant.position), "attention_pattern": asdict(variant.attention_pattern)}
     return content | ({"logit_scale": asdict(variant.logit_scale)} if variant.logit_scale else {})

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from coca_train import positions
-from coca_train.attention.layer_types import UNIFORM, Kind, kinds, kinds_of
-from coca_train.config.schema import OWN, Config, LayersConfig, ModelConfig
+from coca_train.attention.layer_types import UNIFORM, LayerType, layer_types, layer_types_of
+from coca_train.config.schema import DEFAULT, Config, LayersConfig, ModelConfig
 from coca_train.models.transformer import Transformer
 
 Shapes = dict[str, tuple[int, ...]]
@@ -19,7 +19,7 @@ class Architecture:
 
     model: ModelConfig
     position: Any
-    visibility: Any
+    attention_pattern: Any
     seq_len: int
     layers: LayersConfig = UNIFORM
 
@@ -27,13 +27,13 @@ class Architecture:
     def of(cls, config: Config, vocab_size: int) -> "Architecture":
         """Return what a run with this configuration computes. vocab_size: rows of the embedding."""
         model = replace(config.model, vocab_size=vocab_size)
-        return cls(model, config.position, config.visibility, config.train.seq_len, config.layers)
+        return cls(model, config.position, config.attention_pattern, config.train.seq_len, config.layers)
 
     def with_coca(self, variant: str, t_width: str) -> "Architecture":
         """Return the same with CoCA in the place of a RoPE that rotates the whole head."""
         section = {"scheme": "coca", "variant": variant, "t_width": t_width, "rotary_pct": 1.0}
-        frequencies = asdict(self.position.frequencies)
-        return replace(self, position=positions.settings(section | {"frequencies": frequencies}))
+        rope_scaling = asdict(self.position.rope_scaling)
+        return replace(self, position=positions.settings(section | {"rope_scaling": rope_scaling}))
 
     @property
     def complete(self) -> ModelConfig:
@@ -43,16 +43,16 @@ class Architecture:
     @property
     def layer_kinds(self) -> tuple[str, ...]:
         """The kind of every layer, by name."""
-        return kinds_of(self.layers, self.model.n_layers)
+        return layer_types_of(self.layers, self.model.n_layers)
 
     @property
-    def settings(self) -> dict[str, Kind]:
+    def settings(self) -> dict[str, LayerType]:
         """The settings of every kind of layer that is declared, and of the default."""
-        own = {OWN: Kind(self.position, self.visibility, self.model.logit_scale)}
-        return own | kinds(self.layers, self.model, self.position, self.visibility)
+        own = {DEFAULT: LayerType(self.position, self.attention_pattern, self.model.logit_scale)}
+        return own | layer_types(self.layers, self.model, self.position, self.attention_pattern)
 
     @property
-    def kinds(self) -> list[Kind]:
+    def layer_types(self) -> list[LayerType]:
         """The kind of every layer."""
         settings = self.settings
         return [settings[name] for name in self.layer_kinds]
@@ -60,13 +60,13 @@ class Architecture:
     @property
     def is_uniform(self) -> bool:
         """Whether all layers are of one kind. By comparison: settings with lists (longrope) have no hash."""
-        first, *others = self.kinds
+        first, *others = self.layer_types
         return all(kind == first for kind in others)
 
     @property
     def thetas(self) -> list[float | None]:
         """The rotary base of every layer; None: it has none."""
-        return [getattr(getattr(kind.position, "frequencies", None), "theta", None) for kind in self.kinds]
+        return [getattr(getattr(kind.position, "rope_scaling", None), "theta", None) for kind in self.layer_types]
 
     @property
     def n_rows(self) -> int:
@@ -87,7 +87,7 @@ class Architecture:
         return Transformer(
             self.model,
             self.position,
-            self.visibility,
+            self.attention_pattern,
             vocab_size=self.n_rows,
             max_seq_len=self.seq_len,
             layers=self.layers,
@@ -104,7 +104,7 @@ class Architecture:
         return {
             "model": asdict(self.model),
             "position": asdict(self.position),
-            "visibility": asdict(self.visibility),
+            "attention_pattern": asdict(self.attention_pattern),
             "layers": asdict(self.layers),
             "seq_len": self.seq_len,
         }

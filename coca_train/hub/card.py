@@ -71,8 +71,8 @@ def _loading(name: str, config: dict[str, Any], tokenizer: Path | None) -> str:
 
 def _position(source: Source) -> str:
     position = source.architecture.position
-    frequencies = getattr(position, "frequencies", None)
-    return f"position scheme {position.scheme}" + (f" with frequencies {frequencies.name}" if frequencies else "")
+    rope_scaling = getattr(position, "rope_scaling", None)
+    return f"position scheme {position.scheme}" + (f" with frequencies {rope_scaling.name}" if rope_scaling else "")
 
 
 def _kind(config: dict[str, Any]) -> str:

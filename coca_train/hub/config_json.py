@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from coca_train import positions
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.attention.layer_types import UNIFORM
 from coca_train.config.check import heads, scheme
 from coca_train.config.schema import LayersConfig, ModelConfig
@@ -83,14 +83,14 @@ def _read_own(path: Path, values: dict[str, Any]) -> Architecture:
 
 def architecture_of_sections(path: Path | str, sections: Any) -> Architecture:
     """Type the sections of an export of ours. path: for errors. Raises UserError E-IOP-03, E-IOP-04."""
-    if not isinstance(sections, dict) or not set(sections) >= {"model", "position", "visibility", "seq_len"}:
+    if not isinstance(sections, dict) or not set(sections) >= {"model", "position", "attention_pattern", "seq_len"}:
         raise UserError(f"E-IOP-03 {path} {forms.OWN_SECTIONS}: sections are missing. Fix: export the folder again")
-    named = ("model", "position", "visibility", "seq_len", "layers")
+    named = ("model", "position", "attention_pattern", "seq_len", "layers")
     return _typed(path, **{key: sections[key] for key in named if key in sections})
 
 
 def _typed(
-    path: Path | str, model: dict[str, Any], position: Any, visibility: Any, seq_len: int, layers: Any = None
+    path: Path | str, model: dict[str, Any], position: Any, attention_pattern: Any, seq_len: int, layers: Any = None
 ) -> Architecture:
     """Return the sections, typed and checked against each other."""
     try:
@@ -99,7 +99,7 @@ def _typed(
         if problems := weights(typed) or heads(typed) or scheme(typed, settings):
             raise ValueError(problems[0].message)
         schedule = UNIFORM if layers is None else TypeAdapter(LayersConfig).validate_json(json.dumps(layers))
-        return Architecture(typed, settings, visibilities.settings(visibility), seq_len, schedule)
+        return Architecture(typed, settings, patterns.settings(attention_pattern), seq_len, schedule)
     except (ValidationError, ValueError, TypeError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise UserError(f"E-IOP-04 {path}: {reason}; such a model cannot be built. Fix: download it again") from None
@@ -125,12 +125,12 @@ def _sections(keys: Keys, family: Family) -> dict[str, Any]:
     if family.divisible and width % n_heads:
         raise keys.wrong(f"num_attention_heads={n_heads}", f"{n_heads} heads do not divide a width of {width}")
     max_positions = keys.whole("max_position_embeddings", family.max_positions)
-    rotary_pct, frequencies = _rotary_frequencies(keys, family, max_positions)
+    rotary_pct, rope_scaling = _rotary_frequencies(keys, family, max_positions)
     if family.whole_head and rotary_pct != 1:
         raise keys.wrong(f"{SHARE}={rotary_pct:g}", "its class rotates the whole head")
     return {
         "model": model,
-        "position": rope.from_transformers(rotary_pct, frequencies),
+        "position": rope.from_transformers(rotary_pct, rope_scaling),
         "seq_len": max_positions,
         **family.layers.read(keys, model["n_layers"]),
     }
@@ -160,7 +160,7 @@ def _rotary_frequencies(keys: Keys, family: Family, max_positions: int) -> tuple
             f"write them there; or ignore={name}.finetuned, for what the class of transformers makes of the file",
         )
     try:
-        return hugging_face.frequencies(scaling, theta, max_positions, rotary_pct, keys.ignored_in(name))
+        return hugging_face.rope_scaling(scaling, theta, max_positions, rotary_pct, keys.ignored_in(name))
     except NotTheSame as error:
         names = ",".join(f"{name}.{key}" for key in error.unknown)
         fix = f"when {names} changes nothing, ignore={names}" if names else "import a model of this kind only"

@@ -107,10 +107,10 @@ class NewTheta(Conversion):
 
     def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
         position = source.architecture.position
-        theirs: Any = getattr(position, "frequencies", None)
-        theta = getattr(getattr(after.position, "frequencies", None), "theta", None)
+        theirs: Any = getattr(position, "rope_scaling", None)
+        theta = getattr(getattr(after.position, "rope_scaling", None), "theta", None)
         if theta is not None and getattr(theirs, "theta", None) is not None:
-            position = replace(position, frequencies=replace(theirs, theta=theta))
+            position = replace(position, rope_scaling=replace(theirs, theta=theta))
         # The layers as they are to be: whatever else differs in them is refused afterwards.
         return replace(source, architecture=replace(source.architecture, position=position, layers=after.layers))
 
@@ -125,9 +125,9 @@ class RopeToNope(Conversion):
     equal = AT_FIRST
 
     def applies(self, before: Architecture, after: Architecture) -> bool:
-        return len(before.kinds) == len(after.kinds) and any(
+        return len(before.layer_types) == len(after.layer_types) and any(
             (theirs.position.scheme, ours.position.scheme) == ("rope", "nope")
-            for theirs, ours in zip(before.kinds, after.kinds, strict=True)
+            for theirs, ours in zip(before.layer_types, after.layer_types, strict=True)
         )
 
     def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from coca_train.attention.layer_types import in_words
-from coca_train.config.schema import OWN, ModelConfig
+from coca_train.config.schema import DEFAULT, ModelConfig
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.config_keys import Keys
 from coca_train.positions.hugging_face import NotTheSame, rotation
@@ -53,7 +53,7 @@ class LayerRule(ABC):
 
     @abstractmethod
     def read(self, keys: Keys, n_layers: int) -> dict[str, Any]:
-        """Return our sections `visibility` and `layers`. Raises NotTheSame."""
+        """Return our sections `attention_pattern` and `layers`. Raises NotTheSame."""
 
     @abstractmethod
     def write(self, architecture: Architecture) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class CausalLayers(LayerRule):
     """All layers alike, without a window."""
 
     def read(self, keys: Keys, n_layers: int) -> dict[str, Any]:
-        return {"visibility": CAUSAL}
+        return {"attention_pattern": CAUSAL}
 
     def write(self, architecture: Architecture) -> dict[str, Any]:
         _refuse_other_layers(architecture, "causal")
@@ -76,19 +76,19 @@ class WindowLayers(LayerRule):
 
     def read(self, keys: Keys, n_layers: int) -> dict[str, Any]:
         size = keys.optional("sliding_window", 4096)
-        return {"visibility": CAUSAL if size is None else {"name": "sliding_window", "window": size}}
+        return {"attention_pattern": CAUSAL if size is None else {"name": "sliding_window", "window": size}}
 
     def write(self, architecture: Architecture) -> dict[str, Any]:
         _refuse_other_layers(architecture, "causal", "sliding_window")
-        return {"sliding_window": getattr(architecture.visibility, "window", None)}
+        return {"sliding_window": getattr(architecture.attention_pattern, "window", None)}
 
 
-def _refuse_other_layers(architecture: Architecture, *visibilities: str) -> None:
-    """Raise NotTheSame unless all layers are alike and have one of these visibilities."""
+def _refuse_other_layers(architecture: Architecture, *attention_patterns: str) -> None:
+    """Raise NotTheSame unless all layers are alike and have one of these attention patterns."""
     if not architecture.is_uniform:
         raise NotTheSame(f"layers of several kinds ({in_words(architecture.layers, architecture.model.n_layers)})")
-    if architecture.visibility.name not in visibilities:
-        raise NotTheSame(f"visibility {architecture.visibility.name}")
+    if architecture.attention_pattern.name not in attention_patterns:
+        raise NotTheSame(f"attention pattern {architecture.attention_pattern.name}")
 
 
 class ListedLayers(LayerRule):
@@ -99,7 +99,7 @@ class ListedLayers(LayerRule):
         interval = keys.whole("no_rope_layer_interval", 4)
         ropes, types = keys.take("no_rope_layers"), keys.take("layer_types")
         layers = self.section(n_layers, ropes, interval, types, size if windowed else None)
-        return {"visibility": CAUSAL, "layers": layers}
+        return {"attention_pattern": CAUSAL, "layers": layers}
 
     def section(self, n_layers: int, ropes: Any, interval: int, types: Any, window: int | None) -> dict[str, Any]:
         """Return our `layers` section. window: None where use_sliding_window is false. Raises NotTheSame."""
@@ -108,26 +108,29 @@ class ListedLayers(LayerRule):
         types = _of_layers("layer_types", types, (FULL, SLIDING), default)
         if window is None and SLIDING in types:
             raise NotTheSame(f"layer_types with {SLIDING}, and no window in use_sliding_window and sliding_window")
-        names = {(1, FULL): OWN, (0, FULL): "nope", (1, SLIDING): "local", (0, SLIDING): "nope_local"}
+        names = {(1, FULL): DEFAULT, (0, FULL): "nope", (1, SLIDING): "local", (0, SLIDING): "nope_local"}
         kind_of = [names[one] for one in zip(ropes, types, strict=True)]
         # The shortest beginning that gives all of them when it is repeated: what a person would have written.
         shortest = next(
             n for n in range(1, len(kind_of) + 1) if all(name == kind_of[i % n] for i, name in enumerate(kind_of))
         )
-        nope, local = {"position": {"scheme": "nope"}}, {"visibility": {"name": "sliding_window", "window": window}}
+        nope, local = (
+            {"position": {"scheme": "nope"}},
+            {"attention_pattern": {"name": "sliding_window", "window": window}},
+        )
         kinds = {"nope": nope, "local": local, "nope_local": nope | local}
         used = {name: kind for name, kind in kinds.items() if name in kind_of}
-        return {"pattern": kind_of[:shortest] if used else [], "kinds": used}
+        return {"pattern": kind_of[:shortest] if used else [], "types": used}
 
     def write(self, architecture: Architecture) -> dict[str, Any]:
         ropes, types, windows = [], [], set()
-        for kind in architecture.kinds:
+        for kind in architecture.layer_types:
             rotated = rotation(kind.position, architecture.head_dim)
-            size = getattr(kind.visibility, "window", None)
+            size = getattr(kind.attention_pattern, "window", None)
             if rotated is not None and kind.position != architecture.position:
                 raise NotTheSame(f"layers with other positions than the run's ({kind.position.scheme})")
-            if kind.visibility.name not in ("causal", "sliding_window"):
-                raise NotTheSame(f"visibility {kind.visibility.name}")
+            if kind.attention_pattern.name not in ("causal", "sliding_window"):
+                raise NotTheSame(f"attention pattern {kind.attention_pattern.name}")
             ropes.append(int(rotated is not None))
             types.append(FULL if size is None else SLIDING)
             windows |= {size} - {None}

@@ -12,7 +12,7 @@ from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any
 
-from coca_train.attention.layer_types import Kind
+from coca_train.attention.layer_types import LayerType
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.families import FAMILIES, Family
 from coca_train.hub.options import Form
@@ -21,7 +21,7 @@ from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import UserError
 from coca_train.schedule import Stage
 
-FREQUENCIES_SECTION = "position.frequencies"
+FREQUENCIES_SECTION = "position.rope_scaling"
 OWN_SECTIONS = "coca_train"  # the key of our sections
 COCA, INSTALLED = "coca", "coca_train"
 OWN_TYPES = (COCA, INSTALLED)
@@ -30,8 +30,8 @@ BLOCKS = {COCA: "model.layers", INSTALLED: "model.blocks"}
 CLASSES = {COCA: "CocaForCausalLM", INSTALLED: "CocaTrainForCausalLM"}
 # What modeling_coca.py computes; tests/hub/test_modeling_coca.py holds this to its configuration.
 SCHEMES = ("coca", "rope", "alibi", "nope")
-VISIBILITIES = ("causal", "sliding_window")
-FREQUENCIES = (
+ATTENTION_PATTERNS = ("causal", "sliding_window")
+ROPE_SCALINGS = (
     "plain", "partial", "linear", "ntk", "ntk_by_parts", "yarn", "llama3", "longrope",
     "dynamic_linear", "dynamic_ntk", "dynamic_ntk_by_parts", "dynamic_yarn", "dynamic_yarn_tuned",
 )  # fmt: skip
@@ -92,7 +92,7 @@ def caveats(architecture: Architecture, config: Mapping[str, Any]) -> list[str]:
 def describe_run(stages: Sequence[Stage], n_tokens: int) -> str:
     """Describe the export of a run's last stage as `describe` does. n_tokens: rows of the embedding."""
     last = stages[-1]
-    of_stage = "frequencies" in last.config.stages[last.name].position
+    of_stage = "rope_scaling" in last.config.stages[last.name].position
     place = f"stages.{last.name}.{FREQUENCIES_SECTION}" if of_stage else FREQUENCIES_SECTION
     return describe(Architecture.of(last.config, n_tokens), place=place)
 
@@ -119,10 +119,10 @@ def describe(architecture: Architecture, family: str = "", place: str = FREQUENC
 
 def _native_option(architecture: Architecture, family: str, place: str) -> str:
     """Return the option of a training that makes an architecture native, as its frequencies say (NATIVE); "": none."""
-    scaling = getattr(architecture.position, "frequencies", None)
+    scaling = getattr(architecture.position, "rope_scaling", None)
     if scaling is None or not (wanted := scaling.NATIVE):
         return ""
-    position = replace(architecture.position, frequencies=replace(scaling, **wanted))
+    position = replace(architecture.position, rope_scaling=replace(scaling, **wanted))
     if _try_native(replace(architecture, position=position), family)[0] is None:
         return ""
     return " ".join(f"{place}.{key}={value}" for key, value in wanted.items())
@@ -185,7 +185,7 @@ def _differences(architecture: Architecture, rotary_pct: float, family: Family) 
     known |= {} if "n_kv_heads" in options else {"n_kv_heads": [model.n_heads]}
     known |= {} if "head_dim" in options else {"head_dim": [model.d_model / model.n_heads]}
     reasons = [f"{ours} {getattr(model, ours)}" for ours, values in known.items() if getattr(model, ours) not in values]
-    if any(kind.logit_scale.name != "none" for kind in architecture.kinds):
+    if any(kind.logit_scale.name != "none" for kind in architecture.layer_types):
         reasons.append("scores that grow with the length")
     if family.whole_head and rotary_pct != 1:
         reasons.append(f"rotary_pct {rotary_pct:g}")
@@ -200,7 +200,7 @@ def _differences(architecture: Architecture, rotary_pct: float, family: Family) 
 
 def own_config(architecture: Architecture) -> dict[str, Any]:
     """Return the config.json of our own form: of modeling_coca.py where it computes every layer, else of coca_train."""
-    name = INSTALLED if any(map(_needs_coca_train, architecture.kinds)) else COCA
+    name = INSTALLED if any(map(_needs_coca_train, architecture.layer_types)) else COCA
     model, used = architecture.complete, architecture.layer_kinds
     shared = {
         "architectures": [CLASSES[name]],
@@ -244,13 +244,13 @@ def own_config(architecture: Architecture) -> dict[str, Any]:
     }
 
 
-def _needs_coca_train(kind: Kind) -> bool:
+def _needs_coca_train(kind: LayerType) -> bool:
     """Return whether modeling_coca.py does not compute layers of this kind."""
-    scaling = getattr(kind.position, "frequencies", None)
+    scaling = getattr(kind.position, "rope_scaling", None)
     return (
         kind.position.scheme not in SCHEMES
-        or kind.visibility.name not in VISIBILITIES
-        or (scaling is not None and scaling.name not in FREQUENCIES)
+        or kind.attention_pattern.name not in ATTENTION_PATTERNS
+        or (scaling is not None and scaling.name not in ROPE_SCALINGS)
     )
 
 

@@ -19,7 +19,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import tokenizer_files
 from coca_train.hub.families import FAMILIES
 from coca_train.hub.weights import open_source
-from coca_train.positions.frequencies import settings_class
+from coca_train.positions.rope_scaling import settings_class
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import leaves, lookup, section
 
@@ -46,12 +46,12 @@ def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Calla
     window, experiment = sections["train"]["seq_len"], "experiment" in a.choices
     family, theirs = sections.pop("family"), sections["position"]
     position = _position(a.tree["position"], theirs, groups, experiment)
-    if "position/frequencies" in groups and "frequencies" in position and not experiment:
-        position["frequencies"] = position["frequencies"] | _native_words(position, theirs, family)
-    if frequencies := section(position, "frequencies"):
-        position["frequencies"] = {key: window if part == WINDOW else part for key, part in frequencies.items()}
+    if "position/rope_scaling" in groups and "rope_scaling" in position and not experiment:
+        position["rope_scaling"] = position["rope_scaling"] | _native_words(position, theirs, family)
+    if rope_scaling := section(position, "rope_scaling"):
+        position["rope_scaling"] = {key: window if part == WINDOW else part for key, part in rope_scaling.items()}
     # An experiment is about what it says besides the model, so that stays.
-    stays = {"visibility", "layers", "train"} if experiment else groups.keys() - {"model"}  # model=from_start
+    stays = {"attention_pattern", "layers", "train"} if experiment else groups.keys() - {"model"}  # model=from_start
     sections = {key: part for key, part in sections.items() if key not in stays} | {"position": position}
     where = str(path if run_dir is None else run_dir / "config.yaml")
     for key, part in sections.items():
@@ -72,14 +72,14 @@ def _position(
 
     own: as the chosen files have it.
     """
-    before = section(theirs, "frequencies")
+    before = section(theirs, "rope_scaling")
     if experiment:
-        theta = {"theta": before["theta"]} if "theta" in before and "theta" in section(own, "frequencies") else {}
-        return own | ({"frequencies": own["frequencies"] | theta} if theta else {})
+        theta = {"theta": before["theta"]} if "theta" in before and "theta" in section(own, "rope_scaling") else {}
+        return own | ({"rope_scaling": own["rope_scaling"] | theta} if theta else {})
     position = dict(own if "position" in groups else theirs)
-    if before and "frequencies" in position:
-        chosen = groups.get("position/frequencies")
-        position["frequencies"] = exchanged("position/frequencies", chosen, before) if chosen else before
+    if before and "rope_scaling" in position:
+        chosen = groups.get("position/rope_scaling")
+        position["rope_scaling"] = exchanged("position/rope_scaling", chosen, before) if chosen else before
     return position
 
 
@@ -88,7 +88,7 @@ def _native_words(position: dict[str, Any], theirs: dict[str, Any], family: str 
 
     family: of transformers; "": none. None: theirs is the run's own section, as it was when the run began.
     """
-    chosen, before = position["frequencies"], section(theirs, "frequencies")
+    chosen, before = position["rope_scaling"], section(theirs, "rope_scaling")
     wanted = settings_class(chosen["name"]).NATIVE
     if family is None:
         return {key: before[key] for key in wanted if before.get("name") == chosen["name"]}
@@ -100,7 +100,7 @@ def _sections_of_run(run_dir: Path) -> dict[str, Any]:
     """Return the sections of a run that has begun, as `_sections_of_folder` returns them."""
     tree = saved_settings(run_dir / "config.yaml")
     data = {key: tree["data"][key] for key in ("dir", "tokenizer")}
-    sections = {key: tree[key] for key in ("model", "position", "visibility", "layers") if key in tree}
+    sections = {key: tree[key] for key in ("model", "position", "attention_pattern", "layers") if key in tree}
     return sections | {"train": {"seq_len": tree["train"]["seq_len"]}, "data": data, "family": None}
 
 

@@ -134,12 +134,12 @@ def import_record(source: Source, options: ImportConfig, done: Sequence[str] = (
 
 def _summary(source: Source) -> str:
     architecture = source.architecture
-    frequencies = getattr(architecture.position, "frequencies", None)
-    scaling = f"/{frequencies.name}" if frequencies is not None else ""
+    rope_scaling = getattr(architecture.position, "rope_scaling", None)
+    scaling = f"/{rope_scaling.name}" if rope_scaling is not None else ""
     precision = ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in source.dtypes.values()}))
     return (
         f"{source.n_parameters / 1e6:,.1f}M parameters in {precision}, {architecture.position.scheme}{scaling}, "
-        f"{architecture.visibility.name}, trained at {architecture.seq_len:,} tokens"
+        f"{architecture.attention_pattern.name}, trained at {architecture.seq_len:,} tokens"
     )
 
 
@@ -183,7 +183,7 @@ def run_config(name: str, root: str, source: Source, tokenizer: Path | None) -> 
     tree |= {
         "model": asdict(architecture.model),
         "position": asdict(architecture.position),
-        "visibility": asdict(architecture.visibility),
+        "attention_pattern": asdict(architecture.attention_pattern),
         "layers": asdict(architecture.layers),
     }
     tree["run"] |= {"name": name, "root": root}

@@ -246,7 +246,7 @@ def _refuse_other_meaning(config: Config, theirs: Architecture, mine: Architectu
 def _differences(theirs: Architecture, mine: Architecture) -> dict[str, tuple[Any, Any]]:
     """Return (there, here) of everything that gives weights their meaning and differs, by option."""
     wrong = _differing(_meaning(theirs), _meaning(mine))
-    by_layer = [[_fixed_position(kind.position) for kind in each.kinds] for each in (theirs, mine)]
+    by_layer = [[_fixed_position(kind.position) for kind in each.layer_types] for each in (theirs, mine)]
     if by_layer[0] != by_layer[1]:
         layers = [{f"layers.{key}": value for key, value in asdict(each.layers).items()} for each in (theirs, mine)]
         wrong |= _differing(*layers)
@@ -263,14 +263,14 @@ def _meaning(architecture: Architecture) -> dict[str, Any]:
 def _fixed_position(position: Any) -> dict[str, Any]:
     """Return what a run cannot change of a position section: all but the scaling of its frequencies."""
     values = asdict(position)
-    theta = (values.pop("frequencies", None) or {}).get("theta")
-    return values | ({"frequencies": {"theta": theta}} if theta is not None else {})
+    theta = (values.pop("rope_scaling", None) or {}).get("theta")
+    return values | ({"rope_scaling": {"theta": theta}} if theta is not None else {})
 
 
 def _free_options(architecture: Architecture) -> dict[str, Any]:
     """Return the options that a run may change for the same weights."""
-    frequencies = asdict(architecture.position).get("frequencies", {})
-    frequencies = {key: value for key, value in frequencies.items() if key != "theta"}
+    rope_scaling = asdict(architecture.position).get("rope_scaling", {})
+    rope_scaling = {key: value for key, value in rope_scaling.items() if key != "theta"}
     scale = architecture.model.logit_scale
     if scale.name != "none" and scale.length is None:  # then it is the training window, which the two need not share
         scale = replace(scale, length=architecture.seq_len)
@@ -278,8 +278,8 @@ def _free_options(architecture: Architecture) -> dict[str, Any]:
     return flatten(
         {
             "model": {LOGIT_SCALE: asdict(scale)},
-            "position": {"frequencies": frequencies},
-            "visibility": asdict(architecture.visibility),
+            "position": {"rope_scaling": rope_scaling},
+            "attention_pattern": asdict(architecture.attention_pattern),
             "layers": layers,
         }
     )

@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 
-from coca_train.attention.visibility import Keep
+from coca_train.attention.pattern import Keep
 from coca_train.hub import config_json
 from coca_train.hub.export_files.modeling_coca import CACHE, KNOWN, check_cache
 from coca_train.models.cache import AttendedKeys, DecodeTables
@@ -208,7 +208,7 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
         states: list[Tensor] = []
         contexts = self.model.contexts(pos_BT, pos_BT, doc_BT, length, past)
         x_BTC = self.model.add_positions(x_BTC, pos_BT)
-        for kind, block in zip(self.model.kinds, self.model.blocks, strict=True):
+        for kind, block in zip(self.model.layer_types, self.model.blocks, strict=True):
             states.append(x_BTC)
             # Not with reentrant ones, whatever was asked for: what layers share (tables) may have gradients too.
             given = x_BTC, contexts[kind]

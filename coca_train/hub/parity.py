@@ -97,7 +97,7 @@ def probes(architecture: Architecture, tokenizer: Tokenizer | None, max_tokens: 
     with torch.device("meta"):
         limit = architecture.build().max_positions
     generator = torch.Generator().manual_seed(0)
-    spread = all(kind.visibility.name == "causal" for kind in architecture.kinds)
+    spread = all(kind.attention_pattern.name == "causal" for kind in architecture.layer_types)
     probes = []
     for multiple in MULTIPLES:
         length = multiple * architecture.seq_len
@@ -133,7 +133,7 @@ def our_logits(architecture: Architecture, read: Read) -> Logits:
 def our_spectra(architecture: Architecture) -> Spectra | None:
     """Return a function that computes our fixed or dynamic frequencies; None for a scheme without."""
     with parameters_on_meta():
-        frequencies = getattr(architecture.build().position, "frequencies", None)
+        frequencies = getattr(architecture.build().position, "rope_scaling", None)
     return None if frequencies is None else lambda length: frequencies(length).inv_freq_J
 
 

@@ -55,7 +55,7 @@ def check_windows(source: Source, ignore: tuple[str, ...], tokens: int) -> list[
 
     ignore: keys of config.json known to change nothing. tokens: of each ordinary probe.
     """
-    windows = [getattr(kind.visibility, "window", None) for kind in source.architecture.kinds]
+    windows = [getattr(kind.attention_pattern, "window", None) for kind in source.architecture.layer_types]
     window = max((window for window in windows if window is not None), default=None)
     if window is None or window < min(tokens, max(parity.MULTIPLES) * source.architecture.seq_len):
         return []

@@ -1,6 +1,6 @@
 """The key/value cache of a generation. Where frequencies may change with the length its keys are not yet rotated (arXiv
 2309.00071, 3.3), so all are rotated anew at each step. A cache for one length holds them rotated, where a scheme maps a
-key by its position and the length alone and a visibility leaves it there.
+key by its position and the length alone and an attention pattern leaves it there.
 
 Beside each key and value stands what the position scheme has made of the token (`LayerPosition.tokens`).
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from coca_train.attention.visibility import Keep
+from coca_train.attention.pattern import Keep
 from coca_train.models.qkv_projection import JoinedByLayers
 from coca_train.positions.base import Position
 from coca_train.positions.token_positions import Positions
@@ -97,7 +97,7 @@ class _Held(NamedTuple):
 class KVCache:
     """Keys, values and the scheme's tensors of every layer, (B, S, …) each.
 
-    keeps: for each layer what a later query may still see (attention/visibility.py), so that its memory does not grow
+    keeps: for each layer what a later query may still see (attention/pattern.py), so that its memory does not grow
     with the text; None: everything, in buffers of a fixed capacity [positions]. at_length: as in `Cache`.
     """
 

@@ -10,7 +10,7 @@ keys and in the run's own dtype, device and kernel (at a short length; long ones
 3. relative: a scheme that claims it gives the same scores when every position moves by 1000;
 4. the model: its logits change when the scheme is switched off in the layers of this kind.
 
-The first is about the run's visibility too. The others see every key: a window in the positions would
+The first is about the run's attention pattern too. The others see every key: a window in the positions would
 change with them, and pass for the effect of a scheme that has none.
 """
 
@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from coca_train.attention.kernels import KERNELS
+from coca_train.attention.pattern import AttentionPattern, View
 from coca_train.attention.scores import part_of
-from coca_train.attention.visibility import View, Visibility
-from coca_train.config.schema import OWN
+from coca_train.config.schema import DEFAULT
 from coca_train.models.layers import Attention, logit_scale
 from coca_train.models.transformer import Transformer
 from coca_train.positions.base import Position, Projections
@@ -50,14 +50,14 @@ class Certificate(NamedTuple):
         )
 
 
-class _Nowhere(Visibility):
+class _Nowhere(AttentionPattern):
     """Every key is seen, and a scheme takes all tokens to stand at one place."""
 
     def views(self) -> tuple[View, ...]:
         return (View(cap=0),)
 
 
-EVERYTHING, NOWHERE = Visibility(None), _Nowhere(None)
+EVERYTHING, NOWHERE = AttentionPattern(None), _Nowhere(None)
 
 
 class _Inputs(NamedTuple):
@@ -87,8 +87,8 @@ def _switched_off(model: Transformer, kind: str) -> Iterator[None]:
     with ExitStack() as stack:
         if position.sees_positions:
             stack.enter_context(model.restored())
-            model.visibilities[kind] = NOWHERE
-        for name, block in zip(model.kinds, model.blocks, strict=True):
+            model.attention_patterns[kind] = NOWHERE
+        for name, block in zip(model.layer_types, model.blocks, strict=True):
             attention = block.get_submodule("attention")
             if name == kind and not position.sees_positions and isinstance(attention, Attention):
                 drop = attention.position.register_forward_hook(
@@ -104,18 +104,18 @@ def _attend(
     inputs: _Inputs,
     pos_BT: Tensor,
     kernel: str,
-    visibility: Visibility,
+    attention_pattern: AttentionPattern,
     scale_BT: Tensor | None = None,
 ) -> Tensor:
-    """Attention of the first layer of a kind over all keys that the visibility shows. scale_BT: its logit scale, which
-    knows positions too, and so is left out where the scheme is probed."""
+    """Attention of the first layer of a kind over all keys that the attention pattern shows. scale_BT: its logit scale,
+    which knows positions too, and so is left out where the scheme is probed."""
     position, attention = model.position_of(kind), model.attention_of(kind)
     dtype = attention.q.weight.dtype  # of the model; the definition is probed in float32
     project = Projections(
         lambda x: attention.project_q(x.to(dtype)).to(x.dtype), lambda x: attention.project_k(x.to(dtype)).to(x.dtype)
     )
     parts, tokens = [], attention.position.tokens(inputs.x_BTC.to(dtype))
-    for layout in visibility.layouts(pos_BT, pos_BT):
+    for layout in attention_pattern.layouts(pos_BT, pos_BT):
         tables = position(layout.pos_BT, layout.pos_BS, pos_BT.shape[1])
         mapped = attention.position(position, inputs.q_BTHD, inputs.k_BTGK, tables, project, tokens)
         parts.append(part_of(mapped, layout, scale_BT))
@@ -136,7 +136,7 @@ def certify(model: Transformer, device: torch.device, dtype: torch.dtype) -> dic
     was_training = model.training
     model.eval()  # dropout and drawn positions are not what is probed
     try:
-        return {kind: _certify(model, kind, device, dtype) for kind in dict.fromkeys(model.kinds)}
+        return {kind: _certify(model, kind, device, dtype) for kind in dict.fromkeys(model.layer_types)}
     finally:
         model.train(was_training)
 
@@ -144,7 +144,7 @@ def certify(model: Transformer, device: torch.device, dtype: torch.dtype) -> dic
 def _certify(model: Transformer, kind: str, device: torch.device, dtype: torch.dtype) -> Certificate:
     """Of the layers of one kind."""
     position = model.position_of(kind)
-    name, at = position.settings.scheme, "" if kind == OWN else f"layers.kinds.{kind}."
+    name, at = position.settings.scheme, "" if kind == DEFAULT else f"layers.types.{kind}."
     n = min(PROBE_LEN, model.max_positions or PROBE_LEN)
     pos_BT = torch.arange(n, device=device)[None]
     inputs = _inputs(position, n, device, dtype)
@@ -152,7 +152,7 @@ def _certify(model: Transformer, kind: str, device: torch.device, dtype: torch.d
     scale = model.logit_scales[kind]
     # Of queries from its length on: before it `log` is one, and a kernel that ignored it would not be found out.
     beyond_BT = pos_BT + (scale.length or model.shape.max_seq_len)
-    own = model.visibilities[kind], logit_scale(scale, beyond_BT, model.shape.max_seq_len)
+    own = model.attention_patterns[kind], logit_scale(scale, beyond_BT, model.shape.max_seq_len)
     fused = _attend(model, kind, inputs, pos_BT, model.attention, *own)
     definition = _attend(model, kind, exact, pos_BT, "eager", *own)
     plain = _attend(model, kind, exact, pos_BT, "eager", EVERYTHING)
@@ -163,7 +163,7 @@ def _certify(model: Transformer, kind: str, device: torch.device, dtype: torch.d
         shift_error = _difference(_attend(model, kind, exact, pos_BT + 1000, "eager", EVERYTHING), plain)
     tokens_BT = torch.arange(n, device=device)[None] % model.embed.num_embeddings
     with model.restored():
-        model.visibilities = dict.fromkeys(model.visibilities, EVERYTHING)
+        model.attention_patterns = dict.fromkeys(model.attention_patterns, EVERYTHING)
         logits = model(tokens_BT, pos_BT=pos_BT)
         with _switched_off(model, kind):
             placed = NOWHERE if position.sees_positions else EVERYTHING

@@ -5,11 +5,11 @@ one), up to the end-of-document token, which is left out; dynamic frequencies se
 steps. So it is what recomputing the whole sequence for every token at that length gives, in the arithmetic of one
 prompt alone: batches and shared prefixes change the order of additions, nothing else.
 
-How. Prompts of equal length go together, so that all their rows stand at the same positions and no row is padded.
-Of such a group the prompt that has most in common with the others is the trunk. It is computed once, from left to
-right; where a prompt parts from it, the cache is copied and the rest of the prompt goes on from there. This holds for
-every scheme and visibility: a key never depends on what comes after it, and a cache that keeps only some keys has
-at the branching point exactly those that a text of its own would have there.
+How. Prompts of equal length go together, so that all their rows stand at the same positions and no row is padded. Of
+such a group the prompt that has most in common with the others is the trunk. It is computed once, from left to right;
+where a prompt parts from it, the cache is copied and the rest of the prompt goes on from there. This holds for every
+scheme and attention pattern: a key never depends on what comes after it, and a cache that keeps only some keys has at
+the branching point exactly those that a text of its own would have there.
 The ranks of a distributed run take whole batches in turn; how the batches are made does not depend on them.
 
 Shape legend: B rows of a batch, T positions, C d_model.

@@ -80,12 +80,15 @@ def check_positions(model: Any, n_prompt: int, max_new_tokens: int) -> None:
     if limit is None or total == 0:
         return
     positions = Positions.counted(0, total)
-    placed = [visibility.place(positions, positions, None)[0] for visibility in model.visibilities.values()]
+    placed = [
+        attention_pattern.place(positions, positions, None)[0]
+        for attention_pattern in model.attention_patterns.values()
+    ]
     if max(each.last for each in placed) >= limit:
         raise ValueError(
             f"max_new_tokens={max_new_tokens} after a prompt of {n_prompt} tokens must be at most "
             f"{max(0, limit - n_prompt)}: {model.position.settings.scheme} has {limit} positions, all learned "
-            "(with visibility=segments they begin anew)"
+            "(with attention_pattern=segments they begin anew)"
         )
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from coca_train import positions
-from coca_train.attention.layer_types import UNIFORM, kinds_of, position_of
-from coca_train.config.schema import OWN, LayersConfig, ModelConfig
+from coca_train.attention.layer_types import UNIFORM, layer_types_of, position_of
+from coca_train.config.schema import DEFAULT, LayersConfig, ModelConfig
 from coca_train.models.lora import init_adapter, is_adapter
 
 RESIDUAL_OUTPUTS = ("attention.out.weight", "mlp.down.weight")
@@ -72,14 +72,14 @@ def _init_keys(parameter: Tensor, model: ModelConfig, scheme: Any, generator: to
 
 def _of_layer(name: str, model: ModelConfig, position: Any, layers: LayersConfig) -> Any:
     """Settings of the position scheme of the layer that a parameter belongs to: blocks.<layer>.…"""
-    return position_of(layers, kinds_of(layers, model.n_layers)[int(name.split(".")[1])], position)
+    return position_of(layers, layer_types_of(layers, model.n_layers)[int(name.split(".")[1])], position)
 
 
 def _scheme_of(name: str, model: ModelConfig, position: Any, layers: LayersConfig) -> Any:
     """Settings of the position scheme that a parameter belongs to; None: to none."""
     parts = name.split(".")
     if parts[0] == "position" or parts[0].startswith("position_"):
-        return position_of(layers, parts[0].removeprefix("position").removeprefix("_") or OWN, position)
+        return position_of(layers, parts[0].removeprefix("position").removeprefix("_") or DEFAULT, position)
     return _of_layer(name, model, position, layers) if "position" in parts else None
 
 

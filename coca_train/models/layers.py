@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from coca_train.attention.kernels import Kernel
+from coca_train.attention.pattern import Layout
 from coca_train.attention.scores import part_of
-from coca_train.attention.visibility import Layout
-from coca_train.config.schema import OWN, LogitScaleConfig, ModelConfig
+from coca_train.config.schema import DEFAULT, LogitScaleConfig, ModelConfig
 from coca_train.models import fused_loss
 from coca_train.models.cache import Cache
 from coca_train.models.loss import summed_cross_entropy, token_nll
@@ -36,7 +36,7 @@ class AttentionContext(NamedTuple):
     cache: Cache | None
     rotated: bool = False  # the cache holds keys as the scheme maps them, and the tables are those of the new tokens
     scale_BT: Tensor | None = None  # of every query's scores, float32; None: one
-    kind: str = OWN  # of the layers
+    kind: str = DEFAULT  # of the layers
     sequence: SequenceShare | None = None  # what this rank has of a sequence that several share; None: all of it
 
     def shared_by(self, sequence: SequenceShare) -> "AttentionContext":

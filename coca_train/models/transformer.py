@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from coca_train import positions
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.attention.kernels import KERNELS
-from coca_train.attention.layer_types import UNIFORM, Kind, kinds, kinds_of
-from coca_train.attention.visibility import Keep, Visibility
-from coca_train.config.schema import OWN, Config, LayersConfig, LogitScaleConfig, LoraConfig, ModelConfig
+from coca_train.attention.layer_types import UNIFORM, LayerType, layer_types, layer_types_of
+from coca_train.attention.pattern import AttentionPattern, Keep
+from coca_train.config.schema import DEFAULT, Config, LayersConfig, LogitScaleConfig, LoraConfig, ModelConfig
 from coca_train.models.cache import AttendedKeys, Cache, KVCache
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.layers import Attention, AttentionContext, Block, Head, build_norm, logit_scale
@@ -37,7 +37,7 @@ VOCAB_MULTIPLE = 64  # embedding rows are rounded up to this: matrix kernels lik
 class Transformer(nn.Module):
     """A decoder-only language model with a position scheme, or one for each kind of layer.
 
-    model: shape of the network. position: the scheme's settings. visibility: which keys are seen, its settings.
+    model: shape of the network. position: the scheme's settings. attention pattern: which keys are seen, its settings.
     layers: which layers differ from these two, and how (attention/layer_types.py). max_seq_len: training window
     [tokens]. attention: name of the kernel (attention/kernels.py). activation_checkpointing: models/recompute.py.
     compile_blocks: in training (models/compiled.py). Weights are not initialised here: see models/init.py.
@@ -49,7 +49,7 @@ class Transformer(nn.Module):
         self,
         model: ModelConfig,
         position: Any,
-        visibility: Any,
+        attention_pattern: Any,
         *,
         vocab_size: int,
         max_seq_len: int,
@@ -62,18 +62,18 @@ class Transformer(nn.Module):
         super().__init__()
         head_dim, n_kv_heads = model.head_dim or model.d_model // model.n_heads, model.n_kv_heads or model.n_heads
         self.config = self.built_with = model
-        self.layers, self.kinds = layers, kinds_of(layers, model.n_layers)
+        self.layers, self.layer_types = layers, layer_types_of(layers, model.n_layers)
         self.shape = AttentionShape(model.n_heads, n_kv_heads, head_dim, model.d_model, max_seq_len)
-        self.visibilities, self.logit_scales = {}, {}
-        own = {OWN: Kind(position, visibility, model.logit_scale)}
-        for name, kind in (own | kinds(layers, model, position, visibility)).items():
+        self.attention_patterns, self.logit_scales = {}, {}
+        own = {DEFAULT: LayerType(position, attention_pattern, model.logit_scale)}
+        for name, kind in (own | layer_types(layers, model, position, attention_pattern)).items():
             self.add_module(module_name(name), positions.build(kind.position, self.shape))
-            self.visibilities[name] = visibilities.build(kind.visibility)
+            self.attention_patterns[name] = patterns.build(kind.attention_pattern)
             self.logit_scales[name] = kind.logit_scale
         self.embed = nn.Embedding(vocab_size, model.d_model)
         self.blocks = nn.ModuleList(
             Block(model, layer, head_dim, position.projected_key_dim, position.layer(), mlp_tile)
-            for layer, position in enumerate(map(self.position_of, self.kinds))
+            for layer, position in enumerate(map(self.position_of, self.layer_types))
         )
         self.final_norm = build_norm(model)
         self.head = Head(model.d_model, vocab_size)
@@ -99,34 +99,33 @@ class Transformer(nn.Module):
     @property
     def first_attention(self) -> Attention:
         """The attention of the first block."""
-        return self.attention_of(self.kinds[0])
+        return self.attention_of(self.layer_types[0])
 
     def attention_of(self, kind: str) -> Attention:
         """The attention of the first layer of this kind."""
-        attention = self.blocks[self.kinds.index(kind)].get_submodule("attention")
+        attention = self.blocks[self.layer_types.index(kind)].get_submodule("attention")
         assert isinstance(attention, Attention)
         return attention
 
     @property
     def keeps(self) -> list[Keep | None]:
         """For every layer, what a cache has to keep for it."""
-        return [self.visibilities[kind].keep() for kind in self.kinds]
+        return [self.attention_patterns[kind].keep() for kind in self.layer_types]
 
     @property
-    def visibility(self) -> Visibility:
+    def attention_pattern(self) -> AttentionPattern:
         """The run's own."""
-        return self.visibilities[OWN]
+        return self.attention_patterns[DEFAULT]
 
-    def settings(self) -> dict[str, Kind]:
+    def settings(self) -> dict[str, LayerType]:
         """Of the kinds of layers that there are, in the order of their first layers."""
-        return kinds(self.layers, self.config, self.position.settings, self.visibility.settings)
+        return layer_types(self.layers, self.config, self.position.settings, self.attention_pattern.settings)
 
     @property
     def max_positions(self) -> int | None:
         """Positions there are, in the layers that have fewest; None: no end."""
-        ends = [
-            position.max_positions for position in (self.position, *map(self.position_of, dict.fromkeys(self.kinds)))
-        ]
+        positions = [self.position, *map(self.position_of, dict.fromkeys(self.layer_types))]
+        ends = [position.max_positions for position in positions]
         return min((end for end in ends if end is not None), default=None)
 
     def set_position(self, settings: Any) -> None:
@@ -137,31 +136,31 @@ class Transformer(nn.Module):
         """
         self.position = _with_settings(self.position, settings)
         for name, kind in self.settings().items():
-            if name != OWN:
+            if name != DEFAULT:
                 self.add_module(module_name(name), _with_settings(self.position_of(name), kind.position))
 
-    def set_visibility(self, settings: Any) -> None:
+    def set_attention_pattern(self, settings: Any) -> None:
         """Exchange which keys a query sees, in all layers that do not say it themselves."""
-        self.visibilities[OWN] = visibilities.build(settings)
-        others = {name: kind for name, kind in self.settings().items() if name != OWN}
-        self.visibilities |= {name: visibilities.build(kind.visibility) for name, kind in others.items()}
+        self.attention_patterns[DEFAULT] = patterns.build(settings)
+        others = {name: kind for name, kind in self.settings().items() if name != DEFAULT}
+        self.attention_patterns |= {name: patterns.build(kind.attention_pattern) for name, kind in others.items()}
 
     def set_logit_scale(self, settings: LogitScaleConfig | None) -> None:
         """Exchange how scores grow with the length, in all layers that do not say it themselves. None: as built."""
         settings = settings or self.built_with.logit_scale
         self.config = replace(self.config, logit_scale=settings)
-        others = {name: kind.logit_scale for name, kind in self.settings().items() if name != OWN}
-        self.logit_scales |= {OWN: settings, **others}
+        others = {name: kind.logit_scale for name, kind in self.settings().items() if name != DEFAULT}
+        self.logit_scales |= {DEFAULT: settings, **others}
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Whatever settings are exchanged inside, afterwards the model has those of before."""
         before = {name: module for name, module in self.named_children() if isinstance(module, Position)}
-        seen, scales, config = dict(self.visibilities), dict(self.logit_scales), self.config
+        seen, scales, config = dict(self.attention_patterns), dict(self.logit_scales), self.config
         try:
             yield
         finally:
-            self.visibilities, self.logit_scales, self.config = seen, scales, config
+            self.attention_patterns, self.logit_scales, self.config = seen, scales, config
             for name, module in before.items():
                 self.add_module(name, module)
 
@@ -213,7 +212,7 @@ class Transformer(nn.Module):
         drops = self.training and self.config.dropout > 0
         with shared.own_randomness(tokens_BT.device) if shared and drops else nullcontext():
             x_BTC = self.add_positions(self.embed(tokens_BT), of_rank)
-            for kind, block in zip(self.kinds[: -1 if wanted else None], self.blocks, strict=False):
+            for kind, block in zip(self.layer_types[: -1 if wanted else None], self.blocks, strict=False):
                 # Outside of the call: what is computed again in the backward pass must not leave its memory twice.
                 past_BMC = None if memory is None else memory.exchange(x_BTC)
                 x_BTC = call(block, x_BTC, contexts[kind], past_BMC)
@@ -236,7 +235,7 @@ class Transformer(nn.Module):
             # their keys.
             queries, keys = positions.part(begin, end, doc_BT), positions.part(0, end, doc_BT)
             doc_BS = None if doc_BT is None else doc_BT[:, :end]
-            context = self.context(self.kinds[-1], queries, keys, doc_BS, length, None)
+            context = self.context(self.layer_types[-1], queries, keys, doc_BS, length, None)
             parts.append(self.blocks[-1](x_BTC[:, begin:end], context, x_BTC[:, :begin] if begin else None))
         return torch.cat(parts, dim=1)
 
@@ -301,8 +300,9 @@ class Transformer(nn.Module):
     def add_positions(self, x_BTC: Tensor, pos_BT: Tensor | Positions) -> Tensor:
         """Return embeddings of tokens with what the position scheme adds to them: the input of the first layer."""
         positions = Positions.of(pos_BT)
-        # A visibility may number positions from 0 again (segments), and a table of positions is looked up by that.
-        placed, _, _ = self.visibilities[OWN].place(positions, positions, None)
+        # An attention pattern may number positions from 0 again (segments), and a table of positions is looked up by
+        # that.
+        placed, _, _ = self.attention_patterns[DEFAULT].place(positions, positions, None)
         return self.position.embed(x_BTC, placed)
 
     def contexts(
@@ -324,8 +324,8 @@ class Transformer(nn.Module):
             assert cache.at_length is None or length in (None, cache.at_length), (length, cache.at_length)
             length = length or cache.at_length
         contexts = {}
-        for kind in dict.fromkeys(self.kinds):
-            of_kind, documents = attended[self.visibilities[kind].keep()]
+        for kind in dict.fromkeys(self.layer_types):
+            of_kind, documents = attended[self.attention_patterns[kind].keep()]
             n_keys = of_kind.pos_BT.shape[1]
             contexts[kind] = self.context(kind, given, of_kind, documents, length or n_keys, cache)
         return contexts
@@ -340,10 +340,10 @@ class Transformer(nn.Module):
         cache: Cache | None,
     ) -> AttentionContext:
         """Return `contexts` of one kind, whose layers attend to these keys."""
-        position, visibility = self.position_of(kind), self.visibilities[kind]
-        layouts, length = visibility.layouts(queries, keys, doc_BS), visibility.length(length)
+        position, attention_pattern = self.position_of(kind), self.attention_patterns[kind]
+        layouts, length = attention_pattern.layouts(queries, keys, doc_BS), attention_pattern.length(length)
         rotated = cache is not None and cache.at_length is not None
-        rotated = rotated and position.caches_rotated_keys and visibility.caches_rotated_keys
+        rotated = rotated and position.caches_rotated_keys and attention_pattern.caches_rotated_keys
         one_token = queries.pos_BT.numel() == 1 and not torch.is_grad_enabled()
         decode = cache.decode_tables if cache is not None and rotated and one_token else None
         views = []
@@ -363,7 +363,7 @@ class Transformer(nn.Module):
 def module_name(kind: str) -> str:
     """What the module with the shared parameters of a kind's scheme is called. That of `own` is as it was before there
     were others."""
-    return "position" if kind == OWN else f"position_{kind}"
+    return "position" if kind == DEFAULT else f"position_{kind}"
 
 
 def _with_settings(position: Position, settings: Any) -> Position:
@@ -422,7 +422,7 @@ def build_model(
     model = Transformer(
         config.model,
         config.position,
-        config.visibility,
+        config.attention_pattern,
         vocab_size=n_tokens,
         max_seq_len=config.train.seq_len,
         layers=config.layers,

@@ -20,7 +20,7 @@ GIGA, TERA = 1e9, 1e12
 SHORT = {"none": "all activations", "selective": "selective", "full": "full"}
 SHOWN = 0.005 * GIB  # a component below this is not listed
 WINDOWS = "eval.extrapolation.multiples, or a smaller eval.extrapolation.micro_batch_tokens"
-HEADER = ("stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "frequencies", "data")
+HEADER = ("stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "rope_scaling", "data")
 
 
 def plan(name: str, costs: Sequence[Cost], cluster: Cluster, export: str = "") -> str:
@@ -293,8 +293,8 @@ def lora(stage: Stage) -> str:
 
 def _row(stage: Stage, outline: Outline) -> tuple[str, ...]:
     train, optim, data = stage.config.train, stage.config.optim, stage.config.data
-    frequencies = getattr(stage.config.position, "frequencies", None)
-    factor = getattr(frequencies, "factor", None)
+    rope_scaling = getattr(stage.config.position, "rope_scaling", None)
+    factor = getattr(rope_scaling, "factor", None)
     lr = f"{optim.lr:g}" if optim.schedule == "constant" else f"{optim.lr:g} {optim.schedule} {optim.min_lr:g}"
     return (
         stage.name,
@@ -304,15 +304,15 @@ def _row(stage: Stage, outline: Outline) -> tuple[str, ...]:
         f"{train.global_batch_size:,}",
         printing.short(n_tokens(stage)),
         lr,
-        "-" if frequencies is None else frequencies.name + (f" {factor:g}" if factor is not None else ""),
+        "-" if rope_scaling is None else rope_scaling.name + (f" {factor:g}" if factor is not None else ""),
         ", ".join(data.sources) if len(data.sources) <= 2 else f"{len(data.sources)} sources",
     )
 
 
 # Sections that are a choice with options of its own -> the option that names it. Shown as a whole when it is another.
-CHOICES = {"position": "scheme", "position.frequencies": "name", "visibility": "name"}
+CHOICES = {"position": "scheme", "position.rope_scaling": "name", "attention_pattern": "name"}
 NAMES = {
-    "position.frequencies": "frequencies",
+    "position.rope_scaling": "rope_scaling",
     "train.max_steps": "steps",
     "train.seq_len": "seq_len",
     "train.global_batch_size": "global batch",

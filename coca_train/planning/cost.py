@@ -107,7 +107,7 @@ def _changes(config: Config, n_gpus: int) -> Iterator[Change]:
 def _can_share(config: Config, n_ranks: int) -> bool:
     """Return whether so many ranks can share each sequence."""
     engine = replace(config.engine, sequence_parallel=n_ranks)
-    of_scheme = heads_shared(engine, config.layers, config.position, config.visibility, config.model)
+    of_scheme = heads_shared(engine, config.layers, config.position, config.attention_pattern, config.model)
     return not [*slices(engine, config.model, config.train), *of_scheme]
 
 

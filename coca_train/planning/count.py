@@ -183,7 +183,7 @@ class Count(TorchDispatchMode):
             out = func(*args, **kwargs)
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         if any(x.device.type in self._places for x in (*given, *made)):
-            # Causality leaves half of all pairs, a visibility a share of those.
+            # Causality leaves half of all pairs, an attention pattern a share of those.
             of_pairs = scope.share / 2 * _attention_flops(name, args) if FUSED_ATTENTION in name else 0.0
             flops = of_pairs or _product_flops(name, args)
             reads, writes = self._accesses(func, name, given, made, args, kwargs)

@@ -111,8 +111,8 @@ def run_as_on(device: str, model: Transformer, kernel: Kernel, count: Count | No
         hooks.append(module.register_forward_hook(leave, always_call=True))
 
     around(model, part=None)
-    for number, (kind, block) in enumerate(zip(model.kinds, model.blocks, strict=True)):
-        around(block, block=number, share=model.visibilities[kind].share(model.shape.max_seq_len))
+    for number, (kind, block) in enumerate(zip(model.layer_types, model.blocks, strict=True)):
+        around(block, block=number, share=model.attention_patterns[kind].share(model.shape.max_seq_len))
     around(model.final_norm)
     around(model.head, part=LOSS)
 
@@ -180,7 +180,7 @@ def _new_memory(model: Transformer, n_rows: int, dtype: torch.dtype) -> Memory |
     n_before, width = model.position.memory_len, model.config.d_model
     if not n_before:
         return None
-    hidden = [torch.empty(n_rows, n_before, width, dtype=dtype, device="meta") for _ in model.kinds]
+    hidden = [torch.empty(n_rows, n_before, width, dtype=dtype, device="meta") for _ in model.layer_types]
     return Memory(hidden, torch.empty(n_rows, dtype=torch.int64, device="meta"))
 
 
@@ -577,7 +577,7 @@ def count_flops(outline: Outline) -> Flops:
     seq_len, model = outline.config.train.seq_len, outline.model
     width = model.shape.n_heads * model.shape.head_dim
     model.train()
-    calls = {kind: Calls() for kind in model.kinds}
+    calls = {kind: Calls() for kind in model.layer_types}
     tokens_BT = torch.empty(1, seq_len, dtype=torch.int64, device="meta")
     pos_BT = torch.arange(seq_len)[None]
     # As on a CPU: the same FLOPs, and the counter knows all its products. Watch takes tables of the host along.
@@ -590,7 +590,7 @@ def count_flops(outline: Outline) -> Flops:
                 model(tokens_BT, None, pos_BT, memory=memories[0])  # logits: the loss makes its gradients as it goes
             n_forward, of_attention = {}, {}
             for kind, counted in calls.items():
-                n_forward[kind], share = counted.forward, model.visibilities[kind].share(seq_len)
+                n_forward[kind], share = counted.forward, model.attention_patterns[kind].share(seq_len)
                 of_pairs = flops_per_token(0, share, width, seq_len) / 3
                 of_attention[kind] = of_pairs + counted.of_hooks / counted.forward * share * seq_len / 2
             with FlopCounterMode(display=False) as step:

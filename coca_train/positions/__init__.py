@@ -17,11 +17,11 @@ _HERE = Path(__file__).parent
 SCHEMES = Registry(
     _HERE / "schemes", lambda name: import_module(f"{__name__}.schemes.{name}"), "scheme", "coca_train.schemes"
 )
-FREQUENCIES = Registry(
-    _HERE / "frequencies",
-    lambda name: import_module(f"{__name__}.frequencies.{name}"),
+ROPE_SCALINGS = Registry(
+    _HERE / "rope_scaling",
+    lambda name: import_module(f"{__name__}.rope_scaling.{name}"),
     "name",
-    "coca_train.frequencies",
+    "coca_train.rope_scalings",
 )
 
 
@@ -43,5 +43,5 @@ def build(settings: Any, shape: "AttentionShape") -> "Position":
 def initials(settings: Any) -> "dict[str, Initial]":
     """Return how the parameters of a scheme and of its frequencies start, by the last part of their names; those left
     out start as any other parameter does."""
-    scaling = getattr(settings, "frequencies", None)
+    scaling = getattr(settings, "rope_scaling", None)
     return {**scheme_class(settings.scheme).INITIAL, **({} if scaling is None else scaling.INITIAL)}

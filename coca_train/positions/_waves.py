@@ -10,12 +10,12 @@ from torch import Tensor
 
 from coca_train.config.schema import ModelConfig
 from coca_train.positions.base import Problem
-from coca_train.positions.frequencies import base_frequencies
+from coca_train.positions.rope_scaling import base_inv_freq
 
 
 def waves(pos: Tensor, theta: float, width: int) -> Tensor:
     """float32 (..., width); angles are float32 and start from integers."""
-    w_J = base_frequencies(theta, width, pos.device).float()
+    w_J = base_inv_freq(theta, width, pos.device).float()
     angle = pos[..., None].float() * w_J
     return torch.cat((angle.sin(), angle.cos()), -1)
 

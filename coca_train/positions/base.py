@@ -209,7 +209,7 @@ class Position(nn.Module):
     relative = True  # scores depend on m - n only; the contract test holds a scheme to it
     has_effect = True  # False only for nope; every run checks it before training (models/certificate.py)
     sees_positions = True  # scores depend on where tokens stand; False: at most on which tokens stand between them
-    by_pairs = True  # positions act on pairs of tokens, so a visibility may place far pairs elsewhere
+    by_pairs = True  # positions act on pairs of tokens, so an attention pattern may place far pairs elsewhere
     carries = False  # its hook does: all that a query sees must be one view, as the carry runs along it
     # `rotate` is all it does; k' follows from key, position and length, and can be cached. Its tables are tuples of
     # tensors (B, T, …), a row for each position.

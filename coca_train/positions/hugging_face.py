@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from coca_train.positions import FREQUENCIES, scheme_class
-from coca_train.positions.frequencies import RopeScaling, settings_class, yarn_temperature
+from coca_train.positions import ROPE_SCALINGS, scheme_class
+from coca_train.positions.rope_scaling import RopeScaling, settings_class, yarn_temperature
 from coca_train.runtime.errors import UserError
 
 SAME = 1e-6  # relative; factors are written with few digits
@@ -151,17 +151,17 @@ def rotation(settings: Any, head_dim: int) -> Rotation | None:
     return scheme_class(settings.scheme).to_transformers(settings, head_dim)
 
 
-def frequencies(
+def rope_scaling(
     values: dict[str, Any],
     theta: float,
     max_positions: int,
     rotary_pct: float,
     ignore: frozenset[str] = frozenset(),
 ) -> tuple[float, dict[str, Any]]:
-    """Of a rope_scaling (empty: plain): the rotated share of a head, our `frequencies` section. Raises NotTheSame, and
+    """Of a rope_scaling (empty: plain): the rotated share of a head, our `rope_scaling` section. Raises NotTheSame, and
     UserError E-IOP-22 where several modules take it: the order of their names must not decide what a model computes.
     """
-    scalings = {name: each for name in FREQUENCIES.names() if (each := settings_class(name)).ROPE_TYPE is not None}
+    scalings = {name: each for name in ROPE_SCALINGS.names() if (each := settings_class(name)).ROPE_TYPE is not None}
     rope_type = Scaling(values, theta, max_positions, rotary_pct).rope_type
     answers: dict[str, tuple[float, dict[str, Any]]] = {}
     refusals: dict[str, NotTheSame] = {}
@@ -179,7 +179,7 @@ def frequencies(
         unknown = [key for error in refusals.values() for key in error.unknown]
         raise NotTheSame("; ".join(refusals) or f"rope_type={rope_type}; known are {known}", dict.fromkeys(unknown))
     if len(answers) > 1:
-        owners = " and ".join(f"{name} ({FREQUENCIES.source(name)})" for name in answers)
+        owners = " and ".join(f"{name} ({ROPE_SCALINGS.source(name)})" for name in answers)
         raise UserError(
             f"E-IOP-22 rope_type={rope_type}: the frequencies {owners} take it, and only one may. Fix: let "
             "from_transformers of the one that you added return None for what is the other's, or leave out its "

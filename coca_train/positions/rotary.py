@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from coca_train.config.schema import ModelConfig
-from coca_train.positions import frequencies
+from coca_train.positions import rope_scaling
 from coca_train.positions.base import AttentionShape, Position, Problem
-from coca_train.positions.frequencies import RopeScaling, Spectrum
+from coca_train.positions.rope_scaling import RopeScaling, Spectrum
 from coca_train.positions.token_positions import DeviceCopies, Positions
 
 PIECE = 2**17  # elements of float32 work alive at once: half a MiB, which stays in the cache
@@ -104,12 +104,12 @@ class Rotary(Position):
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.rotary_dim = width(shape.head_dim, settings.rotary_pct)
-        self.frequencies = frequencies.build(settings.frequencies, self.rotary_dim)
+        self.rope_scaling = rope_scaling.build(settings.rope_scaling, self.rotary_dim)
         self._inv_freq, self._moved = DeviceCopies(), DeviceCopies()
 
     def spectrum(self, length: int, device: torch.device) -> Spectrum:
         """Return the frequencies at a length [tokens] on a device."""
-        spectrum = self.frequencies(length)
+        spectrum = self.rope_scaling(length)
         moved_N = spectrum.positions_N
         return spectrum._replace(
             inv_freq_J=self._inv_freq.on(spectrum.inv_freq_J, device),

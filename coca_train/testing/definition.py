@@ -10,9 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
+from coca_train.attention.pattern import Layout
 from coca_train.attention.scores import part_of
-from coca_train.attention.visibility import Layout
 from coca_train.positions import SCHEMES
 from coca_train.positions.base import LayerPosition, Position, PositionedQK
 from coca_train.runtime.compilation import compile_alone
@@ -21,7 +21,7 @@ from coca_train.testing.contract import Contract
 from coca_train.testing.problem import Problem, attention, placed, problem
 
 CAUSAL = {"name": "causal"}
-VISIBILITIES: dict[str, dict[str, Any]] = {  # every kind of view there is, in sizes that show within these texts
+ATTENTION_PATTERNS: dict[str, dict[str, Any]] = {  # every kind of view there is, in sizes that show within these texts
     "causal": CAUSAL,
     "sliding_window": {"name": "sliding_window", "window": 5},
     "sinks": {"name": "sinks", "n_sink": 2, "window": 4},
@@ -62,8 +62,10 @@ class Defined(Contract):
 
     @classmethod
     def products(cls) -> dict[str, tuple[Mapping[str, Any], int]]:
-        """Visibilities, for the cases alone where there are any: a shipped one differs by its numbers."""
-        return {"visibility": ({name: name for name in VISIBILITIES}, len(cls.cases) or len(cls.settings()))}
+        """Attention patterns, for the cases alone where there are any: a shipped one differs by its numbers."""
+        return {
+            "attention_pattern": ({name: name for name in ATTENTION_PATTERNS}, len(cls.cases) or len(cls.settings()))
+        }
 
     def score(self, problem: Problem) -> Tensor:
         """The score of every pair, see `Definition`."""
@@ -80,31 +82,31 @@ class Defined(Contract):
         return x_BTC
 
     def test_attention_and_its_gradients_equal_the_definition(
-        self, settings: Any, visibility: str, monkeypatch: Any
+        self, settings: Any, attention_pattern: str, monkeypatch: Any
     ) -> None:
         """Every kernel, in float64, one document and several, tiles so small that a text has several."""
         parts.small_tiles(monkeypatch)
-        if self._refused(settings, visibility):
+        if self._refused(settings, attention_pattern):
             return
         exact_by = 1e-5 if self.angles else 1e-7
         for pos, doc in ((parts.start(N_TOKENS), None), PACKED):
             layer = self._layer(settings)
-            exact, exact_grads, weight = self._defined(settings, visibility, layer, pos, doc)
+            exact, exact_grads, weight = self._defined(settings, attention_pattern, layer, pos, doc)
             for kernel in parts.KERNELS:
-                out = self._attend(kernel, layer, visibility, pos, pos, doc)
+                out = self._attend(kernel, layer, attention_pattern, pos, pos, doc)
                 grads = gradients(out, layer.inputs, weight)
                 _close(out, exact, 1e-6 if self.angles else 1e-9, f"{kernel}: attention")
                 for name, a, b in zip(["q", "k", "v", *layer.names], grads, exact_grads, strict=True):
                     _close(a, b, exact_by, f"{kernel}: the gradient of {name}", 1e-11)
 
-    def test_narrow_numbers_equal_the_definition(self, settings: Any, visibility: str) -> None:
+    def test_narrow_numbers_equal_the_definition(self, settings: Any, attention_pattern: str) -> None:
         """float32 with all gradients, bfloat16 with those of q, k and v; several documents."""
-        if self._refused(settings, visibility):
+        if self._refused(settings, attention_pattern):
             return
         for dtype, within in ((torch.float32, self.rounding), (torch.bfloat16, 2e-2)):
             layer = self._layer(settings, dtype)
-            exact, exact_grads, weight = self._defined(settings, visibility, layer, *PACKED)
-            out = self._attend("blocked", layer, visibility, PACKED[0], *PACKED)
+            exact, exact_grads, weight = self._defined(settings, attention_pattern, layer, *PACKED)
+            out = self._attend("blocked", layer, attention_pattern, PACKED[0], *PACKED)
             assert out.dtype == dtype
             _close(out, exact, within, f"{dtype}: attention")
             grads = gradients(out, layer.inputs, weight)
@@ -130,15 +132,15 @@ class Defined(Contract):
         out = self._attend("eager", layer, "causal", pos, pos, None, length=50)
         _close(out, exact, 1e-6, "attention at length=50")
 
-    def test_a_step_with_cached_keys_equals_the_definition(self, settings: Any, visibility: str) -> None:
+    def test_a_step_with_cached_keys_equals_the_definition(self, settings: Any, attention_pattern: str) -> None:
         """One query at a time over all keys so far, as a cache holds them; the cache knows what tokens of it."""
-        if self._refused(settings, visibility):
+        if self._refused(settings, attention_pattern):
             return
         layer, pos = self._layer(settings), parts.start(N_TOKENS)
-        exact, *_ = self._defined(settings, visibility, layer, pos, None)
+        exact, *_ = self._defined(settings, attention_pattern, layer, pos, None)
         for last in range(N_TOKENS):
             now, so_far = slice(last, last + 1), slice(0, last + 1)
-            step = self._attend("blocked", layer, visibility, pos[:, now], pos[:, so_far], None, now, so_far)
+            step = self._attend("blocked", layer, attention_pattern, pos[:, now], pos[:, so_far], None, now, so_far)
             _close(step, exact[:, now], 1e-6, f"the query at {last}")
 
     def test_compiled_tiles_of_a_hook_equal_the_definition(self, settings: Any, monkeypatch: Any) -> None:
@@ -186,8 +188,8 @@ class Defined(Contract):
             assert parts.embed(scheme.to(dtype), x_BTC.to(dtype), pos).dtype == dtype
 
     @staticmethod
-    def _refused(settings: Any, visibility: str) -> bool:
-        return parts.refused(VISIBILITIES[visibility], parts.build(settings))
+    def _refused(settings: Any, attention_pattern: str) -> bool:
+        return parts.refused(ATTENTION_PATTERNS[attention_pattern], parts.build(settings))
 
     def _layer(self, settings: Any, dtype: torch.dtype = torch.float64, heads: tuple[int, int] = (4, 2)) -> Layer:
         scheme = parts.build(settings, *heads).to(dtype)
@@ -199,11 +201,17 @@ class Defined(Contract):
         return Layer(scheme, own, [*parts.random_qkv(scheme, N_TOKENS, dtype=dtype), *named.values()], list(named))
 
     def _defined(
-        self, settings: Any, visibility: str, layer: Layer, pos: Tensor, doc: Tensor | None, length: int = N_TOKENS
+        self,
+        settings: Any,
+        attention_pattern: str,
+        layer: Layer,
+        pos: Tensor,
+        doc: Tensor | None,
+        length: int = N_TOKENS,
     ) -> tuple[Tensor, list[Tensor], Tensor]:
         """(output, gradients of all inputs, weights of the sum they are of), float64."""
         q, k, v, *values = wide = [x.detach().double().requires_grad_() for x in layer.inputs]
-        rules = visibilities.build(visibilities.settings(VISIBILITIES[visibility]))
+        rules = patterns.build(patterns.settings(ATTENTION_PATTERNS[attention_pattern]))
         seen, m, n = placed(rules.layouts(pos, pos, doc))
         named, project = dict(zip(layer.names, values, strict=True)), parts.projections(layer.scheme)
         given = problem(settings, q, k, pos, pos, length, parameters=named, project=project)
@@ -216,7 +224,7 @@ class Defined(Contract):
         self,
         kernel: str,
         layer: Layer,
-        visibility: str,
+        attention_pattern: str,
         pos_BT: Tensor,
         pos_BS: Tensor,
         doc_BS: Tensor | None,
@@ -226,7 +234,7 @@ class Defined(Contract):
         change: Callable[[PositionedQK], PositionedQK] = lambda mapped: mapped,
     ) -> Tensor:
         """What a model's attention does with one layer's q, k, v."""
-        rules = visibilities.build(visibilities.settings(VISIBILITIES[visibility]))
+        rules = patterns.build(patterns.settings(ATTENTION_PATTERNS[attention_pattern]))
         layouts = rules.layouts(pos_BT, pos_BS, doc_BS)
         pieces = [part_of(change(layer.mapped(layout, rows, keys, length)), layout) for layout in layouts]
         return parts.KERNELS[kernel](pieces, layer.inputs[2][:, keys], layer.scheme.shape.head_dim**-0.5)

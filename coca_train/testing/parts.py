@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from coca_train import positions
-from coca_train.attention import kernels, tiled_attention, visibilities
+from coca_train.attention import kernels, patterns, tiled_attention
+from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import Tile, masked_pairs, part_of, scores, tensors_of
-from coca_train.attention.visibility import Visibility
 from coca_train.config.files import choices, config_dir
 from coca_train.config.schema import LogitScaleConfig, ModelConfig
 from coca_train.positions.base import AttentionShape, LayerPosition, Position, PositionedQK, Projections
@@ -135,7 +135,7 @@ def scores_of(mapped: PositionedQK, scheme: Position, pos_BT: Tensor, pos_BS: Te
     """Score of every pair, (B, H, T, S), float32 or wider, those of pairs that causality hides included."""
     dtype = torch.promote_types(mapped.q_BTHE.dtype, torch.float32)
     wide = mapped._replace(q_BTHE=mapped.q_BTHE.to(dtype), k_BSGE=mapped.k_BSGE.to(dtype))
-    (layout,) = Visibility(None).layouts(pos_BT, pos_BS)
+    (layout,) = AttentionPattern(None).layouts(pos_BT, pos_BS)
     part = part_of(wide, layout)
     tile = Tile(layout, slice(0, pos_BT.shape[1]), slice(0, pos_BS.shape[1]), shifted=False)
     return scores(part.hook, tensors_of(part), tile, scheme.shape.head_dim**-0.5, masked_pairs(tile))[0]
@@ -165,7 +165,7 @@ def dense_attention(
     layer: LayerPosition | None = None,
 ) -> Tensor:
     """Causal attention by its definition, (B, T, H, D)."""
-    (layout,) = Visibility(None).layouts(pos_BT, pos_BS)
+    (layout,) = AttentionPattern(None).layouts(pos_BT, pos_BS)
     of_layer = mapped(scheme, q_BTHD, k_BSGK, pos_BT, pos_BS, length, layer)
     return kernels.eager([part_of(of_layer, layout)], v_BSGD, scheme.shape.head_dim**-0.5)
 
@@ -200,9 +200,9 @@ def packed(*rows: list[int], first: int = 0) -> tuple[Tensor, Tensor]:
     return pos, doc
 
 
-def refused(visibility: Any, scheme: Position) -> bool:
-    """Whether the visibility (settings) cannot go with the scheme."""
-    return bool(visibilities.build(visibilities.settings(visibility)).problems(scheme))
+def refused(attention_pattern: Any, scheme: Position) -> bool:
+    """Whether the attention pattern (settings) cannot go with the scheme."""
+    return bool(patterns.build(patterns.settings(attention_pattern)).problems(scheme))
 
 
 def strict(registry: Any, settings: dict[str, Any]) -> Any:

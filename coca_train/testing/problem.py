@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from coca_train.attention.visibility import Layout, seen
-from coca_train.positions import frequencies
+from coca_train.attention.pattern import Layout, seen
+from coca_train.positions import rope_scaling
 from coca_train.positions.base import Projections
 from coca_train.testing import parts
 
@@ -48,11 +48,11 @@ class Problem:
 
     def spectrum(self, width: int) -> tuple[Any, float]:
         """(θ of every pair of features, temperature) of the settings' frequencies, which a contract of their own
-        (testing/frequency.py) holds to their definition."""
+        (testing/rope_scaling.py) holds to their definition."""
         if self.turns is not None:
             return self.turns(width)
-        typed = frequencies.FREQUENCIES.settings(self.settings["frequencies"])
-        spectrum = frequencies.build(typed, width)(self.length)
+        typed = rope_scaling.ROPE_SCALINGS.settings(self.settings["rope_scaling"])
+        spectrum = rope_scaling.build(typed, width)(self.length)
         return spectrum.inv_freq_J.double().tolist(), spectrum.temperature
 
 
@@ -88,7 +88,7 @@ def problem(
 
 
 def placed(layouts: tuple[Layout, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """(seen, m, n), each (B, T, S): what the views of a visibility show together, and where they place it.
+    """(seen, m, n), each (B, T, S): what the views of an attention pattern show together, and where they place it.
     AssertionError where two of them show one pair."""
     everything = slice(0, layouts[0].text_BT.shape[1]), slice(0, layouts[0].text_BS.shape[1])
     total = [seen(layouts[0], *everything).new_zeros(()), torch.tensor(0), torch.tensor(0)]

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Adam
 
 from coca_train import positions
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.models.cache import split_by_position
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_weights
@@ -33,7 +33,7 @@ N_TEXT = 33  # one more than the model's window [tokens]
 
 class Declared(Contract):
     """Nobody asks which scheme is active, so all that others know of it is what it declares; a wrong flag would let
-    through a visibility that means something else, or a checkpoint whose names have moved."""
+    through an attention pattern that means something else, or a checkpoint whose names have moved."""
 
     scheme: ClassVar[str]
     shared: ClassVar[Mapping[str, tuple[int, ...]]] = {}
@@ -261,7 +261,7 @@ class InAModel(Contract):
             certify(_model(settings).to(dtype), torch.device("cpu"), dtype)
         with torch.device("meta"):
             outline = Transformer(
-                MODEL, positions.settings(settings), visibilities.settings(CAUSAL), vocab_size=VOCAB, max_seq_len=32
+                MODEL, positions.settings(settings), patterns.settings(CAUSAL), vocab_size=VOCAB, max_seq_len=32
             )
         assert all(p.is_meta for p in outline.parameters())
 
@@ -293,7 +293,7 @@ class SchemeContract(Defined, Declared, Tensors, InAModel):
 def _model(settings: Any) -> Transformer:
     """Two layers from the declared start, float64."""
     typed = positions.settings(settings)
-    model = Transformer(MODEL, typed, visibilities.settings(CAUSAL), vocab_size=VOCAB, max_seq_len=32)
+    model = Transformer(MODEL, typed, patterns.settings(CAUSAL), vocab_size=VOCAB, max_seq_len=32)
     init_weights(model, MODEL, seed=3)
     return model.double().eval()
 

@@ -14,7 +14,7 @@ from coca_train.config.files import Registry, config_dir
 from coca_train.runtime.errors import UserError
 
 TEMPLATES = Path(__file__).parent / "templates"
-USAGE = "python -m coca_train.testing.stubs scheme|frequency|visibility|suite NAME [FOLDER]"
+USAGE = "python -m coca_train.testing.stubs scheme|scaling|pattern|suite NAME [FOLDER]"
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,23 @@ class Kind:
 
 def kinds() -> dict[str, Kind]:
     """By the first word of the command."""
-    from coca_train.attention import VISIBILITIES
+    from coca_train.attention import ATTENTION_PATTERNS
     from coca_train.evaluation.suites import SUITES
-    from coca_train.positions import FREQUENCIES, SCHEMES
+    from coca_train.positions import ROPE_SCALINGS, SCHEMES
 
     positions, test = "coca_train/positions", "tests/positions/test_{}.py"
     train = "python -m coca_train +experiment=sketch"  # minutes; the default is a long run
-    frequency = f"{train} position=rope position/frequencies={{}}"
+    frequency = f"{train} position=rope position/rope_scaling={{}}"
     suite = "python -m coca_train evaluate +eval={} checkpoint=runs/quickstart"
     return {
         "scheme": Kind(SCHEMES, f"{positions}/schemes/{{}}.py", "position", test, f"{train} position={{}}"),
-        "frequency": Kind(FREQUENCIES, f"{positions}/frequencies/{{}}.py", "position/frequencies", test, frequency),
-        "visibility": Kind(
-            VISIBILITIES, "coca_train/attention/visibilities/{}.py", "visibility", test, f"{train} visibility={{}}"
+        "scaling": Kind(ROPE_SCALINGS, f"{positions}/rope_scaling/{{}}.py", "position/rope_scaling", test, frequency),
+        "pattern": Kind(
+            ATTENTION_PATTERNS,
+            "coca_train/attention/patterns/{}.py",
+            "attention_pattern",
+            test,
+            f"{train} attention_pattern={{}}",
         ),
         "suite": Kind(
             SUITES, "coca_train/evaluation/suites/{}.py", "evaluation/eval", "tests/evaluation/test_{}_suite.py", suite

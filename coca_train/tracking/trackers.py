@@ -21,7 +21,14 @@ from coca_train.runtime import dist, untrusted_io
 Record = Mapping[str, Any]
 Warn = Callable[[str], None]
 # Settings by which runs are compared even where nobody chose them.
-COMPARED = ("position.scheme", "position.frequencies.name", "visibility.name", "train.seq_len", "optim.lr", "run.seed")
+COMPARED = (
+    "position.scheme",
+    "position.rope_scaling.name",
+    "attention_pattern.name",
+    "train.seq_len",
+    "optim.lr",
+    "run.seed",
+)
 
 
 class Findings(NamedTuple):

@@ -35,7 +35,7 @@ from coca_train.tracking.trackers import (
 
 LARGEST = 1e300  # a chart of larger numbers has no axis
 # What trackers get of a run, of a stage in addition to that, and of its data.
-SHARED = ("model", "position", "visibility", "layers", "train", "optim", "engine", "eval")
+SHARED = ("model", "position", "attention_pattern", "layers", "train", "optim", "engine", "eval")
 OF_STAGE = ("trainable", "max_steps", "tokens", "optimizer", "lora")
 OF_DATA = ("seed", "document_mask", "packing")
 

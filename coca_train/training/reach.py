@@ -89,13 +89,14 @@ class Probe:
 
     Definition. On `eval.extrapolation.probe_documents` held-out documents of each source, the same ones every time, and
     with the windows of the final report and the training window, the loss of the trained variant and of every choice of
-    `eval.extrapolation.frequencies`, all sources together: cells of the same grid. Records: `probe/<variant>/<window>`,
-    mean NLL [nats per token] (perplexity is its exponential); `probe/training_window` [tokens]; `probe/seconds`, what
-    this probe took; `probe/share`, all probes' part of the time since the stage began to train here.
+    `eval.extrapolation.rope_scalings`, all sources together: cells of the same grid. Records:
+    `probe/<variant>/<window>`, mean NLL [nats per token] (perplexity is its exponential); `probe/training_window`
+    [tokens]; `probe/seconds`, what this probe took; `probe/share`, all probes' part of the time since the stage began
+    to train here.
 
-    It reads weights and gives back what it borrows: the position scheme and the visibility of the model are the very
-    same objects afterwards, nothing is drawn at random, and the optimizer is not touched. Training goes on bit for bit
-    as without it. Time is that of rank 0; it is not in tokens_per_s.
+    It reads weights and gives back what it borrows: the position scheme and the attention pattern of the model are the
+    very same objects afterwards, nothing is drawn at random, and the optimizer is not touched. Training goes on bit for
+    bit as without it. Time is that of rank 0; it is not in tokens_per_s.
 
     config: the stage's. held_out: files by source. start_step: step of the run from which this process trains.
     """
@@ -144,7 +145,7 @@ class Probe:
         if self.reach is None:
             options = config.eval.extrapolation
             windows = (multiple * training_window for multiple in (1, *options.multiples))
-            tried = [choice for choice in after_training(config) if choice.visibility == AS_TRAINED]
+            tried = [choice for choice in after_training(config) if choice.attention_pattern == AS_TRAINED]
             self.reach = Reach(config, self.tokenizer, self.held_out, windows, tried, options.probe_documents)
         with self.runner.eval_module() as module:
             _, cells = self.reach.measure(module, Progress(shown=False), path="", step=step, weights="")

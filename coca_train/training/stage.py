@@ -14,7 +14,7 @@ from coca_train import checkpoint, engine
 from coca_train.attention.layer_types import in_words
 from coca_train.attention.tiled_attention import WIDENED
 from coca_train.checkpoint.manifest import unused_name
-from coca_train.config.schema import OWN, Config, EngineConfig
+from coca_train.config.schema import DEFAULT, Config, EngineConfig
 from coca_train.data.held_out import Validation
 from coca_train.data.loader import Loader
 from coca_train.data.mixture import Mixture
@@ -257,7 +257,7 @@ def announce_model(outline: Transformer) -> None:
     total, inner = count_parameters(outline)
     dist.log(
         f"model     {total / 1e6:.1f}M parameters, {inner / 1e6:.1f}M without embeddings; "
-        f"{outline.position.settings.scheme}, {outline.visibility.settings.name}"
+        f"{outline.position.settings.scheme}, {outline.attention_pattern.settings.name}"
     )
     if outline.layers.pattern:
         dist.log(f"layers    {in_words(outline.layers, outline.config.n_layers)}")
@@ -313,7 +313,7 @@ def certify_positions(runner: Engine) -> None:
             certificates = certify(module, runner.device, DTYPES[runner.dtype])
         for kind, certificate in certificates.items():
             scheme = module.position_of(kind).settings.scheme
-            dist.log(f"certified {scheme if kind == OWN else f'{kind} ({scheme})'}: {certificate}")
+            dist.log(f"certified {scheme if kind == DEFAULT else f'{kind} ({scheme})'}: {certificate}")
             if not module.position_of(kind).has_effect and scheme != NOTHING:
                 dist.log(f"WARNING: {scheme} does nothing yet (has_effect = False): this trains without positions")
 

@@ -49,7 +49,7 @@ def run(config: PrepareConfig) -> int:
     if not options.sets:
         raise DataError(
             "E-RAW-31 retrieval.sets: there is no set to write. Fix: choose corpus=retrieval_miniature, or write "
-            "'+retrieval.sets.short={kinds: {recall: 6}, n_documents: 30000}'"
+            "'+retrieval.sets.short={types: {recall: 6}, n_documents: 30000}'"
         )
     for name, chosen in options.sets.items():
         draw = random.Random(f"{name} {options.seed}")

@@ -16,7 +16,7 @@ from coca_train.runtime.errors import UserError
 from tests.generation.small_run import TEXT, write_run
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "api.md"
-ONE_CELL = ["grid.lengths=[256]", "grid.frequencies=[yarn@factor:8]", "eval.stride=64", "work.device=cpu"]
+ONE_CELL = ["grid.lengths=[256]", "grid.rope_scalings=[yarn@factor:8]", "eval.stride=64", "work.device=cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_logits_are_the_networks_and_change_with_the_frequencies(model):
         own = model.network(torch.tensor([tokens]))[0]
     assert torch.equal(model.logits(tokens), own)
     assert torch.equal(model.logits(TEXT[0] * 8), own)
-    varied = model.vary("position/frequencies=linear", "position.frequencies.factor=4").logits(tokens)
+    varied = model.vary("position/rope_scaling=linear", "position.rope_scaling.factor=4").logits(tokens)
     assert not torch.allclose(varied, own)
     longer = model.vary("model.logit_scale.name=log", "model.logit_scale.length=4").logits(tokens)
     assert torch.equal(longer[:4], own[:4])
@@ -74,11 +74,11 @@ def test_generation_is_the_commands(model, capsys):
 
 
 def test_a_cell_is_the_commands_and_leaves_the_model_as_it_was(model, tmp_path):
-    model.vary("visibility=sliding_window")
-    before = model.network.position, model.network.visibility
-    options = {"files": ["books.jsonl"], "frequencies": "yarn@factor:8"}
+    model.vary("attention_pattern=sliding_window")
+    before = model.network.position, model.network.attention_pattern
+    options = {"files": ["books.jsonl"], "rope_scaling": "yarn@factor:8"}
     cell = model.evaluate("perplexity", 256, stride=64, **options)
-    assert (model.network.position, model.network.visibility) == before
+    assert (model.network.position, model.network.attention_pattern) == before
     words = ["checkpoint=runs/quickstart", "text.files=[books.jsonl]", f"work.root={tmp_path}", *ONE_CELL]
     assert main(["evaluate", *words]) == 0
     (theirs,) = json.loads((tmp_path / "perplexity" / "results.json").read_text())["cells"]
@@ -92,7 +92,7 @@ def test_a_cell_is_the_commands_and_leaves_the_model_as_it_was(model, tmp_path):
         (lambda m: m.logits(""), "E-API-02"),
         (lambda m: m.logits([10_000]), "E-API-02"),
         (lambda m: m.generate("def", temperature=-1), "E-API-02"),
-        (lambda m: m.vary("position/frequencies=clex"), "E-CFG-33"),
+        (lambda m: m.vary("position/rope_scaling=clex"), "E-CFG-33"),
         (lambda m: m.evaluate("perplexity", "needle@12", files=["books.jsonl"]), "E-API-03"),
         (lambda m: m.evaluate("ruler", "needles@512", files=["books.jsonl"]), "E-API-03"),
         (lambda m: m.evaluate("passkey", 20, n_cases=1), "E-API-04"),
@@ -100,7 +100,7 @@ def test_a_cell_is_the_commands_and_leaves_the_model_as_it_was(model, tmp_path):
         (lambda m: m.evaluate("perplexity", 64, files=["books.jsonl"], strid=3), "E-CFG-01"),
         (lambda m: m.evaluate("preplexity", 64), "E-CFG-32"),
         (lambda m: m.evaluate("perplexity", 64, files=["nowhere.jsonl"]), "E-RAW-01"),
-        (lambda m: m.evaluate("perplexity", 64, files=["books.jsonl"], frequencies="yarm"), "E-CFG-32"),
+        (lambda m: m.evaluate("perplexity", 64, files=["books.jsonl"], rope_scaling="yarm"), "E-CFG-32"),
     ],
 )  # fmt: skip
 def test_mistakes_are_user_errors(model, call, code):

@@ -1,32 +1,32 @@
-"""Facts about frequencies and visibilities against numbers worked out by hand."""
+"""Facts about frequencies and attention patterns against numbers worked out by hand."""
 
 import math
 
 import pytest
 
 from coca_train.catalog.entries import entries
-from coca_train.catalog.facts import frequency_facts, reference, visibility_facts
+from coca_train.catalog.facts import pattern_facts, reference, scaling_facts
 
 WINDOW, TIMES = 64, 16
 
 
 @pytest.fixture(scope="module")
-def frequencies():
+def rope_scaling():
     given = reference("neox_tiny", WINDOW)
-    return {name: frequency_facts(entry, given) for name, entry in entries("position/frequencies").items()}
+    return {name: scaling_facts(entry, given) for name, entry in entries("position/rope_scaling").items()}
 
 
-def test_kinds(frequencies):
-    kinds = {name: facts.kind for name, facts in frequencies.items()}
+def test_kinds(rope_scaling):
+    kinds = {name: facts.kind for name, facts in rope_scaling.items()}
     assert {name for name, kind in kinds.items() if kind == "learned"} == {"clex"}
     dynamic = {name for name, kind in kinds.items() if kind == "dynamic"}
     assert dynamic == {n for n in kinds if n.startswith("dynamic")} | {"longrope"}
     assert set(kinds.values()) == {"fixed", "dynamic", "learned"}
 
 
-def test_wavelengths(frequencies):
+def test_wavelengths(rope_scaling):
     """At four training windows and with factor 4, of the 16 pairs of a 32-wide head: 0, 4 and 15."""
-    stretch = {name: facts.stretch for name, facts in frequencies.items()}
+    stretch = {name: facts.stretch for name, facts in rope_scaling.items()}
     assert stretch["plain"] == stretch["code_llama"] == (1, 1, 1)
     assert stretch["partial"] == (1, 1, math.inf)  # what does not turn never comes round
     for name in ("linear", "dynamic_linear", "longrope"):
@@ -41,14 +41,14 @@ def test_wavelengths(frequencies):
         assert stretch[name] == pytest.approx(by_parts)
 
 
-def test_temperatures(frequencies):
-    warm = {name: facts.temperature for name, facts in frequencies.items() if facts.temperature != 1}
+def test_temperatures(rope_scaling):
+    warm = {name: facts.temperature for name, facts in rope_scaling.items() if facts.temperature != 1}
     yarn, longrope = 0.1 * math.log(4) + 1, math.sqrt(1 + math.log(4) / math.log(64))
     assert warm == pytest.approx({"yarn": yarn, "dynamic_yarn": yarn, "dynamic_yarn_tuned": yarn, "longrope": longrope})
 
 
-def test_thetas(frequencies):
-    others = {name: facts.theta for name, facts in frequencies.items() if facts.theta != 10_000}
+def test_thetas(rope_scaling):
+    others = {name: facts.theta for name, facts in rope_scaling.items() if facts.theta != 10_000}
     assert others == {"code_llama": 1e6, "llama3": 5e5}
 
 
@@ -64,5 +64,5 @@ def test_thetas(frequencies):
     ],
 )
 def test_what_the_last_query_sees(name, n_seen, farthest, cached, trains):
-    facts = visibility_facts(entries("visibility")[name], reference("neox_tiny", WINDOW))
+    facts = pattern_facts(entries("attention_pattern")[name], reference("neox_tiny", WINDOW))
     assert (facts.n_seen, facts.farthest, facts.cached, facts.trains) == (n_seen, farthest, cached, trains)

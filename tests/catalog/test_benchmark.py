@@ -13,7 +13,7 @@ from benchmarks.measure import MIB, Alone
 from coca_train.catalog.entries import entries
 
 TINY = cases.Setup("cpu", "fp32", attention_heads=2, attention_head_dim=8)
-EVERY = schemes.cases(list(entries("position")), list(entries("visibility")))
+EVERY = schemes.cases(list(entries("position")), list(entries("attention_pattern")))
 
 
 def grown(power, at_1k=MIB):
@@ -21,9 +21,11 @@ def grown(power, at_1k=MIB):
     return {1024 * 4**i: Alone(round(at_1k * 4 ** (power * i)), 0.5 * 4**i) for i in range(3)}
 
 
-def test_every_scheme_every_visibility_and_the_reference_are_measured():
+def test_every_scheme_every_attention_pattern_and_the_reference_are_measured():
     assert EVERY[: len(entries("position"))] == list(entries("position"))
-    assert {name.split(":")[1] for name in EVERY if ":" in name} == set(entries("visibility")) - {"causal"} | {"eager"}
+    assert {name.split(":")[1] for name in EVERY if ":" in name} == set(entries("attention_pattern")) - {"causal"} | {
+        "eager"
+    }
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -123,7 +125,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
         return Alone(length * 1000, 0.1)
 
     monkeypatch.setattr(schemes, "alone", alone)
-    words = ["--lengths", "64", "128", "--visibilities", "sinks", "--out", str(tmp_path), "--schemes", "rope"]
+    words = ["--lengths", "64", "128", "--attention-patterns", "sinks", "--out", str(tmp_path), "--schemes", "rope"]
     assert schemes.main(words) == 0
     captured = capsys.readouterr()
     assert len(captured.err.splitlines()) == 2 * 3

@@ -28,7 +28,7 @@ def printed():
 
 def test_the_tables_fit_a_terminal_and_name_everything(printed):
     assert max(map(len, printed.splitlines())) <= 120
-    for group in ("position", "position/frequencies", "visibility"):
+    for group in ("position", "position/rope_scaling", "attention_pattern"):
         for name in entries(group):
             assert re.search(rf"^{name} ", printed, re.M), name
     row = re.search(r"^shaw .*$", printed, re.M)[0].split()
@@ -44,7 +44,7 @@ def test_the_tables_fit_a_terminal_and_name_everything(printed):
         "any",
         "–",
         "all",
-        str(len(entries("visibility"))),
+        str(len(entries("attention_pattern"))),
         "1803.02155",
     ]
     assert "training window" in printed and "neox_tiny" in printed
@@ -75,7 +75,7 @@ def test_one_scheme_in_full(scheme, capsys):
             "position.u_q [256, 256]",
             "https://arxiv.org/abs/2006.15595",
         ],
-        "coca": ["position.frequencies.theta=10000.0", "position.t_width=full_mean", "position.variant=slack"],
+        "coca": ["position.rope_scaling.theta=10000.0", "position.t_width=full_mean", "position.variant=slack"],
     }
     assert [text for text in expected[scheme] if text not in out] == []
 
@@ -97,8 +97,8 @@ def test_work_and_memory_by_length(capsys):
             "Fix: write scheme=alibi",
         ),
         (["scheme=zzz"], "the schemes are alibi, coca, coca_strict, "),
-        (["scheme=yarn"], "position/frequencies=yarn goes with a scheme"),
-        (["scheme=sinks"], "visibility=sinks goes with a scheme"),
+        (["scheme=yarn"], "position/rope_scaling=yarn goes with a scheme"),
+        (["scheme=sinks"], "attention_pattern=sinks goes with a scheme"),
         (["schemes=rope"], "E-CFG-01 command line schemes=rope: unknown key. Fix: did you mean scheme?"),
         (["rope"], "E-CFG-16 command line rope: not an override: there is no ="),
         (["model=neox_tinny"], "E-CFG-32 command line model=neox_tinny: there is no model neox_tinny"),

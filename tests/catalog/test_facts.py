@@ -28,17 +28,17 @@ def choices(group):
 
 def test_every_choice_of_the_configs_has_a_row(rows):
     assert set(rows) == choices("position")
-    assert set(entries("position/frequencies")) == choices("position/frequencies")
-    assert set(entries("visibility")) == choices("visibility")
+    assert set(entries("position/rope_scaling")) == choices("position/rope_scaling")
+    assert set(entries("attention_pattern")) == choices("attention_pattern")
 
 
 def test_every_scheme_names_its_paper(rows, table):
     assert [name for name, f in rows.items() if not f.entry.source] == []
     assert table["rope"].entry.link == "https://arxiv.org/abs/2104.09864"
     assert table["coca"].entry.source == table["coca_strict"].entry.source == "2309.08646"
-    assert entries("visibility")["rerope"].link == "https://kexue.fm/archives/9708"
-    assert entries("position/frequencies")["code_llama"].source == "2308.12950"  # not that of its module, plain
-    assert entries("position/frequencies")["dynamic_yarn"].source == "2309.00071"
+    assert entries("attention_pattern")["rerope"].link == "https://kexue.fm/archives/9708"
+    assert entries("position/rope_scaling")["code_llama"].source == "2308.12950"  # not that of its module, plain
+    assert entries("position/rope_scaling")["dynamic_yarn"].source == "2309.00071"
 
 
 def test_parameters(table):
@@ -67,7 +67,7 @@ def test_parameters(table):
 
 def test_frequencies_with_parameters_are_counted(tiny):
     rope = entries("position")["rope"]
-    clex = replace(rope, values=rope.values | {"frequencies": entries("position/frequencies")["clex"].values})
+    clex = replace(rope, values=rope.values | {"rope_scaling": entries("position/rope_scaling")["clex"].values})
     assert facts(clex, tiny).n_parameters == 2 * J * D  # J -> D -> J, once for all layers
 
 
@@ -149,9 +149,9 @@ def test_longest_windows(table):
 
 
 def test_what_goes_together(table):
-    assert {name for name, f in table.items() if f.frequencies} == ROTARY
+    assert {name for name, f in table.items() if f.rope_scaling} == ROTARY
     placing = ("sinks", "lambda_mask", "rerope")
-    refused = {name: {v for v in placing if f.visibilities[v]} for name, f in table.items()}
+    refused = {name: {v for v in placing if f.attention_patterns[v]} for name, f in table.items()}
     assert {name: reason for name, reason in refused.items() if reason} == {
         "coca": {"sinks"},
         "tupe": {"sinks"},
@@ -162,14 +162,14 @@ def test_what_goes_together(table):
         "fox": {"sinks", "lambda_mask", "rerope"},
         "cope": {"sinks", "lambda_mask", "rerope"},
     }
-    assert all(set(f.visibilities) == choices("visibility") for f in table.values())
+    assert all(set(f.attention_patterns) == choices("attention_pattern") for f in table.values())
 
 
 @pytest.mark.parametrize("scheme", sorted(ROTARY))
 def test_all_frequencies_really_go_with_a_scheme_that_has_some(scheme, tiny):
     entry = entries("position")[scheme]
-    for frequencies in entries("position/frequencies").values():
-        settings = tiny.settings(replace(entry, values=entry.values | {"frequencies": frequencies.values}))
+    for rope_scaling in entries("position/rope_scaling").values():
+        settings = tiny.settings(replace(entry, values=entry.values | {"rope_scaling": rope_scaling.values}))
         assert not settings.problems(tiny.model)
         layer(settings, tiny.shape, torch.arange(5)[None], 5, DTYPE)
 

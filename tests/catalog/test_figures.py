@@ -17,20 +17,20 @@ THETA = [10000 ** (-2 * j / 64) for j in range(32)]
 
 
 def drawn(name):
-    return picture((entries("position") | entries("visibility"))[name])
+    return picture((entries("position") | entries("attention_pattern"))[name])
 
 
 def line(name, label):
     return next(curve.y for curve in drawn(name).lines if curve.label == label)
 
 
-def test_every_scheme_and_visibility_has_a_figure_of_its_kind():
-    kinds = {name: kind(entry) for name, entry in (entries("position") | entries("visibility")).items()}
+def test_every_scheme_and_attention_pattern_has_a_figure_of_its_kind():
+    kinds = {name: kind(entry) for name, entry in (entries("position") | entries("attention_pattern")).items()}
     decays = [name for name, entry in entries("position").items() if has_decay(entry)]
     assert {*decays} & {*WORKED} == {"rope", "xpos", "coca", "coca_strict"}
     assert names() == [*kinds, *(f"{name}-decay" for name in decays)]
     by_kind = {label: {name for name, each in kinds.items() if each == label} for label in figures.CAPTIONS}
-    assert by_kind[figures.MASK] == set(entries("visibility"))
+    assert by_kind[figures.MASK] == set(entries("attention_pattern"))
     by_kind = {label: schemes & {*WORKED} for label, schemes in by_kind.items()}
     assert by_kind[figures.LIKENESS] == {"learned", "sinusoidal"}
     assert by_kind[figures.SCORE] == {"rope", "xpos", "coca", "coca_strict", "nope", "tupe", "fire"}
@@ -64,7 +64,7 @@ def test_rope_is_a_sum_of_cosines_wherever_it_stands():
     ids=lambda value: value.get("variant", value["scheme"]) if isinstance(value, dict) else "",
 )
 def test_the_bound_on_a_score_by_hand(section, by_hand):
-    settings = positions.settings(section | {"rotary_pct": 1.0, "frequencies": PLAIN})
+    settings = positions.settings(section | {"rotary_pct": 1.0, "rope_scaling": PLAIN})
     position = positions.build(settings, AttentionShape(1, 1, 4, 4, 16))
     assert bound(position, 1).tolist() == pytest.approx([1.5, by_hand], abs=2e-6)
 

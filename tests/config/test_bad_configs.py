@@ -37,7 +37,7 @@ optim.lr=0 | E-CFG-05 | optim.lr=0 | > 0
 model.dropout=1 | E-CFG-05 | model.dropout | >= 0 and < 1
 eval.extrapolation.multiples=[] | E-CFG-05 | eval.extrapolation.multiples
 run.seed=99999999999999999999 | E-CFG-05 | run.seed | <= 9223372036854775807
-position.frequencies.theta=0.5 | E-CFG-05 | position.frequencies.theta=0.5 | > 1
+position.rope_scaling.theta=0.5 | E-CFG-05 | position.rope_scaling.theta=0.5 | > 1
 optim.lr=nan | E-CFG-06 | optim.lr=nan | finite
 optim.lr=inf | E-CFG-06 | optim.lr=inf | finite
 optim.lr='nan' | E-CFG-06 | optim.lr | finite
@@ -78,7 +78,7 @@ position=coca,rope | E-CFG-16 | position=coca,rope | --multirun
 hydra.run.dir=/tmp/x | E-CFG-16 | hydra.run.dir | run.root
 position.scheme=rope | E-CFG-16 | position.scheme | write position=rope | rope
 position.scheme=ropes | E-CFG-16 | position=<choice> | alibi
-position.frequencies=yarn | E-CFG-16 | position.frequencies | write position/frequencies=yarn
+position.rope_scaling=yarn | E-CFG-16 | position.rope_scaling | write position/rope_scaling=yarn
 model@x=neox_tiny | E-CFG-16 | model@x | model=neox_tiny
 model._target_=torch.load | E-SEC-01 | model._target_ | remove it
 model.n_heads=7 | E-CFG-20 | model.n_heads=7 | model.d_model | model.n_heads=6
@@ -108,16 +108,16 @@ engine.zero_stage=true | E-CFG-31 | engine.zero_stage=true | 0, 1, 2, 3
 position.variant=loose | E-CFG-31 | position.variant=loose | slack, strict
 model=neox_tny | E-CFG-32 | model=neox_tny | llama_7b | write model=neox_tiny
 +experiment=coca_350 | E-CFG-32 | experiment=coca_350 | roformer_350m | experiment=coca_350m
-positions/frequencies=yarn | E-CFG-32 | positions/frequencies | position/frequencies
-eval.extrapolation.frequencies=[plane] | E-CFG-32 | eval.extrapolation.frequencies | plain
-eval.extrapolation.frequencies=[dynamic_ntx@alpha:4] | E-CFG-32 | 'dynamic_ntx'
-eval.extrapolation.frequencies=[yarn@4] | E-CFG-16 | =[dynamic_ntk@alpha:4]
-eval.extrapolation.frequencies=[dynamic_ntk@alfa:4] | E-CFG-01 | dynamic_ntk@alfa:4 | alpha
-eval.extrapolation.frequencies=[dynamic_ntk@name:yarn] | E-CFG-16 | dynamic_ntk@name:yarn
-eval.extrapolation.frequencies=[dynamic_ntk@alpha:0] | E-CFG-05 | >= 1 | frequencies=[dynamic_ntk@alpha:1.0]
-eval.extrapolation.visibilities=[sinks@window:x] | E-CFG-04 | is text | visibilities=[sinks@window:
-position=alibi position/frequencies=yarn | E-CFG-33 | position/frequencies=yarn | position=alibi | rope
-+experiment=alibi_350m position/frequencies=yarn | E-CFG-33 | position=alibi
+positions/rope_scaling=yarn | E-CFG-32 | positions/rope_scaling | position/rope_scaling
+eval.extrapolation.rope_scalings=[plane] | E-CFG-32 | eval.extrapolation.rope_scalings | plain
+eval.extrapolation.rope_scalings=[dynamic_ntx@alpha:4] | E-CFG-32 | 'dynamic_ntx'
+eval.extrapolation.rope_scalings=[yarn@4] | E-CFG-16 | =[dynamic_ntk@alpha:4]
+eval.extrapolation.rope_scalings=[dynamic_ntk@alfa:4] | E-CFG-01 | dynamic_ntk@alfa:4 | alpha
+eval.extrapolation.rope_scalings=[dynamic_ntk@name:yarn] | E-CFG-16 | dynamic_ntk@name:yarn
+eval.extrapolation.rope_scalings=[dynamic_ntk@alpha:0] | E-CFG-05 | >= 1 | rope_scalings=[dynamic_ntk@alpha:1.0]
+eval.extrapolation.attention_patterns=[sinks@window:x] | E-CFG-04 | is text | attention_patterns=[sinks@window:
+position=alibi position/rope_scaling=yarn | E-CFG-33 | position/rope_scaling=yarn | position=alibi | rope
++experiment=alibi_350m position/rope_scaling=yarn | E-CFG-33 | position=alibi
 train=5 | E-CFG-34 | train=5 | train.<option>
 data.sources=5 | E-CFG-34 | data.sources=5
 ~data.sources.text ~data.sources.code | E-CFG-05 | data.sources
@@ -139,25 +139,28 @@ data.upsample_factor=0 | E-CFG-05 | data.upsample_factor=0
 stages.all.trainable=[] | E-CFG-05 | stages.all.trainable
 data.sources.text.weight=0 | E-STG-08 | data.sources.text.weight=0 | ~data.sources.text
 `+data.sources.a b={}` | E-CFG-16 | data.sources.a b
-visibility=sink | E-CFG-32 | visibility=sink | lambda_mask | write visibility=sinks
-visibility.name=sinks | E-CFG-16 | visibility.name | write visibility=sinks | rerope
-~visibility | E-CFG-16 | causal
-visibility.n_sink=4 | E-CFG-01 | visibility.n_sink=4 | choose visibility=sinks
-position=rope visibility=sinks visibility.n_sin=4 | E-CFG-01 | visibility.n_sin=4 | visibility.n_sink
-position=rope visibility=sinks visibility.window=0 | E-CFG-05 | visibility.window=0 | > 0
-position=rope visibility=sinks visibility.window=1e2 | E-CFG-07 | write visibility.window=100
-position=rope visibility=rerope visibility.window=far | E-CFG-04 | visibility.window=far | a whole number
-position=rope visibility=sinks visibility.n_sink=null | E-CFG-04 | visibility.n_sink=null | empty
-position=rope visibility=sinks visibility.n_sink=??? | E-CFG-11 | pass visibility.n_sink=…
-position=learned visibility=rerope | E-CFG-44 | visibility.name=rerope | position.scheme=learned
-position=learned visibility=lambda_mask | E-CFG-44 | visibility.name=lambda_mask | learned
-position=sinusoidal visibility=sinks | E-CFG-44 | visibility.name=sinks
-position=nope visibility=rerope | E-CFG-44 | visibility.name=rerope
-position=coca visibility=sinks | E-CFG-44 | visibility.name=sinks | position.variant=strict
-position=tupe visibility=rerope | E-CFG-44 | visibility.window=128 | write visibility.window=127
-visibility=segments | E-CFG-45 | visibility.name=segments | configs/visibility/segments.yaml: | evaluation
-position=transformer_xl data.order=stream visibility=sinks | E-CFG-45
-  | visibility.name=sinks | position.memory_len=128 | write position.memory_len=0
+attention_pattern=sink | E-CFG-32 | attention_pattern=sink | lambda_mask | write attention_pattern=sinks
+attention_pattern.name=sinks | E-CFG-16 | attention_pattern.name | write attention_pattern=sinks | rerope
+~attention_pattern | E-CFG-16 | causal
+attention_pattern.n_sink=4 | E-CFG-01 | attention_pattern.n_sink=4 | choose attention_pattern=sinks
+position=rope attention_pattern=sinks attention_pattern.n_sin=4 | E-CFG-01 | attention_pattern.n_sin=4
+  | attention_pattern.n_sink
+position=rope attention_pattern=sinks attention_pattern.window=0 | E-CFG-05 | attention_pattern.window=0 | > 0
+position=rope attention_pattern=sinks attention_pattern.window=1e2 | E-CFG-07 | write attention_pattern.window=100
+position=rope attention_pattern=rerope attention_pattern.window=far | E-CFG-04 | attention_pattern.window=far
+  | a whole number
+position=rope attention_pattern=sinks attention_pattern.n_sink=null | E-CFG-04 | attention_pattern.n_sink=null | empty
+position=rope attention_pattern=sinks attention_pattern.n_sink=??? | E-CFG-11 | pass attention_pattern.n_sink=…
+position=learned attention_pattern=rerope | E-CFG-44 | attention_pattern.name=rerope | position.scheme=learned
+position=learned attention_pattern=lambda_mask | E-CFG-44 | attention_pattern.name=lambda_mask | learned
+position=sinusoidal attention_pattern=sinks | E-CFG-44 | attention_pattern.name=sinks
+position=nope attention_pattern=rerope | E-CFG-44 | attention_pattern.name=rerope
+position=coca attention_pattern=sinks | E-CFG-44 | attention_pattern.name=sinks | position.variant=strict
+position=tupe attention_pattern=rerope | E-CFG-44 | attention_pattern.window=128 | write attention_pattern.window=127
+attention_pattern=segments | E-CFG-45 | attention_pattern.name=segments
+  | configs/attention_pattern/segments.yaml: | evaluation
+position=transformer_xl data.order=stream attention_pattern=sinks | E-CFG-45
+  | attention_pattern.name=sinks | position.memory_len=128 | write position.memory_len=0
 """
 
 
@@ -203,16 +206,16 @@ FILES = [
 
 
 def test_a_scheme_that_cannot_be_built_hides_no_error_behind_a_traceback():
-    (line,) = refused(["visibility=lambda_mask", "position.rotary_pct=0.5"])
+    (line,) = refused(["attention_pattern=lambda_mask", "position.rotary_pct=0.5"])
     assert line.startswith("E-CFG-20 ")
 
 
-def test_a_visibility_file_that_names_nothing(tmp_path):
-    (tmp_path / "visibility").mkdir()
-    (tmp_path / "visibility" / "mine.yaml").write_text("name: os\n")
-    (line,) = refused(["visibility=mine"], (tmp_path,))
+def test_a_attention_pattern_file_that_names_nothing(tmp_path):
+    (tmp_path / "attention_pattern").mkdir()
+    (tmp_path / "attention_pattern" / "mine.yaml").write_text("name: os\n")
+    (line,) = refused(["attention_pattern=mine"], (tmp_path,))
     assert line.startswith("E-CFG-31 ")
-    assert "visibility.name=os" in line and "causal, lambda_mask" in line and "visibility=<name>" in line
+    assert "attention_pattern.name=os" in line and "causal, lambda_mask" in line and "attention_pattern=<name>" in line
 
 
 FLAT = (b"train:\n  max_steps: 5\n", "E-CFG-01", "@package _global_")  # without the line that says where it belongs
@@ -268,7 +271,7 @@ def test_all_problems_at_once():
 
 
 def test_a_copied_value_is_blamed_once():
-    assert len(refused(["position/frequencies=yarn", "train.seq_len=1e3"])) == 1
+    assert len(refused(["position/rope_scaling=yarn", "train.seq_len=1e3"])) == 1
 
 
 def test_secrets_are_never_repeated():

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         ("evalu", {"evaluate"}),
         ("position=coca", {"position=coca", "position=coca_strict"}),
-        ("position=rope pos", {"position=", "position.", "position.frequencies.", "position/frequencies="}),
+        ("position=rope pos", {"position=", "position.", "position.rope_scaling.", "position/rope_scaling="}),
         ("train.max", {"train.max_steps="}),
         ("train train.max", {"train.max_steps="}),
         ("trai", {"train", "train."}),
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("evaluate +eval=passkey_c", {"+eval=passkey_coca"}),
         ("evaluate train.", set()),
         ("generate use_cache=", {"use_cache=false", "use_cache=true"}),
-        ("generate visibility=si", {"visibility=sinks"}),
+        ("generate attention_pattern=si", {"attention_pattern=sinks"}),
         ("generate model", set()),
         ("compare schemes=rope,xp", {"schemes=rope,xpos"}),
         ("schemes scheme=al", {"scheme=alibi"}),

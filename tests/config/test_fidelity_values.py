@@ -61,7 +61,7 @@ def composed(file: str) -> list[Any]:
         return [load_corpus([f"corpus={name}"])]
     before = {
         "layers": ["position=rope", "model.n_layers=12"],
-        "position/frequencies": ["position=rope"],
+        "position/rope_scaling": ["position=rope"],
         "optim": ["train.max_steps=763000"],
     }.get(group, [])
     return [load([*before, f"{group}={name}"], launch=False).config]

@@ -39,7 +39,7 @@ checkpoint.keep=1 | E-CFG-05
 run.name=a/b | E-CFG-29
 run.root=~/runs | E-CFG-16
 run.root='~/runs' | E-CFG-29
-position=alibi position/frequencies=yarn | E-CFG-33
+position=alibi position/rope_scaling=yarn | E-CFG-33
 engine.kind=deepspeed engine.zero_stage=0 engine.dtype=bf16 | E-CFG-35
 engine.compile=blocks engine.zero_stage=3 | E-CFG-77
 engine.overlap_communication=true | E-CFG-83
@@ -53,7 +53,7 @@ data.sources.code.path=${data.sources.text.path} | E-CFG-30
 data.sources.code.valid_path=${data.sources.text.path} | E-CFG-30
 run.seed=99999999999999999999 | E-CFG-05
 layers.pattern=[far] | E-CFG-66
-eval.extrapolation.frequencies=[yarnn] | E-CFG-32
+eval.extrapolation.rope_scalings=[yarnn] | E-CFG-32
 engine.sequence_parallel=4 | E-CFG-80
 engine=local engine.sequence_parallel=2 | E-CFG-80
 model.d_ff=999999999999999 | E-CFG-72
@@ -64,17 +64,17 @@ position.scheme=rope | E-CFG-16
 model.n_layers = | E-CFG-16
 ~optim.lr | E-CFG-16
 data.sources.code.weight=0 | E-STG-08
-visibility=sinks | E-CFG-44
-visibility=segments | E-CFG-45
+attention_pattern=sinks | E-CFG-44
+attention_pattern=segments | E-CFG-45
 stages.all.optimizer=keep | E-STG-02
 layers=gemma3 position=alibi | E-CFG-33
 +experiment=transformer_xl data=embedded | E-CFG-43
-+experiment=alibi_350m position/frequencies=yarn | E-CFG-33
++experiment=alibi_350m position/rope_scaling=yarn | E-CFG-33
 +experiment=yarn_llama2_tiny_128k position=alibi | E-CFG-33
 engine=local engine.dtype=fp16 engine.device=cpu | E-CFG-42
 engine.dtype=fp16 | E-CFG-27
-+experiment=transformer_xl layers.pattern=[own,b] +layers.kinds.b.visibility.name=causal | E-CFG-67
-layers.pattern=[own,a] +layers.kinds.a.position.scheme=sinusoidal | E-CFG-68
++experiment=transformer_xl layers.pattern=[default,b] +layers.types.b.attention_pattern.name=causal | E-CFG-67
+layers.pattern=[default,a] +layers.types.a.position.scheme=sinusoidal | E-CFG-68
 position=dape engine=deepspeed engine.sequence_parallel=2 | E-CFG-82
 stages=coca_three_lora stages.qtv.optimizer=keep | E-STG-19
 """
@@ -274,7 +274,7 @@ def test_a_folder_of_runs(command, tmp_path, monkeypatch, capsys):
 
 def test_stubs_are_named_as_nothing_is_yet(capsys, tmp_path):
     """make hands on an empty name."""
-    for kind in ("scheme", "frequency", "visibility", "suite"):
+    for kind in ("scheme", "scaling", "pattern", "suite"):
         line = printed([kind, ""], capsys, stubs.main)
         name = line.partition(f"Fix: make {kind} NAME=")[2].partition(",")[0]
         assert name.isidentifier()

@@ -22,7 +22,7 @@ from tests.config.support import has, refused, table
 RECIPES = ("roformer_350m", "alibi_350m", "coca_350m", "coca_strict_350m")
 DIRS = (config_dir(),)
 # What some choices need beside them.
-NEEDED = {"position=transformer_xl": ["data.order=stream"], "visibility=sinks": ["position=rope"]}
+NEEDED = {"position=transformer_xl": ["data.order=stream"], "attention_pattern=sinks": ["position=rope"]}
 
 
 @pytest.mark.parametrize("name", choices("experiment", DIRS))
@@ -41,12 +41,13 @@ def test_every_experiment_loads_and_is_frozen(name, monkeypatch):
     "choice",
     [
         f"{group}={name}"
-        for group in ("model", "position", "visibility", "data", "engine", "tracking", "eval")
+        for group in ("model", "position", "attention_pattern", "data", "engine", "tracking", "eval")
         for name in choices(group, DIRS)
-        # For evaluation only (test_visibilities_that_cannot_be_trained); for weights that are there (tests/stages).
+        # For evaluation only (test_attention_patterns_that_cannot_be_trained); for weights that are there
+        # (tests/stages).
         if name not in ("segments", "from_start")
     ]
-    + [f"position/frequencies={name}" for name in choices("position/frequencies", DIRS)],
+    + [f"position/rope_scaling={name}" for name in choices("position/rope_scaling", DIRS)],
 )
 def test_every_choice_loads(choice):
     if choice == "tracking=wandb":
@@ -86,7 +87,7 @@ def test_recipes_differ_in_the_position_and_the_name_only():
     assert (rope.scheme, alibi.scheme, coca.scheme, strict.scheme) == ("rope", "alibi", "coca", "coca")
     assert (coca.variant, strict.variant) == ("slack", "strict")
     assert replace(coca, variant="strict") == strict
-    assert rope.frequencies == coca.frequencies == strict.frequencies
+    assert rope.rope_scaling == coca.rope_scaling == strict.rope_scaling
     first = configs[0]
     for config in configs[1:]:
         assert replace(config, position=first.position, run=replace(config.run, name=first.run.name)) == first
@@ -110,13 +111,13 @@ def test_recipe_values():
 
 
 def test_overrides_of_every_form():
-    words = ["experiment=coca_350m", "position=rope", "position/frequencies=yarn", "position.frequencies.factor=8"]
+    words = ["experiment=coca_350m", "position=rope", "position/rope_scaling=yarn", "position.rope_scaling.factor=8"]
     words += ["optim.betas=[0.8,0.9]", "train={max_steps: 100000, seq_len: 64}", "model.n_kv_heads=4"]
     words += ["+data.sources.mine={path: a, valid_path: null, weight: 1, on_exhausted: stop}"]
     words += ["~data.sources.wikipedia", "eval.sample_prompt='Once upon, a time'", "++run.seed=7"]
     config = load(words).config
-    assert (config.position.frequencies.name, config.position.frequencies.factor) == ("yarn", 8.0)
-    assert config.position.frequencies.original_seq_len == 64  # follows train.seq_len
+    assert (config.position.rope_scaling.name, config.position.rope_scaling.factor) == ("yarn", 8.0)
+    assert config.position.rope_scaling.original_seq_len == 64  # follows train.seq_len
     assert (config.optim.betas, config.train.max_steps, config.run.seed) == ((0.8, 0.9), 100_000, 7)
     assert list(config.data.sources) == ["pile", "bookcorpus", "github_code", "mine"]
     assert config.eval.sample_prompt == "Once upon, a time"
@@ -125,11 +126,11 @@ def test_overrides_of_every_form():
 @pytest.mark.parametrize(
     "words",
     [
-        ["+experiment=coca_350m", "position/frequencies=yarn", "optim.lr=3e-4"],
-        ["position=rope", "visibility=rerope", "visibility.window=48"],
-        ["position=rope", "position.frequencies.theta=500000.0", "layers=gemma3"],
+        ["+experiment=coca_350m", "position/rope_scaling=yarn", "optim.lr=3e-4"],
+        ["position=rope", "attention_pattern=rerope", "attention_pattern.window=48"],
+        ["position=rope", "position.rope_scaling.theta=500000.0", "layers=gemma3"],
         ["position=rope", "+stages.two={max_steps: 60, train: {seq_len: 512}}",
-         "+stages.two.position.frequencies={name: linear, factor: 8}"],
+         "+stages.two.position.rope_scaling={name: linear, factor: 8}"],
     ],
 )  # fmt: skip
 def test_a_saved_run_reads_back(tmp_path, words):
@@ -196,48 +197,65 @@ def test_from_another_folder(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_the_visibility_of_a_run():
-    assert load([]).config.visibility.name == "causal"
-    config = load(["position=rope", "visibility=sinks", "visibility.n_sink=2", "train.seq_len=64"]).config
-    assert (config.visibility.name, config.visibility.n_sink, config.visibility.window) == ("sinks", 2, 64)
-    with pytest.raises(FrozenInstanceError):
-        config.visibility.n_sink = 1  # pyright: ignore
-    choice = load(
-        ["position=coca_strict", "visibility=lambda_mask", "visibility.max_distance=${train.micro_batch_size}"]
+def test_the_attention_pattern_of_a_run():
+    assert load([]).config.attention_pattern.name == "causal"
+    config = load(["position=rope", "attention_pattern=sinks", "attention_pattern.n_sink=2", "train.seq_len=64"]).config
+    assert (config.attention_pattern.name, config.attention_pattern.n_sink, config.attention_pattern.window) == (
+        "sinks",
+        2,
+        64,
     )
-    assert choice.config.visibility.max_distance == choice.config.train.micro_batch_size
-    assert choice.config.visibility.name == "lambda_mask"
+    with pytest.raises(FrozenInstanceError):
+        config.attention_pattern.n_sink = 1  # pyright: ignore
+    choice = load(
+        [
+            "position=coca_strict",
+            "attention_pattern=lambda_mask",
+            "attention_pattern.max_distance=${train.micro_batch_size}",
+        ]
+    )
+    assert choice.config.attention_pattern.max_distance == choice.config.train.micro_batch_size
+    assert choice.config.attention_pattern.name == "lambda_mask"
 
 
 @pytest.fixture
 def trained():
     """The configuration of weights that were trained with rope, base 500 000, in a window of 64."""
-    return load(["position=rope", "position.frequencies.theta=500000", "train.seq_len=64"]).config
+    return load(["position=rope", "position.rope_scaling.theta=500000", "train.seq_len=64"]).config
 
 
 def test_vary_changes_what_it_is_told_and_nothing_else(trained):
-    words = ["visibility=sinks", "visibility.window=32", "position/frequencies=yarn", "position.frequencies.factor=8"]
+    words = [
+        "attention_pattern=sinks",
+        "attention_pattern.window=32",
+        "position/rope_scaling=yarn",
+        "position.rope_scaling.factor=8",
+    ]
     varied = vary(trained, words)
-    assert (varied.visibility.name, varied.visibility.n_sink, varied.visibility.window) == ("sinks", 4, 32)
-    frequencies = varied.position.frequencies
-    assert (frequencies.name, frequencies.factor, frequencies.original_seq_len) == ("yarn", 8, 64)
-    assert frequencies.theta == 500_000
-    assert replace(varied, position=trained.position, visibility=trained.visibility) == trained
+    assert (varied.attention_pattern.name, varied.attention_pattern.n_sink, varied.attention_pattern.window) == (
+        "sinks",
+        4,
+        32,
+    )
+    rope_scaling = varied.position.rope_scaling
+    assert (rope_scaling.name, rope_scaling.factor, rope_scaling.original_seq_len) == ("yarn", 8, 64)
+    assert rope_scaling.theta == 500_000
+    assert replace(varied, position=trained.position, attention_pattern=trained.attention_pattern) == trained
     assert vary(trained, []) == trained
 
 
 def test_vary_reads_what_is_for_evaluation_only(trained):
-    assert vary(trained, ["visibility=segments"]).visibility.length == 64
+    assert vary(trained, ["attention_pattern=segments"]).attention_pattern.length == 64
 
 
 @table("""
-visibility=sink | E-CFG-32 | command line visibility=sink: | write visibility=sinks
-visibility=sinks visibility.window=0 | E-CFG-05 | command line visibility.window=0: | > 0
-visibility.n_sink=4 | E-CFG-01 | command line visibility.n_sink=4: | choose visibility=sinks
-visibility=sinks,rerope | E-CFG-16 | command line visibility=sinks,rerope
+attention_pattern=sink | E-CFG-32 | command line attention_pattern=sink: | write attention_pattern=sinks
+attention_pattern=sinks attention_pattern.window=0 | E-CFG-05 | command line attention_pattern.window=0: | > 0
+attention_pattern.n_sink=4 | E-CFG-01 | command line attention_pattern.n_sink=4: | choose attention_pattern=sinks
+attention_pattern=sinks,rerope | E-CFG-16 | command line attention_pattern=sinks,rerope
 position=alibi | E-CFG-16 | command line position=alibi: | weights were trained
 position.rotary_pct=0.5 | E-CFG-16 | command line position.rotary_pct=0.5: | weights were trained
-position/frequencies=clex | E-CFG-33 | command line position/frequencies: | parameters of its own
+position/rope_scaling=clex | E-CFG-33 | command line position/rope_scaling: | parameters of its own
 """)
 def test_vary_refuses_in_one_line(trained, words, code, texts):
     lines = refused(words, load=partial(vary, trained))
@@ -246,9 +264,10 @@ def test_vary_refuses_in_one_line(trained, words, code, texts):
 
 
 @table("""
-position=learned visibility=rerope | E-CFG-44 | configs/visibility/rerope.yaml:2 visibility.name=rerope
-position=coca visibility=sinks | E-CFG-44 | configs/visibility/sinks.yaml:2 visibility.name=sinks
-position=alibi position/frequencies=yarn | E-CFG-33 | command line position/frequencies=yarn
+position=learned attention_pattern=rerope | E-CFG-44
+  | configs/attention_pattern/rerope.yaml:2 attention_pattern.name=rerope
+position=coca attention_pattern=sinks | E-CFG-44 | configs/attention_pattern/sinks.yaml:2 attention_pattern.name=sinks
+position=alibi position/rope_scaling=yarn | E-CFG-33 | command line position/rope_scaling=yarn
 """)
 def test_vary_refuses_pairs_that_make_no_sense(words, code, texts):
     has(refused(words[1:], load=partial(vary, load(words[:1]).config)), code, texts)

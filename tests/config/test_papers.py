@@ -30,7 +30,7 @@ def test_perplexity_of_coca():
     assert (config.eval.min_document_tokens, config.text.max_documents) == (32_768, 100)
     assert (config.text.corpus, config.text.sources) == ("pg19_64k", ["books_test"])
     assert config.grid.lengths == CONTEXT
-    assert set(config.grid.frequencies) == {"own", *ALPHAS}
+    assert set(config.grid.rope_scalings) == {"trained", *ALPHAS}
 
 
 def test_passkeys_of_coca():
@@ -38,7 +38,7 @@ def test_passkeys_of_coca():
     config = evaluation("passkey_coca")
     assert (config.eval.suite, config.eval.n_cases, config.eval.max_new_tokens) == ("passkey", 100, 64)
     assert config.grid.lengths == CONTEXT
-    assert set(config.grid.frequencies) == {"own", *ALPHAS}
+    assert set(config.grid.rope_scalings) == {"trained", *ALPHAS}
 
 
 def test_keys_of_coca():
@@ -64,7 +64,7 @@ def test_perplexity_of_yarn():
     """YaRN 4.3.1: S = 256; 10 documents of 128k tokens, cut to each length; 50 of 16k, whole, in windows of 32k."""
     proof, report = evaluation("perplexity_proof_pile"), evaluation("perplexity_gov_report")
     assert proof.eval.stride == report.eval.stride == 256
-    assert proof.grid.frequencies == report.grid.frequencies == ["own"]
+    assert proof.grid.rope_scalings == report.grid.rope_scalings == ["trained"]
     assert (proof.eval.document_tokens, proof.eval.min_document_tokens) == ("window", 131_072)
     assert (proof.text.corpus, proof.text.max_documents) == ("proof_pile", 10)
     assert (proof.grid.lengths[0], proof.grid.lengths[-1]) == ("2048", "131072")
@@ -83,10 +83,10 @@ def test_analyses_of_yarn():
     """YaRN A.2: s = 8, documents of 16k tokens in blocks of 2 048; B.3: the last 256 tokens, PI and YaRN dynamic."""
     heat, growth = evaluation("temperature"), evaluation("position_loss")
     assert (heat.eval.document_tokens, heat.eval.block) == (16_384, 2048)
-    assert "ntk_by_parts@factor:8" in heat.grid.frequencies
+    assert "ntk_by_parts@factor:8" in heat.grid.rope_scalings
     assert min(heat.eval.scales) < 1.0 < 1.208 < max(heat.eval.scales)
     assert growth.eval.block == 256
-    assert {"own", "dynamic_linear", "dynamic_yarn"} <= set(growth.grid.frequencies)
+    assert {"trained", "dynamic_linear", "dynamic_yarn"} <= set(growth.grid.rope_scalings)
 
 
 def test_coca_in_llama():
@@ -129,10 +129,10 @@ def test_a_micro_batch_is_the_largest_that_divides(whole, most, shared, n_device
 def test_position_interpolation(name):
     """CoCA B.4.1: 32k, 2e-5 without decay, 1 a GPU on 32 GPUs, 6 000 steps, everything trained; s = 32k / 2k."""
     config = recipe(name)
-    train, frequencies = config.train, config.position.frequencies
+    train, rope_scaling = config.train, config.position.rope_scaling
     assert (train.seq_len, train.micro_batch_size, train.global_batch_size) == (32_768, 1, 32)
     assert (train.max_steps, config.optim.lr, config.optim.schedule) == (6000, 2e-5, "constant")
-    assert (frequencies.name, frequencies.factor) == ("linear", 16)
+    assert (rope_scaling.name, rope_scaling.factor) == ("linear", 16)
     assert [list(stage.trainable) for stage in resolve(config)] == [["*"]]
     assert config.start.path.endswith({"pi_llama_7b_32k": "/llama_7b", "coca_pi_llama_7b_32k": "/coca_llama_7b"}[name])
 
@@ -153,18 +153,18 @@ def test_a_gpu_has_a_sequence_of_32k_or_shares_it(words, n_shared, n_accumulated
 def test_yarn_of_llama_2():
     """YaRN 4.1: lr 2e-5, no weight decay, warm-up of 20 steps, betas 0.9 and 0.95; 400 steps of 64 at 64k; s = 16."""
     config = recipe("yarn_llama2_7b_64k")
-    optim, train, frequencies = config.optim, config.train, config.position.frequencies
+    optim, train, rope_scaling = config.optim, config.train, config.position.rope_scaling
     assert (optim.lr, optim.weight_decay, optim.warmup_steps, optim.betas) == (2e-5, 0.0, 20, (0.9, 0.95))
     assert (train.max_steps, train.global_batch_size, train.seq_len) == (400, 64, 65_536)
-    assert (frequencies.name, frequencies.factor, frequencies.original_seq_len) == ("yarn", 16, 4096)
-    assert (frequencies.beta_slow, frequencies.beta_fast) == (1, 32)  # alpha and beta of section 3.2
+    assert (rope_scaling.name, rope_scaling.factor, rope_scaling.original_seq_len) == ("yarn", 16, 4096)
+    assert (rope_scaling.beta_slow, rope_scaling.beta_fast) == (1, 32)  # alpha and beta of section 3.2
     assert (config.data.packing, list(config.data.sources)) == ("segments", ["books"])
 
 
 def test_yarn_to_128k():
     """YaRN 4.1 and 4.2: from the s = 16 result, 200 more steps at s = 32, on the same data of 64k."""
     first, second = (stage.config for stage in resolve(recipe("yarn_llama2_7b_128k")))
-    assert (second.train.max_steps, second.position.frequencies.factor) == (200, 32)
+    assert (second.train.max_steps, second.position.rope_scaling.factor) == (200, 32)
     assert second.train.seq_len == first.train.seq_len == 65_536
     assert second.data == first.data
     assert (second.optim.lr, second.optim.betas) == (first.optim.lr, first.optim.betas)
@@ -174,11 +174,11 @@ def test_yarn_of_mistral():
     """YaRN B.4: 1 000 steps at s = 8 and 500 at s = 16, sequences of 16k, constant 1e-6, the window switched off."""
     first, second = (stage.config for stage in resolve(recipe("yarn_mistral_7b_128k")))
     assert (first.train.max_steps, second.train.max_steps) == (1000, 500)
-    assert (first.position.frequencies.factor, second.position.frequencies.factor) == (8, 16)
+    assert (first.position.rope_scaling.factor, second.position.rope_scaling.factor) == (8, 16)
     for config in (first, second):
         assert config.train.seq_len == 16_384
         assert (config.optim.lr, config.optim.schedule) == (1e-6, "constant")
-        assert config.visibility.name == "causal"
+        assert config.attention_pattern.name == "causal"
 
 
 @pytest.mark.parametrize(

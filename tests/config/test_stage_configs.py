@@ -24,7 +24,17 @@ def test_what_a_stage_leaves_out_is_as_the_run_says():
     assert first == config
     assert second.train == dataclasses.replace(config.train, seq_len=256, max_steps=60)
     assert second.optim == dataclasses.replace(config.optim, lr=0.5)
-    for section in ("run", "model", "position", "visibility", "data", "engine", "checkpoint", "tracking", "eval"):
+    for section in (
+        "run",
+        "model",
+        "position",
+        "attention_pattern",
+        "data",
+        "engine",
+        "checkpoint",
+        "tracking",
+        "eval",
+    ):
         assert getattr(second, section) == getattr(config, section)
 
 
@@ -36,18 +46,18 @@ def test_tokens_are_rounded_up_to_whole_steps(tokens: int, steps: int):
     assert stage(config, "two").train.max_steps == steps
 
 
-def test_other_frequencies_and_visibilities_bring_the_values_of_their_files():
-    words = ["+stages.two.position.frequencies={name: yarn, factor: 16}", "train.seq_len=64"]
-    loaded = load([*TWO, *words, "+stages.two.train.seq_len=512", "+stages.two.visibility.name=sinks"])
+def test_other_frequencies_and_attention_patterns_bring_the_values_of_their_files():
+    words = ["+stages.two.position.rope_scaling={name: yarn, factor: 16}", "train.seq_len=64"]
+    loaded = load([*TWO, *words, "+stages.two.train.seq_len=512", "+stages.two.attention_pattern.name=sinks"])
     config = stage(loaded.config, "two")
-    assert (config.position.frequencies.name, config.position.frequencies.factor) == ("yarn", 16)
-    assert config.position.frequencies.original_seq_len == 64  # ${train.seq_len} is the run's, not the stage's
+    assert (config.position.rope_scaling.name, config.position.rope_scaling.factor) == ("yarn", 16)
+    assert config.position.rope_scaling.original_seq_len == 64  # ${train.seq_len} is the run's, not the stage's
     assert config.position.rotary_pct == loaded.config.position.rotary_pct
-    assert dataclasses.asdict(config.visibility) == dataclasses.asdict(
-        load(["position=rope", "visibility=sinks", "train.seq_len=64"]).config.visibility
+    assert dataclasses.asdict(config.attention_pattern) == dataclasses.asdict(
+        load(["position=rope", "attention_pattern=sinks", "train.seq_len=64"]).config.attention_pattern
     )
     kept = yaml.safe_load(loaded.yaml)["stages"]["two"]
-    assert kept["position"]["frequencies"]["original_seq_len"] == 64
+    assert kept["position"]["rope_scaling"]["original_seq_len"] == 64
 
 
 def test_a_source_of_null_is_left_out():
@@ -76,8 +86,8 @@ def test_a_stage_that_leaves_away_what_another_weighs_can_be_varied():
     stages = ["+stages.all.data.sources.code.weight=3", "+stages.two.data.sources={code:null}"]
     second = stage(load([*TWO, *stages]).config, "two")
     assert list(second.data.sources) == ["text"]
-    varied = vary(second, ["position/frequencies=dynamic_ntk"])
-    assert varied.position.frequencies.name == "dynamic_ntk"
+    varied = vary(second, ["position/rope_scaling=dynamic_ntk"])
+    assert varied.position.rope_scaling.name == "dynamic_ntk"
     assert (varied.stages, varied.data) == (second.stages, second.data)
 
 
@@ -96,15 +106,15 @@ optim.warmup_steps=60 | E-CFG-23 | command line optim.warmup_steps=60, command l
 +stages.two.position.scheme=coca | E-STG-04 | position.scheme=coca: | convert the weights | coca_train import
 +stages.two.data.tokenizer=x | E-STG-04 | data.tokenizer=x: | one vocabulary
 +stages.two.train.max_steps=5 | E-STG-04 | train.max_steps=5: | beside its name
-`+stages.two.position.frequencies={name: lin}` | E-CFG-05 | 'lin' is not one of | linear
+`+stages.two.position.rope_scaling={name: lin}` | E-CFG-05 | 'lin' is not one of | linear
 +stages.two.optim.min_lr=7 | E-CFG-23 | stages.two.optim.min_lr=7, | in stage two: it lies above
 +stages.two.nope=3 | E-CFG-01 | command line stages.two.nope=3: unknown key
 stages.all.optimizer=keep | E-STG-02 | stages.all.optimizer=keep: no stage comes before
 +stages.two.trainable=[] | E-CFG-05 | stages.two.trainable
 +stages.two.data.sources.new.weight=1 | E-STG-05 | stages have a source new, | has text, code. Fix: choose
 +stages.two.data.sources.new={path:x} | E-CFG-11 | stages.two.data.sources.new.weight | : in stage two
-position=tupe +stages.two.visibility.name=rerope | E-CFG-44
-  | configs/visibility/rerope.yaml: | stages.two.visibility.window=
+position=tupe +stages.two.attention_pattern.name=rerope | E-CFG-44
+  | configs/attention_pattern/rerope.yaml: | stages.two.attention_pattern.window=
 +stages.two.train.seq=1 +stages.two.optim.min_lr=7 | E-CFG-23 | stages.two.optim.min_lr=7, | in stage two
 """
 

@@ -15,9 +15,9 @@ from tests.cases import sampled
 from tests.config.support import has, refused
 
 EXPERIMENTS = choices("experiment", (config_dir(),))
-GROUPS = ("model", "position", "optim", "data", "engine", "stages", "visibility", "layers", "eval", "tracking")
+GROUPS = ("model", "position", "optim", "data", "engine", "stages", "attention_pattern", "layers", "eval", "tracking")
 WORDS = [f"{group}={name}" for group in GROUPS for name in choices(group, (config_dir(),)) if name != "from_start"]
-FREQUENCIES = [f"position/frequencies={name}" for name in choices("position/frequencies", (config_dir(),))]
+ROPE_SCALINGS = [f"position/rope_scaling={name}" for name in choices("position/rope_scaling", (config_dir(),))]
 
 
 def section(word, words):
@@ -43,13 +43,15 @@ def problems(words):
     return []
 
 
-@pytest.mark.parametrize(("experiment", "word"), sampled(("pi_llama_7b_32k", "yarn_llama2_tiny_128k"), FREQUENCIES))
+@pytest.mark.parametrize(("experiment", "word"), sampled(("pi_llama_7b_32k", "yarn_llama2_tiny_128k"), ROPE_SCALINGS))
 def test_frequencies_are_what_they_are_alone(experiment, word):
     """Beside them stands what the experiment says of its position."""
     assert section(word, [f"+experiment={experiment}", word]) == section(word, ["position=rope", word])
     own = load([f"+experiment={experiment}"], launch=False).config.position
     typed = load([f"+experiment={experiment}", word], launch=False).config.position
-    assert typed.rotary_pct == own.rotary_pct and typed.frequencies.name != "" and typed.frequencies != own.frequencies
+    assert (
+        typed.rotary_pct == own.rotary_pct and typed.rope_scaling.name != "" and typed.rope_scaling != own.rope_scaling
+    )
 
 
 def test_single_values_win_over_everything(tmp_path):
@@ -71,9 +73,9 @@ def test_a_scheme_without_frequencies_over_an_experiment_that_chooses_some():
     loaded = load(["+experiment=yarn_llama2_7b_64k", "position=alibi"], launch=False)
     assert loaded.config.position.scheme == "alibi"
     (note,) = loaded.notes
-    assert all(text in note for text in ("position=alibi", "position/frequencies=yarn", "yarn_llama2_7b_64k.yaml"))
-    (note,) = load(["+experiment=yarn_llama2_7b_64k", "position/frequencies=linear"], launch=False).notes
-    assert "position.frequencies.factor=16.0" in note and "position/frequencies=yarn" not in note
+    assert all(text in note for text in ("position=alibi", "position/rope_scaling=yarn", "yarn_llama2_7b_64k.yaml"))
+    (note,) = load(["+experiment=yarn_llama2_7b_64k", "position/rope_scaling=linear"], launch=False).notes
+    assert "position.rope_scaling.factor=16.0" in note and "position/rope_scaling=yarn" not in note
 
 
 def test_what_does_not_apply_is_told_once(capsys, tmp_path):
@@ -86,7 +88,7 @@ def test_what_does_not_apply_is_told_once(capsys, tmp_path):
         for value in ("model.n_layers=4", "model.d_model=128", "model.n_heads=4", "model.d_ff=512"):
             assert value in lines[0]
         assert "configs/experiment/sketch.yaml" in lines[0]
-    assert load(["+experiment=sketch", "visibility=causal"]).notes == load(["model=llama2_7b"]).notes == ()
+    assert load(["+experiment=sketch", "attention_pattern=causal"]).notes == load(["model=llama2_7b"]).notes == ()
 
 
 def test_long_lists_are_short(tmp_path):
@@ -124,9 +126,9 @@ def test_experiments_of_a_folder_and_what_they_are_made_of(tmp_path):
 def test_where_two_do_not_go_together_both_are_named():
     lines = refused(["+experiment=transformer_xl", "data=embedded"])
     has(lines, "E-CFG-43", ["command line data=embedded", "in place of configs/experiment/transformer_xl.yaml:11"])
-    lines = refused(["+experiment=alibi_350m", "position/frequencies=yarn"])
-    has(lines, "E-CFG-33", ["position/frequencies=yarn", "configs/experiment/alibi_350m.yaml:6"])
+    lines = refused(["+experiment=alibi_350m", "position/rope_scaling=yarn"])
+    has(lines, "E-CFG-33", ["position/rope_scaling=yarn", "configs/experiment/alibi_350m.yaml:6"])
     lines = refused(["+experiment=yarn_llama2_tiny_128k", "position=alibi"])
     assert len(lines) == 1
     has(lines, "E-CFG-33", ["command line position=alibi", "yarn_llama2_tiny_128k.yaml:16 stages.to_128k"])
-    load(["+experiment=yarn_llama2_tiny_128k", "position=alibi", "~stages.to_128k.position.frequencies"])
+    load(["+experiment=yarn_llama2_tiny_128k", "position=alibi", "~stages.to_128k.position.rope_scaling"])

@@ -252,7 +252,7 @@ def test_long_documents_are_seen_more_often(config) -> None:
 
 
 def test_a_tokenizer_without_a_beginning_is_refused(config) -> None:
-    with pytest.raises(DataError, match="^E-MIX-04 ") as raised:
+    with pytest.raises(DataError, match=r"^E-MIX-04 ") as raised:
         Mixture(config("segments"), 16, edges=Edges(None, 2))
     (word,) = fixes.first(fixes.fix_of(raised.value))
     for packing in ("documents", word.removeprefix("data.packing=")):

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from coca_train import engine, positions
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.config.schema import LoraConfig
 from coca_train.engine.muon import Matrix, MuonAndAdamW, block_matrices, orthogonalised, shared_out
 from coca_train.engine.optim import ADAM, MUON, build_optimizer, set_lr, start_moments
@@ -189,7 +189,7 @@ def test_in_bfloat16_it_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("scheme", ["coca", "fox", "dape", "shaw"])
 def test_matrices_of_blocks_only(scheme: str) -> None:
     """No embedding, head, norm, bias, nor what a position scheme learns, linear layers among it (FoX's gates)."""
-    typed = positions.settings(dict(shipped())[scheme]), visibilities.settings({"name": "causal"})
+    typed = positions.settings(dict(shipped())[scheme]), patterns.settings({"name": "causal"})
     with torch.device("meta"):
         model = Transformer(replace(LLAMA, n_layers=1), *typed, vocab_size=61, max_seq_len=12)
     attention = {f"blocks.0.attention.{part}.weight" for part in ("q", "k", "v", "out")}
@@ -206,7 +206,7 @@ def test_names_decide_nothing() -> None:
 
 
 def test_adapters_of_blocks_are_matrices_too() -> None:
-    typed = positions.settings(dict(shipped())["rope"]), visibilities.settings({"name": "causal"})
+    typed = positions.settings(dict(shipped())["rope"]), patterns.settings({"name": "causal"})
     with torch.device("meta"):
         model = Transformer(replace(LLAMA, n_layers=1), *typed, vocab_size=61, max_seq_len=12)
     adapt(model, ["blocks.*.attention.q.*"], LoraConfig(rank=2, alpha=1.0))

@@ -10,7 +10,7 @@ import torch
 from pydantic import TypeAdapter
 
 from coca_train import engine, positions
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.attention.layer_types import UNIFORM
 from coca_train.config.schema import LayersConfig, LoraConfig
 from coca_train.models.init import init_parameter
@@ -31,13 +31,13 @@ SHIPPED = dict(shipped())
 
 def learns(scheme: dict[str, Any]) -> bool:
     """Whether it has parameters; those without any are what the other engine tests stand for."""
-    built = visibilities.outline(positions.settings(scheme), LLAMA)
+    built = patterns.outline(positions.settings(scheme), LLAMA)
     return any(True for module in (built, built.layer()) for _ in module.parameters())
 
 
 SCHEMES = {name: scheme for name, scheme in SHIPPED.items() if learns(scheme)} | {
-    "rope_clex": {"scheme": "rope", "rotary_pct": 1.0, "frequencies": CLEX},
-    "coca_clex": SHIPPED["coca"] | {"frequencies": CLEX},
+    "rope_clex": {"scheme": "rope", "rotary_pct": 1.0, "rope_scaling": CLEX},
+    "coca_clex": SHIPPED["coca"] | {"rope_scaling": CLEX},
     "dape_fire": SHIPPED["dape"] | {"bias": "fire"},
 }
 
@@ -59,7 +59,7 @@ def train_model(
     """
     torch.set_num_threads(1)
     settings = positions.settings(scheme)
-    causal = visibilities.settings({"name": "causal"})
+    causal = patterns.settings({"name": "causal"})
     schedule = UNIFORM if layers is None else TypeAdapter(LayersConfig).validate_json(json.dumps(layers))
     config = LLAMA if layers is None else replace(LLAMA, n_layers=4, qk_norm="head")
 
@@ -113,9 +113,9 @@ def test_zero_3_equals_local(server: ForkServer, name: str) -> None:
 def test_layers_of_several_kinds(server: ForkServer) -> None:
     """T5's table of the run, another of a kind with a window, KERPLE's numbers in a third; all of them learn."""
     window = {"name": "sliding_window", "window": 4}
-    kinds = {"local": {"visibility": window}, "kerple": {"position": SHIPPED["kerple_log"]}, "nope": {}}
+    kinds = {"local": {"attention_pattern": window}, "kerple": {"position": SHIPPED["kerple_log"]}, "nope": {}}
     kinds["nope"] = {"position": {"scheme": "nope"}, "logit_scale": {"name": "steps", "length": 4}}
-    job = {"steps": 4, "scheme": SHIPPED["t5"], "layers": {"pattern": ["own", *kinds], "kinds": kinds}}
+    job = {"steps": 4, "scheme": SHIPPED["t5"], "layers": {"pattern": ["default", *kinds], "types": kinds}}
     local = values(server.run("tests.engine.test_schemes:train_model", job | {"kind": "local"}))[0]
     sharded = values(server.run("tests.engine.test_schemes:train_model", job | {"zero_stage": 3}, ranks=2))
     assert all(result["losses"] == sharded[0]["losses"] for result in sharded)

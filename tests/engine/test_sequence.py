@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from coca_train import checkpoint, engine, positions
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.config.schema import OptimConfig
 from coca_train.engine.base import Engine
 from coca_train.models.compiled import CompiledBlocks
@@ -30,7 +30,7 @@ CASES = {name: SCHEMES[name] for name in ("coca", "coca_strict", "rope", "alibi_
 CASES["clex"] = {
     "scheme": "rope",
     "rotary_pct": 1.0,
-    "frequencies": {
+    "rope_scaling": {
         "name": "clex", "theta": 100.0, "original_seq_len": 12, "max_factor": 4, "param_factor": 1, "ode_step": 0.5,
     },
 }  # fmt: skip
@@ -57,7 +57,7 @@ def batches(step: int, sequence_parallel: int, micro: int, documents: bool) -> l
 
 def build(scheme: str, sequence_parallel: int, micro: int, optim: OptimConfig = OPTIM, **changes: Any) -> Engine:
     torch.set_num_threads(1)
-    settings, seen = positions.settings(CASES[scheme]), visibilities.settings({"name": "causal"})
+    settings, seen = positions.settings(CASES[scheme]), patterns.settings({"name": "causal"})
     return engine.build(
         engine_config(sequence_parallel=sequence_parallel, **changes),
         optim,
@@ -173,7 +173,7 @@ def score_sharded() -> dict[str, Any]:
     """Losses of windows of other lengths and stretches on each rank, without a copy of the weights; and once more after
     memory ran out on all ranks in the middle of a forward."""
     wide = replace(MODEL, d_model=320, d_ff=640)  # matrices that ZeRO 3 does not keep whole
-    settings, seen = positions.settings(CASES["coca"]), visibilities.settings({"name": "causal"})
+    settings, seen = positions.settings(CASES["coca"]), patterns.settings({"name": "causal"})
     torch.set_num_threads(1)
     init = partial(init_parameter, model=wide, position=settings, seed=1)
 

@@ -36,7 +36,7 @@ class CopyHead(nn.Module):
     """
 
     max_positions = None
-    kinds = ("own",)
+    kinds = ("default",)
 
     def __init__(self, reach: int, says: Callable[[list[int], int], int] = successor) -> None:
         super().__init__()
@@ -46,13 +46,13 @@ class CopyHead(nn.Module):
         return SimpleNamespace(mixes_heads=False)
 
     def set_position(self, settings: Any) -> None:
-        """It has none; nor visibility and logit scale."""
+        """It has none; nor attention pattern and logit scale."""
 
-    set_visibility = set_logit_scale = set_position
+    set_attention_pattern = set_logit_scale = set_position
 
     @property
-    def visibilities(self) -> dict[str, None]:
-        return {"own": None}
+    def attention_patterns(self) -> dict[str, None]:
+        return {"default": None}
 
     def new_cache(self, capacity: int, at_length: int | None = None) -> KVCache:
         return KVCache([None], capacity, at_length)

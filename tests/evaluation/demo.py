@@ -38,8 +38,8 @@ def perplexity_table() -> Table:
             values[-2:] = [OUT_OF_MEMORY, OUT_OF_MEMORY]
         if name == "RoPE":
             values[-1] = Value("inf", math.inf)
-        method, _, frequencies = name.partition(" + ")
-        ours.append(Row(label=(method, frequencies or "as trained", f"{index + 1},000"), values=tuple(values)))
+        method, _, rope_scaling = name.partition(" + ")
+        ours.append(Row(label=(method, rope_scaling or "as trained", f"{index + 1},000"), values=tuple(values)))
     odd = Value("–", note="max_positions < window & more")
     ours.append(
         Row(label=("<script>alert(1)</script>", "50 % of_all", "12"), values=(Value("30.00", 30.0), *(odd,) * 6))
@@ -53,7 +53,7 @@ def perplexity_table() -> Table:
     return Table(
         name="perplexity",
         title="Perplexity by window [tokens]",
-        label_columns=("model", "frequencies", "steps"),
+        label_columns=("model", "rope_scaling", "steps"),
         columns=tuple(f"{w:,}" for w in WINDOWS),
         rows=(*ours, *theirs),
         best="low",

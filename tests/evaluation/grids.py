@@ -27,7 +27,7 @@ from tests.models.conftest import settings as scheme_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "evaluation" / "eval"
 LETTERS = SimpleNamespace(encode=lambda text: [ord(letter) % 101 for letter in text], bos=None)
-ROPE = {"scheme": "rope", "rotary_pct": 1.0, "frequencies": PLAIN}
+ROPE = {"scheme": "rope", "rotary_pct": 1.0, "rope_scaling": PLAIN}
 TINY = replace(NEOX, n_layers=1, d_model=16, n_heads=2, d_ff=32)  # for answers, token by token
 WORDS = "the quick brown fox jumps over the lazy dog and runs away again. "
 TEXTS = {"a": [WORDS * 2, WORDS[5:] * 2, "short"], "b": [WORDS[9:] * 3]}
@@ -58,16 +58,16 @@ def measured(name: str, variants: Sequence[str] = ("plain",), window: int = 32, 
 
 
 def subject(
-    name: str, scheme: Any, frequencies: Sequence[dict[str, Any]] = (), *, tokenizer: Any = LETTERS,
+    name: str, scheme: Any, rope_scaling: Sequence[dict[str, Any]] = (), *, tokenizer: Any = LETTERS,
     kind: str = "run", config: ModelConfig = NEOX,
 ) -> Subject:  # fmt: skip
     """A random model with a training window of 32 tokens. frequencies: the variants beside its own."""
-    own, visibility = scheme_settings(scheme)
-    model = Transformer(config, own, visibility, vocab_size=256, max_seq_len=32)
+    own, attention_pattern = scheme_settings(scheme)
+    model = Transformer(config, own, attention_pattern, vocab_size=256, max_seq_len=32)
     init_weights(model, config, seed=3)
-    variants = {getattr(getattr(own, "frequencies", None), "name", "plain"): Variant(own, visibility)}
-    for section in frequencies:
-        variants[section["name"]] = Variant(positions.settings(scheme | {"frequencies": section}), visibility)
+    variants = {getattr(getattr(own, "rope_scaling", None), "name", "plain"): Variant(own, attention_pattern)}
+    for section in rope_scaling:
+        variants[section["name"]] = Variant(positions.settings(scheme | {"rope_scaling": section}), attention_pattern)
     facts = measured(name, tuple(variants), kind=kind)
     begin = begin_of("auto", kind == "huggingface", tokenizer)
     return Subject(

@@ -25,7 +25,7 @@ def random_subject(folder: Path, words: Sequence[str] = ()) -> Subject:
     tokenizer = Tokenizer(sentencepiece_model(folder / "t.model"))
     config = load([f"train.seq_len={WINDOW}", *SHAPE, *words]).config
     size = {"vocab_size": tokenizer.vocab_size, "max_seq_len": WINDOW}
-    model = Transformer(config.model, config.position, config.visibility, **size)
+    model = Transformer(config.model, config.position, config.attention_pattern, **size)
     init_weights(model, config.model, seed=1)
     whose = {"facts": SimpleNamespace(kind="run"), "begin": (), "begin_choice": "auto"}
     return cast(

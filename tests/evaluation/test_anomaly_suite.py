@@ -9,7 +9,7 @@ from coca_train.evaluation.suites import anomaly
 from tests.evaluation.grids import ROPE, TEXTS, blocks, evaluate, row, settings, setup, subject
 from tests.models.conftest import PLAIN
 
-COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "strict", "t_width": "half", "frequencies": PLAIN}
+COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "strict", "t_width": "half", "rope_scaling": PLAIN}
 LINEAR = {"name": "linear", "theta": 10000.0, "factor": 4.0}
 SMALL = {"pairs": 64}
 
@@ -93,6 +93,6 @@ def test_the_page_sets_coca_beside_the_others(grid):
 
 def test_hidden_keys_are_refused():
     each = subject("rope", ROPE)
-    each.model.visibility.settings = type("S", (), {"name": "sinks"})()
+    each.model.attention_pattern.settings = type("S", (), {"name": "sinks"})()
     reason = anomaly.Evaluator(settings("anomaly")).impossible(each, 16, None)  # type: ignore[arg-type]
     assert "sinks hides some" in reason

@@ -80,10 +80,10 @@ def test_what_is_wrong_before_anything_is_opened(typed, words, id, says):
 @pytest.mark.parametrize(
     ("words", "id", "says"),
     [
-        (["grid.frequencies=[yarm]"], "E-CFG-32", "yarn"),
-        (["grid.frequencies=[yarn@factor]"], "E-EVAL-02", "choice@option:value"),
-        (["grid.frequencies=[yarn@faktor:4]"], "E-CFG", "faktor"),
-        (["grid.visibilities=[sinks@window:-3]"], "E-CFG", "window"),
+        (["grid.rope_scalings=[yarm]"], "E-CFG-32", "yarn"),
+        (["grid.rope_scalings=[yarn@factor]"], "E-EVAL-02", "choice@option:value"),
+        (["grid.rope_scalings=[yarn@faktor:4]"], "E-CFG", "faktor"),
+        (["grid.attention_patterns=[sinks@window:-3]"], "E-CFG", "window"),
         (["text.files=[nowhere.jsonl]"], "E-RAW-01", "nowhere.jsonl"),
         (["grid.lengths=[4000]"], "E-EVAL-05", "no document has 4,000 tokens"),
     ],
@@ -97,7 +97,7 @@ def test_what_is_wrong_with_a_model_in_hand(typed, folders, words, id, says):
 
 
 def test_nothing_but_impossible_cells_is_no_success(typed, folders, tmp_path):
-    code, message = typed(f"checkpoint={folders('one')}", "grid.frequencies=[clex]", "grid.lengths=[12]")
+    code, message = typed(f"checkpoint={folders('one')}", "grid.rope_scalings=[clex]", "grid.lengths=[12]")
     assert code != 0
     assert "E-EVAL-07" in message
     assert "parameters of its own" in message

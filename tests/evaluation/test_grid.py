@@ -88,7 +88,7 @@ def test_the_time_left_is_that_of_what_waits(evaluate, monkeypatch, folders):
 def test_another_question_is_measured_anew(evaluate, counted, tmp_path, folders, books):
     """Other settings, seed, precision, variant, text or weights; each is kept beside the others."""
     (tmp_path / "other.jsonl").write_text(books.read_text().replace("cat", "dog"))
-    settings = ["eval.stride=5", "work.seed=1", "work.dtype=bf16", "grid.frequencies=[linear]"]
+    settings = ["eval.stride=5", "work.seed=1", "work.dtype=bf16", "grid.rope_scalings=[linear]"]
     for _ in range(2):
         for other in ("", *settings, f"text.files=[{tmp_path / 'other.jsonl'}]"):
             evaluate("grid.lengths=[12]", *filter(None, [other]))
@@ -151,7 +151,9 @@ def test_a_bug_is_not_taken_for_a_lack_of_memory(evaluate, monkeypatch):
 
 
 def test_variants_are_rows_and_those_that_cannot_be_say_why(evaluate):
-    record = evaluate("grid.frequencies=[own,dynamic_ntk@alpha:4,clex]", "grid.visibilities=[own,segments@length:12]")
+    record = evaluate(
+        "grid.rope_scalings=[trained,dynamic_ntk@alpha:4,clex]", "grid.attention_patterns=[trained,segments@length:12]"
+    )
     by_variant = {(c["variant"], c["point"]): c for c in record["cells"]}
     same = {
         by_variant[name, 12]["result"]["sources"]["books"]["perplexity"] for name in ("plain", "dynamic_ntk (alpha 4)")
@@ -171,13 +173,13 @@ def test_a_variant_reads_nothing_where_it_is_the_identity(evaluate, monkeypatch)
     read, shares, score = [], [], perplexity.score_share
 
     def recorded(model, documents, rows, *more):
-        read.append((model.position.settings.frequencies.name, [row.length for row in rows]))
+        read.append((model.position.settings.rope_scaling.name, [row.length for row in rows]))
         return score(model, documents, rows, *more)
 
     monkeypatch.setattr(perplexity, "score_share", recorded)
     monkeypatch.setattr(Progress, "share", lambda self, share: shares.append(self._before + share * self._work))
     monkeypatch.setattr(Progress, "expect", lambda self, work, n_models: shares.append(-work))
-    record = evaluate("grid.frequencies=[own,dynamic_ntk@alpha:4]")
+    record = evaluate("grid.rope_scalings=[trained,dynamic_ntk@alpha:4]")
     window = record["subjects"][0]["training_window"]
     lengths = {name: [n for of, each in read if of == name for n in each] for name in ("plain", "dynamic_ntk")}
     assert min(lengths["plain"]) < window < min(lengths["dynamic_ntk"])

@@ -90,7 +90,7 @@ def test_perplexity(evaluated, theirs, ids, books, pieces):
 
 
 def test_position_loss(evaluated, theirs, ids):
-    words = ["grid.lengths=[24,48]", "grid.frequencies=[own]", "eval.block=16"]
+    words = ["grid.lengths=[24,48]", "grid.rope_scalings=[trained]", "eval.block=16"]
     for cell in evaluated("position_loss", *words)[0]["cells"]:
         length, found = cell["point"], cell["result"]["books"]
         nll = first_windows(theirs, ids, length)
@@ -105,7 +105,12 @@ def test_position_loss(evaluated, theirs, ids):
 
 def test_temperature(evaluated, theirs, ids):
     """transformers' rotation is slowed, and multiplied, at its own place."""
-    words = ["eval.scales=[1.0,1.2]", "eval.document_tokens=40", "eval.block=16", "grid.frequencies=[linear@factor:2]"]
+    words = [
+        "eval.scales=[1.0,1.2]",
+        "eval.document_tokens=40",
+        "eval.block=16",
+        "grid.rope_scalings=[linear@factor:2]",
+    ]
     record, page = evaluated("temperature", *words)
     rotation = theirs.model.rotary_emb
     rotation.inv_freq = rotation.inv_freq / 2

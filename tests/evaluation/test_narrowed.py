@@ -16,7 +16,7 @@ from coca_train.report.render.page import render_page
 from coca_train.runtime.durable import read_json
 
 BEYOND = 4096  # [tokens], which no document has
-TWO = ["grid.frequencies=[own,dynamic_ntk@alpha:4]", "text.max_documents=3"]
+TWO = ["grid.rope_scalings=[trained,dynamic_ntk@alpha:4]", "text.max_documents=3"]
 
 
 @pytest.fixture

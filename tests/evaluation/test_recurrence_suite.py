@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.evaluation.suites import recurrence
 from coca_train.evaluation.suites._documents import first_window_nll
 from coca_train.evaluation.suites.recurrence import recurrent_nll
@@ -95,7 +95,7 @@ def test_the_page_says_what_was_remembered_and_who_cannot(grid):
 
 def test_what_looks_back_to_the_first_tokens_is_refused():
     each = subject("xl", XL, config=TINY)
-    each.model.visibilities["own"] = visibilities.build(visibilities.settings(SINKS))
+    each.model.attention_patterns["default"] = patterns.build(patterns.settings(SINKS))
     assert "sinks" in recurrence.Evaluator(OPTIONS).impossible(each, 48, None)  # type: ignore[arg-type]
 
 
@@ -145,7 +145,7 @@ def losses_by_hand(model, tokens, segment, memory):
 def test_a_whole_evaluation_is_a_loop_over_queries_and_keys(evaluated, books):
     """A model with a memory in the folder's place, its tokens bytes."""
     who = subject("xl", XL, config=TWO)
-    own = {name: getattr(who.model, name).settings for name in ("position", "visibility")}
+    own = {name: getattr(who.model, name).settings for name in ("position", "attention_pattern")}
 
     def exchanged(opened):
         train = replace(opened.config.train, seq_len=16)

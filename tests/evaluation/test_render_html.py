@@ -106,7 +106,7 @@ def test_numbers_to_sort_by_are_whole():
 def test_downloads_carry_the_tables(page):
     (text,) = [unquote(a["href"].split(",", 1)[1]) for _, a in page.elements if a.get("download") == "perplexity.csv"]
     head, first, *_ = csv.reader(io.StringIO(text))
-    assert head[:4] == ["model", "frequencies", "steps", "512"] and float(first[3]) == 21.5
+    assert head[:4] == ["model", "rope_scaling", "steps", "512"] and float(first[3]) == 21.5
     names = [a["download"] for _, a in page.elements if "download" in a]
     assert names == ["perplexity-curves.csv", "perplexity.csv", "perplexity.tex", "passkey.csv"]
 

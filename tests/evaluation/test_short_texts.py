@@ -69,6 +69,7 @@ def test_their_page_is_written(suite, evaluated, tmp_path):
     books = tmp_path / "short.jsonl"
     books.write_text("".join(f"{json.dumps({'text': text})}\n" for text in SHORT["mixed"][1:]))
     least = ["eval.min_document_tokens=1"] if suite == "perplexity" else []
-    record, page = evaluated(suite, f"text.files=[{books}]", "grid.lengths=[1,2,8]", "grid.frequencies=[own]", *least)
+    grid = ["grid.lengths=[1,2,8]", "grid.rope_scalings=[trained]"]
+    record, page = evaluated(suite, f"text.files=[{books}]", *grid, *least)
     assert {cell["status"] for cell in record["cells"]} <= {"done", "impossible"} and page.sections
     assert all(cell["result"] or cell["reason"] for cell in record["cells"])

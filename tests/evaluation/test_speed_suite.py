@@ -6,7 +6,7 @@ from coca_train.evaluation.suites import speed
 from tests.evaluation.grids import blocks, evaluate, row, settings, subject
 from tests.models.conftest import PLAIN
 
-COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "slack", "t_width": "half", "frequencies": PLAIN}
+COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "slack", "t_width": "half", "rope_scaling": PLAIN}
 OPTIONS = settings("speed", rounds=2, new_tokens=2, memory=False)
 
 

@@ -13,22 +13,26 @@ def tried(*words):
 
 
 def test_after_training_the_trained_base_stays():
-    words = ["position=rope", "position.frequencies.theta=500000", "train.seq_len=64"]
-    config, by_name = tried(*words, "eval.extrapolation.visibilities=[sinks]")
+    words = ["position=rope", "position.rope_scaling.theta=500000", "train.seq_len=64"]
+    config, by_name = tried(*words, "eval.extrapolation.attention_patterns=[sinks]")
     assert list(by_name) == ["plain", "dynamic_ntk (alpha 4)", "plain, sinks"]
     plain, dynamic, sinks = by_name.values()
-    assert plain == Variant(config.position, config.visibility)
-    assert (dynamic.position.frequencies.name, dynamic.visibility) == ("dynamic_ntk", config.visibility)
-    assert (dynamic.position.frequencies.theta, dynamic.position.frequencies.original_seq_len) == (500_000, 64)
-    assert (sinks.position, sinks.visibility.name, sinks.visibility.window) == (config.position, "sinks", 64)
+    assert plain == Variant(config.position, config.attention_pattern)
+    assert (dynamic.position.rope_scaling.name, dynamic.attention_pattern) == ("dynamic_ntk", config.attention_pattern)
+    assert (dynamic.position.rope_scaling.theta, dynamic.position.rope_scaling.original_seq_len) == (500_000, 64)
+    assert (sinks.position, sinks.attention_pattern.name, sinks.attention_pattern.window) == (
+        config.position,
+        "sinks",
+        64,
+    )
 
 
 def test_one_spelling_in_a_training_and_in_a_grid():
     written = ["dynamic_ntk@alpha:8", "yarn@factor:16@theta:20000", "linear"]
-    config, by_name = tried("position=rope", f"eval.extrapolation.frequencies=[{','.join(written)}]")
+    config, by_name = tried("position=rope", f"eval.extrapolation.rope_scalings=[{','.join(written)}]")
     assert list(by_name) == ["plain", "dynamic_ntk (alpha 8)", "yarn (factor 16, theta 20000)", "linear"]
     assert list(by_name.values())[1:] == list(variants(config, map(Choice, written)).values())
-    ntk, yarn = (variant.position.frequencies for variant in list(by_name.values())[1:3])
+    ntk, yarn = (variant.position.rope_scaling for variant in list(by_name.values())[1:3])
     assert (ntk.alpha, yarn.factor, yarn.theta) == (8, 16, 20_000)
 
 
@@ -36,41 +40,41 @@ def test_the_350m_recipes_are_evaluated_as_in_the_paper_s_tables():
     for name in ("roformer_350m", "alibi_350m", "coca_350m", "coca_strict_350m"):
         config = load([f"+experiment={name}"]).config
         alphas = [
-            variant.position.frequencies.alpha
+            variant.position.rope_scaling.alpha
             for variant in variants(config, after_training(config)).values()
-            if getattr(variant.position, "frequencies", None) and variant.position.frequencies.name == "dynamic_ntk"
+            if getattr(variant.position, "rope_scaling", None) and variant.position.rope_scaling.name == "dynamic_ntk"
         ]
         assert alphas == ([] if name == "alibi_350m" else [2, 4, 8])
 
 
 def test_a_scheme_without_frequencies_is_tried_as_it_is():
     config, by_name = tried("position=alibi")
-    assert by_name == {"plain": Variant(config.position, config.visibility)}
+    assert by_name == {"plain": Variant(config.position, config.attention_pattern)}
 
 
 def test_a_choice_that_is_there_for_its_base_brings_it():
-    words = ["position=rope", "position.frequencies.theta=50000", "train.seq_len=64"]
-    _, by_name = tried(*words, "eval.extrapolation.frequencies=[code_llama,llama3,ntk]")
-    bases = {name: variant.position.frequencies.theta for name, variant in by_name.items()}
+    words = ["position=rope", "position.rope_scaling.theta=50000", "train.seq_len=64"]
+    _, by_name = tried(*words, "eval.extrapolation.rope_scalings=[code_llama,llama3,ntk]")
+    bases = {name: variant.position.rope_scaling.theta for name, variant in by_name.items()}
     assert bases == {"plain": 50000, "code_llama": 1e6, "llama3": 50000, "ntk": 50000}
-    assert by_name["llama3"].position.frequencies.original_seq_len == 64
+    assert by_name["llama3"].position.rope_scaling.original_seq_len == 64
     assert not any(variant.problem for variant in by_name.values())
 
 
 def test_learned_frequencies_go_with_no_others():
-    words = "eval.extrapolation.frequencies=[plain,clex,yarn]"
+    words = "eval.extrapolation.rope_scalings=[plain,clex,yarn]"
     _, from_plain = tried("position=rope", words)
     assert {name: bool(v.problem) for name, v in from_plain.items()} == {"plain": False, "clex": True, "yarn": False}
-    _, from_clex = tried("position=rope", "position/frequencies=clex", words)
+    _, from_clex = tried("position=rope", "position/rope_scaling=clex", words)
     assert {name: bool(v.problem) for name, v in from_clex.items()} == {"clex": False, "plain": True, "yarn": True}
     assert "clex" in from_clex["yarn"].problem
 
 
-def test_a_visibility_that_a_scheme_cannot_have_is_a_variant_with_a_reason():
+def test_a_attention_pattern_that_a_scheme_cannot_have_is_a_variant_with_a_reason():
     config = load(["position=learned"]).config
-    (variant,) = variants(config, [Choice("own", "rerope")]).values()
+    (variant,) = variants(config, [Choice("trained", "rerope")]).values()
     assert "learned" in variant.problem
-    assert (variant.position, variant.visibility) == (config.position, config.visibility)
+    assert (variant.position, variant.attention_pattern) == (config.position, config.attention_pattern)
 
 
 def test_frequencies_of_a_scheme_that_has_none():
@@ -88,7 +92,7 @@ def test_a_wrong_word_is_the_user_s_error():
 
 def test_a_logit_scale_is_tried_like_frequencies_and_leaves_the_keys_of_other_cells():
     config = load(["position=rope", "train.seq_len=64"]).config
-    choices = [Choice(), Choice("own", "rerope@window:32", "log"), Choice(logit_scale="steps@length:8@beta:0.5")]
+    choices = [Choice(), Choice("trained", "rerope@window:32", "log"), Choice(logit_scale="steps@length:8@beta:0.5")]
     by_name = variants(config, choices)
     assert list(by_name) == [
         "plain",
@@ -97,7 +101,7 @@ def test_a_logit_scale_is_tried_like_frequencies_and_leaves_the_keys_of_other_ce
     ]
     own, log, steps = by_name.values()
     assert (own.logit_scale, log.logit_scale.name, steps.logit_scale.length) == (None, "log", 8)
-    assert described(own).keys() == {"position", "visibility"}
+    assert described(own).keys() == {"position", "attention_pattern"}
     assert described(log)["logit_scale"] == {"name": "log", "length": None, "beta": 0.1}
     with pytest.raises(UserError, match="one of none, log, steps"):
         variants(config, [Choice(logit_scale="logn")])

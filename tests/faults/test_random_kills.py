@@ -32,12 +32,12 @@ MORE_S = 300.0  # a machine that is busy with other things is slow, not stuck
 TRAINING = [
     "position=rope", "optim.warmup_steps=0", "train.micro_batch_size=1", "engine.dtype=bf16", "engine.timeout_s=240",
     "eval.max_tokens=48", "eval.every_steps=2", "checkpoint.save_every_steps=2", "eval.extrapolation.enabled=true",
-    "eval.extrapolation.multiples=[1,2,4]", "eval.extrapolation.frequencies=[plain,dynamic_ntk]",
+    "eval.extrapolation.multiples=[1,2,4]", "eval.extrapolation.rope_scalings=[plain,dynamic_ntk]",
     "eval.extrapolation.max_documents=2", "eval.sample_tokens=8",
     *schedule(stage("k", "max_steps: 3, trainable: ['blocks.*.attention.k.*']"), stage("all", "max_steps: 4")),
 ]  # fmt: skip
 EVALUATION = [
-    "grid.lengths=[12,24,48]", "grid.frequencies=[own,dynamic_ntk]", "eval.stride=7", "work.device=cpu",
+    "grid.lengths=[12,24,48]", "grid.rope_scalings=[trained,dynamic_ntk]", "eval.stride=7", "work.device=cpu",
     "work.micro_batch_tokens=96", "work.progress_bar=false", "text.max_documents=3", "work.timeout_s=240",
 ]  # fmt: skip
 

@@ -12,7 +12,7 @@ from tests.faults.runs import KilledRuns
 from tests.stages.support import logged, saved, schedule, stage, state, steps, weights
 
 K, QKV = "blocks.*.attention.k.*", "blocks.*.attention.[qkv].*"
-LAST = "max_steps: 3, train: {seq_len: 48}, optim: {lr: 0.02}, position: {frequencies: {name: linear, factor: 2}}"
+LAST = "max_steps: 3, train: {seq_len: 48}, optim: {lr: 0.02}, position: {rope_scaling: {name: linear, factor: 2}}"
 SCHEDULE = [
     "position=rope", "optim.warmup_steps=0", "eval.max_tokens=48", "eval.every_steps=100",
     *schedule(

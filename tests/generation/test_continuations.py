@@ -31,14 +31,14 @@ SLOW = [("rope", "plain", ""), ("coca", "dynamic_ntk", ""), ("rope", "plain", "s
 SLOW += [(scheme, None, "") for scheme in ("t5", "fox", "dape", "fire")]
 
 
-def build(position="rope", frequencies="plain", visibility=""):
+def build(position="rope", rope_scaling="plain", attention_pattern=""):
     words = [f"position={position}", "model.n_layers=2", *SHAPE]
-    config = load([*words, *([f"position/frequencies={frequencies}"] if frequencies else [])]).config
-    model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
+    config = load([*words, *([f"position/rope_scaling={rope_scaling}"] if rope_scaling else [])]).config
+    model = Transformer(config.model, config.position, config.attention_pattern, vocab_size=VOCAB, max_seq_len=WINDOW)
     init_weights(model, config.model, seed=3)
-    if visibility:
-        words = f"visibility={visibility.replace(' ', ' visibility.')}".split()
-        model.set_visibility(vary(config, words).visibility)
+    if attention_pattern:
+        words = f"attention_pattern={attention_pattern.replace(' ', ' attention_pattern.')}".split()
+        model.set_attention_pattern(vary(config, words).attention_pattern)
     return model
 
 
@@ -62,9 +62,9 @@ def plain_loop(model, prompt, length):
     return tokens[len(prompt) :]
 
 
-@pytest.mark.parametrize(("position", "frequencies", "visibility"), slow_unless(QUICK, QUICK + SLOW))
-def test_it_equals_the_plain_loop(position, frequencies, visibility):
-    model, prompts = build(position, frequencies, visibility), make_prompts()
+@pytest.mark.parametrize(("position", "rope_scaling", "attention_pattern"), slow_unless(QUICK, QUICK + SLOW))
+def test_it_equals_the_plain_loop(position, rope_scaling, attention_pattern):
+    model, prompts = build(position, rope_scaling, attention_pattern), make_prompts()
     length = 30 + NEW
     texts = continuations(model, prompts, NEW, length=length, micro_batch_tokens=4 * length)
     expected = {index: plain_loop(model, prompt, length) for index, prompt in enumerate(prompts)}
@@ -144,7 +144,7 @@ def test_bad_calls_are_refused(prompts, length, named):
 
 def test_the_end_of_a_learned_table():
     config = load(["position=learned", "model.n_layers=1", *SHAPE]).config
-    model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
+    model = Transformer(config.model, config.position, config.attention_pattern, vocab_size=VOCAB, max_seq_len=WINDOW)
     init_weights(model, config.model, seed=3)
     with pytest.raises(ValueError, match="at most 2: learned has 16"):
         continuations(model, [[1] * 14], 3, length=17, micro_batch_tokens=17)

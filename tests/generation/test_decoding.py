@@ -1,4 +1,5 @@
-"""Decoding with a cache, token by token: for every scheme, frequency and visibility what POSITIONS.md section 2 says.
+"""Decoding with a cache, token by token: for every scheme, frequency and attention pattern what POSITIONS.md section 2
+says.
 
 Text is forced, so that every step can be compared: 32 tokens behind a prompt, twice the training window.
 """
@@ -25,7 +26,7 @@ WINDOW, VOCAB, NEW = 16, 64, 32
 SHAPE = ["model.d_model=32", "model.n_heads=2", "model.d_ff=64", f"train.seq_len={WINDOW}", "model.init_std=0.3"]
 NEEDED = {"max_len": "position.max_len=128", "memory_len": "data.order=stream"}  # by settings that the scheme has
 # Small enough that a cache of them loses tokens.
-VISIBILITIES = {
+ATTENTION_PATTERNS = {
     "causal": [],
     "sliding_window": ["window=6"],
     "sinks": ["n_sink=2", "window=6"],
@@ -36,35 +37,35 @@ VISIBILITIES = {
 HELD = {"sliding_window": 6, "sinks": 8, "lambda_mask": 10, "segments": 9}  # tokens
 SHIPPED = dict(shipped())
 SCHEMES = list(SHIPPED)
-FREQUENCIES = list(choices("position/frequencies", (config_dir(),)))
+ROPE_SCALINGS = list(choices("position/rope_scaling", (config_dir(),)))
 ROTARY = ["rope", "xpos", "coca", "coca_strict"]
-PAIRS = [(s, v) for s in SCHEMES for v in VISIBILITIES]
-# Every scheme as it is, and with one other visibility, each time the next.
+PAIRS = [(s, v) for s in SCHEMES for v in ATTENTION_PATTERNS]
+# Every scheme as it is, and with one other attention pattern, each time the next.
 OTHERS = [[pair for pair in PAIRS if pair[0] == scheme and pair[1] != "causal"] for scheme in SCHEMES]
 QUICK = [(scheme, "causal") for scheme in SCHEMES] + [pairs[n % len(pairs)] for n, pairs in enumerate(OTHERS)]
 
 
 @cache
-def trained(scheme, frequencies=None, n_layers=2):
+def trained(scheme, rope_scaling=None, n_layers=2):
     words = [
         f"position={scheme}",
         f"model.n_layers={n_layers}",
         *SHAPE,
         *(word for key, word in NEEDED.items() if key in SHIPPED[scheme]),
     ]
-    return load([*words, *([f"position/frequencies={frequencies}"] if frequencies else [])]).config
+    return load([*words, *([f"position/rope_scaling={rope_scaling}"] if rope_scaling else [])]).config
 
 
 def build(config, dtype=torch.float64):
-    model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
+    model = Transformer(config.model, config.position, config.attention_pattern, vocab_size=VOCAB, max_seq_len=WINDOW)
     init_weights(model, config.model, seed=3)
     return model.to(dtype).eval()
 
 
-def visible(scheme, visibility, frequencies=None, n_layers=2):
-    """The scheme's configuration with a visibility of VISIBILITIES."""
-    words = [f"visibility.{value}" for value in VISIBILITIES[visibility]]
-    return vary(trained(scheme, frequencies, n_layers), [f"visibility={visibility}", *words])
+def visible(scheme, attention_pattern, rope_scaling=None, n_layers=2):
+    """The scheme's configuration with an attention pattern of ATTENTION_PATTERNS."""
+    words = [f"attention_pattern.{value}" for value in ATTENTION_PATTERNS[attention_pattern]]
+    return vary(trained(scheme, rope_scaling, n_layers), [f"attention_pattern={attention_pattern}", *words])
 
 
 def text(n_prompt):
@@ -117,18 +118,18 @@ def close(actual, expected, atol=1e-5):
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=atol)
 
 
-@pytest.mark.parametrize(("scheme", "visibility"), slow_unless(QUICK, PAIRS))
-def test_every_scheme_and_visibility_equals_full_recompute(scheme, visibility):
+@pytest.mark.parametrize(("scheme", "attention_pattern"), slow_unless(QUICK, PAIRS))
+def test_every_scheme_and_attention_pattern_equals_full_recompute(scheme, attention_pattern):
     """Or the pair is refused."""
-    if refused(visible("rope", visibility).visibility, build(trained(scheme)).position):
+    if refused(visible("rope", attention_pattern).attention_pattern, build(trained(scheme)).position):
         with pytest.raises(ConfigError, match="E-CFG-44 "):
-            visible(scheme, visibility)
+            visible(scheme, attention_pattern)
         return
-    model = build(visible(scheme, visibility))
+    model = build(visible(scheme, attention_pattern))
     expected = recompute(model, 5)
     for mode in ("sequence", "step"):  # keys rotated in the cache, where they can be, and not
         close(decode(model, 5, mode), expected)
-    assert (visibility == "causal") == torch.allclose(expected, recompute(build(trained(scheme)), 5), atol=1e-3)
+    assert (attention_pattern == "causal") == torch.allclose(expected, recompute(build(trained(scheme)), 5), atol=1e-3)
 
 
 @pytest.mark.parametrize("scheme", slow_unless(["rope", "coca", "alibi", "cope", "tupe"], SCHEMES))
@@ -137,24 +138,24 @@ def test_float32(scheme):
     close(decode(model, 5), recompute(model, 5), atol=1e-4)
 
 
-@pytest.mark.parametrize("visibility", VISIBILITIES)
-def test_prompts_that_fill_the_cache_or_nothing_of_it(visibility):
-    model = build(visible("rope", visibility))
+@pytest.mark.parametrize("attention_pattern", ATTENTION_PATTERNS)
+def test_prompts_that_fill_the_cache_or_nothing_of_it(attention_pattern):
+    model = build(visible("rope", attention_pattern))
     for n_prompt in (1, 30):
         close(decode(model, n_prompt), recompute(model, n_prompt))
 
 
-@pytest.mark.parametrize("visibility", slow_unless(["causal", "segments"], VISIBILITIES))
-def test_without_a_cache(visibility):
-    model = build(visible("rope", visibility))
+@pytest.mark.parametrize("attention_pattern", slow_unless(["causal", "segments"], ATTENTION_PATTERNS))
+def test_without_a_cache(attention_pattern):
+    model = build(visible("rope", attention_pattern))
     close(decode(model, 30, use_cache=False), recompute(model, 30))
 
 
-@pytest.mark.parametrize("visibility", VISIBILITIES)
+@pytest.mark.parametrize("attention_pattern", ATTENTION_PATTERNS)
 @torch.no_grad()
-def test_several_tokens_at_a_time(visibility):
+def test_several_tokens_at_a_time(attention_pattern):
     """Chunks longer than what is kept, and shorter."""
-    model, at, parts = build(visible("rope", visibility)), 0, []
+    model, at, parts = build(visible("rope", attention_pattern)), 0, []
     tokens = torch.tensor([text(5)[:-1]])
     kept = model.new_cache(tokens.shape[1])
     for n_tokens in (3, 1, 12, 4, 2, 14):
@@ -164,10 +165,10 @@ def test_several_tokens_at_a_time(visibility):
     close(torch.cat(parts)[4:], recompute(model, 5))
 
 
-@pytest.mark.parametrize(("scheme", "frequencies"), sampled(ROTARY, FREQUENCIES))
-def test_every_frequency_equals_full_recompute(scheme, frequencies):
+@pytest.mark.parametrize(("scheme", "rope_scaling"), sampled(ROTARY, ROPE_SCALINGS))
+def test_every_frequency_equals_full_recompute(scheme, rope_scaling):
     """Mode `sequence`, far beyond the training window."""
-    model = build(trained(scheme, frequencies))
+    model = build(trained(scheme, rope_scaling))
     expected = recompute(model, 5)
     close(decode(model, 5), expected)
     if not follows_length(model):
@@ -177,22 +178,22 @@ def test_every_frequency_equals_full_recompute(scheme, frequencies):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "frequencies", "visibility"), sampled(ROTARY, FREQUENCIES, VISIBILITIES, strength=1)
+    ("scheme", "rope_scaling", "attention_pattern"), sampled(ROTARY, ROPE_SCALINGS, ATTENTION_PATTERNS, strength=1)
 )
 @torch.no_grad()
-def test_keys_that_are_rotated_once_are_those_that_are_rotated_anew(scheme, frequencies, visibility):
+def test_keys_that_are_rotated_once_are_those_that_are_rotated_anew(scheme, rope_scaling, attention_pattern):
     """Bit for bit in the first layer, several tokens at a time and one by one; decoding is the full computation."""
-    if refused(visible("rope", visibility).visibility, build(trained(scheme)).position):
+    if refused(visible("rope", attention_pattern).attention_pattern, build(trained(scheme)).position):
         return
-    model, total = build(visible(scheme, visibility, frequencies)), 5 + NEW
+    model, total = build(visible(scheme, attention_pattern, rope_scaling)), 5 + NEW
     tokens = torch.tensor([text(5)[:-1]])
     once, anew = model.new_cache(total, total), model.new_cache(total)
-    settles = scheme != "xpos" and visibility not in ("rerope", "lambda_mask")
+    settles = scheme != "xpos" and attention_pattern not in ("rerope", "lambda_mask")
     for begin, end in pairwise([0, 5, 12, *range(13, tokens.shape[1] + 1)]):
         contexts, mapped = {}, {}
         for held in (once, anew):
             pos = model.positions_of(tokens[:, begin:end], None, None, held)
-            contexts[held] = model.contexts(pos, pos, None, total, held)["own"]
+            contexts[held] = model.contexts(pos, pos, None, total, held)["default"]
             x_BTC = model.blocks[0].attention_norm(model.add_positions(model.embed(tokens[:, begin:end]), pos))
             parts = watched(model.blocks[0].attention, x_BTC, contexts[held])
             mapped[held] = [part.k_BSGE for part in parts]
@@ -209,12 +210,12 @@ def watched(attention, x_BTC, context):
     return given
 
 
-@pytest.mark.parametrize(("scheme", "frequencies"), sampled(["rope", "coca", "coca_strict"], FREQUENCIES))
-@pytest.mark.parametrize("visibility", ["causal", "sliding_window"])
-def test_tables_made_ahead_are_those_of_every_token(scheme, frequencies, visibility, monkeypatch):
+@pytest.mark.parametrize(("scheme", "rope_scaling"), sampled(["rope", "coca", "coca_strict"], ROPE_SCALINGS))
+@pytest.mark.parametrize("attention_pattern", ["causal", "sliding_window"])
+def test_tables_made_ahead_are_those_of_every_token(scheme, rope_scaling, attention_pattern, monkeypatch):
     """Some tokens at a time, and in a last stretch up to the length."""
     monkeypatch.setattr("coca_train.models.cache.AHEAD", 5)
-    model = build(visible(scheme, visibility, frequencies))
+    model = build(visible(scheme, attention_pattern, rope_scaling))
     made = []
     model.position.register_forward_hook(lambda _, given, tables: made.append(given[0].pos_BT.shape[1]))
     expected = recompute(model, 5)
@@ -234,13 +235,13 @@ def test_a_cache_for_one_length_takes_no_other():
     assert not torch.allclose(cached, short, atol=1e-3)
 
 
-@pytest.mark.parametrize("frequencies", slow_unless(["ntk", "dynamic_yarn", "clex", None], [*FREQUENCIES, None]))
+@pytest.mark.parametrize("rope_scaling", slow_unless(["ntk", "dynamic_yarn", "clex", None], [*ROPE_SCALINGS, None]))
 @torch.no_grad()
-def test_a_segment_is_a_text_by_itself(frequencies):
+def test_a_segment_is_a_text_by_itself(rope_scaling):
     """Also to frequencies that follow the length: l is the segment's."""
-    model = build(visible("rope" if frequencies else "learned", "segments", frequencies))
+    model = build(visible("rope" if rope_scaling else "learned", "segments", rope_scaling))
     logits_TV = recompute(model, 5)
-    model.set_visibility(trained("rope").visibility)  # causal
+    model.set_attention_pattern(trained("rope").attention_pattern)  # causal
     tokens = torch.tensor([text(5)[:-1]])
     parts = [model(tokens[:, at : at + 9], length=9)[0] for at in range(0, tokens.shape[1], 9)]
     close(torch.cat(parts)[4:], logits_TV)
@@ -249,15 +250,15 @@ def test_a_segment_is_a_text_by_itself(frequencies):
 @pytest.mark.parametrize(("held", "same"), [(8, ["plain"]), (32, ["ntk", "factor=2"])])
 def test_dynamic_frequencies_follow_the_cache_of_sinks(held, same):
     """Positions count in the cache: l is what it holds, half the training window or twice, and not the text's."""
-    config = vary(visible("rope", "sinks", "dynamic_ntk"), [f"visibility.window={held - 2}"])
+    config = vary(visible("rope", "sinks", "dynamic_ntk"), [f"attention_pattern.window={held - 2}"])
     name, *values = same
-    fixed = vary(config, [f"position/frequencies={name}", *(f"position.frequencies.{value}" for value in values)])
+    fixed = vary(config, [f"position/rope_scaling={name}", *(f"position.rope_scaling.{value}" for value in values)])
     close(decode(build(config), 5), recompute(build(fixed), 5))
 
 
-@pytest.mark.parametrize(("scheme", "frequencies"), sampled(ROTARY[::-1], FREQUENCIES))
-def test_step_mode_equals_its_steps_replayed(scheme, frequencies):
-    model = build(trained(scheme, frequencies))
+@pytest.mark.parametrize(("scheme", "rope_scaling"), sampled(ROTARY[::-1], ROPE_SCALINGS))
+def test_step_mode_equals_its_steps_replayed(scheme, rope_scaling):
+    model = build(trained(scheme, rope_scaling))
     logits_TV = decode(model, 5, "step")
     close(logits_TV, replay(model, 5))
     within = WINDOW - 5 + 1  # steps up to l = L: nothing is dynamic yet
@@ -267,10 +268,10 @@ def test_step_mode_equals_its_steps_replayed(scheme, frequencies):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "frequencies"), sampled(ROTARY, [name for name in FREQUENCIES if name == "clex" or "dynamic" in name])
+    ("scheme", "rope_scaling"), sampled(ROTARY, [name for name in ROPE_SCALINGS if name == "clex" or "dynamic" in name])
 )
-def test_step_mode_equals_full_recompute_in_one_layer(scheme, frequencies):
-    model = build(trained(scheme, frequencies, n_layers=1))
+def test_step_mode_equals_full_recompute_in_one_layer(scheme, rope_scaling):
+    model = build(trained(scheme, rope_scaling, n_layers=1))
     assert follows_length(model)
     expected = [recompute(model, 5, length=5 + step)[step] for step in range(NEW)]
     logits_TV = decode(model, 5, "step")
@@ -281,21 +282,21 @@ def test_step_mode_equals_full_recompute_in_one_layer(scheme, frequencies):
 
 @torch.no_grad()
 def follows_length(model):
-    short, long = (model.position.frequencies(length).inv_freq_J for length in (WINDOW, 4 * WINDOW))
+    short, long = (model.position.rope_scaling(length).inv_freq_J for length in (WINDOW, 4 * WINDOW))
     return not torch.equal(short, long)
 
 
-@pytest.mark.parametrize("visibility", VISIBILITIES)
-def test_memory_of_a_cache(visibility, monkeypatch):
+@pytest.mark.parametrize("attention_pattern", ATTENTION_PATTERNS)
+def test_memory_of_a_cache(attention_pattern, monkeypatch):
     """Constant where tokens are forgotten: the same after 120 tokens as after 10, and no more than is seen."""
-    model, caches = build(visible("rope", visibility, n_layers=1)), []
+    model, caches = build(visible("rope", attention_pattern, n_layers=1)), []
     made = Transformer.new_cache
     monkeypatch.setattr(model, "new_cache", lambda *given: caches.append(made(model, *given)) or caches[-1])
     for n_tokens in (10, 120):
         generation.generate(model, [1, 2, 3], n_tokens)
     short, long = (kept.n_bytes for kept in caches)
-    if visibility not in HELD:
+    if attention_pattern not in HELD:
         assert long > 9 * short
         return
     one_token = 2 * 32 * 8  # keys and values, width, float64
-    assert short == long == HELD[visibility] * one_token
+    assert short == long == HELD[attention_pattern] * one_token

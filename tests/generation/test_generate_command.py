@@ -46,12 +46,12 @@ def test_the_command_prints_prompt_and_continuation(run, capsys):
         (["prompt=x", "temperature=-1", "device=cpu"], 2, "temperature=-1: it needs a number >= 0"),
         (["prompt=x", "dynamic_length=both"], 2, "one of sequence, step"),
         (["prompt=x", "use_cache=maybe"], 2, "true or false"),
-        (["prompt=x", "visibilty=causal"], 2, "did you mean visibility?"),
-        (["prompt=x", "visibility=sink"], 2, "write visibility=sinks"),
-        (["prompt=x", "visibility=lambda_mask", "visibility.window=0"], 2, "visibility.window=0"),
-        (["prompt=x", "visibility=sinks"], 2, "E-CFG-44"),  # slack coca
+        (["prompt=x", "visibilty=causal"], 2, "did you mean attention pattern?"),
+        (["prompt=x", "attention_pattern=sink"], 2, "write attention_pattern=sinks"),
+        (["prompt=x", "attention_pattern=lambda_mask", "attention_pattern.window=0"], 2, "attention_pattern.window=0"),
+        (["prompt=x", "attention_pattern=sinks"], 2, "E-CFG-44"),  # slack coca
         (["prompt=x", "position=rope"], 2, "the weights were trained with their own"),
-        (["prompt=x", "position/frequencies=clex"], 2, "parameters of its own"),
+        (["prompt=x", "position/rope_scaling=clex"], 2, "parameters of its own"),
         ([], 2, "prompt=???: it has no value yet"),
     ],
 )
@@ -64,20 +64,20 @@ def test_mistakes_are_one_line(run, capsys, words, code, phrase):
     assert err.count("\n") == 1
 
 
-def test_another_visibility_and_frequencies_on_the_same_weights(run, capsys, monkeypatch):
+def test_another_attention_pattern_and_frequencies_on_the_same_weights(run, capsys, monkeypatch):
     models = []
     original = generation.generate
     monkeypatch.setattr(generation, "generate", lambda model, *a, **k: models.append(model) or original(model, *a, **k))
     words = [f"run={run[0]}", "prompt=the dog", "max_new_tokens=5", "device=cpu"]
     assert main(["generate", *words]) == 0
-    words += ["visibility=lambda_mask", "visibility.window=8", "position/frequencies=yarn"]
+    words += ["attention_pattern=lambda_mask", "attention_pattern.window=8", "position/rope_scaling=yarn"]
     assert main(["generate", *words]) == 0
     assert capsys.readouterr().out.count("the dog") == 2
     own, other = models
-    assert (own.visibility.settings.name, own.position.settings.frequencies.name) == ("causal", "plain")
-    assert (other.visibility.settings.name, other.visibility.settings.window) == ("lambda_mask", 8)
-    assert other.visibility.settings.max_distance == 128  # the run's train.seq_len
-    assert other.position.settings.frequencies.name == "yarn"
+    assert (own.attention_pattern.settings.name, own.position.settings.rope_scaling.name) == ("causal", "plain")
+    assert (other.attention_pattern.settings.name, other.attention_pattern.settings.window) == ("lambda_mask", 8)
+    assert other.attention_pattern.settings.max_distance == 128  # the run's train.seq_len
+    assert other.position.settings.rope_scaling.name == "yarn"
     weights = dict(other.named_parameters())
     assert all(torch.equal(weights[name], parameter) for name, parameter in own.named_parameters())
 

@@ -14,10 +14,10 @@ PROMPT = [5, 9, 2, 33, 7]
 SHAPE = ["model.d_model=32", "model.n_heads=2", "model.d_ff=64", f"train.seq_len={WINDOW}", "model.init_std=0.3"]
 
 
-def build(position="rope", n_layers=2, frequencies="dynamic_ntk"):
+def build(position="rope", n_layers=2, rope_scaling="dynamic_ntk"):
     words = [f"position={position}", f"model.n_layers={n_layers}", *SHAPE]
-    config = load([*words, *([f"position/frequencies={frequencies}"] if frequencies else [])]).config
-    model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
+    config = load([*words, *([f"position/rope_scaling={rope_scaling}"] if rope_scaling else [])]).config
+    model = Transformer(config.model, config.position, config.attention_pattern, vocab_size=VOCAB, max_seq_len=WINDOW)
     init_weights(model, config.model, seed=3)
     return model
 
@@ -32,11 +32,11 @@ def replay(model, n, length_of):
     return tokens[len(PROMPT) :]
 
 
-@pytest.mark.parametrize(("position", "frequencies"), [("rope", "dynamic_ntk"), ("alibi", None)])
+@pytest.mark.parametrize(("position", "rope_scaling"), [("rope", "dynamic_ntk"), ("alibi", None)])
 @pytest.mark.parametrize("use_cache", [True, False])
-def test_sequence_mode_equals_full_recompute_beyond_the_window(position, frequencies, use_cache):
+def test_sequence_mode_equals_full_recompute_beyond_the_window(position, rope_scaling, use_cache):
     """The tokens; that the logits do for every scheme is in test_decoding."""
-    model = build(position, frequencies=frequencies)
+    model = build(position, rope_scaling=rope_scaling)
     expected = replay(model, 40, lambda held: len(PROMPT) + 40)
     assert generate(model, PROMPT, 40, use_cache=use_cache) == expected
     assert len(set(expected)) > 2  # says something
@@ -151,10 +151,10 @@ def test_bad_options_are_refused(prompt, options, named):
 def test_the_end_of_a_learned_table(position):
     """Refused before the first token, not at the last."""
     config = load([f"position={position}", "model.n_layers=1", *SHAPE]).config
-    model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
+    model = Transformer(config.model, config.position, config.attention_pattern, vocab_size=VOCAB, max_seq_len=WINDOW)
     init_weights(model, config.model, seed=3)
     assert len(generate(model, PROMPT, WINDOW - len(PROMPT))) == WINDOW - len(PROMPT)
     with pytest.raises(ValueError, match=f"max_new_tokens=12 .* at most 11: {position} has 16 positions"):
         generate(model, PROMPT, WINDOW - len(PROMPT) + 1)
-    model.set_visibility(vary(config, ["visibility=segments"]).visibility)
+    model.set_attention_pattern(vary(config, ["attention_pattern=segments"]).attention_pattern)
     assert len(generate(model, PROMPT, 40)) == 40

@@ -90,7 +90,7 @@ def xpos():
         "gamma": 0.4,
         "scale_base": 512.0,
         "rotary_pct": 1.0,
-        "frequencies": {"name": "plain", "theta": 10000.0},
+        "rope_scaling": {"name": "plain", "theta": 10000.0},
     }
     shape = {"n_heads": 1, "n_kv_heads": 1, "head_dim": 8, "d_model": 6}
     return case("xpos", settings, {}, score, shape, [*PLACES, (513, 1), (1500, 0)], q=q, k=k)

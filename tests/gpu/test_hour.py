@@ -28,7 +28,7 @@ from coca_train.settings import load
 from tests.gpu.test_group import gone, pids
 
 NINE_MINUTES = 540
-PROOFS = ("masks", "exact", "losses", "kernels", "visibilities", "memory")
+PROOFS = ("masks", "exact", "losses", "kernels", "attention_patterns", "memory")
 
 
 def test_a_figure_is_met_within_its_bounds() -> None:
@@ -234,8 +234,8 @@ def test_outcomes_of_pytest_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         pytest.skip("a GPU is here, and the tests would run")
     said: list[str] = []
     monkeypatch.setattr(kernels, "say", said.append)
-    assert [figure.value for figure in kernels.visibilities(Scale(toy=True), tmp_path)] == [0, 0]
-    assert len(said) > 15 and all(line.split()[0].startswith("test_every_visibility[") for line in said)
+    assert [figure.value for figure in kernels.attention_patterns(Scale(toy=True), tmp_path)] == [0, 0]
+    assert len(said) > 15 and all(line.split()[0].startswith("test_every_attention_pattern[") for line in said)
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

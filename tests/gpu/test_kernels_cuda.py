@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.attention.kernels import KERNELS, choose
+from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import part_of
-from coca_train.attention.visibility import Visibility
 from coca_train.positions.base import AttentionShape
 from coca_train.testing.parts import layer_of, projections, shipped, start, tokens
 from tests.models.conftest import CAUSAL
@@ -25,7 +25,7 @@ WINDOWS = {
 }
 
 
-def attend(kernel, settings, visibility, n_tokens, dtype, rounded):
+def attend(kernel, settings, attention_pattern, n_tokens, dtype, rounded):
     """(output, gradients of q, k, v and of every parameter of the scheme), computed in dtype from values that have been
     rounded to `rounded`: CoPE's gates, DAPE's and TUPE's layers make much of what rounding takes off a query."""
     torch.manual_seed(0)
@@ -40,7 +40,7 @@ def attend(kernel, settings, visibility, n_tokens, dtype, rounded):
     on_cpu = projections(position, dtype)
     project = on_cpu._replace(query=lambda x: on_cpu.query(x.cpu()).cuda(), key=lambda x: on_cpu.key(x.cpu()).cuda())
     parts = []
-    for layout in visibilities.build(visibilities.settings(visibility)).layouts(pos, pos):
+    for layout in patterns.build(patterns.settings(attention_pattern)).layouts(pos, pos):
         tables = position(layout.pos_BT, layout.pos_BS, n_tokens)
         parts.append(part_of(layer(position, q, k, tables, project, tokens(layer, k)), layout))
     out = KERNELS[kernel](parts, v, 64**-0.5)
@@ -49,12 +49,12 @@ def attend(kernel, settings, visibility, n_tokens, dtype, rounded):
     return choose(parts, n_tokens), out, [torch.zeros(()) if g is None else g for g in grads]
 
 
-def same(settings, visibility, n_tokens, dtype, tolerance):
+def same(settings, attention_pattern, n_tokens, dtype, tolerance):
     """Near the definition in float32, or at most twice as far from it as the definition itself is in this dtype: CoPE's
     gradient jumps where a count passes a whole number, which rounding decides."""
 
     def results(kernel, computed_in):
-        name, out, grads = attend(kernel, settings, visibility, n_tokens, computed_in, rounded=dtype)
+        name, out, grads = attend(kernel, settings, attention_pattern, n_tokens, computed_in, rounded=dtype)
         return name, [x.float() for x in (out, *grads)]
 
     _, wanted = results("eager", torch.float32)
@@ -73,10 +73,10 @@ def test_every_scheme(name, dtype, tolerance):
     assert kernel == wanted if wanted else kernel in ("sdpa", "flex")
 
 
-@pytest.mark.parametrize("visibility", WINDOWS)
+@pytest.mark.parametrize("attention_pattern", WINDOWS)
 @pytest.mark.parametrize("name", ["rope", "coca_strict", "t5", "kerple_log"])
-def test_every_visibility(name, visibility):
-    assert same(SCHEMES[name], WINDOWS[visibility], 200, torch.float32, 2e-3) == "flex"
+def test_every_attention_pattern(name, attention_pattern):
+    assert same(SCHEMES[name], WINDOWS[attention_pattern], 200, torch.float32, 2e-3) == "flex"
 
 
 @pytest.mark.parametrize("name", sorted(set(SCHEMES) - {"learned", "tupe"}))
@@ -91,5 +91,5 @@ def test_memory_at_32k(name):
 
 def test_causal_layout_needs_no_mask():
     pos = start(8)
-    (layout,) = Visibility(None).layouts(pos, pos)
+    (layout,) = AttentionPattern(None).layouts(pos, pos)
     assert layout.is_causal_only

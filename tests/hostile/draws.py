@@ -39,7 +39,7 @@ WORDS = [
     "\x1b[2J", "\udcff", "\u202e", "名", "a\nb", "'", '"', "${run.name}", "${oc.env:HOME}", "${a.b}",
     "${run.seed", "???", "r" * 300, "r" * 10000, "*", "~root", "%s%n", "{}", "[]", "[1]", "{a: 1}", "[[[1]]]",
     "[" * 60 + "]" * 60, "[" * 900, "{a: " * 30 + "1" + "}" * 30, "1,2", "range(1,100000000)", "choice(1,2)",
-    "sinks@window:0", "yarn@factor:1e400", "dynamic_ntk@alpha:x", "[own,yarn@factor:8@factor:9]", "0x,1x", "a=b",
+    "sinks@window:0", "yarn@factor:1e400", "dynamic_ntk@alpha:x", "[trained,yarn@factor:8@factor:9]", "0x,1x", "a=b",
     "[1x,99999999999999x]",
 ]  # fmt: skip
 JUNK: list[Any] = [
@@ -83,7 +83,7 @@ def _keys(root: Root) -> list[str]:
     names = {
         "data.sources": "text",
         "stages": "all",
-        "layers.kinds": "local",
+        "layers.types": "local",
         "corpus.sources": "text",
         "mix.groups": "text",
     }

@@ -15,7 +15,7 @@ TRAIN = [
     *real.TINY, "train.max_steps=4", "checkpoint.save_every_steps=2", "optim.warmup_steps=1", "engine=local",
     "engine.device=cpu", "engine.dtype=fp32", "data.prefetch_steps=0", "eval.sample_tokens=4",
     "eval.extrapolation.enabled=true", "eval.extrapolation.multiples=[1,2]", "eval.extrapolation.max_documents=2",
-    "eval.extrapolation.frequencies=[plain]", "run.root=runs",
+    "eval.extrapolation.rope_scalings=[plain]", "run.root=runs",
 ]  # fmt: skip
 EXPORTABLE = [
     "position=rope", "model.norm=rmsnorm", "model.activation=swiglu", "model.residual=sequential", "model.bias=false",

@@ -70,7 +70,7 @@ class Copy:
             (self.folder / to).write_bytes((ADDED / file).read_bytes())
 
 
-@pytest.mark.parametrize("word", ["scheme", "frequency", "visibility", "suite"])
+@pytest.mark.parametrize("word", ["scheme", "scaling", "pattern", "suite"])
 def test_stubs_are_clean_and_say_what_they_must_answer(word, tmp_path):
     kind = stubs.kinds()[word]
     paths = stubs.write(kind, word, "novel", tmp_path, own_package=True)
@@ -161,10 +161,10 @@ def test_and_exported(gated, copy, runs):
 
 @pytest.mark.slow
 def test_frequencies_are_added_by_three_files(copy, runs):
-    copy.make("frequency", "powered")
-    copy.answer("frequencies", "powered", "position/frequencies")
+    copy.make("scaling", "powered")
+    copy.answer("rope_scaling", "powered", "position/rope_scaling")
     copy.python("pytest", "-n0", "-q", "tests/positions/test_powered.py", "tests/positions/test_contract.py")
-    words = ["position=coca", "position/frequencies=powered", f"run.root={runs}", "run.name=powered", *TINY]
+    words = ["position=coca", "position/rope_scaling=powered", f"run.root={runs}", "run.name=powered", *TINY]
     copy.python("coca_train", *words, cwd=runs)
 
 

@@ -46,7 +46,7 @@ def classes(file: Path) -> dict[str, ast.ClassDef]:
 
 @cache
 def contracts() -> dict[str, ast.ClassDef]:
-    """The classes that tests of schemes, frequencies and visibilities are made of."""
+    """The classes that tests of schemes, frequencies and attention patterns are made of."""
     files = sorted((ROOT / "coca_train/testing").glob("*.py"))
     return {name: node for file in files for name, node in classes(file).items()}
 

@@ -57,7 +57,7 @@ def reading(values: dict[str, Any]) -> dict[str, Any]:
 
 def ours(architecture: Architecture) -> dict[str, Any]:
     """The same of what we read."""
-    model, kinds = architecture.complete, architecture.kinds
+    model, kinds = architecture.complete, architecture.layer_types
     said = {ours: getattr(model, ours) for ours in SHAPE.values()}
     rotary = next(kind.position for kind in (*kinds, *architecture.settings.values()) if kind.position.scheme == "rope")
     said |= {
@@ -65,12 +65,12 @@ def ours(architecture: Architecture) -> dict[str, Any]:
         "n_kv_heads": model.n_kv_heads,
         "head_dim": model.head_dim,
         "seq_len": architecture.seq_len,
-        "theta": rotary.frequencies.theta,
+        "theta": rotary.rope_scaling.theta,
         "rotary_pct": rotary.rotary_pct,
         "bias": model.bias,
         "act": {"swiglu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_new"}[model.activation],
         "rotated": [kind.position.scheme == "rope" for kind in kinds],
-        "windows": [getattr(kind.visibility, "window", None) for kind in kinds],
+        "windows": [getattr(kind.attention_pattern, "window", None) for kind in kinds],
     }
     if model.norm == "layernorm":
         said["residual"] = model.residual

@@ -9,7 +9,7 @@ import transformers
 from pydantic import TypeAdapter
 
 from coca_train import positions
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.attention.layer_types import UNIFORM
 from coca_train.config.schema import LayersConfig, ModelConfig
 from coca_train.hub import forms, transformers_side
@@ -115,7 +115,7 @@ def edit(folder: Path, **changes: Any) -> None:
 
 def random_source(
     position: dict[str, Any],
-    visibility: dict[str, Any] | None = None,
+    attention_pattern: dict[str, Any] | None = None,
     layers: LayersConfig = UNIFORM,
     **model: Any,
 ) -> Source:
@@ -129,7 +129,7 @@ def random_source(
     architecture = Architecture(
         TypeAdapter(ModelConfig).validate_json(json.dumps(section | model)),
         positions.settings(position),
-        visibilities.settings(visibility or {"name": "causal"}),
+        patterns.settings(attention_pattern or {"name": "causal"}),
         LENGTH,
         layers,
     )

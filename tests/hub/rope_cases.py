@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from coca_train.config.files import choices, config_dir
 from coca_train.hub import forms
 from coca_train.hub.architecture import Architecture
-from coca_train.positions import frequencies
+from coca_train.positions import rope_scaling
 from coca_train.positions.hugging_face import NotTheSame
 from coca_train.schedule import resolve
 from coca_train.settings import load
@@ -64,10 +64,10 @@ def cases() -> dict[str, Case]:
 
 def scaled(family: str, name: str) -> Case:
     """A scaling in a family. GPT-NeoX rotates a quarter of its heads."""
-    section = {"scheme": "rope", "rotary_pct": 0.25 if family == "gpt_neox" else 1.0, "frequencies": SCALINGS[name]}
+    section = {"scheme": "rope", "rotary_pct": 0.25 if family == "gpt_neox" else 1.0, "rope_scaling": SCALINGS[name]}
     width = {"d_model": 1024 if family == "gpt_neox" else 256, "n_heads": 4, **(NEOX if family == "gpt_neox" else {})}
     architecture = models.random_source(section, **width).architecture
-    return case(Architecture(architecture.model, architecture.position, architecture.visibility, WINDOW), family)
+    return case(Architecture(architecture.model, architecture.position, architecture.attention_pattern, WINDOW), family)
 
 
 def recipe(name: str) -> Case | None:
@@ -87,7 +87,7 @@ def case(architecture: Architecture, family: str) -> Case:
         "vocab_size": 8, **({"num_key_value_heads": 1} if "num_key_value_heads" in written else {}),
     } | {key: written[key][:1] for key in ("no_rope_layers", "layer_types") if key in written}  # fmt: skip
     lengths = [L // 2, 4 * max(architecture.seq_len, written["max_position_embeddings"])]
-    module = frequencies.build(architecture.position.frequencies, round(head_dim * rotary_pct))
+    module = rope_scaling.build(architecture.position.rope_scaling, round(head_dim * rotary_pct))
     spectra = [module(length) for length in lengths]
     return Case(
         written | small, lengths, [each.inv_freq_J.tolist() for each in spectra], [each.temperature for each in spectra]

@@ -81,6 +81,6 @@ def test_what_is_known_to_change_nothing_can_be_named(copy):
 def test_mistral_window(copy):
     folder = copy("mistral")
     arch = read_architecture(folder)
-    assert (arch.visibility.name, arch.visibility.window) == ("sliding_window", 20)
+    assert (arch.attention_pattern.name, arch.attention_pattern.window) == ("sliding_window", 20)
     models.edit(folder, sliding_window=None)
-    assert read_architecture(folder).visibility.name == "causal"
+    assert read_architecture(folder).attention_pattern.name == "causal"

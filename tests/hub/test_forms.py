@@ -76,16 +76,16 @@ def test_a_temperature_that_others_do_not_read():
 
 def test_before_a_run_its_export_is_named():
     assert of_words() == "LlamaForCausalLM (llama), a class of transformers"
-    assert "export form=native" in of_words("position/frequencies=dynamic_ntk")
+    assert "export form=native" in of_words("position/rope_scaling=dynamic_ntk")
     assert "position scheme coca" in of_words("position=coca")
     assert "qk_norm head, which no native class has" in of_words("model.qk_norm=head")
-    assert "it is native" not in of_words("position/frequencies=yarn", "model.qk_norm=head")
+    assert "it is native" not in of_words("position/rope_scaling=yarn", "model.qk_norm=head")
 
 
-@pytest.mark.parametrize("frequencies", ["yarn", "ntk_by_parts"])
-def test_the_word_that_makes_it_native_does(frequencies):
-    words = [f"position/frequencies={frequencies}"]
-    words += ["position.frequencies.convention=authors"] * (frequencies == "ntk_by_parts")
+@pytest.mark.parametrize("rope_scaling", ["yarn", "ntk_by_parts"])
+def test_the_word_that_makes_it_native_does(rope_scaling):
+    words = [f"position/rope_scaling={rope_scaling}"]
+    words += ["position.rope_scaling.convention=authors"] * (rope_scaling == "ntk_by_parts")
     said = of_words(*words)
     assert "a class of transformers" not in said
     (word,) = [word for word in said.split() if "=" in word]
@@ -94,7 +94,7 @@ def test_the_word_that_makes_it_native_does(frequencies):
 
 def test_the_word_of_a_stage_is_the_stages():
     """A stage that has frequencies of its own; typed as printed, its result is native."""
-    words = ["+experiment=yarn_llama2_7b_128k", "stages.to_128k.position.frequencies.convention=paper"]
+    words = ["+experiment=yarn_llama2_7b_128k", "stages.to_128k.position.rope_scaling.convention=paper"]
     said = forms.describe_run(resolve(load(words, launch=False).config), 1000)
     (word,) = [word for word in said.split() if "=" in word]
     assert word.startswith("stages.to_128k.position")
@@ -102,10 +102,10 @@ def test_the_word_of_a_stage_is_the_stages():
 
 
 def test_plan_says_it(capsys):
-    assert main(["plan", *LLAMA, "position/frequencies=yarn", "model.vocab_size=512", "gpus=1"]) == 0
+    assert main(["plan", *LLAMA, "position/rope_scaling=yarn", "model.vocab_size=512", "gpus=1"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "export: CocaForCausalLM (coca), its code goes with it" in printed
-    assert "trained with position.frequencies.convention=code it is native" in printed
+    assert "trained with position.rope_scaling.convention=code it is native" in printed
 
 
 def test_an_export_says_it_before_it_reads_weights_and_its_card_after(model, bring, send, capsys):

@@ -80,7 +80,7 @@ def test_attention_of_gemma_3(length):
     """Five layers with a window and one theta, one with another and none, queries and keys normalised by head."""
     other = theirs("Gemma3", num_hidden_layers=7, sliding_window=WINDOW, query_pre_attn_scalar=16)
     assert other.config.layer_types == ["sliding_attention"] * 5 + ["full_attention", "sliding_attention"]
-    words = ["layers=gemma3", f"layers.kinds.local.visibility.window={WINDOW}", "model.qk_norm=head"]
+    words = ["layers=gemma3", f"layers.types.local.attention_pattern.window={WINDOW}", "model.qk_norm=head"]
     compare(other, ours(words, other.model.layers, one_plus=True), length)
 
 
@@ -92,7 +92,7 @@ def test_attention_of_smollm3(length, windowed):
     rope = {"rope_theta": 10000.0, "rope_type": "default"}
     other = theirs("SmolLM3", num_hidden_layers=5, rope_parameters=rope, **window)
     words = ["layers=nope_every_fourth"]
-    words += [f"layers.kinds.nope.visibility={{name: sliding_window, window: {WINDOW}}}"] if windowed else []
+    words += [f"layers.types.nope.attention_pattern={{name: sliding_window, window: {WINDOW}}}"] if windowed else []
     compare(other, ours(words, other.model.layers, one_plus=False), length)
 
 
@@ -103,7 +103,7 @@ def compare(other: Any, model: Transformer, length: int) -> None:
     pos_BT = torch.arange(length)[None]
     contexts = model.contexts(pos_BT, pos_BT)
     assert len(seen) == len(model.blocks)
-    for kind, block, (x_BTC, expected_BTC) in zip(model.kinds, model.blocks, seen, strict=True):
+    for kind, block, (x_BTC, expected_BTC) in zip(model.layer_types, model.blocks, seen, strict=True):
         found_BTC = block.get_submodule("attention")(x_BTC, contexts[kind])
         assert (found_BTC - expected_BTC).abs().max() <= 1e-5 * max(1.0, expected_BTC.abs().max().item())
 
@@ -112,8 +112,8 @@ def compare(other: Any, model: Transformer, length: int) -> None:
 @torch.no_grad()
 def test_the_comparison_can_fail(wrong):
     other = theirs("Gemma3", num_hidden_layers=7, sliding_window=WINDOW, query_pre_attn_scalar=16)
-    words = ["layers=gemma3", f"layers.kinds.local.visibility.window={WINDOW + (wrong == 'window')}"]
-    words += ["layers.kinds.local.position.frequencies.theta=9000.0"] if wrong == "theta" else []
+    words = ["layers=gemma3", f"layers.types.local.attention_pattern.window={WINDOW + (wrong == 'window')}"]
+    words += ["layers.types.local.position.rope_scaling.theta=9000.0"] if wrong == "theta" else []
     words += ["model.qk_norm=head"] if wrong != "norm" else []
     model = ours(words, other.model.layers, one_plus=wrong != "norm")
     with pytest.raises(AssertionError):
@@ -123,10 +123,10 @@ def test_the_comparison_can_fail(wrong):
 @pytest.mark.parametrize(
     ("ropes", "types", "pattern"),
     [
-        ([1, 1, 1, 0, 1], None, ["own", "own", "own", "nope"]),
-        ([1, 0, 1, 0], None, ["own", "nope_local"]),
+        ([1, 1, 1, 0, 1], None, ["default", "default", "default", "nope"]),
+        ([1, 0, 1, 0], None, ["default", "nope_local"]),
         ([1, 1], None, []),
-        ([0, 1, 1], ["full_attention", "sliding_attention", "full_attention"], ["nope", "local", "own"]),
+        ([0, 1, 1], ["full_attention", "sliding_attention", "full_attention"], ["nope", "local", "default"]),
     ],
 )
 def test_lists_become_a_pattern_and_a_pattern_lists(ropes, types, pattern, tmp_path):

@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch.nn import functional as F
 
-from coca_train.config.schema import KindConfig, LayersConfig
+from coca_train.config.schema import LayersConfig, LayerTypeConfig
 from coca_train.hub import forms, small_copy
 from coca_train.hub.export_files import configuration_coca
 from coca_train.hub.export_files.modeling_coca import CACHE, CocaConfig, CocaForCausalLM, CocaModel
@@ -21,12 +21,12 @@ from tests.hub import models
 from tests.positions import support
 
 WINDOWS = LayersConfig(
-    pattern=["own", "wide", "narrow"],
-    kinds={
-        "wide": KindConfig(visibility={"name": "sliding_window", "window": 9}),
-        "narrow": KindConfig(
+    pattern=["default", "wide", "narrow"],
+    types={
+        "wide": LayerTypeConfig(attention_pattern={"name": "sliding_window", "window": 9}),
+        "narrow": LayerTypeConfig(
             position={"scheme": "nope"},
-            visibility={"name": "sliding_window", "window": 4},
+            attention_pattern={"name": "sliding_window", "window": 4},
             logit_scale={"name": "steps", "length": 8, "beta": 0.5},
         ),
     },
@@ -68,7 +68,7 @@ def same(a, b):
 
 
 def test_what_the_files_compute_is_declared_once_more_without_transformers():
-    for name in ("SCHEMES", "VISIBILITIES", "FREQUENCIES"):
+    for name in ("SCHEMES", "ATTENTION_PATTERNS", "ROPE_SCALINGS"):
         assert getattr(forms, name) == getattr(configuration_coca, name)
 
 
@@ -466,19 +466,19 @@ def test_the_base_model_and_the_default_configuration():
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"layer_kinds": ["own"] * 3}, "3 entries"),
-        ({"layer_kinds": ["own", "other"]}, "other"),
+        ({"layer_kinds": ["default"] * 3}, "3 entries"),
+        ({"layer_kinds": ["default", "other"]}, "other"),
         ({"position": {"scheme": "fire"}}, "fire"),
-        ({"position": {"scheme": "rope", "frequencies": {"name": "clex"}}}, "clex"),
-        ({"position": {"scheme": "rope", "frequencies": {"name": "yarn", "convention": "cod"}}}, "cod"),
-        ({"visibility": {"name": "sinks"}}, "sinks"),
-        ({"visibility": {"name": "sliding_window"}}, "window"),
+        ({"position": {"scheme": "rope", "rope_scaling": {"name": "clex"}}}, "clex"),
+        ({"position": {"scheme": "rope", "rope_scaling": {"name": "yarn", "convention": "cod"}}}, "cod"),
+        ({"attention_pattern": {"name": "sinks"}}, "sinks"),
+        ({"attention_pattern": {"name": "sliding_window"}}, "window"),
         ({"position": configuration_coca.OWN["position"] | {"variant": "slak"}}, "slak"),
         ({"logit_scale": {"name": "ssmax"}}, "ssmax"),
     ],
 )
 def test_a_configuration_that_is_not_computed_is_refused(changes, word):
-    kinds = {"own": configuration_coca.OWN | {k: v for k, v in changes.items() if k != "layer_kinds"}}
+    kinds = {"default": configuration_coca.OWN | {k: v for k, v in changes.items() if k != "layer_kinds"}}
     with pytest.raises(ValueError, match=word):
         CocaConfig(num_hidden_layers=2, kinds=kinds, layer_kinds=changes.get("layer_kinds"))
 

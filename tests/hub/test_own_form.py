@@ -11,15 +11,15 @@ from importlib.metadata import EntryPoint
 import pytest
 import torch
 
-from coca_train.attention import VISIBILITIES
-from coca_train.config.schema import KindConfig, LayersConfig
+from coca_train.attention import ATTENTION_PATTERNS
+from coca_train.config.schema import LayersConfig, LayerTypeConfig
 from coca_train.hub import exporting, forms, importing, parity
 from coca_train.hub.export_files.modeling_coca import CACHE
 from coca_train.hub.options import VERIFY, given
 from coca_train.hub.weights import open_source
 from coca_train.models.continuations import continuations
 from coca_train.models.generation import generate
-from coca_train.positions import FREQUENCIES, SCHEMES
+from coca_train.positions import ROPE_SCALINGS, SCHEMES
 from coca_train.runtime.errors import UserError
 from coca_train.testing import parts
 from tests.hub import models
@@ -30,26 +30,29 @@ LENGTH = max(LENGTHS) + N_NEW  # beyond the 24 tokens the models are trained for
 RULES = {"window": 7, "length": 10, "n_sink": 2, "n_global": 2, "max_distance": 9}
 STRICT = support.coca(variant="strict")
 NOPE_FOURTH = LayersConfig(
-    pattern=["own", "own", "own", "nope"],
-    kinds={"nope": KindConfig(position={"scheme": "nope"}, logit_scale={"name": "log", "length": 8})},
+    pattern=["default", "default", "default", "nope"],
+    types={"nope": LayerTypeConfig(position={"scheme": "nope"}, logit_scale={"name": "log", "length": 8})},
 )
 
 
-def visibility(name):
-    fields = VISIBILITIES.module(name).Settings.__pydantic_fields__
+def attention_pattern(name):
+    fields = ATTENTION_PATTERNS.module(name).Settings.__pydantic_fields__
     return {"name": name} | {key: value for key, value in RULES.items() if key in fields}
 
 
-# Whatever the registries have: schemes as they are shipped, frequencies on CoCA and RoPE, visibilities.
+# Whatever the registries have: schemes as they are shipped, frequencies on CoCA and RoPE, attention patterns.
 CHOICES = {
     **{name: {"position": section} for name, section in parts.shipped()},
-    **{f"coca {name}": {"position": support.coca(support.scaling(name))} for name in FREQUENCIES.names()},
+    **{f"coca {name}": {"position": support.coca(support.scaling(name))} for name in ROPE_SCALINGS.names()},
     **{f"rope {name}": {"position": support.rope(support.scaling(name, "code"))} for name in ("yarn", "dynamic_ntk")},
-    **{f"strict {name}": {"position": STRICT, "visibility": visibility(name)} for name in VISIBILITIES.names()},
+    **{
+        f"strict {name}": {"position": STRICT, "attention_pattern": attention_pattern(name)}
+        for name in ATTENTION_PATTERNS.names()
+    },
     "full mean": {"position": support.coca(t_width="full_mean")},
     "part of the head": {"position": support.rope(support.scaling("yarn", "code"), 0.5)},
     "dape fire": {"position": {"scheme": "dape", "bias": "fire", "mlp_width": 8}},
-    "fox window": {"position": {"scheme": "fox"}, "visibility": visibility("sliding_window")},
+    "fox window": {"position": {"scheme": "fox"}, "attention_pattern": attention_pattern("sliding_window")},
     "nope every fourth": {"position": support.rope(), "layers": NOPE_FOURTH, "n_layers": 5, "qk_norm": "head"},
     "neox": {"position": support.coca(), "norm": "layernorm", "activation": "gelu", "residual": "parallel",
              "bias": True, "n_kv_heads": None},
@@ -67,8 +70,8 @@ def prompts():
 def exported():
     """(our model, the class of transformers that an export has) with the same random weights."""
 
-    def make(position, visibility=None, layers=models.UNIFORM, attention="sdpa", **model):
-        return models.both(models.random_source(position, visibility, layers, **model), attention)
+    def make(position, attention_pattern=None, layers=models.UNIFORM, attention="sdpa", **model):
+        return models.both(models.random_source(position, attention_pattern, layers, **model), attention)
 
     return make
 

@@ -67,22 +67,22 @@ def test_a_window_that_is_read_otherwise_is_seen(copy, bring, monkeypatch):
     """At 4,128 tokens, where the folder's own probes have 96."""
     folder = copy("mistral")
     models.edit(folder, sliding_window=...)
-    wrong = {"visibility": {"name": "sliding_window", "window": 4000}}
+    wrong = {"attention_pattern": {"name": "sliding_window", "window": 4000}}
     monkeypatch.setattr(families.WindowLayers, "read", lambda self, keys, n_layers: wrong)
     with pytest.raises(CheckpointError, match=r"E-IOP-13.*beyond the window"):
         bring(folder)
 
 
 @pytest.mark.parametrize("length", [24, 80, 107, 120])
-@pytest.mark.parametrize("frequencies", [False, True])
-def test_one_probe_leaves_nothing_behind_for_the_next(length, frequencies, tmp_path):
+@pytest.mark.parametrize("rope_scaling", [False, True])
+def test_one_probe_leaves_nothing_behind_for_the_next(length, rope_scaling, tmp_path):
     """transformers keeps the frequencies of a long text for one of exactly the trained length."""
     folder = models.write(tmp_path / "model", "llama_gqa", "dynamic", max_position_embeddings=length)
     with open_source(folder) as source:
         short = parity.Probe("text", torch.arange(length)[None] % models.VOCAB, torch.arange(length)[None], length)
         far = parity.probes(source.architecture, None, 2048)[1]
         side, spectra = transformers_side.side_of_folder(folder), parity.our_spectra(source.architecture)
-        ask = (lambda probes: side.ask_with(probes, spectra)[0]) if frequencies else side.ask
+        ask = (lambda probes: side.ask_with(probes, spectra)[0]) if rope_scaling else side.ask
         (alone,), (_, after) = ask([short]), ask([far, short])
         torch.testing.assert_close(after, alone, rtol=0, atol=0)
         results = parity.compare([far, short], parity.our_logits(source.architecture, source.read), side, spectra)
@@ -140,8 +140,8 @@ def test_another_angle_is_no_rounding(model, bring, copy):
         exporting.verify_export(given(VERIFY, run=str(run), against=str(folder)))
 
 
-def result(relative, again=None, frequencies=None):
-    return parity.Result("p", 8, 8, relative, 1.0, relative, again, frequencies)
+def result(relative, again=None, rope_scaling=None):
+    return parity.Result("p", 8, 8, relative, 1.0, relative, again, rope_scaling)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_rounding_of_frequencies_at_far_positions(tmp_path, bring):
     far = record["probes"][1]
     assert record["passed"]
     assert far["relative"] > 1e-5 > far["with_our_frequencies"]
-    assert 0 < far["frequencies"] < 1e-6
+    assert 0 < far["rope_scaling"] < 1e-6
 
 
 @pytest.mark.parametrize("name", ["plain", "yarn"])
@@ -178,8 +178,8 @@ def test_a_real_window_is_decoded_as_it_is_read(name, monkeypatch):
     """Heads of 128 at a thousand positions, as LLaMA has them: an export is not refused for an ulp of its frequencies,
     and is for another angle."""
     scaled = {"factor": 4.0, "original_seq_len": 256, "beta_fast": 32.0, "beta_slow": 1.0, "convention": "code"}
-    frequencies = {"name": name, "theta": 1e4} | (scaled if name == "yarn" else {})
-    source = models.random_source({"scheme": "rope", "rotary_pct": 1.0, "frequencies": frequencies}, head_dim=128)
+    rope_scaling = {"name": name, "theta": 1e4} | (scaled if name == "yarn" else {})
+    source = models.random_source({"scheme": "rope", "rotary_pct": 1.0, "rope_scaling": rope_scaling}, head_dim=128)
     source = replace(source, architecture=replace(source.architecture, seq_len=1024))
     values = forms.native_config(source.architecture, "llama")
     results = small_copy.check_decoding(source, values)

@@ -16,13 +16,13 @@ LARGER = LLAMA2 | {
 }  # fmt: skip
 RECIPES = {
     "coca_llama_7b": (READ["LLaMA 1 7B"], ["position.scheme", "rope_to_coca"]),
-    "pi_llama_7b_32k": (READ["LLaMA 1 7B"], ["position.frequencies.factor", "position.frequencies.name"]),
-    "yarn_llama2_7b_64k": (LLAMA2, ["position.frequencies.name"]),
-    "yarn_llama2_13b_64k": (LARGER, ["position.frequencies.name"]),
-    "pi_llama2_7b_8k": (LLAMA2, ["position.frequencies.name"]),
-    "ntk_llama2_7b_8k": (LLAMA2, ["position.frequencies.theta", "new_theta"]),
-    "yarn_llama2_7b_8k": (LLAMA2, ["position.frequencies.name"]),
-    "yarn_mistral_7b_64k": (MISTRAL, ["position.frequencies.name", "visibility.name"]),
+    "pi_llama_7b_32k": (READ["LLaMA 1 7B"], ["position.rope_scaling.factor", "position.rope_scaling.name"]),
+    "yarn_llama2_7b_64k": (LLAMA2, ["position.rope_scaling.name"]),
+    "yarn_llama2_13b_64k": (LARGER, ["position.rope_scaling.name"]),
+    "pi_llama2_7b_8k": (LLAMA2, ["position.rope_scaling.name"]),
+    "ntk_llama2_7b_8k": (LLAMA2, ["position.rope_scaling.theta", "new_theta"]),
+    "yarn_llama2_7b_8k": (LLAMA2, ["position.rope_scaling.name"]),
+    "yarn_mistral_7b_64k": (MISTRAL, ["position.rope_scaling.name", "attention_pattern.name"]),
 }
 
 

@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from coca_train.positions import FREQUENCIES, frequencies, hugging_face
+from coca_train.positions import ROPE_SCALINGS, hugging_face, rope_scaling
 from coca_train.runtime.errors import UserError
 
 D, POSITIONS = 64, 4096
@@ -26,8 +26,8 @@ def theirs(scaling, theta=10000.0, max_positions=POSITIONS, length=None):
 
 
 def ours(section, length):
-    settings = frequencies.settings_class(section["name"])(**section)
-    spectrum = frequencies.build(settings, D)(length)
+    settings = rope_scaling.settings_class(section["name"])(**section)
+    spectrum = rope_scaling.build(settings, D)(length)
     return settings, spectrum
 
 
@@ -65,7 +65,7 @@ CASES = [
 @pytest.mark.parametrize("length", [512, 4 * POSITIONS])
 def test_read_and_written_as_transformers_computes(scaling, length):
     expected, temperature = theirs(scaling, length=length)
-    _, section = hugging_face.frequencies(scaling or {}, 10000.0, POSITIONS, 1.0)
+    _, section = hugging_face.rope_scaling(scaling or {}, 10000.0, POSITIONS, 1.0)
     settings, spectrum = ours(section, length)
     torch.testing.assert_close(spectrum.inv_freq_J, expected, rtol=1e-6, atol=0)
     assert spectrum.temperature == pytest.approx(temperature, rel=1e-6)
@@ -121,9 +121,9 @@ def test_yarn_on_a_part_of_the_head_is_no_native_model():
 
 def test_the_length_a_scaling_starts_from():
     """Without original_max_position_embeddings it is max_position_embeddings, as in transformers."""
-    _, section = hugging_face.frequencies({"type": "yarn", "factor": 2.0}, 10000.0, 1000, 1.0)
+    _, section = hugging_face.rope_scaling({"type": "yarn", "factor": 2.0}, 10000.0, 1000, 1.0)
     assert section["original_seq_len"] == 1000
-    _, section = hugging_face.frequencies({"rope_type": "dynamic", "factor": 2.0}, 10000.0, 1000, 1.0)
+    _, section = hugging_face.rope_scaling({"rope_type": "dynamic", "factor": 2.0}, 10000.0, 1000, 1.0)
     assert (section["original_seq_len"], section["alpha"]) == (1000, 2.0)
 
 
@@ -133,7 +133,7 @@ def interpolated(tmp_path, monkeypatch):
 
     def offer(where="True"):
         source = f"""
-            from coca_train.positions.frequencies import RopeScaling
+            from coca_train.positions.rope_scaling import RopeScaling
             from coca_train.positions.hugging_face import NotTheSame
 
             class Settings(RopeScaling):
@@ -148,14 +148,14 @@ def interpolated(tmp_path, monkeypatch):
         (tmp_path / "interpolated_elsewhere.py").write_text(textwrap.dedent(source), encoding="utf-8")
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "interpolated_elsewhere", raising=False)
-        point = EntryPoint("interpolated", "interpolated_elsewhere", FREQUENCIES.plugins)
-        monkeypatch.setitem(FREQUENCIES._plugins, "interpolated", point)
+        point = EntryPoint("interpolated", "interpolated_elsewhere", ROPE_SCALINGS.plugins)
+        monkeypatch.setitem(ROPE_SCALINGS._plugins, "interpolated", point)
 
     return offer
 
 
 def read(theta=10000.0):
-    return hugging_face.frequencies({"rope_type": "linear", "factor": 4.0}, theta, POSITIONS, 1.0)[1]["name"]
+    return hugging_face.rope_scaling({"rope_type": "linear", "factor": 4.0}, theta, POSITIONS, 1.0)[1]["name"]
 
 
 def test_two_owners_of_a_rope_type_are_refused(interpolated):

@@ -80,7 +80,7 @@ def test_all_else_is_kept(how, model):
         assert all(torch.equal(source.read(name), coca.read(name)) for name in others)
         assert len(source.names) - len(others) == 2
         assert coca.names == source.names
-        assert coca.architecture.position.frequencies == source.architecture.position.frequencies
+        assert coca.architecture.position.rope_scaling == source.architecture.position.rope_scaling
         assert coca.architecture.position.t_width == "half"
         assert coca.architecture.position.variant == "slack"
         assert {name: tuple(coca.read(name).shape) for name in coca.names} == coca.shapes

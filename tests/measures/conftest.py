@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.evaluation.variants import Variant
 from coca_train.positions.token_positions import Positions
 
-SEGMENT_BOOST = 0.25  # of the NLL where the visibility is `segments`
+SEGMENT_BOOST = 0.25  # of the NLL where the attention pattern is `segments`
 
 
 class FakeSettings(NamedTuple):
@@ -21,9 +21,9 @@ class FakeSettings(NamedTuple):
     boost: float
 
 
-def fake_variant(boost: float = 0.0, visibility: str = "causal", problem: str = "", **options) -> Variant:
-    """Settings for a FakeModel; options are those of the visibility."""
-    settings = visibilities.settings({"name": visibility, **options})
+def fake_variant(boost: float = 0.0, attention_pattern: str = "causal", problem: str = "", **options) -> Variant:
+    """Settings for a FakeModel; options are those of the attention pattern."""
+    settings = patterns.settings({"name": attention_pattern, **options})
     return Variant(FakeSettings("fake", boost), settings, problem)
 
 
@@ -45,10 +45,10 @@ class FakeModel(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
         self.limit = self.max_positions = limit
-        self.kinds, self.sequence = ("own",), None
+        self.layer_types, self.sequence = ("default",), None
         self.shapes: list[tuple[int, int]] = []
         self.set_position(fake_variant().position)
-        self.set_visibility(fake_variant().visibility)
+        self.set_attention_pattern(fake_variant().attention_pattern)
         self.set_logit_scale(None)
 
     def set_position(self, settings) -> None:
@@ -60,17 +60,17 @@ class FakeModel(nn.Module):
     def position_of(self, kind) -> FakePosition:
         return self.position
 
-    def set_visibility(self, settings) -> None:
-        self.visibility = visibilities.build(settings)
-        self.visibilities = {"own": self.visibility}
+    def set_attention_pattern(self, settings) -> None:
+        self.attention_pattern = patterns.build(settings)
+        self.attention_patterns = {"default": self.attention_pattern}
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        own = self.position, self.visibility, self.visibilities
+        own = self.position, self.attention_pattern, self.attention_patterns
         try:
             yield
         finally:
-            self.position, self.visibility, self.visibilities = own
+            self.position, self.attention_pattern, self.attention_patterns = own
 
     def hidden(
         self,
@@ -82,10 +82,10 @@ class FakeModel(nn.Module):
     ) -> Tensor:
         assert pos_BT is not None
         positions = Positions.of(pos_BT)
-        assert self.limit is None or self.visibility.place(positions, positions, None)[0].last < self.limit
+        assert self.limit is None or self.attention_pattern.place(positions, positions, None)[0].last < self.limit
         self.shapes.append(tuple(tokens_BT.shape))
         seen_BT = tokens_BT.cumsum(1) / torch.arange(1, tokens_BT.shape[1] + 1)
-        length_BT = torch.full_like(seen_BT, float(self.visibility.length(length or tokens_BT.shape[1])))
+        length_BT = torch.full_like(seen_BT, float(self.attention_pattern.length(length or tokens_BT.shape[1])))
         whole_BTC = torch.stack([seen_BT, pos_BT.float().expand_as(seen_BT), length_BT], dim=-1)
         stretches = wanted or [(0, whole_BTC.shape[1])]
         return torch.cat([whole_BTC[:, begin:end] for begin, end in stretches], dim=1)
@@ -93,7 +93,7 @@ class FakeModel(nn.Module):
     def nll(self, hidden_BTC: Tensor, targets_BT: Tensor) -> Tensor:
         seen, pos, length = hidden_BTC.unbind(-1)
         nll = (seen - targets_BT).abs() / 100 + 1 / (1 + pos) + length / 1000 + self.position.settings.boost
-        nll = nll + SEGMENT_BOOST * (self.visibility.settings.name == "segments")
+        nll = nll + SEGMENT_BOOST * (self.attention_pattern.settings.name == "segments")
         return nll.float() * (targets_BT != -100)
 
     def losses(self, tokens_BT: Tensor, targets_BT: Tensor, pos_BT=None, doc_BT=None, length=None, wanted=None):

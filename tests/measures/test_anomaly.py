@@ -11,8 +11,8 @@ from coca_train.evaluation.measures import anomaly
 from tests.models.conftest import LLAMA, NEOX, PLAIN, build
 
 DEGREES = math.pi / 180
-ROPE = {"scheme": "rope", "rotary_pct": 1.0, "frequencies": PLAIN}
-COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "strict", "t_width": "half", "frequencies": PLAIN}
+ROPE = {"scheme": "rope", "rotary_pct": 1.0, "rope_scaling": PLAIN}
+COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "strict", "t_width": "half", "rope_scaling": PLAIN}
 SLACK, FULL = COCA | {"variant": "slack"}, COCA | {"t_width": "full_mean"}
 
 
@@ -151,7 +151,7 @@ def test_the_angles_give_the_scores_of_the_scheme(scheme):
     k = torch.randn(4, 4, position.key_dim, generator=generator).abs()
     turned_q, turned_k = (x[0] for x in position.rotate(q[None], k[None], position(m_P[None], n_P[None], 64)))
     terms = (turned_q * turned_k).unflatten(-1, (2, 6)).sum(-2)
-    theta_J = anomaly.frequencies(position, 64)
+    theta_J = anomaly.inv_freq(position, 64)
     q_PHJ, k_PHJ = anomaly.vectors(position, q, k)
     angle = anomaly.placed_angle(position, q_PHJ, k_PHJ, n_P, theta_J)
     length = k_PHJ.abs()
@@ -168,9 +168,9 @@ def test_the_angles_give_the_scores_of_the_scheme(scheme):
 
 
 def test_other_frequencies_lengthen_the_region_as_the_paper_says():
-    linear = build(LLAMA, ROPE | {"frequencies": {"name": "linear", "theta": 10000.0, "factor": 8.0}})
+    linear = build(LLAMA, ROPE | {"rope_scaling": {"name": "linear", "theta": 10000.0, "factor": 8.0}})
     assert anomaly.slowed_pairs(linear.position, 64) == pytest.approx([8.0] * 6)
-    ntk = build(LLAMA, ROPE | {"frequencies": {"name": "ntk", "theta": 10000.0, "factor": 8.0}})
+    ntk = build(LLAMA, ROPE | {"rope_scaling": {"name": "ntk", "theta": 10000.0, "factor": 8.0}})
     assert anomaly.slowed_pairs(ntk.position, 64) == pytest.approx([8 ** (2 * j / 10) for j in range(6)])
 
 

@@ -61,10 +61,14 @@ def test_a_document_of_exactly_the_longest_window_is_used(fake_model, measure):
 
 def test_variants_are_exchanged_and_the_own_comes_back_even_after_an_error(fake_model, measure, variant):
     model = fake_model()
-    variants = {"plain": variant(), "other": variant(boost=0.5), "segments": variant(visibility="segments", length=16)}
-    own = model.position, model.visibility
+    variants = {
+        "plain": variant(),
+        "other": variant(boost=0.5),
+        "segments": variant(attention_pattern="segments", length=16),
+    }
+    own = model.position, model.attention_pattern
     grid = measure(model, variants=variants)
-    assert (model.position, model.visibility) == own
+    assert (model.position, model.attention_pattern) == own
     for window in (16, 32, 64):
         results = [grid.result("all", name, window) for name in variants]
         plain, other, segments = (result.nll_sum / result.n_tokens for result in results)
@@ -74,7 +78,7 @@ def test_variants_are_exchanged_and_the_own_comes_back_even_after_an_error(fake_
     model.nll = lambda *_: 1 / 0  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
         measure(model, variants=variants)
-    assert (model.position, model.visibility) == own
+    assert (model.position, model.attention_pattern) == own
 
 
 def test_windows_beyond_every_document_have_a_reason(fake_model, measure):
@@ -87,13 +91,13 @@ def test_windows_beyond_every_document_have_a_reason(fake_model, measure):
             measure(fake_model(), docs=docs)
 
 
-def test_windows_beyond_the_positions_of_a_scheme_are_absent_but_for_a_visibility_that_starts_anew(
+def test_windows_beyond_the_positions_of_a_scheme_are_absent_but_for_a_attention_pattern_that_starts_anew(
     fake_model, measure, variant
 ):
     variants = {
         "plain": variant(),
-        "sliding_window": variant(visibility="sliding_window", window=16),
-        "segments": variant(visibility="segments", length=16),
+        "sliding_window": variant(attention_pattern="sliding_window", window=16),
+        "segments": variant(attention_pattern="segments", length=16),
     }
     grid = measure(fake_model(limit=16), variants=variants)
     reasons = grid.reasons()
@@ -118,7 +122,7 @@ def test_where_nothing_can_be_scored_every_cell_says_why(fake_model, measure, va
     assert len(reasons) == 6
     assert all("fake has 8 positions" in reason for reason in reasons.values())
     grid = measure(
-        fake_model(limit=8), variants={"plain": variant(), "segments": variant(visibility="segments", length=8)}
+        fake_model(limit=8), variants={"plain": variant(), "segments": variant(attention_pattern="segments", length=8)}
     )
     assert {name for name, _ in grid.reasons()} == {"plain"}
 

@@ -15,7 +15,7 @@ SHAPE = ["model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.d_ff=
 
 def build(*words: str) -> Transformer:
     config = load([f"train.seq_len={WINDOW}", *SHAPE, *words]).config
-    model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
+    model = Transformer(config.model, config.position, config.attention_pattern, vocab_size=VOCAB, max_seq_len=WINDOW)
     init_weights(model, config.model, seed=1)
     return model.eval()
 
@@ -46,10 +46,10 @@ CASES = [
     ("position=rope",),
     ("position=coca",),
     ("position=alibi",),
-    ("position=rope", "position/frequencies=dynamic_ntk"),
-    ("position=coca", "position/frequencies=clex"),
-    ("position=rope", "visibility=sinks", "visibility.window=8"),
-    ("position=rope", "visibility=lambda_mask"),
+    ("position=rope", "position/rope_scaling=dynamic_ntk"),
+    ("position=coca", "position/rope_scaling=clex"),
+    ("position=rope", "attention_pattern=sinks", "attention_pattern.window=8"),
+    ("position=rope", "attention_pattern=lambda_mask"),
 ]
 
 
@@ -112,11 +112,11 @@ def test_no_context_is_shared_where_frequencies_follow_the_length(counted, monke
 
 
 def test_only_equal_lengths_share_a_batch_where_frequencies_follow_the_length():
-    dynamic = build("position/frequencies=dynamic_ntk")
+    dynamic = build("position/rope_scaling=dynamic_ntk")
     assert length_is_unseen(build(), 1000)
     assert length_is_unseen(dynamic, WINDOW)
     assert not length_is_unseen(dynamic, WINDOW + 1)
-    assert not length_is_unseen(build("position=coca", "position/frequencies=clex"), WINDOW + 1)
+    assert not length_is_unseen(build("position=coca", "position/rope_scaling=clex"), WINDOW + 1)
     rows = [(1,) * 4, (2,) * 6, (3,) * 6, (4,) * 4, (5,) * 5]
     assert [[len(row) for row in batch] for batch in batches(rows, 18, mixed=True)] == [[6, 6, 5], [4, 4]]
     assert [[len(row) for row in batch] for batch in batches(rows, 18, mixed=False)] == [[6, 6], [5], [4, 4]]

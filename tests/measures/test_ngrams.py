@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from coca_train.evaluation.texts import Frequencies
+from coca_train.evaluation.texts import TokenFrequencies
 from coca_train.evaluation.verdict import untrained
 
 TEXTS = [np.array([1, 2, 1, 2, 3, 1]), np.array([2, 2, 4])]
@@ -25,7 +25,7 @@ def by_hand(a, b):
 
 
 def test_probabilities_by_hand_and_their_sum():
-    known = Frequencies(TEXTS, VOCAB)
+    known = TokenFrequencies(TEXTS, VOCAB)
     for a in range(VOCAB):
         both = [known.nll(np.array([a, b])) for b in range(VOCAB)]
         assert both == [pytest.approx([-math.log(p) for p in by_hand(a, b)]) for b in range(VOCAB)]
@@ -33,10 +33,10 @@ def test_probabilities_by_hand_and_their_sum():
 
 
 def test_a_text_is_the_sum_of_its_predictions():
-    known, text = Frequencies(TEXTS, VOCAB), np.array([5, 1, 2, 4, 0])
+    known, text = TokenFrequencies(TEXTS, VOCAB), np.array([5, 1, 2, 4, 0])
     each = [known.nll(text[i : i + 2]) for i in range(4)]
     assert known.nll(text) == pytest.approx(np.sum(each, axis=0))
-    assert Frequencies([], VOCAB).nll(text)[0] == pytest.approx(4 * math.log(VOCAB))
+    assert TokenFrequencies([], VOCAB).nll(text)[0] == pytest.approx(4 * math.log(VOCAB))
 
 
 def result(own, of_words, of_pairs, short=0.5, n=24):
@@ -44,7 +44,7 @@ def result(own, of_words, of_pairs, short=0.5, n=24):
     noise = np.random.default_rng(0).normal(0, 0.01, n)
     return {
         "by_document": [[100 * (own + each), 100] for each in noise],
-        "frequencies": [[100 * of_words, 100 * of_pairs, 100] for _ in noise],
+        "token_rope_scaling": [[100 * of_words, 100 * of_pairs, 100] for _ in noise],
         "short": [[100 * short + each, 100] for each in noise],
     }
 

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from coca_train.config.schema import KindConfig, LayersConfig
+from coca_train.config.schema import LayersConfig, LayerTypeConfig
 from coca_train.evaluation.measures import speed
 from tests.models.conftest import LLAMA, NEOX, PLAIN, build
 
-ROPE = {"scheme": "rope", "rotary_pct": 1.0, "frequencies": PLAIN}
-COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "slack", "t_width": "half", "frequencies": PLAIN}
+ROPE = {"scheme": "rope", "rotary_pct": 1.0, "rope_scaling": PLAIN}
+COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "slack", "t_width": "half", "rope_scaling": PLAIN}
 CPU = torch.device("cpu")
 
 
@@ -110,7 +110,7 @@ def test_a_process_of_its_own_builds_a_model_with_layers_of_several_kinds(monkey
     monkeypatch.setattr(speed, "RESET", tmp_path / "clear_refs")
     built, turn = [], speed.turn
     monkeypatch.setattr(speed, "turn", lambda model, *a: built.append(model) or turn(model, *a))
-    layers = LayersConfig(pattern=["own", "far"], kinds={"far": KindConfig(position={"scheme": "nope"})})
+    layers = LayersConfig(pattern=["default", "far"], types={"far": LayerTypeConfig(position={"scheme": "nope"})})
     model = build(NEOX, ROPE, layers=layers)
     assert list(speed._child(json.loads(json.dumps(speed._task(model, ["prefill"], 16))))) == ["prefill"]
     assert built[0].layers == layers

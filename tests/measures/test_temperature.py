@@ -28,11 +28,11 @@ RAMP = {
     "beta_slow": 0.5,
     "convention": "paper",
 }
-COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "slack", "t_width": "half", "frequencies": PLAIN}
+COCA = {"scheme": "coca", "rotary_pct": 1.0, "variant": "slack", "t_width": "half", "rope_scaling": PLAIN}
 
 
-def rope(frequencies, rotary_pct=1.0):
-    return {"scheme": "rope", "rotary_pct": rotary_pct, "frequencies": frequencies}
+def rope(rope_scaling, rotary_pct=1.0):
+    return {"scheme": "rope", "rotary_pct": rotary_pct, "rope_scaling": rope_scaling}
 
 
 @pytest.mark.parametrize("scheme", [rope(PLAIN), rope(PLAIN, 0.5), COCA], ids=["rope", "partial", "coca"])
@@ -59,21 +59,21 @@ def test_it_takes_the_place_of_yarns_own():
 
 def test_the_frequencies_come_back_after_an_error():
     model = build(LLAMA, rope(PLAIN))
-    own = model.position.frequencies
+    own = model.position.rope_scaling
     with pytest.raises(ZeroDivisionError), attention_scale(model, 2.0):
         raise ZeroDivisionError
-    assert model.position.frequencies is own
+    assert model.position.rope_scaling is own
     assert model.position(torch.arange(3)[None], torch.arange(3)[None], 3).query.temperature == 1.0
 
 
 def test_recommended_as_the_paper_has_it_for_s_of_8():
-    assert recommended(build(LLAMA, rope({"name": "yarn", **RAMP})).position.settings.frequencies, 64) == pytest.approx(
-        1.208, abs=5e-4
-    )
+    assert recommended(
+        build(LLAMA, rope({"name": "yarn", **RAMP})).position.settings.rope_scaling, 64
+    ) == pytest.approx(1.208, abs=5e-4)
     dynamic = build(LLAMA, rope({"name": "dynamic_linear", "theta": 100.0, "original_seq_len": 32}))
-    assert recommended(dynamic.position.settings.frequencies, 256) == pytest.approx(1.208, abs=5e-4)
-    assert recommended(dynamic.position.settings.frequencies, 16) == 1.0
-    assert recommended(build(LLAMA, rope(PLAIN)).position.settings.frequencies, 64) == 1.0
+    assert recommended(dynamic.position.settings.rope_scaling, 256) == pytest.approx(1.208, abs=5e-4)
+    assert recommended(dynamic.position.settings.rope_scaling, 16) == 1.0
+    assert recommended(build(LLAMA, rope(PLAIN)).position.settings.rope_scaling, 64) == 1.0
 
 
 def test_segments_tile_a_document():

@@ -34,8 +34,8 @@ YARN = {
 }
 
 
-def rope(frequencies):
-    return {"scheme": "rope", "rotary_pct": 1.0, "frequencies": frequencies}
+def rope(rope_scaling):
+    return {"scheme": "rope", "rotary_pct": 1.0, "rope_scaling": rope_scaling}
 
 
 def documents(window):
@@ -146,8 +146,8 @@ USUAL = {"weighting": "tokens", "window_counts": "predictions", "begin_windows":
 def measured():
     """(windows in turn, ...) -> results of the suite by window, and forward passes by window; on one model."""
 
-    def results_of(frequencies, document_tokens, windows=WINDOWS[::-1], forget=False, short_of_memory=()):
-        model = build(LLAMA, rope(frequencies)).double().eval()
+    def results_of(rope_scaling, document_tokens, windows=WINDOWS[::-1], forget=False, short_of_memory=()):
+        model = build(LLAMA, rope(rope_scaling)).double().eval()
         settings = SimpleNamespace(document_tokens=document_tokens, bootstrap_resamples=2, **USUAL)
         texts = SimpleNamespace(documents={"a": documents(99), "b": documents(99)[:1]}, n_bytes=len)
         material = suite.Material(settings, texts, WINDOWS, 8, 8, 0)  # type: ignore[arg-type]
@@ -205,8 +205,8 @@ def test_nothing_is_taken_from_a_cell_that_failed_on_another_rank(measured):
 def test_the_work_of_a_cell_is_what_it_reads():
     """Of three windows and documents of 39, 24, 23 and 29 predictions, and again 39: by hand."""
 
-    def work(frequencies, points):
-        model = build(LLAMA, rope(frequencies)).eval()
+    def work(rope_scaling, points):
+        model = build(LLAMA, rope(rope_scaling)).eval()
         settings = SimpleNamespace(document_tokens="window", **USUAL)
         texts = SimpleNamespace(documents={"a": documents(99), "b": documents(99)[:1]})
         material = suite.Material(settings, texts, WINDOWS, 8, 8, 0)  # type: ignore[arg-type]

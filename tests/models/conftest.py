@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.attention import kernels, tiled_attention, visibilities
+from coca_train.attention import kernels, patterns, tiled_attention
 from coca_train.config.schema import ModelConfig
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
@@ -21,7 +21,7 @@ LLAMA = MODEL
 PLAIN = {"name": "plain", "theta": 10000.0}
 SCHEMES: dict[str, dict[str, Any]] = {  # every one that is shipped, and forms that no yaml stands for
     **dict(shipped()),
-    "rope_partial": {"scheme": "rope", "rotary_pct": 0.5, "frequencies": PLAIN},
+    "rope_partial": {"scheme": "rope", "rotary_pct": 0.5, "rope_scaling": PLAIN},
     "alibi_plain": {"scheme": "alibi", "fold": "never"},
     "alibi_folded": {"scheme": "alibi", "fold": "always"},
     "coca_half": {
@@ -29,22 +29,22 @@ SCHEMES: dict[str, dict[str, Any]] = {  # every one that is shipped, and forms t
         "variant": "slack",
         "t_width": "half",
         "rotary_pct": 1.0,
-        "frequencies": PLAIN,
+        "rope_scaling": PLAIN,
     },
 }
 CAUSAL = {"name": "causal"}
 
 
-def settings(scheme: str | dict[str, Any], visibility: dict[str, Any] = CAUSAL) -> tuple[Any, Any]:
-    """Typed settings of a scheme (a name of SCHEMES, or the mapping itself) and of a visibility."""
+def settings(scheme: str | dict[str, Any], attention_pattern: dict[str, Any] = CAUSAL) -> tuple[Any, Any]:
+    """Typed settings of a scheme (a name of SCHEMES, or the mapping itself) and of an attention pattern."""
     chosen = SCHEMES[scheme] if isinstance(scheme, str) else scheme
-    return positions.settings(chosen), visibilities.settings(visibility)
+    return positions.settings(chosen), patterns.settings(attention_pattern)
 
 
 def build(
-    config: ModelConfig, scheme: str | dict[str, Any], visibility: dict[str, Any] = CAUSAL, **options: Any
+    config: ModelConfig, scheme: str | dict[str, Any], attention_pattern: dict[str, Any] = CAUSAL, **options: Any
 ) -> Transformer:
-    model = Transformer(config, *settings(scheme, visibility), vocab_size=101, max_seq_len=32, **options)
+    model = Transformer(config, *settings(scheme, attention_pattern), vocab_size=101, max_seq_len=32, **options)
     init_weights(model, config, seed=3)
     return model
 

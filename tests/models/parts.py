@@ -1,16 +1,16 @@
-"""Random parts of an attention under any visibility, and kernels compared on them."""
+"""Random parts of an attention under any attention pattern, and kernels compared on them."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.attention.kernels import KERNELS
 from coca_train.attention.scores import Part
 
 HEADS, GROUPS = 4, 2
-VISIBILITIES: dict[str, dict[str, Any]] = {
+ATTENTION_PATTERNS: dict[str, dict[str, Any]] = {
     "causal": {"name": "causal"},
     "sliding_window": {"name": "sliding_window", "window": 4},
     "segments": {"name": "segments", "length": 6},
@@ -27,11 +27,18 @@ class RandomParts:
     scale: float
 
     def __init__(
-        self, n_queries: int, n_keys: int, visibility: str, value_width: int, dtype: torch.dtype, doc: Any, pos: Any
+        self,
+        n_queries: int,
+        n_keys: int,
+        attention_pattern: str,
+        value_width: int,
+        dtype: torch.dtype,
+        doc: Any,
+        pos: Any,
     ) -> None:
         self._generator, self.dtype = torch.Generator().manual_seed(n_queries * 1000 + n_keys), dtype
         pos_BS = torch.arange(n_keys)[None] if pos is None else pos
-        rules = visibilities.build(visibilities.settings(VISIBILITIES[visibility]))
+        rules = patterns.build(patterns.settings(ATTENTION_PATTERNS[attention_pattern]))
         self.layouts = rules.layouts(pos_BS[:, n_keys - n_queries :], pos_BS, doc)
         self.leaves: list[Tensor] = []
         self.parts: list[Part] = []

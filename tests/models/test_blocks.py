@@ -9,17 +9,17 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from coca_train.attention import flex, visibilities
+from coca_train.attention import flex, patterns
 from coca_train.attention.flex import BLOCK, block_mask
-from coca_train.attention.visibility import seen
+from coca_train.attention.pattern import seen
 from coca_train.testing.parts import packed, shipped, start
 from tests.models.test_compiled import SCHEMES, batch_of, model_of
 
-VISIBILITIES = dict(shipped("visibility"))
+ATTENTION_PATTERNS = dict(shipped("attention_pattern"))
 
 
-def layouts(visibility, pos, doc=None, n_queries=None):
-    rules = visibilities.build(visibilities.settings(VISIBILITIES[visibility]))
+def layouts(attention_pattern, pos, doc=None, n_queries=None):
+    rules = patterns.build(patterns.settings(ATTENTION_PATTERNS[attention_pattern]))
     return rules.layouts(pos[:, -(n_queries or pos.shape[1]) :], pos, doc)
 
 
@@ -29,11 +29,11 @@ def texts():
 
 
 @pytest.mark.parametrize("text", texts())
-@pytest.mark.parametrize("visibility", VISIBILITIES)
-def test_a_block_mask_shows_what_is_seen(visibility, text):
+@pytest.mark.parametrize("attention_pattern", ATTENTION_PATTERNS)
+def test_a_block_mask_shows_what_is_seen(attention_pattern, text):
     """Pair by pair: blocks that are left out hide nothing that is seen, whole ones show nothing that is not."""
     pos, doc = texts()[text]
-    for layout in layouts(visibility, pos, doc, 200 if text == "behind a cache" else None):
+    for layout in layouts(attention_pattern, pos, doc, 200 if text == "behind a cache" else None):
         mask = flex.mask_mod(layout)
         made = block_mask(layout, mask)
         wanted = seen(layout, slice(0, layout.text_BT.shape[1]), slice(0, pos.shape[1]))
@@ -118,8 +118,8 @@ def compiled(monkeypatch):
 
 
 @torch.no_grad()
-def attend(scheme, visibility, n_tokens):
-    model = model_of(SCHEMES[scheme], VISIBILITIES[visibility])
+def attend(scheme, attention_pattern, n_tokens):
+    model = model_of(SCHEMES[scheme], ATTENTION_PATTERNS[attention_pattern])
     model.attention = "flex"
     model(torch.zeros(1, n_tokens, dtype=torch.int64))
 
@@ -129,11 +129,11 @@ def test_one_kernel_for_each_scheme_and_rule(compiled):
     """What ran is asked of Dynamo: torch's limit of 8 counts for each kernel, and lengths become dynamic before it. The
     schemes whose bias is a table by distance (t5, kerple_log, sandwich) share one, with tables of three forms."""
     schemes = ["t5", "alibi", "kerple_log", "sandwich", "transformer_xl", "disentangled", "fox", "rope"]
-    visibilities_ = ["causal", "sliding_window"]
-    for visibility in visibilities_:
+    patterns_ = ["causal", "sliding_window"]
+    for attention_pattern in patterns_:
         for scheme in schemes:
             for n_tokens in (40, 72, 96, 130, 200, 256, 300, 384, 512, 640):
-                attend(scheme, visibility, n_tokens)
+                attend(scheme, attention_pattern, n_tokens)
     assert max(compiled.values()) <= 5, compiled
     assert len(compiled) >= 8
 

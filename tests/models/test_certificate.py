@@ -1,9 +1,9 @@
-"""The effect certificate under visibilities, and where positions end."""
+"""The effect certificate under attention patterns, and where positions end."""
 
 import pytest
 import torch
 
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.models.certificate import certify
 from tests.fixes import first, fix_of
 from tests.models.conftest import NEOX, SCHEMES, build
@@ -14,34 +14,34 @@ WINDOWS = [
     {"name": "lambda_mask", "n_global": 3, "window": 7, "max_distance": 5},
     {"name": "rerope", "window": 5},
 ]
-windows = pytest.mark.parametrize("visibility", WINDOWS, ids=lambda v: v["name"])
+windows = pytest.mark.parametrize("attention_pattern", WINDOWS, ids=lambda v: v["name"])
 
 
-def seeing(scheme, visibility):
+def seeing(scheme, attention_pattern):
     model = build(NEOX, scheme)
-    model.set_visibility(visibilities.settings(visibility))
+    model.set_attention_pattern(patterns.settings(attention_pattern))
     return model
 
 
 @windows
 @pytest.mark.parametrize("scheme", ["rope", "coca_strict", "alibi", "t5"])
-def test_granted_under_every_visibility_with_a_short_window(scheme, visibility):
-    model = seeing(scheme, visibility)
+def test_granted_under_every_attention_pattern_with_a_short_window(scheme, attention_pattern):
+    model = seeing(scheme, attention_pattern)
     certify(model, torch.device("cpu"), torch.float32)
-    assert model.visibility.settings.name == visibility["name"]
+    assert model.attention_pattern.settings.name == attention_pattern["name"]
 
 
 @windows
-def test_a_window_is_no_effect_of_the_scheme(monkeypatch, visibility):
-    model = seeing("rope", visibility)
+def test_a_window_is_no_effect_of_the_scheme(monkeypatch, attention_pattern):
+    model = seeing("rope", attention_pattern)
     monkeypatch.setattr(model.position, "rotate", lambda q, k, tables: (q, k))
     with pytest.raises(ValueError, match="E-POS-02"):
         certify(model, torch.device("cpu"), torch.float32)
 
 
-def test_a_kernel_that_forgets_the_visibility(monkeypatch):
+def test_a_kernel_that_forgets_the_attention_pattern(monkeypatch):
     from coca_train.attention import kernels
-    from coca_train.attention.visibility import Rule
+    from coca_train.attention.pattern import Rule
     from coca_train.models import certificate
 
     def forgetful(parts, v, scale):
@@ -63,7 +63,7 @@ def test_hooks_are_granted_and_missed(monkeypatch, scheme):
     from coca_train.models import certificate
 
     model = build(NEOX, scheme)
-    own = certify(model, torch.device("cpu"), torch.float32)["own"]
+    own = certify(model, torch.device("cpu"), torch.float32)["default"]
     assert own.effect > 1e-2 and own.logits_effect > 1e-3
 
     def forgetful(parts, v, scale):

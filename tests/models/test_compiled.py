@@ -13,9 +13,9 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters
 
 from coca_train import positions
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.attention.layer_types import UNIFORM
-from coca_train.config.schema import KindConfig, LayersConfig
+from coca_train.config.schema import LayersConfig, LayerTypeConfig
 from coca_train.data.batch import collate
 from coca_train.data.packing import Row
 from coca_train.engine.base import summed_loss
@@ -30,14 +30,15 @@ from tests.cases import slow_unless
 from tests.config.support import refused as config_refused
 
 T, CPU = 40, torch.device("cpu")
-SCHEMES, FREQUENCIES = dict(shipped()), dict(shipped("position/frequencies"))
-VISIBILITIES = {
+SCHEMES, ROPE_SCALINGS = dict(shipped()), dict(shipped("position/rope_scaling"))
+ATTENTION_PATTERNS = {
     name: settings
-    for name, settings in shipped("visibility")
-    if visibilities.build(visibilities.settings(settings)).trains
+    for name, settings in shipped("attention_pattern")
+    if patterns.build(patterns.settings(settings)).trains
 }
 SCHEDULE = LayersConfig(
-    pattern=["own", "far"], kinds={"far": KindConfig(visibility={"name": "sliding_window", "window": 9})}
+    pattern=["default", "far"],
+    types={"far": LayerTypeConfig(attention_pattern={"name": "sliding_window", "window": 9})},
 )
 
 
@@ -49,8 +50,8 @@ def batch_of(step: int, with_documents: bool, seq_len: int = T) -> Any:
     return collate([Row(row, seq_len, start) for row, start in zip(ids, starts, strict=True)])
 
 
-def model_of(scheme: Any, visibility: Any = None, layers: Any = UNIFORM, way: str = "none") -> Transformer:
-    seen = visibilities.settings(visibility or {"name": "causal"})
+def model_of(scheme: Any, attention_pattern: Any = None, layers: Any = UNIFORM, way: str = "none") -> Transformer:
+    seen = patterns.settings(attention_pattern or {"name": "causal"})
     model = Transformer(
         MODEL, positions.settings(scheme), seen, vocab_size=VOCAB, max_seq_len=T, layers=layers,
         activation_checkpointing=way,
@@ -94,15 +95,15 @@ def check(model: Transformer, batches: list[Any], backend: str = "aot_eager", n_
 
 
 def cases() -> list[tuple[str, str, bool, str, bool]]:
-    """(scheme, way, documents, visibility, layer schedule): every scheme in every way, the rest in turn."""
-    out, seen = [], list(VISIBILITIES)
+    """(scheme, way, documents, attention pattern, layer schedule): every scheme in every way, the rest in turn."""
+    out, seen = [], list(ATTENTION_PATTERNS)
     for i, scheme in enumerate(SCHEMES):
         for j, way in enumerate(WAYS):
             for documents in (False, True):
-                visibility = seen[(i + j + 3 * documents) % len(seen)]
-                if refused(VISIBILITIES[visibility], build(SCHEMES[scheme])):
-                    visibility = "causal"
-                out.append((scheme, way, documents, visibility, (i + j + documents) % 2 == 0))
+                attention_pattern = seen[(i + j + 3 * documents) % len(seen)]
+                if refused(ATTENTION_PATTERNS[attention_pattern], build(SCHEMES[scheme])):
+                    attention_pattern = "causal"
+                out.append((scheme, way, documents, attention_pattern, (i + j + documents) % 2 == 0))
     return out
 
 
@@ -110,18 +111,18 @@ ALL = cases()
 QUICK = [ALL[at] for at in (0, 9, 14, 25, 38, 63, 76, 111)]
 
 
-@pytest.mark.parametrize(("scheme", "way", "documents", "visibility", "schedule"), slow_unless(QUICK, ALL))
-def test_one_graph_for_every_scheme(scheme, way, documents, visibility, schedule):
+@pytest.mark.parametrize(("scheme", "way", "documents", "attention_pattern", "schedule"), slow_unless(QUICK, ALL))
+def test_one_graph_for_every_scheme(scheme, way, documents, attention_pattern, schedule):
     layers = UNIFORM if refused({"name": "sliding_window", "window": 9}, build(SCHEMES[scheme])) else SCHEDULE
     layers = layers if schedule else UNIFORM
-    model = model_of(SCHEMES[scheme], VISIBILITIES[visibility], layers, way)
-    check(model, [batch_of(step, documents) for step in range(3)], n_kinds=len(set(model.kinds)))
+    model = model_of(SCHEMES[scheme], ATTENTION_PATTERNS[attention_pattern], layers, way)
+    check(model, [batch_of(step, documents) for step in range(3)], n_kinds=len(set(model.layer_types)))
 
 
-@pytest.mark.parametrize("frequency", slow_unless(["dynamic_yarn", "clex"], FREQUENCIES))
+@pytest.mark.parametrize("frequency", slow_unless(["dynamic_yarn", "clex"], ROPE_SCALINGS))
 @pytest.mark.parametrize("scheme", ["rope", pytest.param("coca", marks=pytest.mark.slow)])
 def test_one_graph_for_every_frequency(scheme, frequency):
-    model = model_of(SCHEMES[scheme] | {"frequencies": FREQUENCIES[frequency]})
+    model = model_of(SCHEMES[scheme] | {"rope_scaling": ROPE_SCALINGS[frequency]})
     check(model, [batch_of(step, True) for step in range(3)])
 
 
@@ -179,7 +180,7 @@ def test_a_compiler_that_fails_is_said_in_a_line(tmp_path, capsys):
     with config.patch({"cpp.cxx": (str(broken),)}), utils.fresh_cache():
         assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
     said = "".join(capsys.readouterr())
-    assert said.count("layers of the kind own are not compiled: CppCompileError") == 1
+    assert said.count("layers of the kind default are not compiled: CppCompileError") == 1
     assert len(said.splitlines()) == 1
 
 
@@ -191,8 +192,8 @@ def test_a_graph_that_would_break_is_said_in_words(capsys):
     expected = steps(model, batches)
     model.compiled = CompiledBlocks(asks, "aot_eager")
     assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
-    assert list(model.compiled.eager) == ["own"]
-    assert "".join(capsys.readouterr()).count("layers of the kind own are not compiled") == 1
+    assert list(model.compiled.eager) == ["default"]
+    assert "".join(capsys.readouterr()).count("layers of the kind default are not compiled") == 1
 
 
 def test_a_backend_that_fails_is_said_with_its_cause(capsys):
@@ -205,7 +206,7 @@ def test_a_backend_that_fails_is_said_with_its_cause(capsys):
     model = model_of(SCHEMES["rope"])
     model.compiled = CompiledBlocks(WAYS["none"], "lower")
     steps(model, [batch_of(0, False)])
-    assert model.compiled.eager == {"own": "NotImplementedError: no such kernel"}
+    assert model.compiled.eager == {"default": "NotImplementedError: no such kernel"}
     assert len("".join(capsys.readouterr()).splitlines()) == 1
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from coca_train.attention.kernels import KERNELS, choose
+from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import Part, part_of
-from coca_train.attention.visibility import Visibility
 from coca_train.runtime.device import pretend_device
 from coca_train.testing.parts import build, layer_of, mapped, random_qkv, shipped, start
 
@@ -24,7 +24,7 @@ def deterministic():
 def parts_of(name: str) -> tuple[list[Part], torch.Tensor]:
     scheme = build(SCHEMES[name])
     q, k, v = random_qkv(scheme, 9)
-    (layout,) = Visibility(None).layouts(start(9), start(9))
+    (layout,) = AttentionPattern(None).layouts(start(9), start(9))
     return [part_of(mapped(scheme, q, k, start(9), start(9), 9, layer_of(scheme)), layout)], v
 
 

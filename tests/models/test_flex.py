@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from coca_train.attention import flex
+from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import Part, part_of
-from coca_train.attention.visibility import Visibility
 from coca_train.testing.parts import build, layer_of, mapped, random_qkv, shipped, start
 
 N = 9
@@ -22,7 +22,7 @@ SCHEMES = dict(shipped())
 def part_and_values(name: str, head_dim: int = 16) -> tuple[Part, Tensor]:
     scheme = build(SCHEMES[name], head_dim=head_dim)
     q, k, v = random_qkv(scheme, N)
-    (layout,) = Visibility(None).layouts(start(N), start(N))
+    (layout,) = AttentionPattern(None).layouts(start(N), start(N))
     return part_of(mapped(scheme, q, k, start(N), start(N), N, layer_of(scheme)), layout), v
 
 

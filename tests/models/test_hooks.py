@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from coca_train.attention import flex, kernels, scores
+from coca_train.attention.pattern import seen
 from coca_train.attention.scores import Part
-from coca_train.attention.visibility import seen
 from coca_train.positions.base import Hook, ScoreMod, Terms
 from coca_train.runtime.compilation import compile_alone
 from tests.cases import slow_unless
@@ -50,8 +50,8 @@ HOOKS = {"by_pair": Hook(by_pair), "by_head": Hook(by_head, mixes_heads=True), "
 class Case(RandomParts):
     scale = SCALE
 
-    def __init__(self, name, n_queries, n_keys, visibility="causal", *, doc=None, pos=None, dtype=torch.float64):
-        super().__init__(n_queries, n_keys, visibility, WIDTH, dtype, doc, pos)
+    def __init__(self, name, n_queries, n_keys, attention_pattern="causal", *, doc=None, pos=None, dtype=torch.float64):
+        super().__init__(n_queries, n_keys, attention_pattern, WIDTH, dtype, doc, pos)
         wide = partial(self.leaf, dtype=torch.promote_types(dtype, torch.float32))  # what hooks take, whatever q is
         for layout in self.layouts:
             score_mod = {
@@ -91,19 +91,20 @@ def test_fast_equals_definition_with_gradients(name, n_queries, n_keys):
 @pytest.mark.usefixtures("_small_tiles")
 @pytest.mark.parametrize("n_keys", [8, 17])
 @pytest.mark.parametrize(
-    ("name", "visibility"), [(n, v) for n in HOOKS for v in (ONE_VIEW if n == "by_carry" else ONE_VIEW + SEVERAL_VIEWS)]
+    ("name", "attention_pattern"),
+    [(n, v) for n in HOOKS for v in (ONE_VIEW if n == "by_carry" else ONE_VIEW + SEVERAL_VIEWS)],
 )
-def test_every_visibility(name, visibility, n_keys):
-    same(Case(name, n_keys, n_keys, visibility))
+def test_every_attention_pattern(name, attention_pattern, n_keys):
+    same(Case(name, n_keys, n_keys, attention_pattern))
 
 
 @pytest.mark.usefixtures("_small_tiles")
 @pytest.mark.parametrize("n_keys", [8, 17])
-@pytest.mark.parametrize("visibility", ONE_VIEW)
+@pytest.mark.parametrize("attention_pattern", ONE_VIEW)
 @pytest.mark.parametrize("name", HOOKS)
-def test_documents_and_gaps(name, visibility, n_keys):
-    same(Case(name, n_keys, n_keys, visibility, **documents(n_keys)))
-    same(Case(name, n_keys, n_keys, visibility, pos=gaps(n_keys)))
+def test_documents_and_gaps(name, attention_pattern, n_keys):
+    same(Case(name, n_keys, n_keys, attention_pattern, **documents(n_keys)))
+    same(Case(name, n_keys, n_keys, attention_pattern, pos=gaps(n_keys)))
 
 
 @pytest.mark.usefixtures("_small_tiles")

@@ -7,11 +7,11 @@ import torch
 
 from coca_train.attention import flex, tiled_attention
 from coca_train.attention.kernels import KERNELS
+from coca_train.attention.pattern import seen
 from coca_train.attention.scores import Part
-from coca_train.attention.visibility import seen
 from coca_train.positions.base import Terms
 from tests.cases import slow_unless
-from tests.models.parts import GROUPS, HEADS, VISIBILITIES, RandomParts, documents, gaps, same
+from tests.models.parts import ATTENTION_PATTERNS, GROUPS, HEADS, RandomParts, documents, gaps, same
 from tests.models.watching import Largest, Passes
 
 FAST = ["sdpa", "blocked", "auto"]
@@ -22,8 +22,10 @@ KINDS = ["none", "distance", "query", "key", "value", "all"]
 class Case(RandomParts):
     scale = SCALE
 
-    def __init__(self, n_queries, n_keys, visibility, kind, *, doc=None, pos=None, dtype=torch.float64, n_rows=5):
-        super().__init__(n_queries, n_keys, visibility, VALUE_WIDTH, dtype, doc, pos)
+    def __init__(
+        self, n_queries, n_keys, attention_pattern, kind, *, doc=None, pos=None, dtype=torch.float64, n_rows=5
+    ):
+        super().__init__(n_queries, n_keys, attention_pattern, VALUE_WIDTH, dtype, doc, pos)
         leaf = self.leaf
         value_RD = leaf(n_rows, VALUE_WIDTH) if kind in ("value", "all") else None
         for layout in self.layouts:
@@ -77,10 +79,10 @@ def by_hand(case, b, h, i):
     return sum(w * x for w, x in zip(scores, values, strict=True)) / sum(scores)
 
 
-@pytest.mark.parametrize("visibility", VISIBILITIES)
+@pytest.mark.parametrize("attention_pattern", ATTENTION_PATTERNS)
 @pytest.mark.parametrize("n_queries", [8, 3])
-def test_definition_is_softmax_over_visible_keys(visibility, n_queries):
-    case = Case(n_queries, 8, visibility, "all")
+def test_definition_is_softmax_over_visible_keys(attention_pattern, n_queries):
+    case = Case(n_queries, 8, attention_pattern, "all")
     out, _ = case.run("eager")
     for b, h, i in torch.cartesian_prod(torch.arange(2), torch.arange(HEADS), torch.arange(n_queries)).tolist():
         torch.testing.assert_close(out[b, i, h], by_hand(case, b, h, i))
@@ -98,33 +100,33 @@ def test_definition_with_documents():
 @pytest.mark.usefixtures("_small_tiles")
 @pytest.mark.parametrize("kernel", FAST)
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (7, 7), (16, 16), (1, 9), (3, 11)])
-@pytest.mark.parametrize("visibility", ["causal", "sliding_window"])
+@pytest.mark.parametrize("attention_pattern", ["causal", "sliding_window"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_fast_equals_definition_with_gradients(kernel, n_queries, n_keys, visibility, kind):
-    same(Case(n_queries, n_keys, visibility, kind), kernel)
+def test_fast_equals_definition_with_gradients(kernel, n_queries, n_keys, attention_pattern, kind):
+    same(Case(n_queries, n_keys, attention_pattern, kind), kernel)
 
 
 @pytest.mark.usefixtures("_small_tiles")
 @pytest.mark.parametrize("n_keys", [8, 17])
-@pytest.mark.parametrize("visibility", VISIBILITIES)
+@pytest.mark.parametrize("attention_pattern", ATTENTION_PATTERNS)
 @pytest.mark.parametrize("kind", ["none", "all"])
-def test_every_visibility_on_the_blocked_path(n_keys, visibility, kind):
-    same(Case(n_keys, n_keys, visibility, kind), "blocked")
+def test_every_attention_pattern_on_the_blocked_path(n_keys, attention_pattern, kind):
+    same(Case(n_keys, n_keys, attention_pattern, kind), "blocked")
 
 
 @pytest.mark.usefixtures("_small_tiles")
 @pytest.mark.parametrize("n_keys", [8, 17])
-@pytest.mark.parametrize("visibility", VISIBILITIES)
-def test_documents_on_the_blocked_path(n_keys, visibility):
-    same(Case(n_keys, n_keys, visibility, "all", **documents(n_keys)))
+@pytest.mark.parametrize("attention_pattern", ATTENTION_PATTERNS)
+def test_documents_on_the_blocked_path(n_keys, attention_pattern):
+    same(Case(n_keys, n_keys, attention_pattern, "all", **documents(n_keys)))
 
 
 @pytest.mark.usefixtures("_small_tiles")
 @pytest.mark.parametrize("n_keys", [8, 17])
-@pytest.mark.parametrize("visibility", ["causal", "sinks", "rerope"])
-def test_positions_with_gaps_on_the_blocked_path(n_keys, visibility):
+@pytest.mark.parametrize("attention_pattern", ["causal", "sinks", "rerope"])
+def test_positions_with_gaps_on_the_blocked_path(n_keys, attention_pattern):
     """Nothing may be shifted, and a window counts positions."""
-    case = Case(n_keys, n_keys, visibility, "all", pos=gaps(n_keys), n_rows=2 * n_keys)
+    case = Case(n_keys, n_keys, attention_pattern, "all", pos=gaps(n_keys), n_rows=2 * n_keys)
     assert not case.layouts[0].contiguous
     same(case, "blocked")
 
@@ -138,7 +140,7 @@ def test_tiles_in_which_every_score_is_minus_infinity():
     same(case)
 
 
-FLEX = [(v, "distance", n) for v in VISIBILITIES for n in (9, 4)]
+FLEX = [(v, "distance", n) for v in ATTENTION_PATTERNS for n in (9, 4)]
 FLEX += [(*case, n) for case in [*(("causal", k) for k in KINDS[:4]), ("sinks", "query")] for n in (9, 4)]
 FLEX += [("rerope", "key", 9), ("rerope", "key", 4)]
 FLEX_QUICK = [("causal", "none", 9), ("causal", "query", 4), ("causal", "key", 9), ("rerope", "key", 4)]
@@ -146,10 +148,10 @@ FLEX_QUICK += [("sliding_window", "distance", 4), ("lambda_mask", "distance", 9)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
-@pytest.mark.parametrize(("visibility", "kind", "n_queries"), slow_unless(FLEX_QUICK, FLEX))
-def test_flex_equals_definition(visibility, kind, n_queries):
+@pytest.mark.parametrize(("attention_pattern", "kind", "n_queries"), slow_unless(FLEX_QUICK, FLEX))
+def test_flex_equals_definition(attention_pattern, kind, n_queries):
     """Uncompiled and forward only, which is all that torch offers on a CPU; see tests/gpu for the rest."""
-    case = Case(n_queries, 9, visibility, kind, dtype=torch.float32)
+    case = Case(n_queries, 9, attention_pattern, kind, dtype=torch.float32)
     expected, _ = case.run("eager")
     out = KERNELS["flex"](*case.detached(), SCALE)
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)

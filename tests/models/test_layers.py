@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from coca_train.attention import visibilities
-from coca_train.config.schema import KindConfig, LayersConfig, LogitScaleConfig
+from coca_train.attention import patterns
+from coca_train.config.schema import LayersConfig, LayerTypeConfig, LogitScaleConfig
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from tests.models.conftest import CAUSAL, LLAMA, SCHEMES, build, settings
 
 WINDOW = {"name": "sliding_window", "window": 5}
-LOCAL = KindConfig(position={"frequencies": {"theta": 100.0}}, visibility=WINDOW)
+LOCAL = LayerTypeConfig(position={"rope_scaling": {"theta": 100.0}}, attention_pattern=WINDOW)
 STEPS = {"name": "steps", "length": 4, "beta": 0.3}
-NOPE = KindConfig(position={"scheme": "nope"}, logit_scale=STEPS)
-LAYERS = LayersConfig(pattern=["own", "local", "nope"], kinds={"local": LOCAL, "nope": NOPE})
+NOPE = LayerTypeConfig(position={"scheme": "nope"}, logit_scale=STEPS)
+LAYERS = LayersConfig(pattern=["default", "local", "nope"], types={"local": LOCAL, "nope": NOPE})
 MODEL = replace(LLAMA, n_layers=5, qk_norm="head")  # own, local, nope, own, local
 CPU = torch.device("cpu")
 
@@ -86,7 +86,7 @@ def test_equals_its_layers_written_by_hand(tokens_BT, attention):
 @pytest.mark.parametrize("scheme", ["rope", "coca", "alibi", "t5", "fire", "fox", "dape", "transformer_xl"])
 @torch.no_grad()
 def test_cached_decoding_equals_full_recompute_across_the_window(scheme, tokens_BT):
-    layers = replace_kinds(LAYERS, local=KindConfig(visibility=WINDOW))
+    layers = replace_kinds(LAYERS, local=LayerTypeConfig(attention_pattern=WINDOW))
     model, tokens = scheduled(one_kind_of_memory(scheme), layers), tokens_BT(2, 33)
     cache = model.new_cache(33)
     parts = [model.hidden(tokens[:, :9], cache=cache), model.hidden(tokens[:, 9:14], cache=cache)]
@@ -108,7 +108,7 @@ def test_only_layers_with_a_window_forget(tokens_BT):
 
 
 def replace_kinds(layers, **kinds):
-    return LayersConfig(pattern=layers.pattern, kinds=layers.kinds | kinds)
+    return LayersConfig(pattern=layers.pattern, types=layers.types | kinds)
 
 
 def one_kind_of_memory(scheme):
@@ -117,7 +117,8 @@ def one_kind_of_memory(scheme):
 
 def test_own_keeps_its_names_and_kinds_have_theirs():
     names = {
-        name for name, _ in build(MODEL, "tupe", layers=replace_kinds(LAYERS, local=KindConfig())).named_parameters()
+        name
+        for name, _ in build(MODEL, "tupe", layers=replace_kinds(LAYERS, local=LayerTypeConfig())).named_parameters()
     }
     own = {name for name, _ in build(MODEL, "tupe").named_parameters()}
     shared = {name for name in own if name.startswith("position.")}
@@ -129,7 +130,9 @@ def test_own_keeps_its_names_and_kinds_have_theirs():
 
 def test_parameters_start_as_the_scheme_of_their_layer_says():
     """KERPLE's numbers are uniform over (0, 2); another scheme's, and other layers', are not touched by that."""
-    layers = LayersConfig(pattern=["own", "other"], kinds={"other": KindConfig(position=SCHEMES["kerple_log"])})
+    layers = LayersConfig(
+        pattern=["default", "other"], types={"other": LayerTypeConfig(position=SCHEMES["kerple_log"])}
+    )
     model = build(
         replace(MODEL, n_heads=24, n_kv_heads=24, d_model=48, init_std=1e-3, n_layers=2), "nope", layers=layers
     )
@@ -139,34 +142,36 @@ def test_parameters_start_as_the_scheme_of_their_layer_says():
 
 @torch.no_grad()
 def test_other_frequencies_reach_all_kinds_that_have_none_of_their_own(tokens_BT):
-    named = {"frequencies": {"name": "plain", "theta": 100.0}}
-    layers = replace_kinds(LAYERS, named=KindConfig(position=named), local=KindConfig(visibility=WINDOW))
-    model = scheduled(layers=LayersConfig(pattern=["own", "local", "named"], kinds=layers.kinds))
+    named = {"rope_scaling": {"name": "plain", "theta": 100.0}}
+    layers = replace_kinds(
+        LAYERS, named=LayerTypeConfig(position=named), local=LayerTypeConfig(attention_pattern=WINDOW)
+    )
+    model = scheduled(layers=LayersConfig(pattern=["default", "local", "named"], types=layers.types))
     before = model.hidden(tokens_BT())
-    linear = SCHEMES["rope"] | {"frequencies": {"name": "linear", "theta": 10000.0, "factor": 4.0}}
+    linear = SCHEMES["rope"] | {"rope_scaling": {"name": "linear", "theta": 10000.0, "factor": 4.0}}
     with model.restored():
         model.set_position(settings(linear)[0])
-        model.set_visibility(visibilities.settings({"name": "sliding_window", "window": 9}))
-        names = {kind: model.position_of(kind).settings.frequencies.name for kind in model.kinds}
-        windows = {kind: getattr(model.visibilities[kind].settings, "window", None) for kind in model.kinds}
+        model.set_attention_pattern(patterns.settings({"name": "sliding_window", "window": 9}))
+        names = {kind: model.position_of(kind).settings.rope_scaling.name for kind in model.layer_types}
+        windows = {kind: getattr(model.attention_patterns[kind].settings, "window", None) for kind in model.layer_types}
         assert not torch.equal(model.hidden(tokens_BT()), before)
-    assert names == {"own": "linear", "local": "linear", "named": "plain"}
-    assert windows == {"own": 9, "local": 5, "named": 9}
+    assert names == {"default": "linear", "local": "linear", "named": "plain"}
+    assert windows == {"default": 9, "local": 5, "named": 9}
     assert torch.equal(model.hidden(tokens_BT()), before)
 
 
 def test_a_certificate_for_each_kind():
     by_kind = certify(build(MODEL, "rope", layers=LAYERS), CPU, torch.float32)
-    assert list(by_kind) == ["own", "local", "nope"]
+    assert list(by_kind) == ["default", "local", "nope"]
     assert by_kind["local"].effect > 1e-3
     assert by_kind["nope"].effect == by_kind["nope"].logits_effect == 0
 
 
-@pytest.mark.parametrize("kind", ["own", "local"])
+@pytest.mark.parametrize("kind", ["default", "local"])
 def test_no_certificate_where_one_kind_is_silently_off(monkeypatch, kind):
     model = build(MODEL, "rope", layers=LAYERS)
     monkeypatch.setattr(model.position_of(kind), "rotate", lambda q, k, tables: (q, k))
-    where = "position.scheme" if kind == "own" else "layers.kinds.local.position.scheme"
+    where = "position.scheme" if kind == "default" else "layers.types.local.position.scheme"
     with pytest.raises(ValueError, match=f"E-POS-02 {where}=rope"):
         certify(model, CPU, torch.float32)
 
@@ -183,9 +188,11 @@ def test_a_logit_scale_does_not_pass_for_a_scheme(monkeypatch):
 
 @pytest.mark.parametrize("scheme", ["learned", "tupe"])
 def test_positions_end_where_the_shortest_table_does(scheme):
-    layers = LayersConfig(pattern=["own", "nope"], kinds={"nope": KindConfig(position={"scheme": "nope"})})
+    layers = LayersConfig(pattern=["default", "nope"], types={"nope": LayerTypeConfig(position={"scheme": "nope"})})
     assert build(MODEL, SCHEMES[scheme] | {"max_len": 40}, layers=layers).max_positions == 40
-    own = LayersConfig(pattern=["own", "short"], kinds={"short": KindConfig(position=SCHEMES["tupe"] | {"max_len": 7})})
+    own = LayersConfig(
+        pattern=["default", "short"], types={"short": LayerTypeConfig(position=SCHEMES["tupe"] | {"max_len": 7})}
+    )
     assert build(MODEL, "rope", layers=own).max_positions == 7
 
 
@@ -211,7 +218,7 @@ def test_activation_checkpointing_changes_nothing(tokens_BT):
         model = build(
             MODEL,
             "coca",
-            layers=replace_kinds(LAYERS, local=KindConfig(visibility=WINDOW)),
+            layers=replace_kinds(LAYERS, local=LayerTypeConfig(attention_pattern=WINDOW)),
             activation_checkpointing=way,
         )
         model.train()(tokens[:, :-1], tokens[:, 1:]).backward()
@@ -220,7 +227,7 @@ def test_activation_checkpointing_changes_nothing(tokens_BT):
 
 
 def test_a_kind_that_is_not_in_the_pattern_leaves_no_trace():
-    unused = LayersConfig(pattern=[], kinds={"local": KindConfig(position=SCHEMES["t5"])})
+    unused = LayersConfig(pattern=[], types={"local": LayerTypeConfig(position=SCHEMES["t5"])})
     model = Transformer(MODEL, *settings("rope", CAUSAL), vocab_size=101, max_seq_len=32, layers=unused)
     init_weights(model, MODEL, seed=3)
     assert model.state_dict().keys() == build(MODEL, "rope").state_dict().keys()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from mpmath import log, mp, mpf
 
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.attention.kernels import KERNELS
 from coca_train.config.schema import LogitScaleConfig
 from coca_train.models.certificate import certify
@@ -75,10 +75,10 @@ def scaled_by_the_formula(module, given, q_BTC):
 def test_every_path_is_the_scaled_queries_of_the_authors(tokens_BT, seen):
     """In float64, with nothing of ours in the reference but the model without the option: every kernel, and decoding
     with a cache, of a model that is built with it and of one that takes it later."""
-    visibility, tokens = SEEING[seen], tokens_BT(2, 19)
-    built = {name: build(replace(LLAMA, logit_scale=scale("log", LENGTH)), "rope", visibility, attention=name)
+    attention_pattern, tokens = SEEING[seen], tokens_BT(2, 19)
+    built = {name: build(replace(LLAMA, logit_scale=scale("log", LENGTH)), "rope", attention_pattern, attention=name)
              for name in ("eager", "blocked", "flex", "auto")}  # fmt: skip
-    plain = build(LLAMA, "rope", visibility, attention="eager").double().eval()
+    plain = build(LLAMA, "rope", attention_pattern, attention="eager").double().eval()
     without = plain.hidden(tokens)
     hooks = [block.attention.q.register_forward_hook(scaled_by_the_formula) for block in plain.blocks]
     expected = plain.hidden(tokens)
@@ -112,12 +112,12 @@ def test_a_kernel_that_ignores_the_scale_is_not_certified(monkeypatch):
 
 
 def test_layers_of_other_kinds_follow_in_what_they_do_not_say():
-    config = load(["position=rope", "layers.pattern=[own,nope,still]", "+layers.kinds.nope.position.scheme=nope",
-                   "+layers.kinds.still.logit_scale.name=none"]).config  # fmt: skip
+    config = load(["position=rope", "layers.pattern=[default,nope,still]", "+layers.types.nope.position.scheme=nope",
+                   "+layers.types.still.logit_scale.name=none"]).config  # fmt: skip
     model = build_model(config, 101)
     model.set_logit_scale(scale("log", 100))
     assert {kind: each.name for kind, each in model.logit_scales.items()} == {
-        "own": "log", "nope": "log", "still": "none",
+        "default": "log", "nope": "log", "still": "none",
     }  # fmt: skip
 
 
@@ -138,11 +138,11 @@ BY_KERNEL = [
 QUICK = [case for case in BY_KERNEL if case[0] == "blocked"] + BY_KERNEL[15::6]
 
 
-@pytest.mark.parametrize(("kernel", "scheme", "visibility"), slow_unless(QUICK, BY_KERNEL))
+@pytest.mark.parametrize(("kernel", "scheme", "attention_pattern"), slow_unless(QUICK, BY_KERNEL))
 @torch.no_grad()
-def test_every_kernel_multiplies_all_that_is_added_up(tokens_BT, kernel, scheme, visibility):
+def test_every_kernel_multiplies_all_that_is_added_up(tokens_BT, kernel, scheme, attention_pattern):
     """Folded ALiBi too, whose bias stands in queries and keys. The definition: scores times the factor."""
-    seen = SEEING[visibility]
+    seen = SEEING[attention_pattern]
     of_scheme = SCHEMES[scheme] | ({"memory_len": 0} if scheme == "transformer_xl" else {})
     model = replace(LLAMA, logit_scale=scale("log", 4))
     x_BTC, expected = (
@@ -191,5 +191,5 @@ def test_a_logit_scale_counts_from_the_beginning_of_a_document(tokens_BT):
     tokens, doc = tokens_BT(1, 20), torch.tensor([[0] * 8 + [1] * 12])
     pos = torch.cat([torch.arange(8), torch.arange(12)])[None]
     torch.testing.assert_close(model.hidden(tokens, pos, doc)[:, 8:], model.hidden(tokens[:, 8:]))
-    model.set_visibility(visibilities.settings({"name": "segments", "length": 10}))
+    model.set_attention_pattern(patterns.settings({"name": "segments", "length": 10}))
     torch.testing.assert_close(model.hidden(tokens)[:, 10:], model.hidden(tokens[:, 10:]))

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from coca_train import positions
-from coca_train.attention import kernels, scores, visibilities
+from coca_train.attention import kernels, patterns, scores
 from coca_train.data.batch import collate
 from coca_train.data.packing import Row
 from coca_train.models.transformer import Transformer
@@ -22,10 +22,10 @@ from coca_train.testing.parts import MODEL, VOCAB, shipped
 T = 40
 META = torch.device("meta")
 SCHEMES = dict(shipped())
-VISIBILITIES = {
+ATTENTION_PATTERNS = {
     name: settings
-    for name, settings in shipped("visibility")
-    if visibilities.build(visibilities.settings(settings)).trains
+    for name, settings in shipped("attention_pattern")
+    if patterns.build(patterns.settings(settings)).trains
 }
 
 
@@ -54,9 +54,9 @@ def batch_of(with_documents: bool):
     return collate([Row(row, T, start) for row, start in zip(ids, starts, strict=True)])
 
 
-def built(scheme: Any, visibility: Any = None) -> Transformer:
+def built(scheme: Any, attention_pattern: Any = None) -> Transformer:
     position = positions.settings(scheme)
-    seen = visibilities.settings(visibility or {"name": "causal"})
+    seen = patterns.settings(attention_pattern or {"name": "causal"})
     return Transformer(MODEL, position, seen, vocab_size=VOCAB, max_seq_len=T, attention="auto")
 
 
@@ -87,19 +87,19 @@ def test_a_step_asks_nothing(scheme, with_documents, tiled, monkeypatch):
     assert step(model, batch_of(with_documents)) == []
 
 
-@pytest.mark.parametrize("visibility", VISIBILITIES)
+@pytest.mark.parametrize("attention_pattern", ATTENTION_PATTERNS)
 @pytest.mark.parametrize("scheme", ["rope", "t5"])
-def test_whatever_is_seen(scheme, visibility):
-    model = built(SCHEMES[scheme], VISIBILITIES[visibility]).to(META).train()
+def test_whatever_is_seen(scheme, attention_pattern):
+    model = built(SCHEMES[scheme], ATTENTION_PATTERNS[attention_pattern]).to(META).train()
     for with_documents in (False, True):
         step(model, batch_of(with_documents))
         assert step(model, batch_of(with_documents)) == []
 
 
-@pytest.mark.parametrize("frequency", dict(shipped("position/frequencies")))
+@pytest.mark.parametrize("frequency", dict(shipped("position/rope_scaling")))
 @pytest.mark.parametrize("scheme", ["rope", "xpos", "coca"])
 def test_whatever_the_frequencies(scheme, frequency):
-    settings = SCHEMES[scheme] | {"frequencies": dict(shipped("position/frequencies"))[frequency]}
+    settings = SCHEMES[scheme] | {"rope_scaling": dict(shipped("position/rope_scaling"))[frequency]}
     model = built(settings).to(META).train()
     step(model, batch_of(True))
     assert step(model, batch_of(True)) == []

@@ -57,7 +57,7 @@ def llama_state(state: dict[str, Tensor], n_layers: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize("residual", ["parallel", "sequential"])
 def test_neox_logits(rotary_pct, residual, tokens_BT):
     config = replace(NEOX, residual=residual, n_heads=2, d_ff=100)  # head_dim 24
-    ours = build(config, {"scheme": "rope", "rotary_pct": rotary_pct, "frequencies": PLAIN}).eval()
+    ours = build(config, {"scheme": "rope", "rotary_pct": rotary_pct, "rope_scaling": PLAIN}).eval()
     for name, parameter in ours.named_parameters():
         if name.endswith("bias"):  # zero biases would hide a swap
             torch.nn.init.normal_(parameter, std=0.1)
@@ -83,7 +83,7 @@ def test_neox_logits(rotary_pct, residual, tokens_BT):
 def test_neox_quarter_rotation(tokens_BT):
     """The GPT-NeoX-20B shape: a quarter of each head turns."""
     config = replace(NEOX, d_model=64, n_heads=2)  # head_dim 32, 8 rotated
-    ours = build(config, {"scheme": "rope", "rotary_pct": 0.25, "frequencies": PLAIN}).eval()
+    ours = build(config, {"scheme": "rope", "rotary_pct": 0.25, "rope_scaling": PLAIN}).eval()
     theirs = transformers.GPTNeoXForCausalLM(
         transformers.GPTNeoXConfig(
             hidden_size=64,

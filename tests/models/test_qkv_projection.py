@@ -22,7 +22,7 @@ def losses(scheme, device, trained=""):
     contexts = {kind: each._replace(kernel=KERNELS["eager"]) for kind, each in contexts.items()}  # on both the same
     with FlopCounterMode(display=False) as flops, pretend_device(device):
         x_BTC = model.add_positions(model.embed(batch.tokens_BT), batch.pos_BT)
-        for kind, block in zip(model.kinds, model.blocks, strict=True):
+        for kind, block in zip(model.layer_types, model.blocks, strict=True):
             x_BTC = block(x_BTC, contexts[kind])
         loss = model.head(model.final_norm(x_BTC), batch.targets_BT)
         loss.backward()

@@ -7,14 +7,15 @@ import torch
 
 from coca_train import positions
 from coca_train.attention.layer_types import UNIFORM
-from coca_train.config.schema import KindConfig, LayersConfig
+from coca_train.config.schema import LayersConfig, LayerTypeConfig
 from coca_train.models.transformer import Transformer
 from coca_train.planning.outline import outline
 from coca_train.settings import load
 from tests.models.conftest import LLAMA, SCHEMES, build
 
 TWO_KINDS = LayersConfig(
-    pattern=["own", "near"], kinds={"near": KindConfig(visibility={"name": "sliding_window", "window": 9})}
+    pattern=["default", "near"],
+    types={"near": LayerTypeConfig(attention_pattern={"name": "sliding_window", "window": 9})},
 )
 NAMES = {"kerple_log": ("r1", "r2"), "kerple_power": ("r1", "r2"), "transformer_xl": ("u", "v")}
 
@@ -27,7 +28,7 @@ def pair(scheme: str, layers: LayersConfig) -> tuple[Transformer, Transformer]:
     """One function: shared, and with the shared numbers written into every layer of their kind. Float64."""
     shared, apart = (build(LLAMA, settings(scheme, each), layers=layers).double() for each in (True, False))
     state = apart.state_dict() | {k: v for k, v in shared.state_dict().items() if not k.startswith("position")}
-    for layer, kind in enumerate(apart.kinds):
+    for layer, kind in enumerate(apart.layer_types):
         for name in NAMES[scheme]:
             value = copy.deepcopy(shared.position_of(kind).get_parameter(name).data)
             state[f"blocks.{layer}.attention.position.{name}"] = value
@@ -43,11 +44,11 @@ def test_the_gradient_of_what_is_shared_is_the_sum_over_its_layers(scheme, layer
     torch.testing.assert_close(*losses, rtol=1e-12, atol=0)
     for loss in losses:
         loss.backward()
-    for kind in dict.fromkeys(shared.kinds):
+    for kind in dict.fromkeys(shared.layer_types):
         for name in NAMES[scheme]:
             parts = [
                 block.attention.position.get_parameter(name).grad
-                for block, its in zip(apart.blocks, apart.kinds, strict=True)
+                for block, its in zip(apart.blocks, apart.layer_types, strict=True)
                 if its == kind
             ]
             assert all(part.abs().max() > 0 for part in parts)

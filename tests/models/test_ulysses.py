@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from coca_train.config.schema import KindConfig, LayersConfig, LogitScaleConfig
+from coca_train.config.schema import LayersConfig, LayerTypeConfig, LogitScaleConfig
 from coca_train.models.transformer import Transformer
 from coca_train.models.ulysses import SequenceShare
 from coca_train.positions import settings as position_settings
 from coca_train.runtime import IGNORE
-from coca_train.testing.definition import VISIBILITIES
+from coca_train.testing.definition import ATTENTION_PATTERNS
 from coca_train.testing.parts import build as build_scheme
 from coca_train.testing.parts import packed, refused
 from tests.cases import sampled
@@ -21,11 +21,11 @@ from tests.models.slices import on_ranks
 
 MIXING = [name for name in SCHEMES if name.startswith("dape")]
 CASES = {name: scheme for name, scheme in SCHEMES.items() if name not in MIXING} | {
-    "rope_dynamic": {"scheme": "rope", "rotary_pct": 1.0, "frequencies": {"name": "dynamic_ntk", "alpha": 2.0}},
+    "rope_dynamic": {"scheme": "rope", "rotary_pct": 1.0, "rope_scaling": {"name": "dynamic_ntk", "alpha": 2.0}},
     "transformer_xl_own": SCHEMES["transformer_xl"] | {"shared": False},
     "kerple_own": SCHEMES["kerple_log"] | {"shared": False},
 }
-CASES["rope_dynamic"]["frequencies"] |= {"theta": 100.0, "original_seq_len": 8}
+CASES["rope_dynamic"]["rope_scaling"] |= {"theta": 100.0, "original_seq_len": 8}
 CASES["transformer_xl"] = SCHEMES["transformer_xl"] | {"memory_len": 0}
 CASES["transformer_xl_own"] |= {"memory_len": 0}
 DOCUMENTS = {"one": None, "packed": ([3, 8, 5, 12], [17, 11])}
@@ -62,13 +62,14 @@ def check(model: Transformer, size: int, given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "visibility", "documents", "size"), sampled(CASES, VISIBILITIES, DOCUMENTS, (2, 4), strength=1)
+    ("scheme", "attention_pattern", "documents", "size"),
+    sampled(CASES, ATTENTION_PATTERNS, DOCUMENTS, (2, 4), strength=1),
 )
-def test_every_scheme_equals_the_whole_sequence(scheme: str, visibility: str, documents: str, size: int) -> None:
+def test_every_scheme_equals_the_whole_sequence(scheme: str, attention_pattern: str, documents: str, size: int) -> None:
     """GQA: two key/value heads on two ranks, and fewer than ranks on four."""
-    if refused(VISIBILITIES[visibility], build_scheme(position_settings(CASES[scheme]))):
+    if refused(ATTENTION_PATTERNS[attention_pattern], build_scheme(position_settings(CASES[scheme]))):
         pytest.skip("they do not go together")
-    model = build(LLAMA, CASES[scheme], VISIBILITIES[visibility]).double().train()
+    model = build(LLAMA, CASES[scheme], ATTENTION_PATTERNS[attention_pattern]).double().train()
     check(model, size, batch(documents))
 
 
@@ -82,11 +83,11 @@ def test_any_number_of_key_heads(n_kv_heads: int) -> None:
 
 def test_layers_of_several_kinds_logit_scales_and_checkpointing() -> None:
     kinds = {
-        "local": KindConfig(visibility={"name": "sliding_window", "window": 5}),
-        "nope": KindConfig(position={"scheme": "nope"}, logit_scale={"name": "steps", "length": 4}),
+        "local": LayerTypeConfig(attention_pattern={"name": "sliding_window", "window": 5}),
+        "nope": LayerTypeConfig(position={"scheme": "nope"}, logit_scale={"name": "steps", "length": 4}),
     }
     config = replace(LLAMA, n_layers=3, qk_norm="head", logit_scale=LogitScaleConfig(name="log", length=6, beta=0.1))
-    layers = LayersConfig(pattern=["own", *kinds], kinds=kinds)
+    layers = LayersConfig(pattern=["default", *kinds], types=kinds)
     for attention in ("eager", "blocked"):
         model = build(config, "coca", layers=layers, attention=attention, activation_checkpointing="full", mlp_tile=3)
         check(model.double().train(), 4, batch("packed"))

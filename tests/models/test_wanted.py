@@ -1,14 +1,14 @@
-"""`hidden(wanted=)` is a part of the whole result: every scheme, every visibility, every attention kernel."""
+"""`hidden(wanted=)` is a part of the whole result: every scheme, every attention pattern, every attention kernel."""
 
 import itertools
 
 import pytest
 import torch
 
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from tests.models.conftest import LLAMA, NEOX, SCHEMES, build, settings
 
-VISIBILITIES = [
+ATTENTION_PATTERNS = [
     {"name": "causal"},
     {"name": "sliding_window", "window": 9},
     {"name": "sinks", "n_sink": 2, "window": 7},
@@ -19,9 +19,9 @@ VISIBILITIES = [
 
 
 def pairs():
-    """All that go together; every fifth is quick: each scheme, and each time another visibility."""
-    every = itertools.product(SCHEMES, VISIBILITIES)
-    fitting = [pair for pair in every if not visibilities.problems(*settings(*pair)[::-1], LLAMA)]
+    """All that go together; every fifth is quick: each scheme, and each time another attention pattern."""
+    every = itertools.product(SCHEMES, ATTENTION_PATTERNS)
+    fitting = [pair for pair in every if not patterns.problems(*settings(*pair)[::-1], LLAMA)]
     for n, (scheme, rules) in enumerate(fitting):
         marks = pytest.mark.slow if n % 5 else ()
         yield pytest.param(scheme, rules, id=f"{scheme}-{rules['name']}", marks=marks)
@@ -31,7 +31,7 @@ def pairs():
 def wide(tokens_BT):
     """(model in float64, tokens)"""
 
-    def build_wide(config, scheme, rules=VISIBILITIES[0], **options):
+    def build_wide(config, scheme, rules=ATTENTION_PATTERNS[0], **options):
         model = build(config, scheme, rules, **options).double().eval()
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
@@ -50,7 +50,7 @@ def taken(whole, wanted):
 
 @torch.no_grad()
 @pytest.mark.parametrize(("scheme", "rules"), list(pairs()))
-def test_every_scheme_and_visibility(wide, scheme, rules):
+def test_every_scheme_and_attention_pattern(wide, scheme, rules):
     model, tokens = wide(LLAMA, scheme, rules)
     whole, tolerance = model.hidden(tokens), 1e-6 if scheme == "xpos" else 1e-11  # its float32 powers move with the end
     for wanted in STRETCHES[1:3]:
@@ -81,7 +81,7 @@ def test_documents_stay_apart(wide):
 def test_lengths_reach_the_last_layer(wide):
     """Dynamic frequencies see the length that was said, not that of a stretch."""
     dynamic = {"name": "dynamic_ntk", "theta": 10000.0, "alpha": 1.0, "original_seq_len": 8}
-    model, tokens = wide(LLAMA, {"scheme": "rope", "rotary_pct": 1.0, "frequencies": dynamic})
+    model, tokens = wide(LLAMA, {"scheme": "rope", "rotary_pct": 1.0, "rope_scaling": dynamic})
     whole = model.hidden(tokens, length=48)
     rows = model.hidden(tokens, length=48, wanted=STRETCHES[2])
     torch.testing.assert_close(rows, taken(whole, STRETCHES[2]), atol=1e-11, rtol=1e-11)

@@ -25,20 +25,20 @@ CAUSAL = {"name": "causal"}
 UNSCALED = {"name": "none", "length": None, "beta": 1.0}
 PLAIN = {"name": "plain", "theta": 10000.0}
 COCA = {"scheme": "coca", "variant": "slack", "t_width": "full_mean", "rotary_pct": 1.0}
-SLACK = {"own": {"position": COCA | {"frequencies": PLAIN}, "visibility": CAUSAL, "logit_scale": UNSCALED}}
+SLACK = {"default": {"position": COCA | {"rope_scaling": PLAIN}, "attention_pattern": CAUSAL, "logit_scale": UNSCALED}}
 DYNAMIC = {"name": "dynamic_yarn", "theta": 10000.0, "original_seq_len": 8, "beta_fast": 4.0, "beta_slow": 1.0}
 WINDOW = {"name": "sliding_window", "window": 4}
 DYNAMIC_AND_WINDOW = {
-    "own": {"position": COCA | {"frequencies": DYNAMIC}, "visibility": CAUSAL, "logit_scale": UNSCALED},
+    "default": {"position": COCA | {"rope_scaling": DYNAMIC}, "attention_pattern": CAUSAL, "logit_scale": UNSCALED},
     "window": {
-        "position": {"scheme": "rope", "rotary_pct": 0.5, "frequencies": PLAIN},
-        "visibility": WINDOW,
+        "position": {"scheme": "rope", "rotary_pct": 0.5, "rope_scaling": PLAIN},
+        "attention_pattern": WINDOW,
         "logit_scale": {"name": "log", "length": 4, "beta": 1.0},
     },
 }
 ALIBI_AND_WINDOW = {
-    "own": {"position": {"scheme": "alibi"}, "visibility": CAUSAL, "logit_scale": UNSCALED},
-    "window": {"position": {"scheme": "nope"}, "visibility": WINDOW, "logit_scale": UNSCALED},
+    "default": {"position": {"scheme": "alibi"}, "attention_pattern": CAUSAL, "logit_scale": UNSCALED},
+    "window": {"position": {"scheme": "nope"}, "attention_pattern": WINDOW, "logit_scale": UNSCALED},
 }
 # As a class of theirs is known: which one has a loss, and labels among its inputs.
 MODEL_MAPPING_NAMES[CocaConfig.model_type] = CocaModel.__name__
@@ -91,12 +91,12 @@ class Both(ModelTesterMixin, GenerationTesterMixin):
         assert len(past_key_values.layers) == config.num_hidden_layers
         for name, layer in zip(config.layer_kinds, past_key_values.layers, strict=True):
             kind, width = config.kinds[name], config.head_dim
-            window, n_held = kind["visibility"].get("window", seq_length), layer.values.shape[2]
+            window, n_held = kind["attention_pattern"].get("window", seq_length), layer.values.shape[2]
             # The newest key may come on top; what assistance may have to take back is held whole.
             assert n_held in (seq_length, min(seq_length, window), min(seq_length, window - 1))
             shape = (batch_size, config.num_key_value_heads, n_held)
             assert layer.values.shape == (*shape, width)
-            halved = kind["position"].get("frequencies") == DYNAMIC
+            halved = kind["position"].get("rope_scaling") == DYNAMIC
             assert layer.keys.shape == (*shape, width // 2 if halved else width)
 
     def _check_attentions_for_generate(self, *, attentions: Any, config: Any, **sizes: Any) -> None:
@@ -111,12 +111,12 @@ class SlackTest(Both, unittest.TestCase):
 
 
 class DynamicTest(Both, unittest.TestCase):
-    tiny = Tiny(CocaConfig, kinds=DYNAMIC_AND_WINDOW, layer_kinds=["own", "window"], qk_norm=True)
+    tiny = Tiny(CocaConfig, kinds=DYNAMIC_AND_WINDOW, layer_kinds=["default", "window"], qk_norm=True)
 
 
 class AlibiTest(Both, unittest.TestCase):
     tiny = Tiny(
-        CocaConfig, kinds=ALIBI_AND_WINDOW, layer_kinds=["own", "window"], tie_word_embeddings=True,
+        CocaConfig, kinds=ALIBI_AND_WINDOW, layer_kinds=["default", "window"], tie_word_embeddings=True,
         parallel_residual=True, norm="layernorm", bias=True,
     )  # fmt: skip
 

@@ -26,7 +26,7 @@ COMMAND = re.compile(r"(?:make|python|torchrun|pip|source|\.|\.venv/bin/\w+) \S.
 TIMEOUT_S = 1200.0
 
 STEPS = "train.max_steps=4 optim.warmup_steps=1 train.global_batch_size=2 train.micro_batch_size=2"
-PROBES = "eval.extrapolation.multiples=[1] eval.extrapolation.frequencies=[plain] eval.extrapolation.max_documents=1"
+PROBES = "eval.extrapolation.multiples=[1] eval.extrapolation.rope_scalings=[plain] eval.extrapolation.max_documents=1"
 TRAINING = f"{STEPS} eval.max_tokens=512 eval.sample_tokens=4 {PROBES}"
 PAGE = "grid.lengths=[1x] text.max_documents=1"
 
@@ -70,7 +70,7 @@ SHORTENED = {
     "python -m coca_train plan": Short(),
     "python -m coca_train plan start.path=/models/Llama-2-7b-hf": Short("", LONGER, LLAMA),
     "python -m coca_train start.path=/models/Llama-2-7b-hf data.path=my_texts": Short(TRAINING, TUNED),
-    "python -m coca_train start.path=/models/Llama-2-7b-hf data.path=my_texts position/frequencies=yarn": Short(
+    "python -m coca_train start.path=/models/Llama-2-7b-hf data.path=my_texts position/rope_scaling=yarn": Short(
         TRAINING, LONGER
     ),
     "python -m coca_train launch": Short("", (("> train.sbatch", "> runs/train.sbatch"),)),

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from coca_train.attention.pattern import Layout, Rule
 from coca_train.attention.scores import Part
-from coca_train.attention.visibility import Layout, Rule
 from coca_train.models.layers import AttentionContext
 from coca_train.models.transformer import build_model
 from coca_train.planning import meta_step
@@ -154,7 +154,7 @@ def test_tables_of_the_host_are_there_all_the_time(monkeypatch: pytest.MonkeyPat
 def test_a_table_that_is_seen_twice_is_there_once() -> None:
     table = torch.zeros(100)
     context = AttentionContext(None, None, [((table, table[10:], torch.zeros(5)), None)], None)  # type: ignore[arg-type]
-    assert meta_step._table_bytes({"own": context}) == 400 + 20
+    assert meta_step._table_bytes({"default": context}) == 400 + 20
 
 
 def test_reading_keeps_nothing() -> None:

@@ -31,17 +31,17 @@ def test_tokens_of_a_step_that_stay_are_not_told() -> None:
 
 def test_another_choice_is_told_as_a_whole_with_its_options() -> None:
     lines = between(
-        ("position=coca",), ("position=coca", "position/frequencies=linear", "position.frequencies.factor=16")
+        ("position=coca",), ("position=coca", "position/rope_scaling=linear", "position.rope_scaling.factor=16")
     )
     assert lines == ["frequencies plain (theta 10000) -> linear (theta 10000, factor 16)"]
-    lines = between((), ("visibility=sliding_window", "visibility.window=64"))
-    assert lines == ["visibility causal -> sliding_window (window 64)"]
+    lines = between((), ("attention_pattern=sliding_window", "attention_pattern.window=64"))
+    assert lines == ["attention pattern causal -> sliding_window (window 64)"]
 
 
 def test_the_same_choice_with_another_option_is_told_by_the_option() -> None:
-    yarn = ("position=rope", "position/frequencies=yarn")
-    lines = between((*yarn, "position.frequencies.factor=16"), (*yarn, "position.frequencies.factor=32"))
-    assert lines == ["position.frequencies.factor 16 -> 32"]
+    yarn = ("position=rope", "position/rope_scaling=yarn")
+    lines = between((*yarn, "position.rope_scaling.factor=16"), (*yarn, "position.rope_scaling.factor=32"))
+    assert lines == ["position.rope_scaling.factor 16 -> 32"]
 
 
 def test_another_scheme_is_one_line() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.planning.meta_step import count_flops
 from coca_train.tracking.throughput import flops_per_token, matmul_parameters
 from tests.planning.conftest import LLAMA_7B, TINY, K, outlined
@@ -82,15 +82,16 @@ def test_stage_1_of_coca_llama_7b() -> None:
 
 def test_layers_that_see_less_cost_less() -> None:
     """Two layers see everything, four a window of 16: each query its last 16 tokens, the first 16 fewer."""
-    kinds = "layers={pattern: [own, local, local], kinds: {local: {visibility: {name: sliding_window, window: 16}}}}"
-    count = count_flops(outlined(*TINY, "position=rope", kinds))
+    window = "{attention_pattern: {name: sliding_window, window: 16}}"
+    types = f"layers={{pattern: [default, local, local], types: {{local: {window}}}}}"
+    count = count_flops(outlined(*TINY, "position=rope", types))
     pairs = sum(min(m + 1, 16) for m in range(T)) / sum(m + 1 for m in range(T))
     assert count.forward == pytest.approx(2 * (L * BLOCK + C * V) + (2 + 4 * pairs) * ATTENTION, rel=1e-12)
     assert count.total == pytest.approx(3 * count.forward, rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("visibility", "pairs"),
+    ("attention_pattern", "pairs"),
     [
         ({"name": "causal"}, 210),
         ({"name": "sliding_window", "window": 6}, 6 * 14 + 21),
@@ -100,6 +101,6 @@ def test_layers_that_see_less_cost_less() -> None:
         ({"name": "segments", "length": 6}, 3 * 21 + 3),
     ],
 )
-def test_pairs_that_a_visibility_shows(visibility: dict[str, object], pairs: int) -> None:
+def test_pairs_that_a_attention_pattern_shows(attention_pattern: dict[str, object], pairs: int) -> None:
     """Of the 210 of 20 tokens, counted by hand."""
-    assert visibilities.build(visibilities.settings(visibility)).share(20) == pytest.approx(pairs / 210)
+    assert patterns.build(patterns.settings(attention_pattern)).share(20) == pytest.approx(pairs / 210)

@@ -9,7 +9,7 @@ from coca_train.schedule import Stage, resolve
 from coca_train.settings import load
 
 A100 = find_gpu("a100_80gb")
-LONG = ("+experiment=yarn_llama2_7b_64k", "position.frequencies.factor=32", "train.seq_len=131072")
+LONG = ("+experiment=yarn_llama2_7b_64k", "position.rope_scaling.factor=32", "train.seq_len=131072")
 
 
 def stage_of(*words: str) -> Stage:

@@ -20,7 +20,7 @@ LONGER = (
     "train.seq_len=1024",
     "train.global_batch_size=16",
 )
-AFTER = configure(*LONGER, "position/frequencies=linear", "position.frequencies.factor=16", "optim.lr=2e-3")
+AFTER = configure(*LONGER, "position/rope_scaling=linear", "position.rope_scaling.factor=16", "optim.lr=2e-3")
 
 
 def stages(**after: Any) -> tuple[Stage, ...]:
@@ -30,7 +30,7 @@ def stages(**after: Any) -> tuple[Stage, ...]:
 
 def test_a_row_says_what_a_stage_is() -> None:
     lines = schedule(stages()).splitlines()
-    assert lines[0].split() == ["stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "frequencies", "data"]
+    assert lines[0].split() == ["stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "rope_scaling", "data"]
     assert lines[2].split() == ["short", "0-100", "4.3", "%", "64", "32", "205k", "0.001", "plain", "text,", "code"]
     assert " ".join(lines[3].split()) == "long 100-150 100 % 1,024 16 819k 0.002 linear 0.0001 linear 16 text, code"
     assert all(len(line) <= 120 for line in lines)

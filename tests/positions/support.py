@@ -1,6 +1,6 @@
 """Settings of schemes and of every scaling, as these tests put them together."""
 
-from coca_train.positions import FREQUENCIES
+from coca_train.positions import ROPE_SCALINGS
 from coca_train.testing.parts import TRAINED
 
 PLAIN = {"name": "plain", "theta": 10000.0}
@@ -26,17 +26,17 @@ def scaling(name, convention="paper", **changes):
         "long_factor": None,
         "temperature": None,
     }
-    wanted = FREQUENCIES.module(name).Settings.__pydantic_fields__
+    wanted = ROPE_SCALINGS.module(name).Settings.__pydantic_fields__
     return {"name": name} | {key: value for key, value in fields.items() if key in wanted} | changes
 
 
-def rope(frequencies=PLAIN, rotary_pct=1.0):
-    return {"scheme": "rope", "rotary_pct": rotary_pct, "frequencies": frequencies}
+def rope(rope_scaling=PLAIN, rotary_pct=1.0):
+    return {"scheme": "rope", "rotary_pct": rotary_pct, "rope_scaling": rope_scaling}
 
 
-def coca(frequencies=PLAIN, variant="slack", t_width="half"):
+def coca(rope_scaling=PLAIN, variant="slack", t_width="half"):
     fixed = {"scheme": "coca", "rotary_pct": 1.0}
-    return fixed | {"variant": variant, "t_width": t_width, "frequencies": frequencies}
+    return fixed | {"variant": variant, "t_width": t_width, "rope_scaling": rope_scaling}
 
 
 def alibi(fold="never"):
@@ -45,6 +45,6 @@ def alibi(fold="never"):
 
 def label(settings):
     """A readable test id."""
-    words = [str(value) for key, value in settings.items() if key not in ("frequencies", "name")]
-    inner = settings.get("frequencies", settings)
+    words = [str(value) for key, value in settings.items() if key not in ("rope_scaling", "name")]
+    inner = settings.get("rope_scaling", settings)
     return "-".join([*words, inner.get("name", ""), inner.get("convention", "")]).strip("-")

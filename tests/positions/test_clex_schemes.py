@@ -20,20 +20,20 @@ LENGTH = parts.TRAINED
 DEFINITIONS = {"rope": test_rope.TestContract(), "coca": test_coca.TestContract(), "xpos": test_xpos.TestContract()}
 SCHEMES = {"rope": support.rope, "slack": support.coca, "strict": lambda f: support.coca(f, "strict")}
 XPOS = {"scheme": "xpos", "gamma": 0.4, "scale_base": 64.0, "rotary_pct": 0.5}
-IN_EVAL = SCHEMES | {"rope in part": lambda f: support.rope(f, 0.5), "xpos": lambda f: XPOS | {"frequencies": f}}
+IN_EVAL = SCHEMES | {"rope in part": lambda f: support.rope(f, 0.5), "xpos": lambda f: XPOS | {"rope_scaling": f}}
 
 
 def problem(settings, training, seed=5):
     """A scheme with learned frequencies, its q, k, v, and positions the reference may use in place of 0, 1, …"""
     scheme = parts.build(settings(support.scaling("clex")))
-    learned.fill(scheme.frequencies)
+    learned.fill(scheme.rope_scaling)
     scheme.train(training)
     n_tokens = LENGTH if training else 3 * LENGTH
     q, k, v = parts.random_qkv(scheme, n_tokens)
     torch.manual_seed(seed)
     places_BT = parts.start(n_tokens)
     if training:
-        places_BT = scheme.frequencies(n_tokens).positions_N[None].double()
+        places_BT = scheme.rope_scaling(n_tokens).positions_N[None].double()
         assert places_BT[0, -1] > n_tokens
     torch.manual_seed(seed)
     return scheme, (q, k, v), places_BT
@@ -41,7 +41,7 @@ def problem(settings, training, seed=5):
 
 def exact_frequencies(scheme, factor):
     """θ as a function of the weights in float64, by many small steps of the equation for z."""
-    module, dim = scheme.frequencies, scheme.rotary_dim
+    module, dim = scheme.rope_scaling, scheme.rotary_dim
     j = torch.arange(dim // 2, dtype=torch.float64)
     n_steps, z = 500, -2 * j / dim * math.log(module.settings.theta)
     width = (factor - 1) / n_steps
@@ -64,7 +64,7 @@ def test_scheme_and_all_gradients_equal_their_definition(name, training):
     """Output, and its gradients in q, k, v, W_up and W_down, against the dense definition in float64."""
     settings = IN_EVAL[name]
     scheme, (q, k, v), places_BT = problem(settings, training)
-    weights = [scheme.frequencies.up, scheme.frequencies.down]
+    weights = [scheme.rope_scaling.up, scheme.rope_scaling.down]
     pos, n_tokens = parts.start(q.shape[1]), q.shape[1]
     out = parts.dense_attention(scheme, q, k, v, pos, pos, n_tokens)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -116,9 +116,9 @@ def test_one_draw_serves_queries_and_keys(settings):
 
 def test_it_goes_with_no_other_frequencies_on_the_same_weights():
     """Its parameters exist only where it was trained, and where it was trained the others were not."""
-    tried = "eval.extrapolation.frequencies=[plain,clex,yarn]"
+    tried = "eval.extrapolation.rope_scalings=[plain,clex,yarn]"
     trained_plain, trained_clex = (
-        load(["position=rope", *more, tried]).config for more in ([], ["position/frequencies=clex"])
+        load(["position=rope", *more, tried]).config for more in ([], ["position/rope_scaling=clex"])
     )
     from_plain = variants(trained_plain, after_training(trained_plain))
     assert {name: bool(v.problem) for name, v in from_plain.items()} == {"plain": False, "clex": True, "yarn": False}
@@ -131,16 +131,16 @@ def test_parameters_have_names_that_say_where_they_are():
     settings = positions.settings(support.rope(support.scaling("clex")))
     assert set(positions.initials(settings)) == {"up", "down"}
     scheme = parts.build(support.rope(support.scaling("clex")))
-    assert [name for name, _ in scheme.named_parameters()] == ["frequencies.up", "frequencies.down"]
+    assert [name for name, _ in scheme.named_parameters()] == ["rope_scaling.up", "rope_scaling.down"]
 
 
 def test_a_model_trains_its_dynamics_and_reads_short_text_as_plain_rope():
     """One step on one window reaches the parameters; up to that window the logits are those of plain RoPE."""
     sizes = ["model=neox_tiny", "model.n_layers=1", "model.d_model=32", "model.n_heads=2", "train.seq_len=16"]
     model, plain = (
-        _model(load(["position=coca", f"position/frequencies={name}", *sizes]).config) for name in ("clex", "plain")
+        _model(load(["position=coca", f"position/rope_scaling={name}", *sizes]).config) for name in ("clex", "plain")
     )
-    own = model.position.get_submodule("frequencies")
+    own = model.position.get_submodule("rope_scaling")
     assert not own.down.any() and own.up.any()
     tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0))
     torch.manual_seed(1)  # draws t > 1
@@ -154,6 +154,6 @@ def test_a_model_trains_its_dynamics_and_reads_short_text_as_plain_rope():
 
 
 def _model(config):
-    model = Transformer(config.model, config.position, config.visibility, vocab_size=64, max_seq_len=16)
+    model = Transformer(config.model, config.position, config.attention_pattern, vocab_size=64, max_seq_len=16)
     init_weights(model, config.model, seed=1)
     return model.eval()

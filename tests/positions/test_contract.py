@@ -1,4 +1,4 @@
-"""Every file of positions/schemes/, frequencies/ and visibilities/ has a definition beside its tests: a contract
+"""Every file of positions/schemes/, rope_scaling/ and attention_patterns/ has a definition beside its tests: a contract
 (coca_train/testing/) that a file of this folder inherits."""
 
 import ast
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.attention import VISIBILITIES
-from coca_train.positions import FREQUENCIES, SCHEMES
+from coca_train.attention import ATTENTION_PATTERNS
+from coca_train.positions import ROPE_SCALINGS, SCHEMES
 from coca_train.testing.parts import shipped
 
 KINDS = {
     "scheme": (SCHEMES, "SchemeContract", "score", "position"),
-    "frequencies": (FREQUENCIES, "FrequencyContract", "spectrum", "position/frequencies"),
-    "visibility": (VISIBILITIES, "VisibilityContract", "place", "visibility"),
+    "rope_scaling": (ROPE_SCALINGS, "RopeScalingContract", "spectrum", "position/rope_scaling"),
+    "attention_pattern": (ATTENTION_PATTERNS, "PatternContract", "place", "attention_pattern"),
 }
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from coca_train.attention import flex
+from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import part_of
-from coca_train.attention.visibility import Visibility
 from coca_train.positions import initials
 from coca_train.testing import parts
 from coca_train.testing.scheme import SchemeContract
@@ -78,7 +78,7 @@ def test_every_head_hears_every_other():
     assert all((before - after)[:, h].abs().max() > 1e-3 for h in range(4))
     mapped = parts.mapped(scheme, q, k, pos, pos, 5, layer)
     assert mapped.score_mod.by.mixes_heads
-    (layout,) = Visibility(None).layouts(pos, pos)
+    (layout,) = AttentionPattern(None).layouts(pos, pos)
     assert not flex.serves([part_of(mapped, layout)])
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from coca_train.attention import kernels
+from coca_train.attention.pattern import AttentionPattern, Keep
 from coca_train.attention.scores import part_of
-from coca_train.attention.visibility import Keep, Visibility
 from coca_train.models.cache import KVCache
 from coca_train.positions import initials
 from coca_train.positions.base import Pairs
@@ -95,7 +95,7 @@ def test_flex_equals_the_definition(n_queries, documents):
     q, k, v = (x.detach() for x in parts.random_qkv(scheme, 21, dtype=torch.float32))
     pos = parts.start(21)
     doc = torch.stack([torch.arange(21) // 8, torch.arange(21) // 13]) if documents else None
-    (layout,) = Visibility(None).layouts(pos[:, -n_queries:], pos, doc)
+    (layout,) = AttentionPattern(None).layouts(pos[:, -n_queries:], pos, doc)
     mapped = layer(scheme, q[:, -n_queries:], k, None, parts.projections(scheme), parts.tokens(layer, k))
     views = [part_of(mapped._replace(score_mod=detached(mapped.score_mod)), layout)]
     with pretend_device("cuda"):

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from coca_train.positions import frequencies
+from coca_train.positions import rope_scaling
 from coca_train.positions.schemes import alibi
 from coca_train.testing import parts
-from tests.golden import make, terms, visibilities
+from tests.golden import make, patterns, terms
 from tests.positions import support
 
 ROWS = json.loads((Path(__file__).parents[1] / "golden/positions.json").read_text(encoding="utf-8"))
 
 
 def ours(settings, rotary_dim, length):
-    typed = frequencies.settings_class(settings["name"])(**settings)
-    return frequencies.build(typed, rotary_dim)(length)
+    typed = rope_scaling.settings_class(settings["name"])(**settings)
+    return rope_scaling.build(typed, rotary_dim)(length)
 
 
 @pytest.mark.parametrize("row", ROWS["spectra"], ids=lambda r: f"{support.label(r['settings'])}-{r['length']}")
@@ -42,19 +42,19 @@ def test_paper_and_code_ramps_differ_as_the_spec_says():
     assert ((paper / code - 1).abs().max().item()) == pytest.approx(0.566, abs=1e-3)
 
 
-@pytest.mark.parametrize(("maker", "file"), [(make, "positions"), (terms, "terms"), (visibilities, "visibilities")])
+@pytest.mark.parametrize(("maker", "file"), [(make, "positions"), (terms, "terms"), (patterns, "patterns")])
 def test_files_are_what_their_makers_write(maker, file):
     """Nobody edited a number by hand."""
     text = Path(maker.__file__).with_name(f"{file}.json").read_text(encoding="utf-8")
     assert json.loads(json.dumps(maker.golden())) == json.loads(text)
 
 
-@pytest.mark.parametrize("row", ROWS["scores"], ids=lambda r: f"{r['kind']}-{r['frequencies']['name']}")
+@pytest.mark.parametrize("row", ROWS["scores"], ids=lambda r: f"{r['kind']}-{r['rope_scaling']['name']}")
 @pytest.mark.parametrize("place", range(len(ROWS["vectors"]["places"])))
 def test_score_equals_mpmath(row, place):
     query, key = ROWS["vectors"]["places"][place]
     make = support.rope if row["kind"] == "rope" else lambda f: support.coca(f, row["kind"])
-    scheme = parts.build(make(row["frequencies"]), 1, 1, 8)
+    scheme = parts.build(make(row["rope_scaling"]), 1, 1, 8)
     vector = ROWS["vectors"]["k" if row["kind"] == "rope" else "t"]
     q = torch.tensor(ROWS["vectors"]["q"], dtype=torch.float64)[None, None, None]
     k = torch.tensor(vector, dtype=torch.float64)[None, None, None]

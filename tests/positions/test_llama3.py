@@ -7,18 +7,18 @@ import torch
 from pydantic import ValidationError
 
 from coca_train.evaluation.variants import after_training, variants
-from coca_train.positions import frequencies
+from coca_train.positions import rope_scaling
 from coca_train.settings import load
-from coca_train.testing.frequency import FrequencyContract
+from coca_train.testing.rope_scaling import RopeScalingContract
 from tests.positions import support
 
 LLAMA_3_1 = {"theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
-class TestContract(FrequencyContract):
+class TestContract(RopeScalingContract):
     """Waves longer than L/low are stretched, shorter than L/high kept, a ramp in L/wavelength between."""
 
-    frequencies = "llama3"
+    rope_scaling = "llama3"
     cases = (support.scaling("llama3"),)
 
     def spectrum(self, settings, rotary_dim, length):
@@ -37,8 +37,8 @@ class TestContract(FrequencyContract):
 
 
 def spectrum(settings, rotary_dim, length=1):
-    typed = frequencies.settings_class(settings["name"])(**settings)
-    return frequencies.build(typed, rotary_dim)(length)
+    typed = rope_scaling.settings_class(settings["name"])(**settings)
+    return rope_scaling.build(typed, rotary_dim)(length)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
@@ -96,28 +96,28 @@ def test_llama3_has_three_regions():
 def test_a_ramp_without_width_is_refused_in_its_own_names():
     fields = {"name": "llama3", "original_seq_len": 8192, **LLAMA_3_1, "high_freq_factor": 1.0}
     with pytest.raises(ValidationError, match=r"high_freq_factor \(1.0\) must be greater than low_freq_factor \(1.0\)"):
-        frequencies.settings_class("llama3")(**fields)
+        rope_scaling.settings_class("llama3")(**fields)
 
 
 def test_shipped_values_are_those_of_llama_3_1_with_the_training_window():
-    llama3 = load(["position=rope", "position/frequencies=llama3", "train.seq_len=8192"]).config.position.frequencies
-    assert llama3 == frequencies.settings_class("llama3")(name="llama3", original_seq_len=8192, **LLAMA_3_1)
+    llama3 = load(["position=rope", "position/rope_scaling=llama3", "train.seq_len=8192"]).config.position.rope_scaling
+    assert llama3 == rope_scaling.settings_class("llama3")(name="llama3", original_seq_len=8192, **LLAMA_3_1)
 
 
 def test_code_llama_is_plain_with_the_base_of_its_paper():
-    settings = load(["position=rope", "position/frequencies=code_llama"]).config.position.frequencies
+    settings = load(["position=rope", "position/rope_scaling=code_llama"]).config.position.rope_scaling
     assert (settings.name, settings.theta) == ("plain", 1e6)
     exact = torch.tensor([1e6 ** (-j / 64) for j in range(64)], dtype=torch.float64)
-    inv_freq = frequencies.build(settings, 128)(1).inv_freq_J.double()
+    inv_freq = rope_scaling.build(settings, 128)(1).inv_freq_J.double()
     assert torch.allclose(inv_freq, exact, rtol=2**-24, atol=0)
 
 
 def test_an_override_of_the_base_keeps_its_base_on_trained_weights():
     """Every other choice is given the base that the weights were trained with."""
-    options = ["position=rope", "position.frequencies.theta=50000", "train.seq_len=64"]
-    config = load([*options, "eval.extrapolation.frequencies=[code_llama,llama3,ntk]"]).config
+    options = ["position=rope", "position.rope_scaling.theta=50000", "train.seq_len=64"]
+    config = load([*options, "eval.extrapolation.rope_scalings=[code_llama,llama3,ntk]"]).config
     by_name = variants(config, after_training(config))
-    bases = {name: variant.position.frequencies.theta for name, variant in by_name.items()}
+    bases = {name: variant.position.rope_scaling.theta for name, variant in by_name.items()}
     assert bases == {"plain": 50000, "code_llama": 1e6, "llama3": 50000, "ntk": 50000}
-    assert by_name["llama3"].position.frequencies.original_seq_len == 64
+    assert by_name["llama3"].position.rope_scaling.original_seq_len == 64
     assert not any(variant.problem for variant in by_name.values())

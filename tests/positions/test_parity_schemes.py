@@ -13,7 +13,8 @@ formulas in 40 digits and a reader that takes token after token.
 import pytest
 import torch
 
-from coca_train.attention import visibilities, visibility
+from coca_train.attention import pattern as attention_pattern
+from coca_train.attention import patterns
 from coca_train.testing import parts
 from tests.positions import support
 
@@ -75,7 +76,7 @@ def test_xpos_equals_x_transformers(scale_base, rotary_pct):
     peers = pytest.importorskip("x_transformers.x_transformers")
     width = round(16 * rotary_pct)
     fields = {"gamma": 0.4, "scale_base": float(scale_base), "rotary_pct": rotary_pct}
-    scheme = parts.build({"scheme": "xpos", **fields, "frequencies": support.PLAIN}, 4, 4)
+    scheme = parts.build({"scheme": "xpos", **fields, "rope_scaling": support.PLAIN}, 4, 4)
     q, k, _ = (x.detach() for x in parts.random_qkv(scheme, 33, 1))
     angles, growth = peers.RotaryEmbedding(width, use_xpos=True, scale_base=scale_base).forward_from_seq_len(33)
 
@@ -109,5 +110,5 @@ def test_masks_equal_transformers(name, field, size):
     index = torch.arange(17)
     theirs = torch.tensor([[function(0, 0, query, key) for key in index] for query in index])
     pos = parts.start(17)
-    (layout,) = visibilities.build(visibilities.settings({"name": name, field: size})).layouts(pos, pos)
-    assert visibility.seen(layout, slice(0, 17), slice(0, 17))[0].equal(theirs)
+    (layout,) = patterns.build(patterns.settings({"name": name, field: size})).layouts(pos, pos)
+    assert attention_pattern.seen(layout, slice(0, 17), slice(0, 17))[0].equal(theirs)

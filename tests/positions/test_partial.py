@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from coca_train.config.messages import ConfigError
-from coca_train.positions import frequencies
+from coca_train.positions import rope_scaling
 from coca_train.settings import load
 from coca_train.testing import parts
 from tests.positions import support
 
 
 def spectrum(share, rotary_dim, theta=10000.0):
-    typed = frequencies.settings_class("partial")(name="partial", theta=theta, share=share)
-    return frequencies.build(typed, rotary_dim)(1)
+    typed = rope_scaling.settings_class("partial")(name="partial", theta=theta, share=share)
+    return rope_scaling.build(typed, rotary_dim)(1)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
@@ -49,4 +49,4 @@ def test_what_does_not_turn_is_matched_at_any_distance():
 
 def test_a_share_of_no_pair_is_refused():
     with pytest.raises(ConfigError, match=r"share.*a share of 0\.01 of 16 pairs is less than one pair"):
-        load(["position=rope", "position/frequencies=partial", "position.frequencies.share=0.01"])
+        load(["position=rope", "position/rope_scaling=partial", "position.rope_scaling.share=0.01"])

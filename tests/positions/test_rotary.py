@@ -3,19 +3,19 @@
 import pytest
 import torch
 
-from coca_train.positions import frequencies, rotary
+from coca_train.positions import rope_scaling, rotary
 from coca_train.positions.token_positions import Positions
 from tests.positions import support
 
 
 def typed(settings):
-    return frequencies.settings_class(settings["name"])(**settings)
+    return rope_scaling.settings_class(settings["name"])(**settings)
 
 
 def test_neighbouring_positions_stay_distinct_at_32k():
     """In bfloat16, 32 766 and 32 767 are both 32 768."""
     pos = torch.tensor([[32766, 32767]])
-    spectrum = frequencies.build(typed(support.PLAIN), 64)(32768)
+    spectrum = rope_scaling.build(typed(support.PLAIN), 64)(32768)
     angle = rotary.angles(pos, spectrum)[0]
     assert angle.dtype == torch.float32
     assert torch.allclose(angle[1] - angle[0], spectrum.inv_freq_J, atol=4e-3)
@@ -26,12 +26,12 @@ def test_neighbouring_positions_stay_distinct_at_32k():
 
 def test_floating_point_positions_are_refused():
     with pytest.raises(AssertionError, match="integers"):
-        rotary.angles(torch.tensor([[1.0]]), frequencies.Spectrum(torch.ones(2), 1.0))
+        rotary.angles(torch.tensor([[1.0]]), rope_scaling.Spectrum(torch.ones(2), 1.0))
 
 
 def test_a_spectrum_may_put_positions_elsewhere():
     """Queries and keys go through one map, so that restarts and shared positions stay what they are."""
-    spectrum = frequencies.Spectrum(torch.tensor([2.0]), 1.0, torch.tensor([0.0, 0.5, 7.0]))
+    spectrum = rope_scaling.Spectrum(torch.tensor([2.0]), 1.0, torch.tensor([0.0, 0.5, 7.0]))
     rows = torch.tensor([[0, 1, 2], [2, 0, 1]])
     assert rotary.angles(rows, spectrum)[..., 0].tolist() == [[0, 1, 14], [14, 0, 1]]
     query, key = rotary.query_and_key_tables(Positions.of(rows[:1, 1:]), Positions.of(rows[:1]), spectrum)
@@ -40,14 +40,14 @@ def test_a_spectrum_may_put_positions_elsewhere():
 
 def test_half_split_pairs_turn_together():
     """One quarter turn takes (a, b) to (-b, a), a and b being j and j + R/2."""
-    quarter = frequencies.Spectrum(torch.tensor([torch.pi / 2, 0.0]), 1.0)
+    quarter = rope_scaling.Spectrum(torch.tensor([torch.pi / 2, 0.0]), 1.0)
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])[None, None, None]
     turned = rotary.apply(x, rotary.cos_sin(torch.tensor([[1]]), quarter))
     assert torch.allclose(turned[0, 0, 0], torch.tensor([-3.0, 2.0, 1.0, 4.0]), atol=1e-6)
 
 
 def test_only_the_first_part_turns_and_the_temperature_scales_all():
-    spectrum = frequencies.Spectrum(torch.tensor([1.0]), 1.5)
+    spectrum = rope_scaling.Spectrum(torch.tensor([1.0]), 1.5)
     x = torch.randn(1, 1, 1, 6)
     out = rotary.apply(x, rotary.cos_sin(torch.tensor([[3]]), spectrum))
     assert torch.allclose(out[..., 2:], x[..., 2:] * 1.5)
@@ -57,7 +57,7 @@ def test_only_the_first_part_turns_and_the_temperature_scales_all():
 
 def test_queries_and_keys_share_one_table_when_their_positions_are_the_same():
     pos = Positions.counted(0, 4)
-    query, key = rotary.query_and_key_tables(pos, pos, frequencies.build(typed(support.PLAIN), 8)(4))
+    query, key = rotary.query_and_key_tables(pos, pos, rope_scaling.build(typed(support.PLAIN), 8)(4))
     assert query is key
 
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from coca_train import positions
-from coca_train.positions import frequencies
+from coca_train.positions import rope_scaling
 from coca_train.runtime.errors import UserError
 from coca_train.testing import parts
 from tests.positions import support
@@ -17,7 +17,7 @@ FOREIGN = ["os", "torch.load", "_shared", "../base", "", "__init__", "registry",
 
 @pytest.mark.parametrize("name", FOREIGN, ids=repr)
 def test_only_files_of_the_folder_can_be_named(name):
-    for call in (positions.scheme_class, frequencies.settings_class):
+    for call in (positions.scheme_class, rope_scaling.settings_class):
         with pytest.raises(UserError, match="is not one of"):
             call(name)
     with pytest.raises(UserError, match="alibi, coca"):
@@ -36,13 +36,13 @@ def test_errors_of_frequencies_carry_their_place():
         positions.settings(support.rope(bad) | {"rotary_pct": 0})
     places = {".".join(str(part) for part in error["loc"]) for error in caught.value.errors()}
     wrong = ("theta", "factor", "original_seq_len", "beta_slow", "convention", "typo")
-    assert places == {"rotary_pct", *(f"frequencies.{name}" for name in wrong)}
+    assert places == {"rotary_pct", *(f"rope_scaling.{name}" for name in wrong)}
 
 
-@pytest.mark.parametrize("frequencies", [{"name": "os"}, {"theta": 1.0}, "plain", None], ids=repr)
-def test_frequencies_that_name_nothing_are_refused(frequencies):
+@pytest.mark.parametrize("rope_scaling", [{"name": "os"}, {"theta": 1.0}, "plain", None], ids=repr)
+def test_frequencies_that_name_nothing_are_refused(rope_scaling):
     with pytest.raises(ValidationError, match=r"name|mapping"):
-        positions.settings(support.rope(frequencies))
+        positions.settings(support.rope(rope_scaling))
 
 
 def test_a_ramp_without_width_is_refused():
@@ -51,14 +51,14 @@ def test_a_ramp_without_width_is_refused():
 
 
 def test_alibi_takes_no_frequencies():
-    with pytest.raises(ValidationError, match="frequencies"):
-        positions.settings(support.alibi() | {"frequencies": support.PLAIN})
+    with pytest.raises(ValidationError, match="rope_scaling"):
+        positions.settings(support.alibi() | {"rope_scaling": support.PLAIN})
 
 
 def test_settings_are_frozen_and_pass_through():
     settings = positions.settings(support.coca())
     assert positions.settings(settings) is settings
-    assert replace(settings, variant="strict").frequencies is settings.frequencies
+    assert replace(settings, variant="strict").rope_scaling is settings.rope_scaling
     with pytest.raises(AttributeError):
         settings.variant = "strict"
 

@@ -15,15 +15,15 @@ from tests.positions import pairwise, support
 from tests.positions.test_settings import MODEL
 
 
-def xpos(rotary_pct=1.0, gamma=0.4, scale_base=512.0, frequencies=support.PLAIN):
-    given = {"rotary_pct": rotary_pct, "gamma": gamma, "scale_base": scale_base, "frequencies": frequencies}
+def xpos(rotary_pct=1.0, gamma=0.4, scale_base=512.0, rope_scaling=support.PLAIN):
+    given = {"rotary_pct": rotary_pct, "gamma": gamma, "scale_base": scale_base, "rope_scaling": rope_scaling}
     return {"scheme": "xpos"} | given
 
 
 class TestContract(SchemeContract):
     scheme = "xpos"
     angles = True
-    cases = [xpos(scale_base=8.0), xpos(0.5, scale_base=8.0, frequencies=support.scaling("dynamic_yarn"))]
+    cases = [xpos(scale_base=8.0), xpos(0.5, scale_base=8.0, rope_scaling=support.scaling("dynamic_yarn"))]
 
     def score(self, problem):
         """As rope, pair j times ζ_j^((m-n)/c); the part that is not rotated is not shrunk."""
@@ -38,7 +38,7 @@ def scores(scheme, q, k, pos_q, pos_k):
 def test_score_worked_by_hand(gamma, scale_base):
     """Two pairs (1, 3) and (2, 4) against (-1, 0.5) and (2, 1), 9 apart: ζ^(9/b) · Re(q conj(k) e^(9iθ))."""
     scheme = parts.build(
-        xpos(gamma=gamma, scale_base=scale_base, frequencies={"name": "plain", "theta": 100.0}), 1, 1, 4
+        xpos(gamma=gamma, scale_base=scale_base, rope_scaling={"name": "plain", "theta": 100.0}), 1, 1, 4
     )
     q, k = torch.tensor([1.0, 2, 3, 4]).double(), torch.tensor([-1.0, 2, 0.5, 1]).double()
     pairs = [(1 + 3j, -1 + 0.5j, 1.0, gamma / (1 + gamma)), (2 + 4j, 2 + 1j, 0.1, (0.5 + gamma) / (1 + gamma))]
@@ -93,7 +93,7 @@ def test_both_members_of_a_pair_decay_alike():
 
 def test_scores_at_the_end_of_a_long_window_are_exact():
     """θ = 1 and 1/128 are exact in float32, so what is seen is the error of the powers: 2^±57 in q' and k'."""
-    scheme = parts.build(xpos(scale_base=500.0, frequencies={"name": "plain", "theta": 128.0**2}), 1, 1, 4)
+    scheme = parts.build(xpos(scale_base=500.0, rope_scaling={"name": "plain", "theta": 128.0**2}), 1, 1, 4)
     pos, zeta = torch.tensor([[0, 32750, 32767]]), [0.4 / 1.4, 0.9 / 1.4]
     q, k, _ = (x.detach() for x in parts.random_qkv(scheme, 3, batch=1, dtype=torch.float32))
     score = scores(scheme, q, k, pos, pos)[0, 0, 2, 1].item()

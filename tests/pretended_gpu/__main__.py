@@ -23,30 +23,36 @@ from tests.cases import covering
 from tests.pretended_gpu.attention import attention_cases
 from tests.pretended_gpu.inductor import nothing_launched
 from tests.pretended_gpu.loss import loss_cases
-from tests.pretended_gpu.steps import SCHEMES, VISIBILITIES, Case, step
+from tests.pretended_gpu.steps import ATTENTION_PATTERNS, SCHEMES, Case, step
 
 Try = tuple[str, Callable[[], str]]
-BESIDE = ("rope", "coca_strict", "t5", "transformer_xl")  # schemes that are tried with every visibility, compiled
+BESIDE = (
+    "rope",
+    "coca_strict",
+    "t5",
+    "transformer_xl",
+)  # schemes that are tried with every attention pattern, compiled
 
 
-def allowed(scheme: str, visibility: str) -> bool:
-    return not refused(VISIBILITIES[visibility], build(SCHEMES[scheme]))
+def allowed(scheme: str, attention_pattern: str) -> bool:
+    return not refused(ATTENTION_PATTERNS[attention_pattern], build(SCHEMES[scheme]))
 
 
 def plain_cases() -> Iterator[Try]:
-    """Every scheme x visibility x documents x checkpointing; of what is compiled, the graphs without their kernels."""
-    for scheme, visibility, documents, way in product(SCHEMES, VISIBILITIES, (False, True), WAYS):
-        if allowed(scheme, visibility):
-            case = Case(scheme, visibility, documents, way)
+    """Every scheme x attention pattern x documents x checkpointing; of what is compiled, the graphs without their
+    kernels."""
+    for scheme, attention_pattern, documents, way in product(SCHEMES, ATTENTION_PATTERNS, (False, True), WAYS):
+        if allowed(scheme, attention_pattern):
+            case = Case(scheme, attention_pattern, documents, way)
             yield str(case), lambda case=case: _kernels(step(case))
 
 
 def compiled_cases(blocks: bool) -> Iterator[Try]:
-    """With the kernels of attention and of hooks compiled, or whole blocks: every scheme, and every visibility with a
-    few of them; every pair of two things is in one of the cases."""
+    """With the kernels of attention and of hooks compiled, or whole blocks: every scheme, and every attention pattern
+    with a few of them; every pair of two things is in one of the cases."""
     every = [
         case
-        for case in product(SCHEMES, VISIBILITIES, (False, True), WAYS, (False, True))
+        for case in product(SCHEMES, ATTENTION_PATTERNS, (False, True), WAYS, (False, True))
         if (case[1] == "causal" or case[0] in BESIDE) and allowed(*case[:2])
     ]
     for case in (Case(*chosen) for chosen in covering(every, strength=2)):

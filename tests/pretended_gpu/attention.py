@@ -16,7 +16,7 @@ from tests.pretended_gpu.steps import Case, step
 WIDTHS = (64, 128)
 HEADS, SEQ_LEN = 16, 1024
 BF16, GROUPED, FP32 = (HEADS, torch.bfloat16), (4, torch.bfloat16), (HEADS, torch.float32)  # groups and dtype
-# (scheme, visibility, documents): every kind of term, hook and rule that is looked up at this length.
+# (scheme, attention pattern, documents): every kind of term, hook and rule that is looked up at this length.
 LOOKED_UP = (
     ("rope", "causal", True),
     ("coca", "causal", True),

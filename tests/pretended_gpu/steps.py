@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from coca_train import positions
-from coca_train.attention import kernels, visibilities
+from coca_train.attention import kernels, patterns
 from coca_train.config.schema import ModelConfig
 from coca_train.data.batch import collate
 from coca_train.data.packing import Row
@@ -27,10 +27,10 @@ GPU = torch.device("cuda", 0)
 FAKE = FakeTensorMode.dispatch
 COPIES = {torch.ops.aten._to_copy.default: 0, torch.ops.aten.copy_.default: 1}  # which argument they copy
 SCHEMES = dict(shipped())
-VISIBILITIES = {
+ATTENTION_PATTERNS = {
     name: settings
-    for name, settings in shipped("visibility")
-    if visibilities.build(visibilities.settings(settings)).trains
+    for name, settings in shipped("attention_pattern")
+    if patterns.build(patterns.settings(settings)).trains
 }
 
 
@@ -59,7 +59,7 @@ class Case:
     """What a step is tried with."""
 
     scheme: str
-    visibility: str = "causal"
+    attention_pattern: str = "causal"
     documents: bool = False
     way: str = "none"
     compiled: bool = False
@@ -68,7 +68,13 @@ class Case:
     model: ModelConfig = field(default=MODEL, repr=False)
 
     def __str__(self) -> str:
-        words = (self.scheme, self.visibility, "documents" * self.documents, self.way, "compiled" * self.compiled)
+        words = (
+            self.scheme,
+            self.attention_pattern,
+            "documents" * self.documents,
+            self.way,
+            "compiled" * self.compiled,
+        )
         return " ".join(word for word in words if word)
 
 
@@ -89,7 +95,7 @@ def step(case: Case) -> Mapping[str, int]:
         model = Transformer(
             case.model,
             positions.settings(scheme),
-            visibilities.settings(VISIBILITIES[case.visibility]),
+            patterns.settings(ATTENTION_PATTERNS[case.attention_pattern]),
             vocab_size=case.model.vocab_size or 0,
             max_seq_len=case.seq_len,
             activation_checkpointing=case.way,

@@ -66,7 +66,7 @@ def runs(tmp_path):
         run_dir = folders[name] = tmp_path / name
         write_result(run_dir, result(name))
         tree = {"run": {"name": name, "seed": 1}, "position": {"scheme": name}, "optim": {"lr": 0.1}}
-        tree |= {"train": {"seq_len": 32, "global_batch_size": 4}, "visibility": {"name": "causal"}, "format": 2}
+        tree |= {"train": {"seq_len": 32, "global_batch_size": 4}, "attention_pattern": {"name": "causal"}, "format": 2}
         (run_dir / "config.yaml").write_text(yaml.safe_dump(tree))
         digests = {"embed.weight": "e", "blocks.0.attention.k.weight": f"k{key_rows}", "blocks.0.mlp.up.weight": "u"}
         (run_dir / "run.json").write_text(json.dumps({"init_digests": digests}))
@@ -241,10 +241,10 @@ def test_windows_that_a_scheme_cannot_reach_may_be_absent(runs, tmp_path, capsys
     assert "* coca, plain at 64: coca has 32 positions" in (compared(tmp_path) / "report.md").read_text()
 
 
-def test_another_visibility_is_allowed_and_said(runs, tmp_path, capsys):
-    edit_config(runs["coca"], visibility={"name": "sinks"})
+def test_another_attention_pattern_is_allowed_and_said(runs, tmp_path, capsys):
+    edit_config(runs["coca"], attention_pattern={"name": "sinks"})
     compare.compare(runs, tmp_path, "compare")
-    assert "visibility" in capsys.readouterr().err
+    assert "attention_pattern" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_finished_run_without_a_report_is_told_why(runs, tmp_path):
         ("run.json", "{}", "E-RUN-24 .*init_digests"),
         ("checkpoints/step-00000003/state-00000-of-00001.safetensors", "short", "E-RUN-24"),
         ("report/results.json", "{", "E-REPORT-02"),
-        ("report/results.json", '{"cells": [], "frequencies": []}', "E-REPORT-02 .*start the run's own"),
+        ("report/results.json", '{"cells": [], "rope_scaling": []}', "E-REPORT-02 .*start the run's own"),
     ],
 )
 def test_damaged_records_and_those_of_other_versions_are_refused_in_one_line(runs, tmp_path, file, text, phrase):

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.mark.slow
 def test_schemes_with_and_without_an_end_are_compared_and_not_trained_again(cold, tmp_path):
-    words = ["schemes=rope learned transformer_xl", "engine=local", "eval.extrapolation.visibilities=[segments]"]
+    words = ["schemes=rope learned transformer_xl", "engine=local", "eval.extrapolation.attention_patterns=[segments]"]
     first = cold(*words, verb="compare")
     assert first.returncode == 0, first.stderr
     assert "transformer_xl: position.memory_len=0" in first.stderr

@@ -8,7 +8,7 @@ from coca_train.api import open_model
 
 
 def test_whoever_is_asked_the_same_is_said(run, server, tmp_path, monkeypatch):
-    words = ["eval.extrapolation.frequencies=[plain]", "eval.extrapolation.max_documents=24", "eval.sample_tokens=0"]
+    words = ["eval.extrapolation.rope_scalings=[plain]", "eval.extrapolation.max_documents=24", "eval.sample_tokens=0"]
     for name, scheme in (("one", "coca"), ("other", "rope")):
         ended = run(*words, f"run.name={name}", f"position={scheme}")
         assert ended.code == 0, ended.err

@@ -43,7 +43,7 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 LLAMA = [
     "model=llama_tiny", "model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.n_kv_heads=null",
-    "model.d_ff=48", "position.frequencies.theta=500",
+    "model.d_ff=48", "position.rope_scaling.theta=500",
 ]  # fmt: skip
 STILL = ["~stages.all", "+stages.a={max_steps: 1}", "optim.lr=1e-30", "optim.min_lr=0", "optim.warmup_init_lr=0"]
 STILL += ["optim=adamw", "optim.weight_decay=0", "optim.warmup_steps=0"]

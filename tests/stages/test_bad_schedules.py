@@ -35,7 +35,7 @@ def nothing_done(run: Path) -> bool:
             ["position=learned", A, stage("b", "max_steps: 1, train: {seq_len: 48}")],
             "E-POS-04 stage b: .*seq_len=48 .*24 positions",
         ),
-        ([A, stage("b", "max_steps: 1, position: {frequencies: {name: clex}}")], "E-STG-15 stage b: .*None -> "),
+        ([A, stage("b", "max_steps: 1, position: {rope_scaling: {name: clex}}")], "E-STG-15 stage b: .*None -> "),
         (
             [A, stage("b", "max_steps: 1, data: {sources: {text: {path: nowhere}}}")],
             r"E-TOK-01 data: 2 of 9 files are missing [^+]*nowhere\.bin",

@@ -52,7 +52,7 @@ REFUSED = [
     ([A, stage("b", "max_steps: 2, trainable: ['blocks.*']")], "stage b: .*stages.b.trainable ['*'] -> ['blocks.*']"),
     ([A, stage("b", "max_steps: 2, train: {seq_len: 48}")], "the data .*seq_len 24 -> 48"),
     ([A, stage("b", "max_steps: 2, optimizer: keep")], "stage b: .*stages.b.optimizer 'fresh' -> 'keep'"),
-    ([A, stage("b", "max_steps: 2, position: {frequencies: {name: ntk, factor: 2}}")], "position.frequencies.name"),
+    ([A, stage("b", "max_steps: 2, position: {rope_scaling: {name: ntk, factor: 2}}")], "position.rope_scaling.name"),
     ([A, stage("b", "max_steps: 2, optim: {name: muon}")], "stage b: .*optim.name 'adamw' -> 'muon'"),
     ([stage("a", "max_steps: 2, optim: {lr: 0.02}"), B], "stage a: .*optim.lr 0.001 -> 0.02.*Fix: undo the change"),
     ([stage("a", "max_steps: 3"), B], "stage a: .*train.max_steps 2 -> 3"),

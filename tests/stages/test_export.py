@@ -19,7 +19,9 @@ QV = "trainable: ['blocks.*.attention.[qv].*', 'blocks.*.mlp.down.*'], lora: {ra
 FULL, ADAPTED = stage("full", "max_steps: 2"), stage("adapted", f"max_steps: 3, {QV}")
 
 
-LONGER = "max_steps: 2, train: {seq_len: 48, micro_batch_size: 2}, position: {frequencies: {name: linear, factor: 2.0}}"
+LONGER = (
+    "max_steps: 2, train: {seq_len: 48, micro_batch_size: 2}, position: {rope_scaling: {name: linear, factor: 2.0}}"
+)
 
 
 def export(run: Path, to: str, **options: object) -> Path:

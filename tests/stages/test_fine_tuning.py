@@ -73,7 +73,7 @@ def test_text_of_ones_own_is_not_called_the_quickstarts(llama: Path, tmp_path: P
 
 
 def test_it_says_where_frequencies_reach_further_than_what_is_trained(llama: Path) -> None:
-    words = [f"start.path={llama}", "position/frequencies=yarn", "position.frequencies.factor=4"]
+    words = [f"start.path={llama}", "position/rope_scaling=yarn", "position.rope_scaling.factor=4"]
     assert "train.seq_len=96" in "\n".join(block(*words))
     assert "train.seq_len=96" not in "\n".join(block(*words, "train.seq_len=96"))
     assert "stretches" not in "\n".join(block(words[0]))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from coca_train import positions
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.checkpoint.opening import load_run
 from coca_train.config.schema import LoraConfig
 from coca_train.engine.base import Engine
@@ -101,7 +101,7 @@ def test_a_pattern_means_every_linear_layer_it_matches() -> None:
     """FoX's gates among them, whose rank ends at the number of heads; the pattern of the messages leaves them out."""
 
     def adapted(pattern: str, rank: int) -> set[str]:
-        typed = positions.settings({"scheme": "fox"}), visibilities.settings({"name": "causal"})
+        typed = positions.settings({"scheme": "fox"}), patterns.settings({"name": "causal"})
         with torch.device("meta"):
             model = Transformer(MODEL, *typed, vocab_size=VOCAB, max_seq_len=32)
         adapt(model, [pattern], LoraConfig(rank=rank, alpha=1.0))

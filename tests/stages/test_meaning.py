@@ -19,12 +19,12 @@ from tests.faults import real
 from tests.fixes import first, fix_of, option
 from tests.stages.support import LLAMA, STILL, Runs, leave_out, record, weights
 
-THETA = "position.frequencies.theta"
+THETA = "position.rope_scaling.theta"
 ROPE = [*LLAMA]
 COCA = [word for word in LLAMA if THETA not in word] + ["position=coca", f"{THETA}=500", "position.t_width=half"]
 OTHER = [word for word in LLAMA if THETA not in word]
 LAYERED = "layers=nope_every_fourth model.n_layers=4"
-FAR = "model.n_layers=4 +layers.kinds.far={position:{frequencies:{theta:9000.0}}} layers.pattern=[own,far]"
+FAR = "model.n_layers=4 +layers.types.far={position:{rope_scaling:{theta:9000.0}}} layers.pattern=[default,far]"
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Runs, di
 # The weights, the run that begins with them, what else it says, and words of the refusal.
 REFUSED = {
     "theta": ("rope", OTHER, "theta=500000", r"E-STA-02 .*500.0 there, 500000.0 here.*or start.convert=new_theta$"),
-    "code_llama": ("rope", OTHER, "position/frequencies=code_llama", r"theta is 500.0 there, 1000000.0 here"),
-    "theta, scaled": ("rope", OTHER, "position/frequencies=yarn theta=1e4", r"theta is 500.0 there, 10000.0 here"),
+    "code_llama": ("rope", OTHER, "position/rope_scaling=code_llama", r"theta is 500.0 there, 1000000.0 here"),
+    "theta, scaled": ("rope", OTHER, "position/rope_scaling=yarn theta=1e4", r"theta is 500.0 there, 10000.0 here"),
     "alibi": ("rope", OTHER, "position=alibi", r"E-STA-03 .*rope, the run's is alibi; no conv.*Fix: position=rope$"),
     "nope": ("rope", OTHER, "position=nope", r"E-STA-03 .*nope; .*position=rope, or start.convert=rope_to_nope$"),
     "coca": ("rope", COCA, "", r"E-STA-03 .*coca; .*Fix: position=rope, or start.convert=rope_to_coca$"),
@@ -63,7 +63,7 @@ REFUSED = {
     "qk_norm": ("rope", ROPE, "model.qk_norm=head", r"model.qk_norm is none there, head here"),
     "residual": ("rope", ROPE, "model.residual=parallel", r"model.residual is sequential there, parallel here"),
     "heads": ("rope", ROPE, "model.n_heads=4", r"model.head_dim is 16 there, 8 here; model.n_heads is 2 there, 4 here"),
-    "layers": ("four", ROPE, LAYERED, r"E-STA-02 .*layers.(kinds|pattern) is .*or start.convert=rope_to_nope$"),
+    "layers": ("four", ROPE, LAYERED, r"E-STA-02 .*layers.(types|pattern) is .*or start.convert=rope_to_nope$"),
     "theta of a kind": ("four", ROPE, FAR, r"layers.pattern is \[\] there.*new_theta$"),
     "rows": ("rope", ROPE, "model.vocab_size=128", r"model.vocab_size is 64 there, 128 here"),
     "bias": ("rope", ROPE, "model.bias=true", r"model.bias is false there, true here"),
@@ -72,10 +72,11 @@ REFUSED = {
     "one of two": ("rope", COCA, "start.convert=new_theta", r"E-STA-03 .*start.convert=new_theta,rope_to_coca$"),
 }
 ANNOUNCED = {
-    "scaling": ("rope", ROPE, "position/frequencies=linear position.frequencies.factor=4",
-                ["frequencies.name plain -> linear", "factor null -> 4.0"]),
-    "scaling of CoCA": ("coca", COCA, "position/frequencies=yarn", ["frequencies.name plain -> yarn"]),
-    "visibility": ("rope", ROPE, "visibility=sliding_window visibility.window=12", ["name causal -> sliding_window"]),
+    "scaling": ("rope", ROPE, "position/rope_scaling=linear position.rope_scaling.factor=4",
+                ["rope_scaling.name plain -> linear", "factor null -> 4.0"]),
+    "scaling of CoCA": ("coca", COCA, "position/rope_scaling=yarn", ["rope_scaling.name plain -> yarn"]),
+    "attention_pattern": ("rope", ROPE, "attention_pattern=sliding_window attention_pattern.window=12",
+                          ["name causal -> sliding_window"]),
     "logit scale": ("rope", ROPE, "model.logit_scale.name=log", ["logit_scale.name none -> log"]),
     "window under it": ("scaled", ROPE, "model.logit_scale.name=log train.seq_len=48", ["logit_scale.length 24 -> 48"]),
 }  # fmt: skip

@@ -22,7 +22,7 @@ K, QKV = "blocks.*.attention.k.*", "blocks.*.attention.[qkv].*"
 THREE = schedule(
     stage("k", f"max_steps: 4, trainable: ['{K}']"),
     stage("qkv", f"max_steps: 3, trainable: ['{QKV}'], optim: {{lr: 0.02}}"),
-    stage("all", "max_steps: 3, train: {seq_len: 48}, position: {frequencies: {name: linear, factor: 2}}"),
+    stage("all", "max_steps: 3, train: {seq_len: 48}, position: {rope_scaling: {name: linear, factor: 2}}"),
 )
 
 
@@ -186,10 +186,10 @@ def test_a_crash_between_save_and_report_makes_the_report_later(runs: Runs, monk
 def test_a_border_is_read_with_its_own_configuration(runs: Runs) -> None:
     run = runs.train("r", *THREE, "stages.k.train={seq_len: 16}")
     expected = [(10, 48, "linear", 0.001), (7, 24, "plain", 0.02), (4, 16, "plain", 0.001)]
-    for step, seq_len, frequencies, lr in expected:
+    for step, seq_len, rope_scaling, lr in expected:
         border = load_run(run, "cpu")
         config = border.loaded.config
-        assert (border.step, config.train.seq_len, config.position.frequencies.name) == (step, seq_len, frequencies)
+        assert (border.step, config.train.seq_len, config.position.rope_scaling.name) == (step, seq_len, rope_scaling)
         assert math.isclose(config.optim.lr, lr)
         remove(run, step, step - 1)
 

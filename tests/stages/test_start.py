@@ -64,7 +64,7 @@ WIDTHS = [(t_from_k, t_width) for t_from_k in ("mean_of_halves", "first_half") f
 @pytest.mark.parametrize(("t_from_k", "t_width"), slow_unless(WIDTHS[1:3], WIDTHS))
 def test_a_rope_folder_into_a_coca_run(runs: Runs, llama: Path, t_from_k: str, t_width: str) -> None:
     """As import makes it with the run's settings: T of the width that the run says."""
-    words = ["position=coca_strict", f"position.t_width={t_width}", "position.frequencies.theta=500"]
+    words = ["position=coca_strict", f"position.t_width={t_width}", "position.rope_scaling.theta=500"]
     run = begin(runs, llama, *words, f"start.t_from_k={t_from_k}", "start.convert=rope_to_coca")
     options = {"position": "coca_strict", "t_from_k": t_from_k, "t_width": t_width}
     source = imported(llama, runs.folder, "by_hand", **options)
@@ -76,7 +76,7 @@ def test_a_rope_folder_into_a_coca_run(runs: Runs, llama: Path, t_from_k: str, t
 
 def test_what_was_imported_from_something_else_is_refused(runs: Runs, spoilt: Path) -> None:
     """Other options, or other files under the same name; tokens of the probes do not matter."""
-    words = ["position=coca", "position.frequencies.theta=500", "start.convert=rope_to_coca"]
+    words = ["position=coca", "position.rope_scaling.theta=500", "start.convert=rope_to_coca"]
     run = begin(runs, spoilt, *words)
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(UserError, match=r"E-STA-04 .*/r/start: .*t_from_k mean_of_halves -> first_half.*Fix: "):
@@ -92,7 +92,7 @@ def test_what_was_imported_from_something_else_is_refused(runs: Runs, spoilt: Pa
 
 def test_official_weights_are_folded_where_the_run_says_so(runs: Runs, spoilt: Path) -> None:
     """keys=t: the folder's key projections are T of full width."""
-    words = ["position=coca", "position.frequencies.theta=500", "start.keys=t"]
+    words = ["position=coca", "position.rope_scaling.theta=500", "start.keys=t"]
     with pytest.raises(UserError, match=r"E-STA-02 .*t_width is full_mean there, half here.*coca_full_to_half$"):
         begin(runs, spoilt, *words, "position.t_width=half")
     run = begin(runs, spoilt, *words, "position.t_width=half", "start.convert=coca_full_to_half")
@@ -135,7 +135,10 @@ def never(*_: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["position=alibi", "~position.frequencies"], r"E-STA-03 .*is rope, the run's is alibi; .*Fix: position=rope$"),
+        (
+            ["position=alibi", "~position.rope_scaling"],
+            r"E-STA-03 .*is rope, the run's is alibi; .*Fix: position=rope$",
+        ),
         (["model.activation=gelu"], "E-STA-02 .*model.activation is swiglu there, gelu here"),
         (["model.bias=true"], "model.bias is false there, true here"),
         (["position.rotary_pct=0.5"], "position.rotary_pct is 1.0 there, 0.5 here"),
@@ -151,13 +154,13 @@ def test_another_model_of_the_run_is_refused(runs: Runs, llama: Path, words: lis
 
 def test_other_frequencies_are_announced(runs: Runs, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They are the run's to choose: interpolation begins so."""
-    words = ["position/frequencies=linear", "position.frequencies.factor=4", "position.frequencies.theta=500"]
-    run = begin(runs, llama, *words, "visibility=sliding_window", "visibility.window=12")
+    words = ["position/rope_scaling=linear", "position.rope_scaling.factor=4", "position.rope_scaling.theta=500"]
+    run = begin(runs, llama, *words, "attention_pattern=sliding_window", "attention_pattern.window=12")
     err = capsys.readouterr().err
     line = next(line for line in err.splitlines() if line.startswith("CHANGED since the weights"))
-    assert "position.frequencies.name plain -> linear" in line
-    assert "position.frequencies.factor null -> 4.0" in line
-    assert "visibility.name causal -> sliding_window" in line
+    assert "position.rope_scaling.name plain -> linear" in line
+    assert "position.rope_scaling.factor null -> 4.0" in line
+    assert "attention_pattern.name causal -> sliding_window" in line
     assert "theta" not in line
     assert weights(run, 1) == weights(run / "start", 0)
 
@@ -237,13 +240,17 @@ def test_a_command_line_with_a_start_alone(runs: Runs, llama: Path, monkeypatch:
     (runs.folder / "runs" / "quickstart" / "checkpoints" / "step-00000600").mkdir(parents=True)
     config = load([f"start.path={llama}", "stages=coca_three"]).config
     sizes = (config.model.n_layers, config.model.d_model, config.model.vocab_size, config.train.seq_len)
-    assert sizes == (2, 32, 64, 24) and config.position.frequencies.theta == 500
+    assert sizes == (2, 32, 64, 24) and config.position.rope_scaling.theta == 500
     assert config.data.tokenizer == str(llama / "tokenizer.model") and config.data.dir.startswith("data/embedded-")
-    words = ["position=coca", "position/frequencies=yarn", "train.seq_len=48", "visibility=sliding_window"]
+    words = ["position=coca", "position/rope_scaling=yarn", "train.seq_len=48", "attention_pattern=sliding_window"]
     config = load([f"start.path={llama}", *words]).config
-    yarn = config.position.frequencies
+    yarn = config.position.rope_scaling
     assert (yarn.name, yarn.theta, yarn.original_seq_len) == ("yarn", 500, 24)
-    assert (config.position.scheme, config.train.seq_len, config.visibility.name) == ("coca", 48, "sliding_window")
+    assert (config.position.scheme, config.train.seq_len, config.attention_pattern.name) == (
+        "coca",
+        48,
+        "sliding_window",
+    )
     assert load([f"start.path={llama}", "model=neox_tiny"]).config.model.d_model != 32
     typed = load([f"start.path={llama}", "model=from_start", "stages=coca_three"]).config
     assert typed == load([f"start.path={llama}", "stages=coca_three"]).config  # as docs/stages.md types it
@@ -251,7 +258,7 @@ def test_a_command_line_with_a_start_alone(runs: Runs, llama: Path, monkeypatch:
         load(["model=from_start"])
     assert str(caught.value).startswith("E-CFG-71") and str(caught.value).count("E-CFG") == 1
     recipe = load(["+experiment=coca_llama_tiny", f"start.path={llama}", "model=from_start"]).config
-    assert (recipe.position.scheme, recipe.position.frequencies.theta, recipe.train.seq_len) == ("coca", 500, 128)
+    assert (recipe.position.scheme, recipe.position.rope_scaling.theta, recipe.train.seq_len) == ("coca", 500, 128)
 
 
 def test_a_native_folder_brings_the_convention_that_its_export_can_say(
@@ -262,13 +269,13 @@ def test_a_native_folder_brings_the_convention_that_its_export_can_say(
     from coca_train.training.run import train
 
     def convention(*words: str) -> str:
-        return load([*words], launch=False).config.position.frequencies.convention
+        return load([*words], launch=False).config.position.rope_scaling.convention
 
-    yarn = ["position/frequencies=yarn", f"start.path={llama}"]
-    paper = "position.frequencies.convention=paper"
+    yarn = ["position/rope_scaling=yarn", f"start.path={llama}"]
+    paper = "position.rope_scaling.convention=paper"
     assert convention(*yarn) == "code" and convention(*yarn, paper) == "paper"
     assert convention(*yarn, "position=coca") == convention(*yarn, "model=llama_tiny") == "paper"
-    assert convention("position/frequencies=ntk_by_parts", yarn[1]) == "paper"
+    assert convention("position/rope_scaling=ntk_by_parts", yarn[1]) == "paper"
 
     small = [word for word in real.TINY if not word.startswith(("model", "train.seq_len", "position"))]
     rest = ["engine=local", "engine.dtype=fp32", "eval.max_tokens=48", *STILL[2:], *runs.corpus]
@@ -278,7 +285,7 @@ def test_a_native_folder_brings_the_convention_that_its_export_can_say(
     assert convention(*words, "run.name=theirs") == "code"
     train(load([*words, paper, "run.name=ours"]))
     line = announced(capsys)
-    assert "position.frequencies.convention=code" in line
+    assert "position.rope_scaling.convention=code" in line
     assert convention(*words, "run.name=ours") == "paper"  # it has begun so
 
 

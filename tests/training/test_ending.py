@@ -46,7 +46,7 @@ def measured(monkeypatch) -> list[tuple[str, Any]]:
     measure = perplexity.Evaluator.measure
 
     def counting(settings, subject, point, material, setup):
-        places.append((subject.model.position.settings.frequencies.name, point))
+        places.append((subject.model.position.settings.rope_scaling.name, point))
         return measure(settings, subject, point, material, setup)
 
     monkeypatch.setattr(perplexity.Evaluator, "measure", counting)
@@ -61,7 +61,7 @@ def test_the_report_of_a_run_has_the_numbers_of_an_evaluation_of_its_checkpoint(
     run_dir = runs.train("r", *REPORT)
     report = results(run_dir)
     assert [(s.name, s.step, s.training_window, s.variants) for s in report.subjects] == [("r", 3, 24, ("plain", NTK))]
-    words = [f"checkpoint={run_dir}", "grid.frequencies=[own,dynamic_ntk@alpha:4]", "grid.lengths=[1x,2x]"]
+    words = [f"checkpoint={run_dir}", "grid.rope_scalings=[trained,dynamic_ntk@alpha:4]", "grid.lengths=[1x,2x]"]
     config, _ = load_evaluation([*words, "text.max_documents=3", f"work.root={tmp_path / 'e'}"])
     other = read_json(pipeline.evaluate(config, "") / "results.json")
     assert report.points == tuple(other["points"]) == (24, 48)
@@ -96,7 +96,7 @@ def test_a_report_that_is_killed_goes_on_and_other_settings_measure_only_what_is
     run_dir = runs.train("r", *REPORT)
     assert len(measured) == 4
     before = results(run_dir)
-    runs.train("r", *REPORT, "eval.extrapolation.frequencies=[plain,dynamic_ntk@alpha:4,linear]")
+    runs.train("r", *REPORT, "eval.extrapolation.rope_scalings=[plain,dynamic_ntk@alpha:4,linear]")
     assert measured[4:] == [("linear", 48), ("linear", 24)]
     assert results(run_dir).cells[:4] == before.cells
 

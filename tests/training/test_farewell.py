@@ -13,7 +13,7 @@ def commands(words: list[str], folders: tuple[Path, ...] = ()) -> list[list[str]
 
 
 def test_trainings_that_are_proposed_compose_with_the_words_of_the_run() -> None:
-    words = ["position=coca", "position/frequencies=yarn", "run.name=mine", "data.seed=7", "train.max_steps=300"]
+    words = ["position=coca", "position/rope_scaling=yarn", "run.name=mine", "data.seed=7", "train.max_steps=300"]
     generate, evaluate, other, compare, help = commands(words)
     assert generate == ["generate", "run=runs/mine", "prompt=The"]
     assert evaluate == ["evaluate", "checkpoint=runs/mine"]

@@ -39,8 +39,8 @@ ASKED = [
 def probe_of(position: str, monkeypatch, tmp_path, documents) -> tuple[Any, Probe]:
     """documents: by source, the tokens of each."""
     words = [f"position={position}", f"train.seq_len={WINDOW}", *SHAPE, *ASKED]
-    config = load([*words, "eval.extrapolation.frequencies=[plain,dynamic_ntk]"]).config
-    model = Transformer(config.model, config.position, config.visibility, vocab_size=VOCAB, max_seq_len=WINDOW)
+    config = load([*words, "eval.extrapolation.rope_scalings=[plain,dynamic_ntk]"]).config
+    model = Transformer(config.model, config.position, config.attention_pattern, vocab_size=VOCAB, max_seq_len=WINDOW)
     init_weights(model, config.model, seed=1)
 
     @contextmanager
@@ -58,10 +58,10 @@ def probe_of(position: str, monkeypatch, tmp_path, documents) -> tuple[Any, Prob
 def test_losses_are_those_of_plain_forwards_and_the_model_is_as_before(position, monkeypatch, tmp_path):
     documents = np.random.default_rng(0).integers(0, VOCAB, (2, 2 * WINDOW + 1))
     model, probe = probe_of(position, monkeypatch, tmp_path, {"text": [documents[0]], "code": [documents[1]]})
-    before, random = (model.position, model.visibility, model.training), torch.get_rng_state()
+    before, random = (model.position, model.attention_pattern, model.training), torch.get_rng_state()
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     record = probe(10)
-    assert (model.position, model.visibility, model.training) == before
+    assert (model.position, model.attention_pattern, model.training) == before
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
     tokens = torch.from_numpy(documents)
@@ -168,8 +168,8 @@ def corpus(tmp_path_factory) -> list[str]:
 
 
 PROBED = [
-    "position/frequencies=clex", "eval.extrapolation.frequencies=[clex]", "eval.extrapolation.multiples=[1,2]",
-    "eval.extrapolation.visibilities=[]", "checkpoint.save_every_steps=5", "train.max_steps=5",
+    "position/rope_scaling=clex", "eval.extrapolation.rope_scalings=[clex]", "eval.extrapolation.multiples=[1,2]",
+    "eval.extrapolation.attention_patterns=[]", "checkpoint.save_every_steps=5", "train.max_steps=5",
 ]  # fmt: skip
 
 

@@ -43,8 +43,10 @@ def test_settings_are_fixed_once_a_checkpoint_depends_on_them(tmp_path):
     with pytest.raises(DataError, match="E-TOK-14"):
         start("model.n_layers=3")
     start("model.n_layers=3", "optim.lr=0.002", data="other")  # announced, not refused
-    with pytest.raises(CheckpointError, match=r"E-CKP-24 .*visibility\.name 'causal' -> 'sliding_window'.*Fix: undo"):
-        start("model.n_layers=3", "visibility=sliding_window", data="other")
+    with pytest.raises(
+        CheckpointError, match=r"E-CKP-24 .*attention pattern\.name 'causal' -> 'sliding_window'.*Fix: undo"
+    ):
+        start("model.n_layers=3", "attention_pattern=sliding_window", data="other")
 
 
 def test_a_run_begun_with_another_default_is_told_the_words_that_keep_it(tmp_path):
@@ -103,7 +105,7 @@ def test_a_saved_run_loads_on_a_machine_without_its_gpu(tmp_path):
 def test_a_sample_longer_than_a_learned_table_is_left_out(tmp_path, capsys):
     words = ["position=learned", "train.seq_len=16", "model.n_layers=1", "model.d_model=32", "model.n_heads=2"]
     config = load([*words, "eval.sample_prompt=abc", "eval.sample_tokens=13"]).config
-    model = Transformer(config.model, config.position, config.visibility, vocab_size=64, max_seq_len=16)
+    model = Transformer(config.model, config.position, config.attention_pattern, vocab_size=64, max_seq_len=16)
     init_weights(model, config.model, seed=0)
     tokenizer = SimpleNamespace(encode=lambda text: [1, 2, 3], decode=lambda tokens: f" {len(tokens)}", eod=None)
     finished = Finished(config, tmp_path, tmp_path, cast(Any, tokenizer), {}, 1, "")

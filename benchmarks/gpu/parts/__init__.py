@@ -28,7 +28,9 @@ PARTS: dict[str, Part] = {
     "exact": Part(exact.run, 480, "6 steps against 3 + 3 after a resume, to the bit"),
     "losses": Part(losses.run, 480, "the quickstart's first steps against those on this machine's CPU"),
     "kernels": Part(kernels.schemes, 540, "every scheme's kernel against the definition"),
-    "visibilities": Part(kernels.visibilities, 540, "kernels of windows, sinks and so on against the definition"),
+    "attention_patterns": Part(
+        kernels.attention_patterns, 540, "kernels of windows, sinks and so on against the definition"
+    ),
     "memory": Part(kernels.memory, 540, "no T x T at 32k"),
     "ceilings": Part(ceilings.run, 180, "what this GPU reaches at all, against the rates that plan assumes"),
     "micro": Part(partial(micro.run, compiled=False), 240, "a micro batch of the 350M recipes against plan"),

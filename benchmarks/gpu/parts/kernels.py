@@ -21,8 +21,8 @@ def schemes(scale: Scale, folder: Path) -> Iterator[Figure]:
     yield from _outcomes(scale, "kernels", "test_every_scheme")
 
 
-def visibilities(scale: Scale, folder: Path) -> Iterator[Figure]:
-    yield from _outcomes(scale, "visibilities", "test_every_visibility")
+def attention_patterns(scale: Scale, folder: Path) -> Iterator[Figure]:
+    yield from _outcomes(scale, "attention_patterns", "test_every_attention_pattern")
 
 
 def memory(scale: Scale, folder: Path) -> Iterator[Figure]:

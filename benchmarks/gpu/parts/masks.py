@@ -10,7 +10,7 @@ from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.timing import milliseconds, peak_gib
 from coca_train import positions
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.attention.flex import block_mask, mask_mod
 from coca_train.positions.base import AttentionShape
 from coca_train.positions.schemes.alibi import slopes
@@ -30,7 +30,7 @@ def run(scale: Scale, folder: Path) -> Iterator[Figure]:
 
 def _mask(scale: Scale, n_tokens: int) -> Iterator[Figure]:
     pos_BT = torch.arange(n_tokens, device=scale.device)[None]
-    (layout,) = visibilities.build(visibilities.settings({"name": "causal"})).layouts(pos_BT, pos_BT)
+    (layout,) = patterns.build(patterns.settings({"name": "causal"})).layouts(pos_BT, pos_BT)
 
     def work() -> None:
         block_mask(layout, mask_mod(layout))

@@ -48,7 +48,7 @@ from torch import Tensor
 
 from coca_train.evaluation.measures.perplexity import evaluating
 from coca_train.models.init import seed_of
-from coca_train.positions.frequencies import base_frequencies
+from coca_train.positions.rope_scaling import base_inv_freq
 
 BINS = 36  # of ten degrees
 BORDERS = ("k", "-q", "q")
@@ -136,7 +136,7 @@ BY_LAYER = ("by_head", "known", "anomalous", "weight")  # kept apart; the rest i
 
 def problem(position: Any) -> str:
     """Say why a scheme has no initial angles, in words; "" when it has."""
-    if hasattr(position, "frequencies"):
+    if hasattr(position, "rope_scaling"):
         return ""
     return f"{position.settings.scheme} rotates nothing: there is no angle between query and key"
 
@@ -192,7 +192,7 @@ def _watched(model: Any, look: Callable[[Any, Tensor], None]) -> Iterator[None]:
 
 def _layer(position: Any, attention: Any, x_BTC: Tensor, m_BP: Tensor, n_BP: Tensor) -> list[Sums]:
     """Return one layer's sums of each text; text by text, since a text's pairs alone are P·H·J complex numbers."""
-    theta_J = frequencies(position, x_BTC.shape[1]).to(x_BTC.device)
+    theta_J = inv_freq(position, x_BTC.shape[1]).to(x_BTC.device)
     parts = []
     for x_TC, m_P, n_P in zip(x_BTC, m_BP, n_BP, strict=True):
         q_PHJ, k_PHJ = vectors(position, attention.project_q(x_TC[m_P]), attention.project_k(x_TC[n_P]))
@@ -200,15 +200,15 @@ def _layer(position: Any, attention: Any, x_BTC: Tensor, m_BP: Tensor, n_BP: Ten
     return parts
 
 
-def frequencies(position: Any, length: int) -> Tensor:
+def inv_freq(position: Any, length: int) -> Tensor:
     """Return θ_J [radians per token] at this length, float64, of a scheme that rotates."""
-    return position.frequencies(length).inv_freq_J.detach().double()
+    return position.rope_scaling(length).inv_freq_J.detach().double()
 
 
 def slowed_pairs(position: Any, length: int) -> list[float]:
     """Return `slowed` against unscaled frequencies of the same base, by pair."""
-    base_J = base_frequencies(position.settings.frequencies.theta, position.rotary_dim)
-    return slowed(frequencies(position, length).cpu(), base_J).tolist()
+    base_J = base_inv_freq(position.settings.rope_scaling.theta, position.rotary_dim)
+    return slowed(inv_freq(position, length).cpu(), base_J).tolist()
 
 
 def vectors(position: Any, q_PHD: Tensor, k_PGK: Tensor) -> tuple[Tensor, Tensor]:

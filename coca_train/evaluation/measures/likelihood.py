@@ -154,12 +154,15 @@ def _hidden(model: Any, batch: RowBatch, trunk: Trunk | None) -> Tensor:
 def length_is_unseen(model: Any, longest: int) -> bool:
     """Return whether texts of 1 to `longest` tokens have the same frequencies: dynamic ones change beyond some length
     only."""
-    for kind in dict.fromkeys(model.kinds):
-        frequencies, visibility = getattr(model.position_of(kind), "frequencies", None), model.visibilities[kind]
-        if frequencies is None:
+    for kind in dict.fromkeys(model.layer_types):
+        rope_scaling, attention_pattern = (
+            getattr(model.position_of(kind), "rope_scaling", None),
+            model.attention_patterns[kind],
+        )
+        if rope_scaling is None:
             continue
         with torch.no_grad():
-            first, last = (frequencies(visibility.length(length)) for length in (1, longest))
+            first, last = (rope_scaling(attention_pattern.length(length)) for length in (1, longest))
         if first.temperature != last.temperature or not torch.equal(first.inv_freq_J, last.inv_freq_J):
             return False
     return True

@@ -35,7 +35,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from coca_train.attention import visibilities
+from coca_train.attention import patterns
 from coca_train.config.schema import LayersConfig, ModelConfig
 from coca_train.models.cache import KVCache
 from coca_train.models.init import init_weights
@@ -47,7 +47,7 @@ Baseline = Literal["rope", "nope"]
 Turn = Callable[[], object]
 
 PLAIN: dict[str, dict[str, Any]] = {
-    "rope": {"scheme": "rope", "rotary_pct": 1.0, "frequencies": {"name": "plain", "theta": 10000.0}},
+    "rope": {"scheme": "rope", "rotary_pct": 1.0, "rope_scaling": {"name": "plain", "theta": 10000.0}},
     "nope": {"scheme": "nope"},
 }
 
@@ -58,7 +58,7 @@ def twin(model: Transformer, baseline: Baseline) -> Transformer:
         other = Transformer(
             model.config,
             position_settings(PLAIN[baseline]),
-            visibilities.settings({"name": "causal"}),
+            patterns.settings({"name": "causal"}),
             vocab_size=model.embed.num_embeddings,
             max_seq_len=model.shape.max_seq_len,
             attention=model.attention,
@@ -172,7 +172,7 @@ def _task(model: Transformer, works: Sequence[Work], length: int) -> dict[str, A
     return {
         "model": asdict(model.config),
         "position": asdict(model.position.settings),
-        "visibility": asdict(model.visibility.settings),
+        "attention_pattern": asdict(model.attention_pattern.settings),
         "layers": asdict(model.layers),
         "vocab_size": model.embed.num_embeddings,
         "max_seq_len": model.shape.max_seq_len,
@@ -206,8 +206,8 @@ def _child(task: Mapping[str, Any]) -> dict[str, int]:
     shared = {key: task[key] for key in ("vocab_size", "max_seq_len", "attention", "activation_checkpointing")}
     config = TypeAdapter(ModelConfig).validate_json(json.dumps(task["model"]))
     layers = TypeAdapter(LayersConfig).validate_json(json.dumps(task["layers"]))
-    position, visibility = position_settings(task["position"]), visibilities.settings(task["visibility"])
-    model = Transformer(config, position, visibility, layers=layers, **shared)
+    position, attention_pattern = position_settings(task["position"]), patterns.settings(task["attention_pattern"])
+    model = Transformer(config, position, attention_pattern, layers=layers, **shared)
     init_weights(model, config, seed=0)
     model = model.to(getattr(torch, task["dtype"])).eval()
     peaks = {}

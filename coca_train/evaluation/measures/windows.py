@@ -161,9 +161,10 @@ def stretches(parts: Sequence[Scored]) -> list[tuple[int, int]]:
 
 
 def positions_needed(model: Any, window: int) -> int:
-    """Return how many positions the scheme is asked for in a window of this length, as the visibility places them."""
+    """Return how many positions the scheme is asked for in a window of this length, as the attention pattern places
+    them."""
     pos_1T = torch.arange(window)[None]
-    layouts = [layout for each in model.visibilities.values() for layout in each.layouts(pos_1T, pos_1T)]
+    layouts = [layout for each in model.attention_patterns.values() for layout in each.layouts(pos_1T, pos_1T)]
     return 1 + max(int(pos.max()) for layout in layouts for pos in (layout.pos_BT, layout.pos_BS))
 
 
@@ -179,10 +180,10 @@ def missing_positions(model: Any, window: int) -> str:
 def same_at(model: Any, one: int, other: int) -> bool:
     """Return whether the model, a Transformer, treats equal positions equally in windows of both lengths [tokens]."""
     pos_1T = torch.arange(PROBED, device=next(model.parameters()).device)[None]
-    for kind in dict.fromkeys(model.kinds):
-        position, visibility = model.position_of(kind), model.visibilities[kind]
+    for kind in dict.fromkeys(model.layer_types):
+        position, attention_pattern = model.position_of(kind), model.attention_patterns[kind]
         # Asked of the tables, not of the names: yarn is fixed, dynamic_yarn is not, and plugins are not known here.
-        tables = [position(pos_1T, pos_1T, visibility.length(length)) for length in (one, other)]
+        tables = [position(pos_1T, pos_1T, attention_pattern.length(length)) for length in (one, other)]
         if not equal(*tables):
             return False
     return True
@@ -198,7 +199,7 @@ def treatment(model: Any, length: int) -> tuple[Any, ...]:
     # The last positions too: what differs by little at the first ones differs by more there.
     positions = sorted({*range(min(PROBED, length)), *range(max(0, length - PROBED), length)})
     pos_1T = torch.tensor(positions, device=next(model.parameters()).device)[None]
-    kinds = [(model.position_of(kind), model.visibilities[kind]) for kind in dict.fromkeys(model.kinds)]
+    kinds = [(model.position_of(kind), model.attention_patterns[kind]) for kind in dict.fromkeys(model.layer_types)]
     tables = ((each(pos_1T, pos_1T, seen.length(length)), seen.settings) for each, seen in kinds)
     return (model.config.logit_scale, *tables)
 

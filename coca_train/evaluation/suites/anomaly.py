@@ -67,13 +67,11 @@ class Evaluator(DocumentSuite[Settings]):
     VERSION = 2
 
     def impossible(self, subject: Subject, point: int, material: Prefixes) -> str:
-        if len(set(subject.model.kinds)) > 1:
+        if len(set(subject.model.layer_types)) > 1:
             return "its layers are of several kinds, whose angles are not those of one scheme"
-        visibility = subject.model.visibility.settings.name
-        if visibility != "causal":
-            return (
-                f"borders are counted over all earlier keys; {visibility} hides some of them, or places them elsewhere"
-            )
+        attention_pattern = subject.model.attention_pattern.settings.name
+        if attention_pattern != "causal":
+            return f"borders are counted over all earlier keys; {attention_pattern} hides or moves some of them"
         if point < 2:
             return "a pair needs two tokens"
         return problem(subject.model.position) or material.problem(subject, point)

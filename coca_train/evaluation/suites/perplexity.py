@@ -50,7 +50,7 @@ from coca_train.evaluation.measures.windows import (
 from coca_train.evaluation.results import ALL, Evaluation
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suite import CellSuite
-from coca_train.evaluation.texts import Frequencies, Library, Texts, digest, frequencies
+from coca_train.evaluation.texts import Library, Texts, TokenFrequencies, digest, token_frequencies
 from coca_train.evaluation.verdict import Asked
 from coca_train.report.blocks import Document
 from coca_train.runtime.errors import UserError
@@ -123,7 +123,7 @@ class Material:
     seed: int
     longest: int = 0
     begin: int | None = None
-    frequencies: Frequencies | None = None
+    token_frequencies: TokenFrequencies | None = None
     shared: list[tuple[Windowing, Treatment, Sums]] = field(default_factory=list)
     fresh: list[tuple[Windowing, Treatment, Sums]] = field(default_factory=list)
     expected: list[tuple[Windowing, Treatment]] = field(default_factory=list)
@@ -212,7 +212,7 @@ class Evaluator(CellSuite[Settings, Material]):
             texts = library.choose(self.settings.min_document_tokens + len(subject.begin), "eval.min_document_tokens")
         trained = subject.training_window
         begin = subject.begin[0] if self.settings.begin_windows and subject.begin else None
-        stride, counted = self.settings.stride or trained, frequencies(subject) if trained in windows else None
+        stride, counted = self.settings.stride or trained, token_frequencies(subject) if trained in windows else None
         return Material(
             self.settings, texts, tuple(windows), trained, stride, setup.seed, library.longest, begin, counted
         )
@@ -293,10 +293,12 @@ class Evaluator(CellSuite[Settings, Material]):
                 str(length): _excess(*(read[name, length][source].documents for name in ("less", "more")))
                 for length in material.lengths(point)
             }
-            if material.frequencies is not None and point == material.training_window:
+            if material.token_frequencies is not None and point == material.training_window:
                 documents = material.documents(point)
                 texts = [text for each in documents.values() for text in each] if source == ALL else documents[source]
-                sources[source]["frequencies"] = [[*material.frequencies.nll(text), len(text) - 1] for text in texts]
+                sources[source]["token_rope_scaling"] = [
+                    [*material.token_frequencies.nll(text), len(text) - 1] for text in texts
+                ]
             if ("short", SHORT[0]) in read:
                 sources[source]["short"] = _excess(*(read["short", length][source].documents for length in SHORT))
             if "training" in read:

@@ -97,12 +97,11 @@ class Evaluator(DocumentSuite[Settings]):
         position, segment = subject.model.position, self._segment(subject)
         if not position.memory_len:
             return f"{position.settings.scheme} was trained without a memory of the text before (position.memory_len)"
-        for visibility in subject.model.visibilities.values():
-            keep = visibility.keep()
+        for attention_pattern in subject.model.attention_patterns.values():
+            keep = attention_pattern.keep()
             if keep is not None and keep.first:
-                return (
-                    f"{visibility.settings.name} looks back to the first tokens of a text, and a memory holds the last"
-                )
+                name = attention_pattern.settings.name
+                return f"{name} looks back to the first tokens of a text, and a memory holds the last"
         if point < segment:
             return f"a segment alone has {segment:,} tokens"
         return material.problem(subject, self.settings.document_tokens)

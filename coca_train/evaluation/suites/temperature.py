@@ -34,7 +34,7 @@ from coca_train.evaluation.pages import curves, document
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order, read_longest
-from coca_train.positions.frequencies import Spectrum, stretch, yarn_temperature
+from coca_train.positions.rope_scaling import Spectrum, stretch, yarn_temperature
 from coca_train.report.blocks import MISSING, Block, Document, Line, Row, Table, Value
 from coca_train.statistics.answers import LEAST
 from coca_train.statistics.pairs import Sample, standings
@@ -123,8 +123,8 @@ class Evaluator(DocumentSuite[Settings]):
         """Return the predictions of a document under these position settings [tokens]."""
         if self.settings.document_tokens != "stretched":
             return self.settings.document_tokens
-        frequencies = getattr(position, "frequencies", None)
-        return int(subject.training_window * (getattr(frequencies, "factor", None) or 1))
+        rope_scaling = getattr(position, "rope_scaling", None)
+        return int(subject.training_window * (getattr(rope_scaling, "factor", None) or 1))
 
     def prepare(self, subject: Subject, setup: Setup) -> Prefixes:
         lengths = sorted({self.length_of(subject, each.position) for each in subject.variants.values()})
@@ -138,9 +138,9 @@ class Evaluator(DocumentSuite[Settings]):
         return material.digest(material.longest)
 
     def impossible(self, subject: Subject, point: str, material: Prefixes) -> str:
-        if len(set(subject.model.kinds)) > 1:
+        if len(set(subject.model.layer_types)) > 1:
             return "its layers are of several kinds, and one temperature would not be that of all rotations"
-        if not hasattr(subject.model.position, "frequencies"):
+        if not hasattr(subject.model.position, "rope_scaling"):
             return f"{subject.model.position.settings.scheme} rotates nothing, and the temperature is in the rotation"
         return material.problem(subject, self.length_of(subject, subject.model.position.settings))
 
@@ -149,7 +149,7 @@ class Evaluator(DocumentSuite[Settings]):
         model, length = subject.model, self.length_of(subject, subject.model.position.settings)
         with attention_scale(model, float(point)):
             nll = material.by_document(model, length, setup, partial(segment_sums, block=self.settings.block))
-        rule = recommended(model.position.settings.frequencies, length)
+        rule = recommended(model.position.settings.rope_scaling, length)
         return {"nll": nll, "tokens": segments(length, self.settings.block), "recommended": rule}
 
     def combine(self, point: str, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -311,20 +311,20 @@ class _Scaled(nn.Module):
 def attention_scale(model: Any, scale: float) -> Iterator[None]:
     """Give a rotary scheme this 1/√t for as long as the context lasts."""
     position = model.position
-    own = position.frequencies
-    position.frequencies = _Scaled(own, scale)
+    own = position.rope_scaling
+    position.rope_scaling = _Scaled(own, scale)
     try:
         yield
     finally:
-        position.frequencies = own
+        position.rope_scaling = own
 
 
-def recommended(frequencies: Any, length: int) -> float:
+def recommended(rope_scaling: Any, length: int) -> float:
     """Return YaRN's 1/√t for these frequencies (their Settings): s is their factor, or l/L of dynamic ones at this
     length."""
-    factor = getattr(frequencies, "factor", None)
-    if factor is None and hasattr(frequencies, "original_seq_len"):
-        factor = stretch(frequencies.original_seq_len, length)
+    factor = getattr(rope_scaling, "factor", None)
+    if factor is None and hasattr(rope_scaling, "original_seq_len"):
+        factor = stretch(rope_scaling.original_seq_len, length)
     return yarn_temperature(factor or 1.0)
 
 

@@ -13,8 +13,8 @@ if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 4):
     )
 
 SCHEMES = ("coca", "rope", "alibi", "nope")
-VISIBILITIES = ("causal", "sliding_window")
-FREQUENCIES = (
+ATTENTION_PATTERNS = ("causal", "sliding_window")
+ROPE_SCALINGS = (
     "plain", "partial", "linear", "ntk", "ntk_by_parts", "yarn", "llama3", "longrope",
     "dynamic_linear", "dynamic_ntk", "dynamic_ntk_by_parts", "dynamic_yarn", "dynamic_yarn_tuned",
 )  # fmt: skip
@@ -26,9 +26,9 @@ OWN: dict[str, Any] = {
         "variant": "slack",
         "t_width": "full_mean",
         "rotary_pct": 1.0,
-        "frequencies": {"name": "plain", "theta": 10000.0},
+        "rope_scaling": {"name": "plain", "theta": 10000.0},
     },
-    "visibility": {"name": "causal"},
+    "attention_pattern": {"name": "causal"},
     "logit_scale": {"name": "none", "length": None, "beta": 1.0},
 }
 
@@ -36,8 +36,8 @@ OWN: dict[str, Any] = {
 class CocaConfig(PretrainedConfig):
     """The shape of the model, and what its layers do with positions.
 
-    kinds: by name, what the layers of a kind have: `position` (scheme, and its frequencies), `visibility` (causal, or
-    sliding_window with its `window`), `logit_scale` (none; log and steps let scores grow with the length).
+    kinds: by name, what the layers of a kind have: `position` (scheme, and its frequencies), `attention_pattern`
+    (causal, or sliding_window with its `window`), `logit_scale` (none; log and steps let scores grow with the length).
     layer_kinds: the kind of every layer. max_position_embeddings: the window the weights were trained with [tokens].
     gated_mlp: act(gate x) * up x, else act(up x). norm: rmsnorm or layernorm. qk_norm: RMSNorm over each head of
     queries and keys.
@@ -84,12 +84,12 @@ class CocaConfig(PretrainedConfig):
         self.hidden_act, self.gated_mlp = hidden_act, gated_mlp
         self.norm, self.norm_eps, self.parallel_residual = norm, norm_eps, parallel_residual
         self.bias, self.qk_norm, self.dropout, self.initializer_range = bias, qk_norm, dropout, initializer_range
-        self.kinds = kinds or {"own": deepcopy(OWN)}
+        self.kinds = kinds or {"default": deepcopy(OWN)}
         self.layer_kinds = layer_kinds or [next(iter(self.kinds))] * num_hidden_layers
         self.use_cache = use_cache
         self._check()
         # What transformers' caches ask for: layers with a window keep the widest one, and no more.
-        windows = [self.kinds[kind]["visibility"].get("window") for kind in self.layer_kinds]
+        windows = [self.kinds[kind]["attention_pattern"].get("window") for kind in self.layer_kinds]
         self.sliding_window = max((window for window in windows if window), default=None)
         self.layer_types = ["sliding_attention" if window else "full_attention" for window in windows]
         super().__init__(
@@ -111,20 +111,22 @@ class CocaConfig(PretrainedConfig):
                 raise ValueError(f"layer_kinds: {name!r} is none of kinds ({', '.join(self.kinds)})")
             if absent := [part for part in OWN if part not in self.kinds[name]]:
                 raise ValueError(f"kinds.{name}: {absent[0]} is missing; give all of {', '.join(OWN)}")
-            position, visibility, scale = (self.kinds[name][part] for part in ("position", "visibility", "logit_scale"))
+            position, attention_pattern, scale = (
+                self.kinds[name][part] for part in ("position", "attention_pattern", "logit_scale")
+            )
             self._known(f"kinds.{name}.position.scheme", position["scheme"], SCHEMES)
-            self._known(f"kinds.{name}.visibility.name", visibility["name"], VISIBILITIES)
+            self._known(f"kinds.{name}.attention_pattern.name", attention_pattern["name"], ATTENTION_PATTERNS)
             self._known(f"kinds.{name}.logit_scale.name", scale["name"], LOGIT_SCALES)
-            if visibility["name"] == "sliding_window" and not visibility.get("window"):
-                raise ValueError(f"kinds.{name}.visibility: sliding_window needs its window [tokens]")
+            if attention_pattern["name"] == "sliding_window" and not attention_pattern.get("window"):
+                raise ValueError(f"kinds.{name}.attention_pattern: sliding_window needs its window [tokens]")
             if position["scheme"] == "coca":
                 self._known(f"kinds.{name}.position.variant", position.get("variant"), ("slack", "strict"))
                 self._known(f"kinds.{name}.position.t_width", position.get("t_width"), ("half", "full_mean"))
             if position["scheme"] in ("coca", "rope"):
-                frequencies = position["frequencies"]
-                self._known(f"kinds.{name}.position.frequencies.name", frequencies["name"], FREQUENCIES)
-                convention = frequencies.get("convention", "paper")
-                self._known(f"kinds.{name}.position.frequencies.convention", convention, CONVENTIONS)
+                rope_scaling = position["rope_scaling"]
+                self._known(f"kinds.{name}.position.rope_scaling.name", rope_scaling["name"], ROPE_SCALINGS)
+                convention = rope_scaling.get("convention", "paper")
+                self._known(f"kinds.{name}.position.rope_scaling.convention", convention, CONVENTIONS)
 
     def _known(self, key: str, value: Any, known: tuple[str, ...]) -> None:
         if value not in known:

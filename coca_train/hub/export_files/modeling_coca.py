@@ -158,7 +158,7 @@ class Scheme:
         self.name, self.settings = settings["scheme"], settings
         self.rotates = self.name in ("coca", "rope")
         self.width = round(head_dim * settings["rotary_pct"]) if self.rotates else 0
-        self.follows_length = self.rotates and settings["frequencies"]["name"] not in NO_LENGTH
+        self.follows_length = self.rotates and settings["rope_scaling"]["name"] not in NO_LENGTH
         halved = self.name == "coca" and settings["t_width"] == "half"
         self.projected_key_dim = head_dim // 2 if halved else head_dim
 
@@ -270,10 +270,15 @@ class KindInputs:
     def __init__(self, scheme: Scheme, kind: dict[str, Any], config: Any, positions: Positions, mask: Any) -> None:
         self._made_of = scheme, kind, config
         self._elsewhere: dict[torch.device, KindInputs] = {}
-        self.scheme, self.positions, self.mask, self.window = scheme, positions, mask, kind["visibility"].get("window")
+        self.scheme, self.positions, self.mask, self.window = (
+            scheme,
+            positions,
+            mask,
+            kind["attention_pattern"].get("window"),
+        )
         self.spectrum = None
         if scheme.rotates:
-            self.spectrum = spectrum(scheme.settings["frequencies"], scheme.width, positions.length)
+            self.spectrum = spectrum(scheme.settings["rope_scaling"], scheme.width, positions.length)
         self.cos_sin = None if self.spectrum is None else CosSin(positions.pos_BT, *self.spectrum)
         self.scale_B1T1 = self._scale(kind["logit_scale"], config.max_position_embeddings)
         self.slope_H = slopes(config.num_attention_heads, positions.pos_BT.device) if scheme.name == "alibi" else None
@@ -543,7 +548,7 @@ class CocaModel(CocaPreTrainedModel):
 
     def _inputs_of_kind(self, kind: str, x_BTC: Tensor, positions: Positions, mask_of: dict[str, Any]) -> KindInputs:
         settings = self.config.kinds[kind]
-        window = settings["visibility"].get("window")
+        window = settings["attention_pattern"].get("window")
         create = create_causal_mask if window is None else create_sliding_window_causal_mask
         scheme, implementation = Scheme(settings["position"], self.config.head_dim), self.config._attn_implementation
         config: Any = MaskConfig(window, implementation)

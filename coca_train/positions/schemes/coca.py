@@ -24,7 +24,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
-from coca_train.positions import frequencies, rotary
+from coca_train.positions import rope_scaling, rotary
 from coca_train.positions.base import AttentionShape, LayerPosition, Problem
 from coca_train.positions.token_positions import Positions
 
@@ -42,14 +42,16 @@ class Settings:
         "half: a row per pair, the same functions with half the numbers"
     )
     rotary_pct: float = Field(gt=0, le=1, description="rotated share of each head; CoCA needs 1")
-    frequencies: Annotated[frequencies.Frequencies, Field(description="frequencies and how they scale with length")]
+    rope_scaling: Annotated[
+        rope_scaling.AnyRopeScaling, Field(description="frequencies and how they scale with length")
+    ]
 
     def problems(self, model: ModelConfig) -> list[Problem]:
         """Combinations that cannot be computed, or are no CoCA."""
         if self.rotary_pct < 1:
             wrong = f"coca with rotary_pct {self.rotary_pct:g}: the part that is not rotated breaks collinearity"
             return [("position.rotary_pct", f"{wrong}; coca rotates the whole head", "position.rotary_pct=1.0")]
-        return rotary.problems(model, self.rotary_pct, self.frequencies)
+        return rotary.problems(model, self.rotary_pct, self.rope_scaling)
 
 
 def fold_full_mean(w_t: Tensor, n_kv_heads: int) -> Tensor:

@@ -1,7 +1,7 @@
 """RoPE (RoFormer, arXiv 2104.09864): q' = R_m q, k' = R_n k. Any fused kernel, O(T·D) memory.
 
 `rotary_pct` < 1 rotates the first part of the head and leaves the rest (GPT-NeoX). The scaling of
-positions is the second axis, `frequencies`.
+positions is the second axis, `rope_scaling`.
 """
 
 from typing import Annotated, Any, Literal, NamedTuple
@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, ModelConfig
-from coca_train.positions import frequencies, hugging_face, rotary
+from coca_train.positions import hugging_face, rope_scaling, rotary
 from coca_train.positions.base import Problem
 from coca_train.positions.token_positions import Positions
 
@@ -21,11 +21,13 @@ class Settings:
 
     scheme: Literal["rope"]
     rotary_pct: float = Field(gt=0, le=1, description="rotated share of each head; GPT-NeoX 0.25, LLaMA 1")
-    frequencies: Annotated[frequencies.Frequencies, Field(description="frequencies and how they scale with length")]
+    rope_scaling: Annotated[
+        rope_scaling.AnyRopeScaling, Field(description="frequencies and how they scale with length")
+    ]
 
     def problems(self, model: ModelConfig) -> list[Problem]:
         """Combinations that cannot be computed."""
-        return rotary.problems(model, self.rotary_pct, self.frequencies)
+        return rotary.problems(model, self.rotary_pct, self.rope_scaling)
 
 
 class Tables(NamedTuple):
@@ -47,9 +49,9 @@ class Scheme(rotary.Rotary):
     def to_transformers(cls, settings: Settings, head_dim: int) -> hugging_face.Rotation:
         """As far as there are words for the frequencies."""
         pct = settings.rotary_pct
-        return hugging_face.Rotation(pct, hugging_face.words(settings.frequencies, rotary.width(head_dim, pct), pct))
+        return hugging_face.Rotation(pct, hugging_face.words(settings.rope_scaling, rotary.width(head_dim, pct), pct))
 
 
-def from_transformers(rotary_pct: float, frequencies: dict[str, Any]) -> dict[str, Any]:
+def from_transformers(rotary_pct: float, rope_scaling: dict[str, Any]) -> dict[str, Any]:
     """What LLaMA, Mistral, SmolLM3 and GPT-NeoX do."""
-    return {"scheme": "rope", "rotary_pct": rotary_pct, "frequencies": frequencies}
+    return {"scheme": "rope", "rotary_pct": rotary_pct, "rope_scaling": rope_scaling}

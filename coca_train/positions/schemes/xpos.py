@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
-from coca_train.positions import frequencies, rotary
+from coca_train.positions import rope_scaling, rotary
 from coca_train.positions.base import Problem
 from coca_train.positions.token_positions import Positions
 from coca_train.runtime.errors import UserError
@@ -42,11 +42,13 @@ class Settings:
         description="pair j decays by ζ_j over this distance [tokens]; 512 reaches 34 000 tokens (fp16: 2 800)",
     )
     rotary_pct: float = Field(gt=0, le=1, description="share of each head that is rotated and decays")
-    frequencies: Annotated[frequencies.Frequencies, Field(description="frequencies and how they scale with length")]
+    rope_scaling: Annotated[
+        rope_scaling.AnyRopeScaling, Field(description="frequencies and how they scale with length")
+    ]
 
     def problems(self, model: ModelConfig) -> list[Problem]:
         """Combinations that cannot be computed."""
-        return rotary.problems(model, self.rotary_pct, self.frequencies)
+        return rotary.problems(model, self.rotary_pct, self.rope_scaling)
 
 
 class Tables(NamedTuple):

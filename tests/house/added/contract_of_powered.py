@@ -2,12 +2,12 @@
 
 import pytest
 
-from coca_train.positions import FREQUENCIES, frequencies
-from coca_train.testing.frequency import FrequencyContract
+from coca_train.positions import ROPE_SCALINGS, rope_scaling
+from coca_train.testing.rope_scaling import RopeScalingContract
 
 
-class TestContract(FrequencyContract):
-    frequencies = "powered"
+class TestContract(RopeScalingContract):
+    rope_scaling = "powered"
     cases = ({"theta": 100.0, "power": 0.5},)
 
     def spectrum(self, settings, rotary_dim, length):
@@ -16,5 +16,5 @@ class TestContract(FrequencyContract):
 
 
 def test_the_second_pair_of_four():
-    typed = FREQUENCIES.settings({"name": "powered", "theta": 10000.0, "power": 2.0})
-    assert frequencies.build(typed, 8)(1).inv_freq_J[1].item() == pytest.approx(0.01)
+    typed = ROPE_SCALINGS.settings({"name": "powered", "theta": 10000.0, "power": 2.0})
+    assert rope_scaling.build(typed, 8)(1).inv_freq_J[1].item() == pytest.approx(0.01)

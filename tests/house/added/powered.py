@@ -7,7 +7,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.frequencies import RopeScaling, Spectrum, base_frequencies
+from coca_train.positions.rope_scaling import RopeScaling, Spectrum, base_inv_freq
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -18,4 +18,4 @@ class Settings(RopeScaling):
     power: Annotated[float, Field(gt=0, description="exponent")]
 
     def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
-        return Spectrum((base_frequencies(self.theta, rotary_dim) ** self.power).to(torch.float32), 1.0)
+        return Spectrum((base_inv_freq(self.theta, rotary_dim) ** self.power).to(torch.float32), 1.0)

@@ -1,0 +1,50 @@
+"""What an attention pattern asks of a scheme before it may say where far pairs stand."""
+
+from typing import Any
+
+from coca_train.positions.base import Position, Problem
+
+
+def not_by_pairs(settings: Any, position: Position, needs_positions: bool = False) -> list[Problem]:
+    """Refuses schemes whose positions are part of the embeddings, that sum up the tokens in between, or that know no
+    positions where some are needed."""
+    scheme, fix = (
+        position.settings.scheme,
+        "write attention_pattern=sliding_window, or choose a rotary or relative scheme",
+    )
+    if not position.by_pairs:
+        wrong = f"{settings.name} moves far pairs to other positions, and {scheme} is fixed to the tokens' own ones"
+        return [("attention_pattern.name", f"{wrong}; a scheme that acts on pairs is needed", fix)]
+    if position.carries:
+        wrong = (
+            f"{settings.name} sees near and far tokens in different ways, and {scheme} sums up all tokens in between"
+        )
+        return [("attention_pattern.name", f"{wrong}; one way of seeing is needed", fix)]
+    if needs_positions and not position.sees_positions:
+        wrong = f"{settings.name} limits distances, and {scheme} knows none"
+        return [("attention_pattern.name", f"{wrong}; a scheme with positions is needed", fix)]
+    return []
+
+
+def not_relative(settings: Any, position: Position) -> list[Problem]:
+    """Refuses schemes that see more than distances: numbering tokens anew would change every pair of them."""
+    if position.relative:
+        return []
+    wrong = f"{settings.name} numbers the recent tokens anew at every step, and {position.settings.scheme} sees more"
+    fix = "write attention_pattern=lambda_mask or sliding_window (of coca, position.variant=strict is relative)"
+    return [("attention_pattern.name", f"{wrong} than their distance; a relative scheme is needed", fix)]
+
+
+def beyond_table(settings: Any, position: Position, field: str) -> list[Problem]:
+    """Refuses far pairs at a distance, the value of `field`, that a table of learned positions has no row for."""
+    distance, rows = getattr(settings, field), position.max_positions
+    if rows is None or distance < rows:
+        return []
+    wrong = f"far pairs stand {distance} apart, and {position.settings.scheme} has {rows} positions"
+    return [
+        (
+            f"attention_pattern.{field}",
+            f"{wrong}; a smaller distance is needed",
+            f"write attention_pattern.{field}={rows - 1}",
+        )
+    ]

@@ -1,0 +1,42 @@
+"""NTK-by-parts (YaRN, arXiv 2309.00071, Definition 2): fast pairs keep θ_j, slow ones get θ_j/s, a ramp between.
+
+convention `authors` is not this definition but their code of that name, of before the paper: between θ_j/s and θ_j come
+NTK-aware frequencies, by a second ramp from 1.25 to 0.75 turns, and its first one is 16 to 2 turns.
+"""
+
+import math
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT
+from coca_train.positions.hugging_face import SAME, Scaling, Words, extended, reach, yarn_from, yarn_to
+from coca_train.positions.rope_scaling import Factor, PartsRamp, Spectrum, by_parts, rounded
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings(PartsRamp):
+    """NTK-by-parts by a fixed factor."""
+
+    name: Literal["ntk_by_parts"]
+    factor: Factor
+
+    ROPE_TYPE = "yarn"
+    NATIVE = MappingProxyType({"convention": "paper"})
+
+    def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
+        return rounded(by_parts(self, self.factor, rotary_dim))
+
+    @classmethod
+    def from_transformers(cls, scaling: Scaling) -> dict[str, Any] | None:
+        """Their YaRN with a temperature of 1; None: it has another one."""
+        section, temperature = yarn_from(scaling)
+        return section | {"convention": "indices"} if math.isclose(temperature, 1.0, rel_tol=SAME) else None
+
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
+        """The paper's ramp is what they call llama3, that over indices their YaRN without its temperature."""
+        if self.convention == "paper":
+            ends = {"low_freq_factor": self.beta_slow, "high_freq_factor": self.beta_fast}
+            return Words(self.theta, {"rope_type": "llama3", **extended(self), **ends}, min_positions=reach(self))
+        return yarn_to(self, 1.0)

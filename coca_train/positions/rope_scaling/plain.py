@@ -1,0 +1,31 @@
+"""RoPE as published (RoFormer, arXiv 2104.09864): θ_j = theta^(-2j/D). A larger theta is the Code Llama form."""
+
+from typing import Any, Literal
+
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT
+from coca_train.positions.hugging_face import Scaling, Words
+from coca_train.positions.rope_scaling import RopeScaling, Spectrum, base_inv_freq, rounded
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings(RopeScaling):
+    """Unscaled rotary frequencies."""
+
+    name: Literal["plain"]
+
+    ROPE_TYPE = "default"
+
+    def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
+        return rounded(base_inv_freq(self.theta, rotary_dim))
+
+    @classmethod
+    def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
+        """Nothing but a base; a factor of 1 says nothing."""
+        scaling.only_length()
+        scaling.no_factor()
+        return {"theta": scaling.theta}
+
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
+        return Words(self.theta)

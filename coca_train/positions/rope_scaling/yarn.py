@@ -1,0 +1,41 @@
+"""YaRN (arXiv 2309.00071, Definition 3): NTK-by-parts and the temperature sqrt(1/t) = 0.1 ln s + 1 on q' and k'."""
+
+import math
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT
+from coca_train.positions.hugging_face import SAME, NotTheSame, Scaling, Words, whole_head, yarn_from, yarn_to
+from coca_train.positions.rope_scaling import Factor, Spectrum, YarnRamp, yarn_spectrum, yarn_temperature
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Settings(YarnRamp):
+    """YaRN by a fixed factor."""
+
+    name: Literal["yarn"]
+    factor: Factor
+
+    ROPE_TYPE = "yarn"
+    NATIVE = MappingProxyType({"convention": "code"})
+
+    def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
+        return yarn_spectrum(self, self.factor, rotary_dim)
+
+    @classmethod
+    def from_transformers(cls, scaling: Scaling) -> dict[str, Any] | None:
+        """The authors' ramp and YaRN's temperature; None: that is 1, which is NTK-by-parts."""
+        section, temperature = yarn_from(scaling)
+        if math.isclose(temperature, 1.0, rel_tol=SAME):
+            return None
+        if not math.isclose(temperature, yarn_temperature(section["factor"]), rel_tol=SAME):
+            raise NotTheSame(f"an attention factor of {temperature:g}, where YaRN's is 0.1 ln(factor) + 1")
+        whole_head("yarn", scaling.rotary_pct)
+        return section
+
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
+        """They have the authors' ramp only."""
+        whole_head("yarn", rotary_pct)
+        return yarn_to(self, yarn_temperature(self.factor))

@@ -1,0 +1,150 @@
+"""Which keys a query sees, and where both are taken to stand: the definition of every attention pattern, pair by pair.
+
+Their masks against readers that take one token after another: test_golden_patterns.py.
+"""
+
+import random
+
+import torch
+
+from coca_train.attention import ATTENTION_PATTERNS, patterns
+from coca_train.attention.pattern import may_see, seen
+from coca_train.positions.base import AttentionShape, Position
+from coca_train.positions.token_positions import Positions
+from coca_train.settings import load
+from coca_train.testing import parts
+from coca_train.testing.pattern import PatternContract
+
+
+class TestCausal(PatternContract):
+    attention_pattern = "causal"
+    cases = ({},)
+
+    def place(self, p, m, n):
+        return m, n
+
+
+class TestSlidingWindow(PatternContract):
+    attention_pattern = "sliding_window"
+    cases = ({"window": 5}, {"window": 1})
+
+    def place(self, p, m, n):
+        return (m, n) if m - n < p["window"] else None
+
+
+class TestSinks(PatternContract):
+    attention_pattern = "sinks"
+    cases = ({"n_sink": 2, "window": 5}, {"n_sink": 6, "window": 1})
+
+    def place(self, p, m, n):
+        if n >= p["n_sink"] and m - n >= p["window"]:
+            return None
+        lost = max(0, m + 1 - (p["n_sink"] + p["window"]))  # tokens evicted so far; those after the sinks move up
+        return m - lost, n if n < p["n_sink"] else n - lost
+
+
+class TestLambdaMask(PatternContract):
+    attention_pattern = "lambda_mask"
+    cases = [{"n_global": 3, "window": window, "max_distance": far} for window, far in ((5, 5), (4, 9), (9, 4))]
+
+    def place(self, p, m, n):
+        if n >= p["n_global"] and m - n >= p["window"]:
+            return None
+        return (m, n) if m - n < p["max_distance"] else (p["max_distance"], 0)
+
+
+class TestRerope(PatternContract):
+    attention_pattern = "rerope"
+    cases = ({"window": 5}, {"window": 1})
+
+    def place(self, p, m, n):
+        return (m, n) if m - n < p["window"] else (p["window"], 0)
+
+
+class TestSegments(PatternContract):
+    attention_pattern = "segments"
+    cases = ({"length": 5}, {"length": 1})
+
+    def place(self, p, m, n):
+        length = p["length"]
+        return (m % length, n % length) if m // length == n // length else None
+
+
+ALL = [TestCausal, TestSlidingWindow, TestSinks, TestLambdaMask, TestRerope, TestSegments]
+
+
+def rules(settings):
+    return patterns.build(patterns.settings(settings))
+
+
+def layouts_of_all_kinds():
+    """Rows as in training, with positions later in the text, evicted caches, documents that come back."""
+    generator = random.Random(0)
+    for settings in (each for contract in ALL for each in contract.settings().values()):
+        for _ in range(6):
+            lengths = [generator.randint(1, 30) for _ in range(4)]
+            pos, doc = parts.packed(lengths, lengths[::-1], first=generator.choice([0, 0, 3]))
+            n_keys = pos.shape[1]
+            held = torch.tensor(sorted(generator.sample(range(n_keys), generator.randint(1, n_keys))))
+            again = doc[:, torch.randperm(n_keys, generator=torch.Generator().manual_seed(n_keys))]
+            one = torch.arange(n_keys)[None]
+            for keys, documents in ((one, None), (one[:, held], None), (pos, doc), (pos, again)):
+                n_queries = generator.randint(1, keys.shape[1])
+                yield from rules(settings).layouts(keys[:, -n_queries:], keys, documents)
+
+
+def test_tiles_that_are_skipped_hold_nothing():
+    generator, skipped = random.Random(1), 0
+    for layout in layouts_of_all_kinds():
+        n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
+        for _ in range(8):
+            starts = generator.randrange(n_queries), generator.randrange(n_keys)
+            queries = slice(starts[0], generator.randint(starts[0] + 1, n_queries))
+            keys = slice(starts[1], generator.randint(starts[1] + 1, n_keys))
+            if not may_see(layout, queries, keys):
+                assert not seen(layout, queries, keys).any()
+                skipped += 1
+    assert skipped > 500
+
+
+def test_indices_tell_distances_only_where_positions_rise():
+    pos, doc = parts.packed([4, 3], [2, 5])
+    assert Positions.of(pos, doc).contiguous
+    assert Positions.of(torch.arange(5, 12)[None]).contiguous
+    assert not Positions.of(torch.tensor([[0, 1, 5, 6]])).contiguous  # an evicted cache
+    assert not Positions.of(
+        torch.tensor([[0, 0, 1, 1]]), torch.tensor([[0, 1, 1, 0]])
+    ).contiguous  # a document comes back
+    assert not Positions.of(torch.tensor([[0, 1, 0, 2]]), torch.tensor([[0, 0, 1, 1]])).contiguous
+
+
+def refused(**flags):
+    """Attention patterns that a scheme which says this of itself cannot go with."""
+    scheme = type("Scheme", (Position,), flags)(None, AttentionShape(1, 1, 4, 4, 64))
+    scheme.settings = type("Settings", (), {"scheme": "mine"})
+    return {
+        contract.attention_pattern
+        for contract in ALL
+        for each in contract.settings().values()
+        if rules(each).problems(scheme)
+    }
+
+
+def test_what_a_scheme_says_of_itself_decides():
+    """Slack coca, tupe and fire see more than distances; embeddings cannot be moved; sums run along one view; where
+    there are no positions there are no distances to limit."""
+    far = {"sinks", "lambda_mask", "rerope"}
+    assert refused() == set()
+    assert refused(relative=False) == {"sinks"}
+    assert refused(by_pairs=False) == refused(carries=True) == far
+    assert refused(has_effect=False, sees_positions=False) == {"rerope"}
+
+
+def test_tupe_takes_distances_its_table_has():
+    config = load(["position=tupe"]).config
+    assert not patterns.problems(patterns.settings({"name": "rerope", "window": 127}), config.position, config.model)
+
+
+def test_segments_alone_are_not_for_training():
+    for name in ATTENTION_PATTERNS.names():
+        assert ATTENTION_PATTERNS.module(name).Rules.trains == (name != "segments")
