@@ -24,7 +24,7 @@ from coca_train.catalog.entries import Entry, entries
 from coca_train.config.load import resolve
 from coca_train.config.schema import Config, ModelConfig
 from coca_train.models.transformer import Transformer
-from coca_train.planning.meta_step import hook_products
+from coca_train.planning.meta_attention import hook_products
 from coca_train.positions import frequencies
 from coca_train.positions.base import AttentionShape, Projections
 from coca_train.positions.token_positions import Positions

@@ -2,11 +2,11 @@
 
 import torch
 
-from coca_train.planning.meta_step import Watch
+from coca_train.planning.meta_step import MemoryTracker
 
 
 def test_live_and_peak() -> None:
-    with Watch() as watch:
+    with MemoryTracker() as watch:
         a = torch.empty(1000, device="meta")
         assert watch.live == 4000
         b = a * 2
@@ -25,7 +25,7 @@ def test_live_and_peak() -> None:
 
 def test_what_was_there_before_does_not_count_nor_do_its_views() -> None:
     weight = torch.empty(10, 10, device="meta")
-    with Watch([weight]) as watch:
+    with MemoryTracker([weight]) as watch:
         view = weight.t()
         assert watch.live == 0
         product = view @ weight
@@ -33,7 +33,7 @@ def test_what_was_there_before_does_not_count_nor_do_its_views() -> None:
 
 
 def test_a_table_of_the_host_is_taken_along_without_its_bytes() -> None:
-    with Watch() as watch:
+    with MemoryTracker() as watch:
         x = torch.empty(5, 3, device="meta")
         y = x * torch.ones(3) + torch.tensor(2.0)
         assert y.is_meta and watch.live == 120
@@ -41,7 +41,7 @@ def test_a_table_of_the_host_is_taken_along_without_its_bytes() -> None:
 
 def test_what_autograd_keeps_and_gives_back() -> None:
     linear = torch.nn.Linear(100, 100, bias=False, device="meta")
-    with Watch(linear.parameters()) as watch:
+    with MemoryTracker(linear.parameters()) as watch:
         x = torch.empty(10, 100, device="meta")
         loss = torch.nn.functional.silu(linear(x)).sum()
         assert watch.live == 4000 + 4000 + 4  # x, what goes into silu, the loss; the output of silu is gone
