@@ -1,6 +1,6 @@
 """Which position, visibility and logit scale each layer has: the section `layers`, resolved. Imports no torch.
 
-A layer is of a kind. `own` is what the run says; another kind says what it does differently (config/parts.py),
+A layer is of a kind. `own` is what the run says; another kind says what it does differently (config/inheritance.py),
 so where the run's own settings change, in a stage or a variant, it follows in all it does not say itself.
 """
 
@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from coca_train.attention import VISIBILITIES
-from coca_train.config.parts import merge
+from coca_train.config.inheritance import merge
 from coca_train.config.schema import OWN, LayersConfig, LogitScaleConfig, ModelConfig
 from coca_train.positions import SCHEMES
 

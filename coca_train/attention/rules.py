@@ -24,7 +24,7 @@ def visibility_fits(visibility: Any, position: Any, model: ModelConfig) -> list[
 
 @TRAINING.rule("layers", "position", "visibility", "model")
 def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: ModelConfig) -> list[Problem]:
-    """Whether the kinds of layers go together in one model. Each by itself: config/parts.py."""
+    """Whether the kinds of layers go together in one model. Each by itself: config/inheritance.py."""
     issues = pattern(layers)
     try:
         settings = kinds(layers, model, position, visibility) if not issues else {}

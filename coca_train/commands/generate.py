@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.config.command_line import Arguments
+from coca_train.config.arguments import Arguments
 from coca_train.config.fields import Text
+from coca_train.config.inheritance import GROUPS
 from coca_train.config.load import Loaded
-from coca_train.config.parts import GROUPS
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Seed
 from coca_train.config.verb import Verb

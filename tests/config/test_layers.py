@@ -79,7 +79,7 @@ def test_a_variant_that_one_kind_cannot_take():
     """CoCA of one kind takes the run's visibility, and does not go with sinks."""
     config = load([*ROPE, "layers.pattern=[own, coca]", "+layers.kinds.coca.position.scheme=coca"]).config
     (layers,) = variants(config, [Choice("own", "sinks")]).values()
-    assert "in layers of the kind coca: sinks numbers" in layers.problem
+    assert "kind coca: sinks" in layers.problem
 
 
 def test_a_stage_scales_the_global_layers():
@@ -106,7 +106,7 @@ layers.kinds.local.position.scheme=learned | E-CFG-68 | embeddings, which all la
 `layers.kinds.local={position: {scheme: coca}, visibility: {name: sinks}}` | E-CFG-44
   | layers.kinds.local.visibility.name=sinks | kind local
 layers.pattern=[local] position=t5 | E-CFG-69 | no layer is own, and t5 has parameters
-position=transformer_xl data.order=stream | E-CFG-67 | memory_len | layers of one kind
+position=transformer_xl data.order=stream | E-CFG-67 | memory_len
 model.d_model=36 model.n_heads=4 model.head_dim=9 position=alibi layers.kinds.local.position.scheme=rope | E-CFG-20
   | kind local: | 9 rotated features
 `+stages.two={layers: {kinds: {local: {visibility: {window: 0}}}}}` | E-CFG-05
