@@ -5,14 +5,14 @@ import math
 import pytest
 
 from coca_train.catalog.entries import entries
-from coca_train.catalog.facts import frequency_facts, reference, visibility_facts
+from coca_train.catalog.facts import frequency_facts, load_reference, visibility_facts
 
 WINDOW, TIMES = 64, 16
 
 
 @pytest.fixture(scope="module")
 def frequencies():
-    given = reference("neox_tiny", WINDOW)
+    given = load_reference("neox_tiny", WINDOW)
     return {name: frequency_facts(entry, given) for name, entry in entries("position/frequencies").items()}
 
 
@@ -64,5 +64,5 @@ def test_thetas(frequencies):
     ],
 )
 def test_what_the_last_query_sees(name, n_seen, farthest, cached, trains):
-    facts = visibility_facts(entries("visibility")[name], reference("neox_tiny", WINDOW))
+    facts = visibility_facts(entries("visibility")[name], load_reference("neox_tiny", WINDOW))
     assert (facts.n_seen, facts.farthest, facts.cached, facts.trains) == (n_seen, farthest, cached, trains)

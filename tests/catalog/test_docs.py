@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.catalog.facts import reference
+from coca_train.catalog.facts import load_reference
 from coca_train.catalog.figures import names, write_figures
 from coca_train.catalog.pages import document
 from coca_train.commands.schemes import SCHEMES
@@ -34,7 +34,7 @@ def test_the_page_is_up_to_date():
     """Run `make docs` when this fails."""
     preset = load(assemble(SCHEMES, [])).config
     assert (DOCS / "schemes.md").read_text(encoding="utf-8") == document(
-        reference(preset.model, preset.seq_len), summaries()
+        load_reference(preset.model, preset.seq_len), summaries()
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from coca_train import positions
 from coca_train.attention.kernels import KERNELS, choose
 from coca_train.catalog.entries import entries
-from coca_train.catalog.facts import DTYPE, facts, layer, on, reference
+from coca_train.catalog.facts import DTYPE, facts, layer, load_reference, on
 from coca_train.catalog.pages import example
 from coca_train.runtime.device import pretend_device
 from coca_train.settings import load
@@ -108,7 +108,7 @@ def test_numbers_in_a_cache(table):
 
 def test_shared_key_heads():
     """4 key/value heads serve 8 query heads."""
-    rope = facts(entries("position")["rope"], reference("llama_tiny", 128))
+    rope = facts(entries("position")["rope"], load_reference("llama_tiny", 128))
     assert (rope.numbers, rope.cached) == ((8 + 4 + 4) * 32, 4 * 2 * 32)
 
 
