@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from coca_train.attention.rules import layers_fit, visibility_fits
-from coca_train.config.check import scheme
+from coca_train.config.check import check_scheme
 from coca_train.config.choice import SECTIONS, Selection, assemble_over
 from coca_train.config.files import choices, config_dir
 from coca_train.config.inheritance import LOGIT_SCALE, exchange_choice, part_problems
@@ -101,7 +101,7 @@ def _incompatibilities(trained: Config, varied: Config) -> list[Problem]:
     """Say why weights cannot have other settings, each of which is right by itself."""
     position, visibility, model = varied.position, varied.visibility, varied.model
     problems = [
-        *scheme(model, position),
+        *check_scheme(model, position),
         *visibility_fits(visibility, position, model),
         *layers_fit(varied.layers, position, visibility, model),
     ]

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from coca_train.attention.layer_types import kinds
-from coca_train.config.check import TRAINING, heads, pattern, scheme
+from coca_train.config.check import TRAINING, check_heads, check_pattern, check_scheme
 from coca_train.config.messages import Problem
 from coca_train.config.schema import OWN, EngineConfig, LayersConfig, ModelConfig
 from coca_train.runtime.errors import UserError
@@ -16,7 +16,7 @@ def visibility_fits(visibility: Any, position: Any, model: ModelConfig) -> list[
     """Whether the visibility goes with the scheme."""
     from coca_train.attention import visibilities  # torch, which help does not wait for
 
-    if heads(model) or scheme(model, position):
+    if check_heads(model) or check_scheme(model, position):
         return []  # the scheme cannot even be built
     problems = visibilities.problems(visibility, position, model)
     return [Problem("E-CFG-44", (key, "position.scheme"), text, fix) for key, text, fix in problems]
@@ -25,12 +25,12 @@ def visibility_fits(visibility: Any, position: Any, model: ModelConfig) -> list[
 @TRAINING.rule("layers", "position", "visibility", "model")
 def layers_fit(layers: LayersConfig, position: Any, visibility: Any, model: ModelConfig) -> list[Problem]:
     """Whether the kinds of layers go together in one model. Each by itself: config/inheritance.py."""
-    issues = pattern(layers)
+    issues = check_pattern(layers)
     try:
         settings = kinds(layers, model, position, visibility) if not issues else {}
     except (ValidationError, UserError):
         return issues  # a kind is wrong by itself
-    if heads(model) or any(scheme(model, kind.position) for kind in settings.values()):
+    if check_heads(model) or any(check_scheme(model, kind.position) for kind in settings.values()):
         return issues
     from coca_train.attention import visibilities
 
@@ -52,13 +52,13 @@ def heads_shared(
     key = "engine.sequence_parallel"
     if engine.sequence_parallel == 1 or layers_fit(layers, position, visibility, model):
         return []
-    if heads(model):
+    if check_heads(model):
         return []
     from coca_train.attention import visibilities
 
     issues = []
     for name, kind in kinds(layers, model, position, visibility).items():
-        if scheme(model, kind.position):
+        if check_scheme(model, kind.position):
             return []
         where = "position.scheme" if name == OWN else f"layers.kinds.{name}.position.scheme"
         built, called = visibilities.outline(kind.position, model), kind.position.scheme

@@ -85,7 +85,7 @@ class LayerTensors(NamedTuple):
     tokens: int  # numbers per token that the scheme caches in addition to keys and values
 
 
-def layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dtype: torch.dtype) -> LayerTensors:
+def build_layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dtype: torch.dtype) -> LayerTensors:
     """Build a scheme's queries, keys and terms for tokens at these positions; only their shapes matter.
 
     Raises what the scheme raises where it cannot serve these positions.
@@ -116,7 +116,7 @@ def layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dty
     return LayerTensors([part_of(mapped, layout)], v_BTGD, sum(x[0, 0].numel() for x in tokens))
 
 
-def on(device: str, settings: Any) -> Any:
+def settings_on(device: str, settings: Any) -> Any:
     """Return settings with which a scheme computes on the CPU as on `device`.
 
     `fold: auto` (alibi) depends on the device of the tensors: on CUDA it always folds. All else about a scheme is the
@@ -158,7 +158,7 @@ class SchemeFacts:
         return self.numbers * LONG * (n_tokens / LONG) ** self.growth
 
 
-def facts(entry: Entry, reference: ReferenceModel) -> SchemeFacts:
+def measure_scheme(entry: Entry, reference: ReferenceModel) -> SchemeFacts:
     """Build the scheme and measure it."""
     settings, shape = reference.settings(entry), reference.shape
 
@@ -166,9 +166,9 @@ def facts(entry: Entry, reference: ReferenceModel) -> SchemeFacts:
     def at(device: str, n_tokens: int) -> LayerTensors:
         """Build a layer of the model trained with windows of n_tokens; one for both devices where possible."""
         trained = reference.trained_at(n_tokens).settings(entry)
-        if device != "cpu" and on(device, trained) is trained:
+        if device != "cpu" and settings_on(device, trained) is trained:
             return at("cpu", n_tokens)
-        return _layer(on(device, trained), shape, n_tokens)
+        return _layer(settings_on(device, trained), shape, n_tokens)
 
     with torch.device("meta"):
         position = positions.build(settings, shape)
@@ -192,9 +192,9 @@ def facts(entry: Entry, reference: ReferenceModel) -> SchemeFacts:
     )
 
 
-def all_facts(reference: ReferenceModel) -> dict[str, SchemeFacts]:
+def measure_schemes(reference: ReferenceModel) -> dict[str, SchemeFacts]:
     """Return the facts about every choice of configs/position."""
-    return {name: facts(entry, reference) for name, entry in entries("position").items()}
+    return {name: measure_scheme(entry, reference) for name, entry in entries("position").items()}
 
 
 def _parameters(settings: Any, reference: ReferenceModel) -> tuple[int, Shapes]:
@@ -216,7 +216,7 @@ def _count(position: Any, reference: ReferenceModel) -> tuple[int, Shapes]:
 
 
 def _layer(settings: Any, shape: AttentionShape, n_tokens: int) -> LayerTensors:
-    return layer(settings, shape, torch.arange(n_tokens)[None], n_tokens, DTYPE)
+    return build_layer(settings, shape, torch.arange(n_tokens)[None], n_tokens, DTYPE)
 
 
 def _paths(short: LayerTensors, long: LayerTensors, device: str) -> tuple[str, str]:
@@ -248,7 +248,7 @@ def _reach(settings: Any) -> int | None:
 
     def fits(n_tokens: int) -> bool:
         try:
-            layer(settings, shape, torch.tensor([[0, n_tokens - 1]]), n_tokens, DTYPE)
+            build_layer(settings, shape, torch.tensor([[0, n_tokens - 1]]), n_tokens, DTYPE)
         except UserError:
             return False
         return True
@@ -296,7 +296,7 @@ class VisibilityFacts:
     cached: int | None  # keys that a cache has to keep; None: all
 
 
-def frequency_facts(entry: Entry, reference: ReferenceModel) -> FrequencyFacts:
+def measure_frequencies(entry: Entry, reference: ReferenceModel) -> FrequencyFacts:
     """Measure frequencies; learned ones at zero, as they start."""
     settings = reference.settings(entry)
     module = frequencies.build(settings, reference.shape.head_dim).eval()
@@ -317,7 +317,7 @@ def frequency_facts(entry: Entry, reference: ReferenceModel) -> FrequencyFacts:
     )
 
 
-def visibility_facts(entry: Entry, reference: ReferenceModel) -> VisibilityFacts:
+def measure_visibility(entry: Entry, reference: ReferenceModel) -> VisibilityFacts:
     """Measure the last row of all views."""
     rules = visibilities.build(reference.settings(entry))
     n_tokens, keep = FAR * reference.seq_len, rules.keep()

@@ -8,7 +8,6 @@ Shape legend: B batch (1), T queries, S keys, H heads, D head_dim, J pairs of fe
 
 import io
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -93,7 +92,7 @@ class Mask(NamedTuple):
     distance: list[list[int | None]]
 
 
-def kind(entry: Entry) -> str:
+def figure_kind(entry: Entry) -> str:
     """Return which of CAPTIONS the first figure of a scheme or a visibility is."""
     if entry.group == "visibility":
         return MASK
@@ -106,10 +105,10 @@ def kind(entry: Entry) -> str:
 
 
 @torch.no_grad()
-def picture(entry: Entry) -> Curves | Mask:
+def compute_figure(entry: Entry) -> Curves | Mask:
     """Compute the figure of a scheme or a visibility."""
     draw = {ADDED: added, SCORE: score, LIKENESS: likeness, MASK: mask}
-    return draw[kind(entry)](entry)
+    return draw[figure_kind(entry)](entry)
 
 
 def added(entry: Entry) -> Curves:
@@ -149,13 +148,15 @@ def has_decay(entry: Entry) -> bool:
 @torch.no_grad()
 def decay(entry: Entry) -> Curves:
     """Compute the falling factor of the bound on a rotary scheme's score, and RoPE's for comparison."""
-    own = Curve(entry.name, bound(_model(entry).position, FARTHEST).tolist())
+    own = Curve(entry.name, decay_bound(_model(entry).position, FARTHEST).tolist())
     rope = entries("position")["rope"]
-    theirs = [Curve("rope", bound(_model(rope).position, FARTHEST).tolist(), dashed=True)] if entry != rope else []
+    theirs = (
+        [Curve("rope", decay_bound(_model(rope).position, FARTHEST).tolist(), dashed=True)] if entry != rope else []
+    )
     return Curves([own, *theirs], "distance [tokens]", "mean of |S_j|")
 
 
-def bound(position: Any, farthest: int) -> Tensor:
+def decay_bound(position: Any, farthest: int) -> Tensor:
     """Compute the mean over j of |S_j| (see CAPTIONS) by distance 0 … farthest, with the scheme's own rotation of a
     query of pairs (1, 0) and the keys (1, 0) and (0, 1). A key of one number a pair has no sine."""
     n_pairs = position.rotary_dim // 2
@@ -235,29 +236,29 @@ def _scores(part: Part) -> Tensor:
     return scores_BHts[0].flatten(1)
 
 
-def names() -> list[str]:
+def figure_names() -> list[str]:
     """Return the names of the files of all figures."""
     offered = entries("position") | entries("visibility")
     return [*offered, *(name + DECAYS for name, entry in offered.items() if has_decay(entry))]
 
 
-def write_figures(folder: Path, chosen: Iterable[str] | None = None) -> None:
-    """Write <name>.svg for every name, or for the chosen ones."""
+def write_figures(folder: Path) -> None:
+    """Write <name>.svg for every name."""
     offered = entries("position") | entries("visibility")
-    for name in names() if chosen is None else chosen:
-        draw = decay if name.endswith(DECAYS) else picture
-        write_text(folder / f"{name}.svg", svg(draw(offered[name.removesuffix(DECAYS)])))
+    for name in figure_names():
+        draw = decay if name.endswith(DECAYS) else compute_figure
+        write_text(folder / f"{name}.svg", render_svg(draw(offered[name.removesuffix(DECAYS)])))
 
 
-def svg(drawn: Curves | Mask) -> str:
+def render_svg(drawn: Curves | Mask) -> str:
     """Return a figure as SVG; coordinates to a hundredth of a point, equal on all processors."""
     buffer = io.StringIO()
     with matplotlib.rc_context(STYLE):
-        sheet(drawn).savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        draw_figure(drawn).savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", buffer.getvalue())
 
 
-def sheet(drawn: Curves | Mask) -> Figure:
+def draw_figure(drawn: Curves | Mask) -> Figure:
     """Draw a figure."""
     page = Figure(figsize=CURVES_SIZE if isinstance(drawn, Curves) else MASK_SIZE, facecolor="white")
     axes = page.add_subplot()

@@ -16,12 +16,12 @@ from coca_train.catalog.facts import (
     ReferenceModel,
     SchemeFacts,
     VisibilityFacts,
-    all_facts,
-    facts,
-    frequency_facts,
-    visibility_facts,
+    measure_frequencies,
+    measure_scheme,
+    measure_schemes,
+    measure_visibility,
 )
-from coca_train.catalog.figures import CAPTIONS, DECAY, DECAYS, has_decay, kind
+from coca_train.catalog.figures import CAPTIONS, DECAY, DECAYS, figure_kind, has_decay
 from coca_train.config.fields import describe_settings
 from coca_train.config.messages import show
 from coca_train.runtime.trees import flatten, leaves
@@ -51,7 +51,7 @@ class Listing(Generic[T]):
     notes: Sequence[str]
 
 
-def terminal(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
+def format_table(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
     """Return a table with aligned columns; long cells and titles are wrapped."""
     table = [[column.title for column in columns], *([column.cell(row) for column in columns] for row in rows)]
     wrapped = [[_lines(cell, column.width) for cell, column in zip(row, columns, strict=True)] for row in table]
@@ -78,7 +78,7 @@ def markdown(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def signed(count: int) -> str:
+def format_count(count: int) -> str:
     """Format a number of parameters: +66.6k."""
     if abs(count) < 10_000:
         return f"{count:+,}" if count else "0"
@@ -86,18 +86,18 @@ def signed(count: int) -> str:
     return f"{count / unit:+.3g}{letter}"
 
 
-def path(kernels: tuple[str, str]) -> str:
+def format_path(kernels: tuple[str, str]) -> str:
     """Return the kernels of a short and a long window."""
     return "/".join(dict.fromkeys(kernels))
 
 
-def growth(facts: SchemeFacts, rope: SchemeFacts) -> str:
+def format_growth(facts: SchemeFacts, rope: SchemeFacts) -> str:
     """Return numbers per token over those of RoPE, and the power when they do not grow like T."""
     power = "" if round(facts.growth, 1) == 1.0 else f" T^{facts.growth - 1:.1f}"
     return f"{facts.numbers / rope.numbers:.2f}{power}"
 
 
-def some(chosen: Sequence[str], offered: Sequence[str]) -> str:
+def abbreviate(chosen: Sequence[str], offered: Sequence[str]) -> str:
     """Abbreviate a choice of names: all, all but a few, or those."""
     missing = [name for name in offered if name not in chosen]
     if not missing:
@@ -107,16 +107,16 @@ def some(chosen: Sequence[str], offered: Sequence[str]) -> str:
     return f"all but {', '.join(missing)}" if len(missing) < len(chosen) else ", ".join(chosen)
 
 
-def yes(value: bool | None) -> str:
+def format_bool(value: bool | None) -> str:
     return "–" if value is None else "yes" if value else "no"
 
 
-def cited(entry: Entry) -> str:
+def cite(entry: Entry) -> str:
     """Return a source as a Markdown link."""
     return f"[{entry.source}]({entry.link})" if entry.link else "–"
 
 
-def fits(facts: SchemeFacts) -> list[str]:
+def fitting_visibilities(facts: SchemeFacts) -> list[str]:
     """Return the visibilities that go with a scheme."""
     return [name for name, problem in facts.visibilities.items() if not problem]
 
@@ -125,17 +125,17 @@ def scheme_columns(rope: SchemeFacts) -> list[Column[SchemeFacts]]:
     """Return the columns of a scheme; costs are relative to RoPE."""
     return [
         Column("scheme", 14, lambda f: f.entry.name, markdown=lambda f: f"[`{f.entry.name}`](#{f.entry.name})"),
-        Column("rela- tive", 5, lambda f: yes(f.relative)),
-        Column("para- meters", 6, lambda f: signed(f.n_parameters), right=True),
-        Column("path on CPU", 12, lambda f: path(f.paths["cpu"])),
-        Column("path on CUDA", 12, lambda f: path(f.paths["cuda"])),
+        Column("rela- tive", 5, lambda f: format_bool(f.relative)),
+        Column("para- meters", 6, lambda f: format_count(f.n_parameters), right=True),
+        Column("path on CPU", 12, lambda f: format_path(f.paths["cpu"])),
+        Column("path on CUDA", 12, lambda f: format_path(f.paths["cuda"])),
         Column("cost ×T²", 4, lambda f: f"{f.products / rope.products:.2f}", right=True),
-        Column("mem. ×T", 4, lambda f: growth(f, rope), right=True),
+        Column("mem. ×T", 4, lambda f: format_growth(f, rope), right=True),
         Column("cache ×T", 5, lambda f: f"{f.cached / rope.cached:.2f}", right=True),
         Column("max. window", 6, lambda f: f"{f.reach:,}" if f.reach else "any", right=True),
         Column("fre- quen- cies", 6, lambda f: f"all {len(f.frequencies)}" if f.frequencies else "–"),
-        Column("visi- bilities", 14, lambda f: some(fits(f), list(f.visibilities))),
-        Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
+        Column("visi- bilities", 14, lambda f: abbreviate(fitting_visibilities(f), list(f.visibilities))),
+        Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cite(f.entry)),
     ]
 
 
@@ -170,9 +170,9 @@ def list_frequencies(reference: ReferenceModel) -> Listing[FrequencyFacts]:
         Column("theta", 9, lambda f: f"{f.theta:,.0f}", right=True),
         Column("wavelengths", 18, lambda f: " / ".join(f"{s:.3g}" for s in f.stretch)),
         Column("tempe- rature", 6, lambda f: f"{f.temperature:.3f}", right=True),
-        Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
+        Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cite(f.entry)),
     ]
-    rows = [frequency_facts(entry, reference) for entry in entries("position/frequencies").values()]
+    rows = [measure_frequencies(entry, reference) for entry in entries("position/frequencies").values()]
     notes = [
         "wavelengths: those of the fastest pair / a quarter of the way to the slowest / the slowest, at "
         f"{STRETCH} training windows ({STRETCH * reference.seq_len:,} tokens), over those of plain frequencies with "
@@ -198,9 +198,9 @@ def list_visibilities(reference: ReferenceModel, table: Mapping[str, SchemeFacts
         Column("largest distance", 8, lambda f: f"{f.farthest:,}", right=True),
         Column("cache keeps", 5, lambda f: f"{f.cached:,}" if f.cached else "all", right=True),
         Column("not with", 12, not_with),
-        Column("source", 22, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
+        Column("source", 22, lambda f: f.entry.source or "–", markdown=lambda f: cite(f.entry)),
     ]
-    rows = [visibility_facts(entry, reference) for entry in entries("visibility").values()]
+    rows = [measure_visibility(entry, reference) for entry in entries("visibility").values()]
     notes = [
         f"keys seen, largest distance: by the last query of {FAR} training windows ({FAR * reference.seq_len:,} "
         "tokens); where a key counts as nearer than it is, its counted distance",
@@ -222,7 +222,7 @@ def list_layers() -> Listing[Entry]:
         Column("what they are", 32, lambda s: s.title),
         Column("pattern, repeated", 10, lambda s: ", ".join(s.values["pattern"] or ["own"])),
         Column("what a kind says differently", 42, differs),
-        Column("source", 10, lambda s: s.source or "–", markdown=lambda s: cited(s)),
+        Column("source", 10, lambda s: s.source or "–", markdown=lambda s: cite(s)),
     ]
     notes = [
         "pattern: the kinds of the layers from the first on, repeated to the last; `own` is what position, "
@@ -256,8 +256,8 @@ MORE = "One of them in full: scheme=<name>. For another model: model=<configs/mo
 def overview(reference: ReferenceModel, conversions: Mapping[str, str]) -> str:
     """Return all tables, for a terminal. conversions: what each does, by name."""
     lines = []
-    for each in _listings(reference, all_facts(reference), conversions):
-        lines += [f"{each.title.upper()} ({each.choice})", "", terminal(each.columns, each.rows), ""]
+    for each in _listings(reference, measure_schemes(reference), conversions):
+        lines += [f"{each.title.upper()} ({each.choice})", "", format_table(each.columns, each.rows), ""]
         lines += [*(_wrapped(f"* {note}", "  ") for note in each.notes), ""]
     return "\n".join([*lines, MORE])
 
@@ -276,7 +276,7 @@ def _listings(
 
 def details(entry: Entry, reference: ReferenceModel) -> str:
     """Return one scheme in full, for a terminal."""
-    own, rope = facts(entry, reference), facts(entries("position")["rope"], reference)
+    own, rope = measure_scheme(entry, reference), measure_scheme(entries("position")["rope"], reference)
     pairs = [(column.title.replace("- ", ""), column.cell(own)) for column in scheme_columns(rope)]
     lines = [f"{entry.name}: {entry.title}", *([entry.link] if entry.link else []), "", entry.docstring, ""]
     lines += [f"In {reference.name}, training window {reference.seq_len:,} tokens", ""]
@@ -315,7 +315,7 @@ def example(own: SchemeFacts) -> str:
 
 def document(reference: ReferenceModel, conversions: Mapping[str, str]) -> str:
     """Return docs/schemes.md. conversions: as in `overview`."""
-    table = all_facts(reference)
+    table = measure_schemes(reference)
     lines = [
         "# Schemes, frequencies, visibilities, layers, conversions",
         "",
@@ -365,9 +365,9 @@ def _scheme_section(own: SchemeFacts, shown: dict[str, str]) -> list[str]:
 
 def _section(entry: Entry, shown: dict[str, str]) -> list[str]:
     """Return title, figures and docstring; a docstring that two choices share is under the first."""
-    lines = [f"### {entry.name}", "", f"{entry.title}. {cited(entry) if entry.link else ''}".rstrip(), ""]
+    lines = [f"### {entry.name}", "", f"{entry.title}. {cite(entry) if entry.link else ''}".rstrip(), ""]
     if entry.group != "position/frequencies":
-        lines += [f"![{entry.name}: {kind(entry)}](figures/{entry.name}.svg)"]
+        lines += [f"![{entry.name}: {figure_kind(entry)}](figures/{entry.name}.svg)"]
         if has_decay(entry):
             lines += [f"![{entry.name}: {DECAY}](figures/{entry.name}{DECAYS}.svg)"]
         lines += [""]

@@ -74,12 +74,12 @@ class GenerateConfig:
 def _tokens(run: "TrainedRun", given: GenerateConfig) -> list[int]:
     """Those that begin it and its own. UserError where prompt and continuation leave more in the cache than this
     machine holds."""
-    from coca_train.config.sizes import cache_fits
+    from coca_train.config.sizes import check_cache
     from coca_train.evaluation.subject import begin_of, run_begins
 
     begins = given.begin == "auto" and run_begins(Path(given.run), run.tokenizer)
     tokens = [*begin_of(given.begin, begins, run.tokenizer), *run.tokenizer.encode(given.prompt)]
-    for problem in cache_fits(run.loaded.config.model, len(tokens) + given.max_new_tokens):
+    for problem in check_cache(run.loaded.config.model, len(tokens) + given.max_new_tokens):
         raise UserError(f"{problem.id} command line {problem.message}. Fix: {problem.fix}")
     return tokens
 

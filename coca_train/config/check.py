@@ -32,7 +32,7 @@ SHARED = "engine.sequence_parallel"
 
 
 @TRAINING.rule("train", "engine", "world", about="launch")
-def batches(train: TrainConfig, engine: EngineConfig, world: World) -> Iterator[Problem]:
+def check_batches(train: TrainConfig, engine: EngineConfig, world: World) -> Iterator[Problem]:
     """Groups of processes share a sequence, and the global batch divides among the groups."""
     shared = engine.sequence_parallel
     if world.size % shared:
@@ -50,7 +50,7 @@ def batches(train: TrainConfig, engine: EngineConfig, world: World) -> Iterator[
 
 
 @TRAINING.rule("model")
-def heads(model: ModelConfig) -> list[Problem]:
+def check_heads(model: ModelConfig) -> list[Problem]:
     """Heads divide the width, and key/value heads divide the query heads."""
     wrong = []
     if model.head_dim is None and model.d_model % model.n_heads:
@@ -64,7 +64,7 @@ def heads(model: ModelConfig) -> list[Problem]:
     return wrong
 
 
-def pattern(layers: LayersConfig) -> list[Problem]:
+def check_pattern(layers: LayersConfig) -> list[Problem]:
     """Kinds have names that parameters can have, and the pattern names existing kinds (for attention/rules.py)."""
     wrong = []
     for name in layers.kinds:
@@ -79,14 +79,14 @@ def pattern(layers: LayersConfig) -> list[Problem]:
 
 
 @TRAINING.rule("model", "position")
-def scheme(model: ModelConfig, position: Any) -> list[Problem]:
+def check_scheme(model: ModelConfig, position: Any) -> list[Problem]:
     """The position scheme can be built in this model."""
     problems = position.problems(model) if hasattr(position, "problems") else []
     return [Problem("E-CFG-20", (key,), text, fix) for key, text, fix in problems]
 
 
 @TRAINING.rule("engine", "model", "train")
-def slices(engine: EngineConfig, model: ModelConfig, train: TrainConfig) -> Iterator[Problem]:
+def check_slices(engine: EngineConfig, model: ModelConfig, train: TrainConfig) -> Iterator[Problem]:
     """Ranks that share a sequence cut its heads and its tokens evenly."""
     n = engine.sequence_parallel
     if n > 1 and engine.kind == "local":
@@ -102,7 +102,7 @@ def slices(engine: EngineConfig, model: ModelConfig, train: TrainConfig) -> Iter
 
 
 @TRAINING.rule("position", "data")
-def recurrence(position: Any, data: DataConfig) -> Iterator[Problem]:
+def check_recurrence(position: Any, data: DataConfig) -> Iterator[Problem]:
     """Segment recurrence remembers the previous text, so rows must be consecutive text."""
     if not getattr(position, "memory_len", 0):
         return
@@ -117,7 +117,7 @@ def recurrence(position: Any, data: DataConfig) -> Iterator[Problem]:
 
 
 @TRAINING.rule("engine", "world", about="machine")
-def device(engine: EngineConfig, world: World) -> Iterator[Problem]:
+def check_device(engine: EngineConfig, world: World) -> Iterator[Problem]:
     """This machine has the GPUs that its processes need."""
     if engine.device == "cuda" and world.local_rank >= _gpus():
         text = f"process {world.local_rank} of this machine needs its own GPU; {_gpus()} are visible to torch"
@@ -134,7 +134,7 @@ def _gpus() -> int:
 
 
 @TRAINING.rule("engine", "world", about="launch")
-def engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
+def check_engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
     """An engine is not asked for what it cannot do."""
     if engine.kind == "deepspeed" and engine.zero_stage == 0 and engine.dtype != "fp32":
         wrong = "silently wrong (it starts with a phantom optimizer step)"
@@ -157,7 +157,7 @@ def engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
 
 
 @TRAINING.rule("stages")
-def stages(stages: dict[str, StageConfig]) -> Iterator[Problem]:
+def check_stages(stages: dict[str, StageConfig]) -> Iterator[Problem]:
     """There is a stage, and each keeps an optimizer only from a stage before it."""
     if not stages:
         yield Problem("E-STG-01", ("stages",), "there is no stage", "choose stages=single, with no ~stages.<name>")
@@ -175,7 +175,7 @@ def stages(stages: dict[str, StageConfig]) -> Iterator[Problem]:
 
 
 @TRAINING.rule("stages", about="machine")
-def adapters(stages: dict[str, StageConfig]) -> Iterator[Problem]:
+def check_adapters(stages: dict[str, StageConfig]) -> Iterator[Problem]:
     """peft is installed where a stage trains adapters; reading a trained run does not need it."""
     keys = [f"stages.{name}.lora.rank" for name, stage in stages.items() if stage.lora.rank is not None]
     if keys and find_spec("peft") is None:
@@ -184,7 +184,7 @@ def adapters(stages: dict[str, StageConfig]) -> Iterator[Problem]:
 
 
 @TRAINING.rule("tracking", about="machine")
-def tracking(tracking: TrackingConfig) -> Iterator[Problem]:
+def check_tracking(tracking: TrackingConfig) -> Iterator[Problem]:
     """Trackers are installed."""
     for name, wanted in {"tensorboard": tracking.tensorboard, "wandb": tracking.wandb != "disabled"}.items():
         if wanted and find_spec(name) is None:
@@ -193,7 +193,7 @@ def tracking(tracking: TrackingConfig) -> Iterator[Problem]:
 
 
 @TRAINING.rule("optim")
-def rates(optim: OptimConfig) -> Iterator[Problem]:
+def check_rates(optim: OptimConfig) -> Iterator[Problem]:
     """No learning rate is above the peak."""
     for key in ("min_lr", "warmup_init_lr"):
         if getattr(optim, key) > optim.lr:
@@ -202,7 +202,7 @@ def rates(optim: OptimConfig) -> Iterator[Problem]:
 
 
 @TRAINING.rule("data")
-def sources(data: DataConfig) -> Iterator[Problem]:
+def check_sources(data: DataConfig) -> Iterator[Problem]:
     """Held-out text is not trained on, no file is two sources, and options for a folder of texts need a folder."""
     first: dict[str | None, str] = {}  # path -> the option that names it first
     for name, source in data.sources.items():
@@ -227,7 +227,7 @@ def sources(data: DataConfig) -> Iterator[Problem]:
 
 
 @TRAINING.rule("data", "train")
-def packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
+def check_packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
     """A packing is compatible with the rest of the data section."""
     windows, long, often = data.packing == "windows", "data.upsample_from_tokens", "data.upsample_factor"
     if data.order == "stream" and not windows:
@@ -254,7 +254,7 @@ def packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
 
 
 @TRAINING.rule("run", "data", "start")
-def places(run: RunConfig, data: DataConfig, start: StartConfig) -> Iterator[Problem]:
+def check_places(run: RunConfig, data: DataConfig, start: StartConfig) -> Iterator[Problem]:
     """Paths are paths."""
     options = {"run.root": run.root, "data.dir": data.dir, "data.tokenizer": data.tokenizer}
     for name, source in data.sources.items():
@@ -265,7 +265,7 @@ def places(run: RunConfig, data: DataConfig, start: StartConfig) -> Iterator[Pro
 
 
 @TRAINING.rule("eval")
-def extrapolation(eval: EvalConfig) -> Iterator[Problem]:
+def check_extrapolation(eval: EvalConfig) -> Iterator[Problem]:
     """Choices that a finished run is evaluated with exist. Their options are checked in settings.py."""
     for key, group, example in (
         ("frequencies", "position/frequencies", "plain"),

@@ -175,7 +175,7 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
             wrong += [each for kind in kinds for each in _kind_problems(root, complete, kind)]
         # Not among the rules of the run: its length is that of its stages.
         if {"train", "optim"} <= right:
-            wrong += sizes.schedule(complete.train, complete.optim)
+            wrong += sizes.check_schedule(complete.train, complete.optim)
         words = f"in stage {name}: " if len(config.stages) > 1 else ""
         length = "tokens" if stage.tokens is not None else "max_steps"
         names = {"train.max_steps": f"stages.{name}.{length}"} if getattr(stage, length) is not None else {}

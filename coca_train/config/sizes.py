@@ -29,7 +29,7 @@ def n_parameters(model: ModelConfig) -> int:
 
 
 @TRAINING.rule("model")
-def weights(model: ModelConfig) -> list[Problem]:
+def check_weights(model: ModelConfig) -> list[Problem]:
     """Refuse a model that no cluster holds in half precision."""
     if (needed := 2 * (n := n_parameters(model))) <= CLUSTER_BYTES:
         return []
@@ -45,11 +45,11 @@ def _most_unusual(model: ModelConfig) -> tuple[str, int]:
 
 
 @TRAINING.rule("model", "train", "engine")
-def window(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
+def check_window(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
     """Refuse hidden states of one layer that no device holds."""
     each = BYTES[engine.dtype] * model.d_model
     rows, length = train.micro_batch_size, train.seq_len
-    if (needed := rows * length * each) > DEVICE_BYTES and not weights(model):
+    if (needed := rows * length * each) > DEVICE_BYTES and not check_weights(model):
         text = (
             f"{rows:,} sequences x {length:,} tokens x {model.d_model:,} wide x {BYTES[engine.dtype]} bytes = "
             f"{n_bytes(needed)} for the hidden states of a layer, on one device; the largest hold 0.3 TB"
@@ -62,9 +62,9 @@ def window(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iter
 
 
 @TRAINING.rule("model", "train", "eval")
-def evaluation(model: ModelConfig, train: TrainConfig, eval: EvalConfig) -> Iterator[Problem]:
+def check_evaluation(model: ModelConfig, train: TrainConfig, eval: EvalConfig) -> Iterator[Problem]:
     """Refuse windows of the report, and a cache of its sample, that no device holds."""
-    if weights(model):  # the problem that comes first
+    if check_weights(model):  # the problem that comes first
         return
     longest = max(eval.extrapolation.multiples) * train.seq_len
     if (needed := 2 * longest * model.d_model) > DEVICE_BYTES and eval.extrapolation.enabled:
@@ -80,7 +80,7 @@ def evaluation(model: ModelConfig, train: TrainConfig, eval: EvalConfig) -> Iter
         yield Problem("E-CFG-72", ("eval.sample_tokens",), text, "write eval.sample_tokens=64")
 
 
-def cache_fits(model: ModelConfig, n_tokens: int) -> Iterator[Problem]:
+def check_cache(model: ModelConfig, n_tokens: int) -> Iterator[Problem]:
     """Refuse keys and values of a text that this machine's memory has no room for."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if (needed := n_tokens * _cached_bytes(model)) > total:
@@ -95,7 +95,7 @@ def _cached_bytes(model: ModelConfig) -> int:
 
 
 @TRAINING.rule("train", "stages")
-def steps(train: TrainConfig, stages: dict[str, StageConfig]) -> Iterator[Problem]:
+def check_steps(train: TrainConfig, stages: dict[str, StageConfig]) -> Iterator[Problem]:
     """Refuse more steps, in all stages together, than eight digits can count."""
     in_tokens = train.seq_len * train.global_batch_size
     lengths = {
@@ -110,7 +110,7 @@ def steps(train: TrainConfig, stages: dict[str, StageConfig]) -> Iterator[Proble
         yield Problem("E-CFG-73", (key,), text, f"write {key}=100000, for example, or larger batches")
 
 
-def schedule(train: TrainConfig, optim: OptimConfig) -> Iterator[Problem]:
+def check_schedule(train: TrainConfig, optim: OptimConfig) -> Iterator[Problem]:
     """Refuse a warm-up and a cooldown that do not fit into a stage."""
     warmup, n_steps = optim.warmup_steps, train.max_steps
     if warmup >= n_steps:
@@ -130,7 +130,7 @@ def cooldown_steps(cooldown: float, max_steps: int) -> int:
     return max(1, round(cooldown * max_steps))
 
 
-def fits_machine(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
+def check_machine(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
     """Refuse a model or a batch that this machine has no room for when its CPU trains."""
     total, each = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), BYTES[engine.dtype]
     has = f"this machine has {n_bytes(total)}, and trains on its CPU"

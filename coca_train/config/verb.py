@@ -2,7 +2,7 @@
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -134,14 +134,13 @@ def choice_lines(shown: Assembled, dirs: tuple[Path, ...] = ()) -> list[str]:
     return lines
 
 
-def option_lines(shown: Assembled, of: Iterable[str] | None = None) -> list[str]:
-    """Return the options with their values, for a terminal. of: these sections only."""
+def option_lines(shown: Assembled) -> list[str]:
+    """Return the options with their values, for a terminal."""
     listed, titles = rows(shown), sections(shown.root)
-    chosen = list(titles if of is None else of)
-    alone = [section for section in chosen if any(option.key == section for option, _ in listed[section])]
+    alone = [section for section in titles if any(option.key == section for option, _ in listed[section])]
     kind = "option=value" if alone else "section.option=value"
     lines = [f"OPTIONS ({kind}; the value in front is the present one)", *([""] if alone else [])]
-    for section in chosen:
+    for section in titles:
         lines += [] if section in alone else ["", f"  {section}: {titles[section]}"]
         for option, value in listed[section]:
             present, needs = ("", f"{option.needs}, to be given") if value == "???" else (show(value), option.needs)

@@ -22,9 +22,11 @@ DIFFERS = "## Where it computes something else"
 COLUMNS = ("probe", "positions", "tokens", "max difference", "max logit", "relative, with equal frequencies")
 
 
-def text(name: str, source: Source, config: dict[str, Any], report: parity.Report, tokenizer: Path | None) -> str:
+def render_card(
+    name: str, source: Source, config: dict[str, Any], report: parity.Report, tokenizer: Path | None
+) -> str:
     """Return README.md of the folder."""
-    architecture, rows = source.architecture, figures(report.results)
+    architecture, rows = source.architecture, parity_rows(report.results)
     frequencies = getattr(architecture.position, "frequencies", None)
     scheme = architecture.position.scheme + ("" if frequencies is None else f" with frequencies {frequencies.name}")
     front = {
@@ -33,8 +35,8 @@ def text(name: str, source: Source, config: dict[str, Any], report: parity.Repor
         "tags": ["coca_train", architecture.position.scheme],
     }
     loaders = {"model": "AutoModelForCausalLM"} | ({"tokenizer": "AutoTokenizer"} if tokenizer else {})
-    imports = [*filter(None, [before(config)]), f"from transformers import {', '.join(loaders.values())}"]
-    calls = [f"{what} = {call(loader, name, config)}" for what, loader in loaders.items()]
+    imports = [*filter(None, [required_import(config)]), f"from transformers import {', '.join(loaders.values())}"]
+    calls = [f"{what} = {loading_call(loader, name, config)}" for what, loader in loaders.items()]
     caveats = "\n".join(f"- {each}" for each in forms.caveats(architecture, config))
     digest = None if tokenizer is None else hashlib.sha256(untrusted_io.read_bytes(tokenizer)).hexdigest()
     tokenizer_line = "- tokenizer: none" if tokenizer is None else f"- tokenizer: `{tokenizer.name}`, sha256 `{digest}`"
@@ -60,13 +62,13 @@ def text(name: str, source: Source, config: dict[str, Any], report: parity.Repor
     return "\n".join(parts)
 
 
-def call(loader: str, folder: str, config: dict[str, Any]) -> str:
+def loading_call(loader: str, folder: str, config: dict[str, Any]) -> str:
     """Return the call that loads the folder. Its code must be allowed, for the tokenizer too."""
     allowed = ", trust_remote_code=True" if "auto_map" in config else ""
     return f"{loader}.from_pretrained({json.dumps(folder)}{allowed})"
 
 
-def before(config: dict[str, Any]) -> str:
+def required_import(config: dict[str, Any]) -> str:
     """Return the import that must come first; "": none."""
     return "import coca_train.transformers" if config["model_type"] == forms.INSTALLED else ""
 
@@ -111,7 +113,7 @@ def _rounded(results: list[parity.Result]) -> str:
     )
 
 
-def figures(results: list[parity.Result]) -> list[list[str]]:
+def parity_rows(results: list[parity.Result]) -> list[list[str]]:
     """Return the rows of the table of parity.
 
     The last column, differences relative to the largest logit, exists where some probes were compared twice.

@@ -13,9 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 from coca_train import positions
 from coca_train.attention import visibilities
 from coca_train.attention.layer_types import UNIFORM
-from coca_train.config.check import heads, scheme
+from coca_train.config.check import check_heads, check_scheme
 from coca_train.config.schema import LayersConfig, ModelConfig
-from coca_train.config.sizes import weights
+from coca_train.config.sizes import check_weights
 from coca_train.hub import forms
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.config_keys import COUNT, COUNT_OR_NULL, OBJECT_OR_NULL, Keys, read_json
@@ -97,7 +97,7 @@ def _typed(
     try:
         typed = TypeAdapter(ModelConfig).validate_json(json.dumps(model))
         settings = positions.settings(position)
-        if problems := weights(typed) or heads(typed) or scheme(typed, settings):
+        if problems := check_weights(typed) or check_heads(typed) or check_scheme(typed, settings):
             raise ValueError(problems[0].message)
         schedule = UNIFORM if layers is None else TypeAdapter(LayersConfig).validate_json(json.dumps(layers))
         return Architecture(typed, settings, visibilities.settings(visibility), seq_len, schedule)

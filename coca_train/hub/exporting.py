@@ -60,8 +60,8 @@ def export_run(options: ExportConfig) -> Path:
             for name, text in forms.export_code(config["model_type"]).items():
                 durable.write_new(folder / name, text)
             report = _check_parity(folder, options, source, config, tokenizer)
-            durable.write_new(folder / "README.md", card.text(to.name, source, config, report, path).encode())
-    calls = [*filter(None, [card.before(config)]), card.call("AutoModelForCausalLM", str(to), config)]
+            durable.write_new(folder / "README.md", card.render_card(to.name, source, config, report, path).encode())
+    calls = [*filter(None, [card.required_import(config)]), card.loading_call("AutoModelForCausalLM", str(to), config)]
     dist.log(f"Done. {to} loads with {'; '.join(calls)}")
     return to
 

@@ -6,7 +6,7 @@ from functools import cache, partial
 from itertools import product
 
 from coca_train.attention.rules import heads_shared
-from coca_train.config.check import TRAINING, batches, slices
+from coca_train.config.check import TRAINING, check_batches, check_slices
 from coca_train.config.compose import Assembled
 from coca_train.config.messages import ConfigError
 from coca_train.config.rules import World
@@ -101,7 +101,7 @@ def _can_share(config: Config, n_ranks: int) -> bool:
     """Return whether so many ranks can share each sequence."""
     engine = replace(config.engine, sequence_parallel=n_ranks)
     of_scheme = heads_shared(engine, config.layers, config.position, config.visibility, config.model)
-    return not [*slices(engine, config.model, config.train), *of_scheme]
+    return not [*check_slices(engine, config.model, config.train), *of_scheme]
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def plan_stage(
 
     def fits(changed: Config, n_gpus: int) -> bool:
         # A run has one number of GPUs: what helps this stage must still divide the batches of the others.
-        if any(any(batches(other.train, other.engine, World(0, n_gpus, 0))) for other in others):
+        if any(any(check_batches(other.train, other.engine, World(0, n_gpus, 0))) for other in others):
             return False
         return gpu_memory(replace(outline, config=changed), n_gpus, cluster.gpu.kind, watch).total <= cluster.gpu.usable
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coca_train.catalog.facts import all_facts, load_reference
+from coca_train.catalog.facts import load_reference, measure_schemes
 
 WORKED = (
     *("alibi", "coca", "coca_strict", "cope", "dape", "disentangled", "fire", "fox", "kerple_log", "kerple_power"),
@@ -28,7 +28,7 @@ def tiny():
 
 @pytest.fixture(scope="session")
 def rows(tiny):
-    return all_facts(tiny)
+    return measure_schemes(tiny)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from coca_train.catalog.entries import entries
-from coca_train.catalog.facts import frequency_facts, load_reference, visibility_facts
+from coca_train.catalog.facts import load_reference, measure_frequencies, measure_visibility
 
 WINDOW, TIMES = 64, 16
 
@@ -13,7 +13,7 @@ WINDOW, TIMES = 64, 16
 @pytest.fixture(scope="module")
 def frequencies():
     given = load_reference("neox_tiny", WINDOW)
-    return {name: frequency_facts(entry, given) for name, entry in entries("position/frequencies").items()}
+    return {name: measure_frequencies(entry, given) for name, entry in entries("position/frequencies").items()}
 
 
 def test_kinds(frequencies):
@@ -64,5 +64,5 @@ def test_thetas(frequencies):
     ],
 )
 def test_what_the_last_query_sees(name, n_seen, farthest, cached, trains):
-    facts = visibility_facts(entries("visibility")[name], load_reference("neox_tiny", WINDOW))
+    facts = measure_visibility(entries("visibility")[name], load_reference("neox_tiny", WINDOW))
     assert (facts.n_seen, facts.farthest, facts.cached, facts.trains) == (n_seen, farthest, cached, trains)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coca_train.catalog.entries import entries, source
-from coca_train.catalog.pages import Column, markdown, signed, some, terminal
+from coca_train.catalog.pages import Column, abbreviate, format_count, format_table, markdown
 from coca_train.commands import main
 
 
@@ -107,7 +107,7 @@ def test_cells_wrap_and_columns_line_up():
         "       three",
         "yy         -",
     ]
-    assert terminal(columns, ["x", "yy"]).splitlines() == rows
+    assert format_table(columns, ["x", "yy"]).splitlines() == rows
     assert markdown([Column("re- ason", 3, lambda row: "a|b", right=True)], ["x"]).splitlines() == [
         "| reason |",
         "| --: |",
@@ -117,10 +117,10 @@ def test_cells_wrap_and_columns_line_up():
 
 def test_words_for_numbers_and_choices():
     numbers = {0: "0", 768: "+768", -9_999: "-9,999", 52_224: "+52.2k", 999_900: "+1M", -12_595_200: "-12.6M"}
-    assert {n: signed(n) for n in numbers} == numbers
-    assert some(["a", "b"], ["a", "b"]) == "all 2"
-    assert some(["a", "b"], ["a", "b", "c"]) == "all but c"
-    assert some(["a"], ["a", "b", "c"]) == "a"
-    assert some([], ["a"]) == "–"
+    assert {n: format_count(n) for n in numbers} == numbers
+    assert abbreviate(["a", "b"], ["a", "b"]) == "all 2"
+    assert abbreviate(["a", "b"], ["a", "b", "c"]) == "all but c"
+    assert abbreviate(["a"], ["a", "b", "c"]) == "a"
+    assert abbreviate([], ["a"]) == "–"
     assert source("no source (2023)") == ""
     assert source("Su 2023, kexue.fm/archives/9708).") == "kexue.fm/archives/9708"

@@ -73,8 +73,8 @@ def test_a_prompt_begins_as_the_folders_texts_do(begins, tmp_path, import_run, m
 def test_a_card_has_both_figures_where_probes_were_compared_twice():
     once = parity.Result("p", 8, 8, 4e-5, 2.0, relative=2e-5)
     twice = replace(once, with_our_frequencies=7e-7, frequencies=1.2e-7)
-    assert [len(row) for row in card.figures([once])] == [5]
-    assert [row[5] for row in card.figures([once, twice])] == ["2.0e-05", "7.0e-07"]
+    assert [len(row) for row in card.parity_rows([once])] == [5]
+    assert [row[5] for row in card.parity_rows([once, twice])] == ["2.0e-05", "7.0e-07"]
 
 
 def test_an_import_ignores_the_launcher(model, import_run, monkeypatch):
@@ -187,7 +187,7 @@ def test_a_tensor_larger_than_a_file_has_its_own():
 
 @pytest.mark.parametrize(("config", "argument"), [({}, ""), ({"auto_map": {}}, ", trust_remote_code=True")])
 def test_code_of_its_own_is_allowed_where_there_is_any(config, argument):
-    assert card.call("AutoTokenizer", "there", config) == f'AutoTokenizer.from_pretrained("there"{argument})'
+    assert card.loading_call("AutoTokenizer", "there", config) == f'AutoTokenizer.from_pretrained("there"{argument})'
 
 
 def test_the_card_says_where_it_comes_from(worded, import_run, export_run):

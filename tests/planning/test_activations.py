@@ -211,24 +211,13 @@ def test_activations_and_tables_grow_with_the_micro_batch() -> None:
     assert one.tables - 3 * 4 * 64 * 8 == 2 * 4 * 64 * 32 * 4  # cos and sin; tokens, targets and positions
 
 
-def test_long_attention_is_linear_in_memory_on_both_devices() -> None:
-    for scheme, device in (
-        ("rope", "cpu"),
-        ("rope", "cuda"),
-        ("t5", "cpu"),
-        ("t5", "cuda"),
-        ("fire", "cpu"),
-        ("fox", "cpu"),
-    ):
-        words = (*TINY, f"position={scheme}", "model.n_layers=2", "train.micro_batch_size=1", "engine.dtype=bf16")
-        short, long = (planned(*words, f"train.seq_len={n}", device=device) for n in (2048, 4096))
-        assert long.kept / short.kept == pytest.approx(2, rel=0.08)
-
-
-def test_the_definition_is_quadratic() -> None:
-    words = (*TINY, "position=rope", "model.n_layers=2", "train.micro_batch_size=1", "engine.attention=eager")
-    short, long = (planned(*words, f"train.seq_len={n}") for n in (1024, 2048))
-    assert long.kept / short.kept > 3
+@pytest.mark.parametrize(
+    ("scheme", "device"), [("rope", "cpu"), ("rope", "cuda"), ("t5", "cuda"), ("fire", "cpu"), ("fox", "cpu")]
+)
+def test_long_attention_is_linear_in_memory(scheme: str, device: str) -> None:
+    words = (*TINY, f"position={scheme}", "model.n_layers=2", "train.micro_batch_size=1", "engine.dtype=bf16")
+    short, long = (planned(*words, f"train.seq_len={n}", device=device) for n in (2048, 4096))
+    assert long.kept / short.kept == pytest.approx(2, rel=0.08)
 
 
 def test_a_frozen_head_makes_no_gradient_of_itself_in_the_loss() -> None:
