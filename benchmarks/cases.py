@@ -16,7 +16,7 @@ from coca_train.attention.kernels import KERNELS
 from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import part_of
 from coca_train.catalog.entries import entries
-from coca_train.catalog.facts import reference
+from coca_train.catalog.facts import load_reference
 from coca_train.models.generation import generate
 from coca_train.models.init import init_weights
 from coca_train.models.layers import Attention, AttentionContext
@@ -206,7 +206,9 @@ def scheme(name: str, setup: Setup) -> Work:
     attention_pattern = next((other for other in others if other in entries("attention_pattern")), "causal")
     kernel = next((other for other in others if other in KERNELS), "auto")
     position, layer = _scheme(option, setup, n_tokens)
-    rules = patterns.build(reference(setup.model, WINDOW).settings(entries("attention_pattern")[attention_pattern]))
+    rules = patterns.build(
+        load_reference(setup.model, WINDOW).settings(entries("attention_pattern")[attention_pattern])
+    )
     module = _attention(position, layer, setup)
     x_BTC = torch.randn(1, n_tokens, d_model, device=setup.device, dtype=setup.torch_dtype, requires_grad=True)
     pos_BT = torch.arange(n_tokens, device=setup.device)[None]
@@ -262,7 +264,7 @@ def step(name: str, setup: Setup) -> Work:
 def _scheme(option: str, setup: Setup, n_tokens: int) -> tuple[Position, LayerPosition]:
     """A scheme trained with windows of n_tokens and one layer's part of it, parameters N(0, 0.02)."""
     heads, width = setup.attention_heads, setup.attention_head_dim
-    settings = reference(setup.model, n_tokens).settings(entries("position")[option])
+    settings = load_reference(setup.model, n_tokens).settings(entries("position")[option])
     position = build(settings, AttentionShape(heads, heads, width, heads * width, n_tokens))
     layer = position.layer()
     for parameter in (*position.parameters(), *layer.parameters()):

@@ -30,7 +30,7 @@ from coca_train.checkpoint.opening import load_run
 from coca_train.evaluation.measures.perplexity import score_share
 from coca_train.evaluation.measures.windows import Windowing, sliding_windows
 from coca_train.hub import exporting
-from coca_train.hub.options import EXPORT, given
+from coca_train.hub.options import ExportConfig
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.runtime.printing import markdown
@@ -148,7 +148,7 @@ def pairs(options: argparse.Namespace) -> Iterator[tuple[Transformer, Any]]:
     model = load_run(options.checkpoint).model
     stored: Any = {dtype: name for name, dtype in DTYPES.items()}[next(model.parameters()).dtype]
     with tempfile.TemporaryDirectory() as folder:
-        request = given(EXPORT, run=options.checkpoint, to=f"{folder}/export", form="native", dtype=stored)
+        request = ExportConfig(run=options.checkpoint, to=f"{folder}/export", form="native", dtype=stored)
         peer: Any = AutoModelForCausalLM.from_pretrained(exporting.export_run(request), trust_remote_code=False)
     dtype = DTYPES[options.dtype]
     yield model.to(options.device, dtype).eval(), peer.to(options.device, dtype).eval()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coca_train.config.parts import stage_config
+from coca_train.config.inheritance import stage_config
 from coca_train.config.schema import Config, LoraConfig
 from coca_train.config.sizes import micro_batch_size
 from coca_train.settings import TRAIN

@@ -6,18 +6,17 @@ attention_pattern.window=64 position/rope_scaling=yarn`, which are those of a tr
 messages.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from coca_train.attention.rules import attention_pattern_fits, layers_fit
-from coca_train.config.check import scheme
-from coca_train.config.choice import SECTIONS, SPELLING, assembled
+from coca_train.config.check import check_scheme
+from coca_train.config.choice import SECTIONS, Selection, assemble_over
 from coca_train.config.files import choices, config_dir
+from coca_train.config.inheritance import LOGIT_SCALE, exchange_choice, part_problems
 from coca_train.config.load import resolve
 from coca_train.config.messages import ConfigError, Problem
-from coca_train.config.parts import LOGIT_SCALE, exchanged, part_problems
 from coca_train.config.schema import Config
 from coca_train.config.strict import type_sections
 from coca_train.runtime.trees import leaves
@@ -29,32 +28,6 @@ VARIED = ("position", "attention_pattern", "model")  # sections with something t
 
 class IncompatibleError(ConfigError):
     """Settings that are right by themselves, and that these weights cannot have."""
-
-
-class Selection(NamedTuple):
-    """A choice of a config group by its name, and the options in which it differs from the choice's file."""
-
-    name: str
-    options: Mapping[str, Any] = {}
-
-    @classmethod
-    def parse(cls, text: str) -> "Selection":
-        """Read `dynamic_ntk@alpha:4`. Raises ValueError where an option is not written as key:value."""
-        name, *options = text.split("@")
-        pairs = [option.partition(":") for option in options]
-        if not all(key and colon and value for key, colon, value in pairs):
-            raise ValueError(SPELLING)
-        return cls(name, {key: _scalar(value) for key, _, value in pairs})
-
-
-def _scalar(text: str) -> Any:
-    """Return a value as YAML and the command line read it: 4, 0.5, 1e-3, true, null, [1, 2]; text otherwise."""
-    for read in (json.loads, float):
-        try:
-            return read(text.lower() if text.lower() in ("true", "false", "null") else text)
-        except ValueError:
-            continue
-    return text
 
 
 def is_inference_option(word: str) -> bool:
@@ -72,7 +45,7 @@ def with_inference(
 ) -> Config:
     """Return the configuration of the same weights with these settings exchanged; None keeps the trained one.
 
-    A selection replaces the whole section but for the base theta, which belongs to the weights (config/exchange.py).
+    A selection replaces the whole section but for the base theta, which belongs to the weights (config/inheritance.py).
     Raises ConfigError with everything that is wrong with the selections, IncompatibleError where the weights cannot
     have them.
     """
@@ -91,7 +64,7 @@ def with_inference(
         if group == LOGIT_SCALE:
             section[leaf] |= {"name": selection.name, **selection.options}
         elif selection.name in (offered := choices(group, (config_dir(),))):
-            section[leaf] = exchanged(group, selection.name, section[leaf]) | dict(selection.options)
+            section[leaf] = exchange_choice(group, selection.name, section[leaf]) | dict(selection.options)
         else:
             text = f"there is no {group} {selection.name}; the choices are {', '.join(offered)}"
             problems.append(Problem("E-CFG-32", (SECTIONS[group],), text, f"write one of {', '.join(offered)}"))
@@ -110,7 +83,7 @@ def vary(config: Config, words: Sequence[str]) -> Config:
     Raises ConfigError with everything that is wrong and where it was written.
     """
     trained = {name: asdict(getattr(config, name)) for name in (*VARIED, "train")}
-    a = assembled(TRAIN, trained, words)
+    a = assemble_over(TRAIN, trained, words)
     a.tree, unresolved = resolve(a.tree)
     typed, mistyped = _type(a.tree, a.examples)
     a.problems += [*unresolved, *mistyped]
@@ -129,7 +102,7 @@ def _incompatibilities(trained: Config, varied: Config) -> list[Problem]:
     """Say why weights cannot have other settings, each of which is right by itself."""
     position, attention_pattern, model = varied.position, varied.attention_pattern, varied.model
     problems = [
-        *scheme(model, position),
+        *check_scheme(model, position),
         *attention_pattern_fits(attention_pattern, position, model),
         *layers_fit(varied.layers, position, attention_pattern, model),
     ]

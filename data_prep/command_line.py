@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coca_train import __version__
-from coca_train.config.command_line import read_arguments
+from coca_train.config.arguments import read_arguments
 from coca_train.config.messages import show
-from coca_train.config.verb import assembled, choice_lines, option_lines, tables
+from coca_train.config.verb import assemble_valid, choice_lines, option_lines, tables
 from coca_train.data.corpus_config import PREPARE, load_with_yaml, overrides
 from coca_train.runtime.errors import UserError
 from data_prep import verbs
@@ -118,7 +118,7 @@ def overview() -> str:
 
 def verb_help(name: str, words: list[str], dirs: tuple[Path, ...] = ()) -> str:
     """Return what a verb does and reads, with the values this command line gives."""
-    verb, assembly = VERBS[name], assembled(PREPARE, overrides(words), dirs)
+    verb, assembly = VERBS[name], assemble_valid(PREPARE, overrides(words), dirs)
     head = [f"{name}: {verb.does}", *([verb.more] if verb.more else []), "", f"  python -m data_prep {name} {MINE}"]
     if "work" in verb.sections and name != "merge":
         head.append(f"  python -m data_prep {name} corpus=paper_miniature work.workers=2")
@@ -141,7 +141,7 @@ def markdown() -> str:
         *(f"| `{n}` | {v.does} | {', '.join(f'`{s}`' for s in v.sections)} |" for n, v in VERBS.items()),
         "",
     ]
-    return "\n".join([*head, *tables(assembled(PREPARE, []), "value")]) + "\n"
+    return "\n".join([*head, *tables(assemble_valid(PREPARE, []), "value")]) + "\n"
 
 
 FLAGS = ("--help", "--version", "--cfg job", "--config-dir", "--debug")

@@ -1,7 +1,8 @@
 """Which position, attention pattern and logit scale each layer has: the section `layers`, resolved. Imports no torch.
 
 A layer is of a type. `default` is what the run says; another type says only what it does differently
-(config/parts.py), so where the run's settings change, in a stage or a variant, it follows in all that it leaves out.
+(config/inheritance.py), so where the run's settings change, in a stage or a variant, it follows in all that it leaves
+out.
 """
 
 from dataclasses import asdict
@@ -9,7 +10,7 @@ from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from coca_train.attention import ATTENTION_PATTERNS
-from coca_train.config.parts import merge
+from coca_train.config.inheritance import merge
 from coca_train.config.schema import DEFAULT, LayersConfig, LogitScaleConfig, ModelConfig
 from coca_train.positions import SCHEMES
 

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from coca_train.attention.layer_types import layer_types
-from coca_train.config.check import TRAINING, heads, pattern, scheme
+from coca_train.config.check import TRAINING, check_heads, check_pattern, check_scheme
 from coca_train.config.messages import Problem
 from coca_train.config.schema import DEFAULT, EngineConfig, LayersConfig, ModelConfig
 from coca_train.runtime.errors import UserError
@@ -17,7 +17,7 @@ def attention_pattern_fits(attention_pattern: Any, position: Any, model: ModelCo
     """Whether the attention pattern goes with the scheme."""
     from coca_train.attention import patterns  # torch, which help does not wait for
 
-    if heads(model) or scheme(model, position):
+    if check_heads(model) or check_scheme(model, position):
         return []  # the scheme cannot even be built
     problems = patterns.problems(attention_pattern, position, model)
     return [Problem("E-CFG-44", (key, "position.scheme"), text, fix) for key, text, fix in problems]
@@ -25,13 +25,13 @@ def attention_pattern_fits(attention_pattern: Any, position: Any, model: ModelCo
 
 @TRAINING.rule("layers", "position", "attention_pattern", "model")
 def layers_fit(layers: LayersConfig, position: Any, attention_pattern: Any, model: ModelConfig) -> list[Problem]:
-    """Whether the kinds of layers go together in one model. Each by itself: config/parts.py."""
-    issues = pattern(layers)
+    """Whether the kinds of layers go together in one model. Each by itself: config/inheritance.py."""
+    issues = check_pattern(layers)
     try:
         settings = layer_types(layers, model, position, attention_pattern) if not issues else {}
     except (ValidationError, UserError):
         return issues  # a kind is wrong by itself
-    if heads(model) or any(scheme(model, kind.position) for kind in settings.values()):
+    if check_heads(model) or any(check_scheme(model, kind.position) for kind in settings.values()):
         return issues
     from coca_train.attention import patterns
 
@@ -53,13 +53,13 @@ def heads_shared(
     key = "engine.sequence_parallel"
     if engine.sequence_parallel == 1 or layers_fit(layers, position, attention_pattern, model):
         return []
-    if heads(model):
+    if check_heads(model):
         return []
     from coca_train.attention import patterns
 
     issues = []
     for name, kind in layer_types(layers, model, position, attention_pattern).items():
-        if scheme(model, kind.position):
+        if check_scheme(model, kind.position):
             return []
         where = "position.scheme" if name == DEFAULT else f"layers.types.{name}.position.scheme"
         built, called = patterns.outline(kind.position, model), kind.position.scheme

@@ -1,7 +1,7 @@
-"""The choices of a config group as their own files describe them. Reads text only, so it is quick: no torch.
+"""The choices of a config group, read from the text of their files, without torch.
 
-What a choice is and where it comes from stands in the first comment of its YAML file, "Name: what (source)"; a source
-that is missing there is the first one of the module's docstring.
+The first comment of a YAML file has title and source of the choice, "Name: what (source)"; a source that is missing
+there is the first one in the module's docstring.
 """
 
 import ast
@@ -35,34 +35,34 @@ class Entry:
 
     @property
     def docstring(self) -> str:
-        """All that its module says about itself."""
+        """The docstring of its module."""
         return _docstring(self.group, self.module)
 
     @property
     def link(self) -> str:
-        """Where the source can be read; "" when there is none."""
+        """The address of the source; "": none."""
         if not self.source:
             return ""
         return f"https://{'arxiv.org/abs/' if self.source[0].isdigit() else ''}{self.source}"
 
 
 def entries(group: str) -> dict[str, Entry]:
-    """All choices of a group, by name."""
+    """Return all choices of a group, by name."""
     return {name: _read(group, name) for name in choices(group, (config_dir(),))}
 
 
 def schedules() -> list[Entry]:
-    """All choices of configs/layers; they have no module."""
-    chosen = []
+    """Return all choices of configs/layers; they have no module."""
+    listed = []
     for name, path in choices("layers", (config_dir(),)).items():
         comment = summary(path)
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        chosen.append(Entry("layers", name, comment.partition(" (")[0], source(comment), "", values))
-    return chosen
+        listed.append(Entry("layers", name, comment.partition(" (")[0], source(comment), "", values))
+    return listed
 
 
-def known(name: str) -> Entry:
-    """The scheme of a name. UserError when there is none, with what was probably meant."""
+def find_scheme(name: str) -> Entry:
+    """Return the scheme of a name. Raises UserError when there is none, with what was probably meant."""
     offered = entries("position")
     if name in offered:
         return offered[name]
@@ -72,12 +72,12 @@ def known(name: str) -> Entry:
         f"write {' or '.join(f'scheme={name}' for name in close)}" if close else f"the schemes are {', '.join(offered)}"
     )
     if elsewhere:
-        fix = f"{elsewhere}={name} goes with a scheme; the table without scheme= says with which"
-    raise UserError(f"E-CFG-31 command line scheme={name}: there is no such scheme; one of them is needed. Fix: {fix}")
+        fix = f"{elsewhere}={name} is no scheme; see the table without scheme="
+    raise UserError(f"E-CFG-31 command line scheme={name}: there is no such scheme. Fix: {fix}")
 
 
 def source(text: str) -> str:
-    """The first arXiv number or address in a text; "" when there is none."""
+    """Return the first arXiv number or address in a text; "": none."""
     match = _SOURCE.search(text)
     return (match[1] or match[2]) if match else ""
 

@@ -1,20 +1,19 @@
-"""What schemes, frequencies and attention patterns are and cost, measured on a reference model: nothing is written by
-hand.
+"""Properties and costs of schemes, frequencies and attention patterns, measured on a reference model.
 
-Each is built and called as a model does, and its tensors are looked at.
+Each is built and called as a model does, and its tensors are measured.
 
 Shape legend: B batch (1), T tokens, S keys, H query heads, G key/value heads, D head_dim, E dot-product width, K cached
 key width, C d_model.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from coca_train import positions
 from coca_train.attention import patterns
@@ -25,7 +24,7 @@ from coca_train.catalog.entries import Entry, entries
 from coca_train.config.load import resolve
 from coca_train.config.schema import Config, ModelConfig
 from coca_train.models.transformer import Transformer
-from coca_train.planning.meta_step import hook_products
+from coca_train.planning.meta_attention import hook_products
 from coca_train.positions import rope_scaling
 from coca_train.positions.base import AttentionShape, Projections
 from coca_train.positions.token_positions import Positions
@@ -63,31 +62,31 @@ class ReferenceModel:
         return AttentionShape(m.n_heads, m.n_kv_heads or m.n_heads, head_dim, m.d_model, self.seq_len)
 
     def trained_at(self, seq_len: int) -> "ReferenceModel":
-        """The same model with another training window [tokens]."""
+        """Return the same model with another training window [tokens]."""
         return replace(self, config=replace(self.config, train=replace(self.config.train, seq_len=seq_len)))
 
     def settings(self, entry: Entry) -> Any:
-        """A choice's settings for this training window, typed."""
+        """Return a choice's typed settings for this training window."""
         resolved, problems = resolve(asdict(self.config) | {"choice": entry.values})
         assert not problems, problems
         return _TYPED[entry.group](resolved["choice"])
 
 
-def reference(model: str, seq_len: int) -> ReferenceModel:
-    """UserError when there is no such model, or it cannot be built."""
+def load_reference(model: str, seq_len: int) -> ReferenceModel:
+    """Load a reference model. Raises UserError when there is none of this name, or it cannot be built."""
     return ReferenceModel(model, load([f"model={model}", f"train.seq_len={seq_len}"]).config)
 
 
 class LayerTensors(NamedTuple):
-    """What one layer of attention works with."""
+    """The tensors of one layer of attention."""
 
     parts: list[Part]  # one: plain causal attention
     v_BTGD: Tensor
-    tokens: int  # numbers per token that the scheme keeps beside keys and values
+    tokens: int  # numbers per token that the scheme caches in addition to keys and values
 
 
-def layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dtype: torch.dtype) -> LayerTensors:
-    """A scheme's queries, keys and terms for tokens at these positions; only their shapes mean anything.
+def build_layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dtype: torch.dtype) -> LayerTensors:
+    """Build a scheme's queries, keys and terms for tokens at these positions; only their shapes matter.
 
     Raises what the scheme raises where it cannot serve these positions.
     """
@@ -117,18 +116,18 @@ def layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dty
     return LayerTensors([part_of(mapped, layout)], v_BTGD, sum(x[0, 0].numel() for x in tokens))
 
 
-def on(device: str, settings: Any) -> Any:
-    """Settings that make a scheme do on the CPU what it does on `device`.
+def settings_on(device: str, settings: Any) -> Any:
+    """Return settings with which a scheme computes on the CPU as on `device`.
 
-    `fold: auto` (alibi) asks the tensors where they are: on CUDA it always folds. Everything else about a scheme is
-    the same on every device; the kernel is chosen afterwards, and takes the device as an argument.
+    `fold: auto` (alibi) depends on the device of the tensors: on CUDA it always folds. All else about a scheme is the
+    same on every device.
     """
     if device == "cuda" and getattr(settings, "fold", "") == "auto":
         return replace(settings, fold="always")
     return settings
 
 
-SHORT, LONG = 512, 4096  # windows that paths are asked for at, and shares of work and memory taken at (LONG) [tokens]
+SHORT, LONG = 512, 4096  # windows at which paths are determined, and (LONG) shares of work and memory [tokens]
 FARTHEST = 131_072  # windows are tried up to here [tokens]
 TINY = {"n_heads": 2, "n_kv_heads": 2, "head_dim": 16, "d_model": 32}  # for trying far windows
 DTYPE = torch.bfloat16
@@ -138,7 +137,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class SchemeFacts:
-    """What is known of one scheme in one model."""
+    """The facts about one scheme in one model."""
 
     entry: Entry
     settings: Any
@@ -147,7 +146,7 @@ class SchemeFacts:
     parameters: Shapes  # those that a model without positions has not, or in another shape; `<i>`: in every layer
     paths: dict[str, tuple[str, str]]  # device -> the kernel for a window of SHORT, and of LONG tokens
     products: float  # multiply-adds for one pair of tokens and one head, at LONG
-    numbers: float  # numbers per token that one layer hands to the kernel, at LONG
+    numbers: float  # numbers per token that one layer passes to the kernel, at LONG
     growth: float  # numbers grow with T to this power
     cached: int  # numbers per token that one layer keeps in a cache
     reach: int | None  # longest window [tokens]; None: FARTHEST is not the end
@@ -155,25 +154,25 @@ class SchemeFacts:
     attention_patterns: dict[str, str]  # name -> why it cannot go with the scheme; "": it can
 
     def held(self, n_tokens: int) -> float:
-        """Numbers that one layer hands to the kernel for a window."""
+        """Return how many numbers one layer passes to the kernel for a window."""
         return self.numbers * LONG * (n_tokens / LONG) ** self.growth
 
 
-def facts(entry: Entry, given: ReferenceModel) -> SchemeFacts:
-    """Build the scheme and look."""
-    settings, shape = given.settings(entry), given.shape
+def measure_scheme(entry: Entry, reference: ReferenceModel) -> SchemeFacts:
+    """Build the scheme and measure it."""
+    settings, shape = reference.settings(entry), reference.shape
 
     @cache
     def at(device: str, n_tokens: int) -> LayerTensors:
-        """A layer of the model trained with windows of n_tokens; the same for both devices where it can be."""
-        trained = given.trained_at(n_tokens).settings(entry)
-        if device != "cpu" and on(device, trained) is trained:
+        """Build a layer of the model trained with windows of n_tokens; one for both devices where possible."""
+        trained = reference.trained_at(n_tokens).settings(entry)
+        if device != "cpu" and settings_on(device, trained) is trained:
             return at("cpu", n_tokens)
-        return _layer(on(device, trained), shape, n_tokens)
+        return _layer(settings_on(device, trained), shape, n_tokens)
 
     with torch.device("meta"):
         position = positions.build(settings, shape)
-    n_parameters, parameters = _parameters(settings, given)
+    n_parameters, parameters = _parameters(settings, reference)
     paths = {d: _paths(at(d, SHORT), at(d, LONG), d) for d in ("cpu", "cuda")}
     long, half = at("cpu", LONG), at("cpu", LONG // 2)
     return SchemeFacts(
@@ -190,28 +189,28 @@ def facts(entry: Entry, given: ReferenceModel) -> SchemeFacts:
         reach=_reach(settings),
         rope_scaling=list(entries("position/rope_scaling")) if hasattr(settings, "rope_scaling") else [],
         attention_patterns={
-            name: _problem(other, settings, given) for name, other in entries("attention_pattern").items()
+            name: _problem(other, settings, reference) for name, other in entries("attention_pattern").items()
         },
     )
 
 
-def all_facts(given: ReferenceModel) -> dict[str, SchemeFacts]:
-    """Of every choice of configs/position."""
-    return {name: facts(entry, given) for name, entry in entries("position").items()}
+def measure_schemes(reference: ReferenceModel) -> dict[str, SchemeFacts]:
+    """Return the facts about every choice of configs/position."""
+    return {name: measure_scheme(entry, reference) for name, entry in entries("position").items()}
 
 
-def _parameters(settings: Any, given: ReferenceModel) -> tuple[int, Shapes]:
-    """How many parameters the scheme adds to a model, and the shapes of those that are new or changed."""
-    plain = given.settings(entries("position")["nope"])
-    (count, shapes), (plain_count, plain_shapes) = (_count(each, given) for each in (settings, plain))
+def _parameters(settings: Any, reference: ReferenceModel) -> tuple[int, Shapes]:
+    """Return how many parameters the scheme adds to a model, and the shapes of those that are new or changed."""
+    plain = reference.settings(entries("position")["nope"])
+    (count, shapes), (plain_count, plain_shapes) = (_count(each, reference) for each in (settings, plain))
     changed = {name: shape for name, shape in shapes.items() if plain_shapes.get(name) != shape}
     return count - plain_count, changed
 
 
-def _count(position: Any, given: ReferenceModel) -> tuple[int, Shapes]:
-    causal = given.settings(entries("attention_pattern")["causal"])
+def _count(position: Any, reference: ReferenceModel) -> tuple[int, Shapes]:
+    causal = reference.settings(entries("attention_pattern")["causal"])
     with torch.device("meta"):
-        model = Transformer(given.model, position, causal, vocab_size=64, max_seq_len=given.seq_len)
+        model = Transformer(reference.model, position, causal, vocab_size=64, max_seq_len=reference.seq_len)
     named = {name: tuple(p.shape) for name, p in model.named_parameters()}
     collapsed = {name.replace("blocks.0.", "blocks.<i>."): shape for name, shape in named.items()}
     kept = {name: shape for name, shape in collapsed.items() if not name.startswith("blocks.") or "<i>" in name}
@@ -219,7 +218,7 @@ def _count(position: Any, given: ReferenceModel) -> tuple[int, Shapes]:
 
 
 def _layer(settings: Any, shape: AttentionShape, n_tokens: int) -> LayerTensors:
-    return layer(settings, shape, torch.arange(n_tokens)[None], n_tokens, DTYPE)
+    return build_layer(settings, shape, torch.arange(n_tokens)[None], n_tokens, DTYPE)
 
 
 def _paths(short: LayerTensors, long: LayerTensors, device: str) -> tuple[str, str]:
@@ -228,8 +227,8 @@ def _paths(short: LayerTensors, long: LayerTensors, device: str) -> tuple[str, s
 
 
 def products(part: Part, v_BTGD: Tensor, kernel: str) -> float:
-    """Multiply-adds that one pair of tokens costs in one head: q'·k', its terms, the matrix products of a hook, and the
-    weighing of the values."""
+    """Return the multiply-adds for one pair of tokens in one head: q'·k', its terms, the matrix products of a hook, and
+    the weighted sum of the values."""
     terms, width = part.terms, part.q_BTHE.shape[-1]
     values = width if kernel == "sdpa" else v_BTGD.shape[-1]  # fused kernels pad the values to the keys' width
     for term in (terms.query, terms.key):
@@ -238,28 +237,20 @@ def products(part: Part, v_BTGD: Tensor, kernel: str) -> float:
     return width + values + by_distance + hook_products(part)
 
 
-def _numbers(given: LayerTensors) -> int:
-    """Numbers in all tensors of a layer; what is there twice counts once."""
-    (part,) = given.parts
-    handed = _tensors((part.q_BTHE, part.k_BSGE, part.terms, part.score_mod, given.v_BTGD))
-    return sum({t.untyped_storage().data_ptr(): t.numel() for t in handed}.values())
-
-
-def _tensors(nest: Any) -> Iterator[Tensor]:
-    if isinstance(nest, Tensor):
-        yield nest
-    elif isinstance(nest, tuple):
-        for inner in nest:
-            yield from _tensors(inner)
+def _numbers(tensors: LayerTensors) -> int:
+    """Count the numbers in all tensors of a layer, shared memory once."""
+    (part,) = tensors.parts
+    passed = tree_leaves((part.q_BTHE, part.k_BSGE, part.terms, part.score_mod, tensors.v_BTGD))
+    return sum({x.untyped_storage().data_ptr(): x.numel() for x in passed if isinstance(x, Tensor)}.values())
 
 
 def _reach(settings: Any) -> int | None:
-    """The longest window that is not refused, by trying its first and last token."""
+    """Return the longest window that is not refused, by trying its first and last token."""
     shape = AttentionShape(**TINY, max_seq_len=FARTHEST)
 
     def fits(n_tokens: int) -> bool:
         try:
-            layer(settings, shape, torch.tensor([[0, n_tokens - 1]]), n_tokens, DTYPE)
+            build_layer(settings, shape, torch.tensor([[0, n_tokens - 1]]), n_tokens, DTYPE)
         except UserError:
             return False
         return True
@@ -273,11 +264,11 @@ def _reach(settings: Any) -> int | None:
     return fine
 
 
-def _problem(attention_pattern: Entry, settings: Any, given: ReferenceModel) -> str:
-    """Why an attention pattern cannot go with a scheme, with windows of half the training window: far pairs that stand
-    a whole training window apart need one row more than a table of learned positions has."""
-    half = given.trained_at(max(1, given.seq_len // 2)).settings(attention_pattern)
-    return "; ".join(text for _, text, _ in patterns.problems(half, settings, given.model))
+def _problem(attention_pattern: Entry, settings: Any, reference: ReferenceModel) -> str:
+    """Return why an attention pattern does not go with a scheme, with windows of half the training window: pairs a
+    whole training window apart need one row more than a table of learned positions has."""
+    half = reference.trained_at(max(1, reference.seq_len // 2)).settings(attention_pattern)
+    return "; ".join(text for _, text, _ in patterns.problems(half, settings, reference.model))
 
 
 STRETCH = 4  # frequencies are shown at this many training windows
@@ -286,7 +277,7 @@ FAR = 16  # what the last query sees is shown at this many training windows
 
 @dataclass(frozen=True)
 class ScalingFacts:
-    """One choice of position/rope_scaling, for a head of the reference's width."""
+    """The facts about one choice of position/rope_scaling, for a head of the reference's width."""
 
     entry: Entry
     kind: str  # fixed, dynamic (follows the length) or learned
@@ -298,25 +289,25 @@ class ScalingFacts:
 
 @dataclass(frozen=True)
 class PatternFacts:
-    """One choice of attention pattern, seen from the last query of FAR training windows."""
+    """The facts about one choice of attention pattern, for the last query of FAR training windows."""
 
     entry: Entry
     trains: bool
     n_seen: int  # keys, itself included
-    farthest: int  # largest distance at which a key seems to stand
+    farthest: int  # largest distance at which the scheme places a key
     cached: int | None  # keys that a cache has to keep; None: all
 
 
-def scaling_facts(entry: Entry, given: ReferenceModel) -> ScalingFacts:
-    """Learned frequencies at zero, where their learned part has no say: so they start."""
-    settings = given.settings(entry)
-    module = rope_scaling.build(settings, given.shape.head_dim).eval()
+def measure_frequencies(entry: Entry, reference: ReferenceModel) -> ScalingFacts:
+    """Measure frequencies; learned ones at zero, as they start."""
+    settings = reference.settings(entry)
+    module = rope_scaling.build(settings, reference.shape.head_dim).eval()
     for parameter in module.parameters():
         nn.init.zeros_(parameter)
     with torch.no_grad():
-        trained, far = module(given.seq_len), module(STRETCH * given.seq_len)
+        trained, far = module(reference.seq_len), module(STRETCH * reference.seq_len)
     plain = rope_scaling.settings_class("plain")(name="plain", theta=settings.theta)
-    unscaled = plain.spectrum(given.shape.head_dim, given.seq_len)
+    unscaled = plain.spectrum(reference.shape.head_dim, reference.seq_len)
     stretch_J = unscaled.inv_freq_J / far.inv_freq_J
     follows = not torch.equal(trained.inv_freq_J, far.inv_freq_J)
     return ScalingFacts(
@@ -328,15 +319,15 @@ def scaling_facts(entry: Entry, given: ReferenceModel) -> ScalingFacts:
     )
 
 
-def pattern_facts(entry: Entry, given: ReferenceModel) -> PatternFacts:
-    """Look at the last row of all views."""
-    rules = patterns.build(given.settings(entry))
-    n_tokens, keep = FAR * given.seq_len, rules.keep()
+def measure_attention_pattern(entry: Entry, reference: ReferenceModel) -> PatternFacts:
+    """Measure the last row of all views."""
+    rules = patterns.build(reference.settings(entry))
+    n_tokens, keep = FAR * reference.seq_len, rules.keep()
     pos_BT = torch.arange(n_tokens)[None]
     n_seen, farthest = 0, 0
     for layout in rules.layouts(pos_BT[:, -1:], pos_BT):
-        shown_S = seen(layout, slice(0, 1), slice(0, n_tokens))[0, 0]
-        distance_S = (layout.pos_BT[0] - layout.pos_BS[0])[shown_S]
-        n_seen += int(shown_S.sum())
+        seen_S = seen(layout, slice(0, 1), slice(0, n_tokens))[0, 0]
+        distance_S = (layout.pos_BT[0] - layout.pos_BS[0])[seen_S]
+        n_seen += int(seen_S.sum())
         farthest = max(farthest, int(distance_S.max()) if len(distance_S) else 0)
     return PatternFacts(entry, rules.trains, n_seen, farthest, keep and keep.first + keep.last)

@@ -1,14 +1,13 @@
-"""The figures of docs/: one small SVG for each scheme and attention pattern, of what the code that trains computes: a
-model of one layer with its initial weights. Rotary schemes have a second one. The same numbers give the same file.
+"""The figures of docs/: one small SVG for each scheme and attention pattern, computed by a model of one layer with
+initial weights; rotary schemes have a second one. The same numbers give the same file.
 
-Text stays text, on a white card, so that it can be read on a dark page as well.
+Text stays text, on a white card, so that it can be read on a dark page too.
 
 Shape legend: B batch (1), T queries, S keys, H heads, D head_dim, J pairs of features, K cached key width, C d_model.
 """
 
 import io
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +24,7 @@ from coca_train.attention import patterns
 from coca_train.attention.pattern import Layout, Rule, seen
 from coca_train.attention.scores import Part, Tile, part_of, scores, slice_tile, tensors_of
 from coca_train.catalog.entries import Entry, entries
-from coca_train.catalog.facts import ReferenceModel, reference
+from coca_train.catalog.facts import ReferenceModel, load_reference
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.positions.base import PositionedQK, Projections, Terms
@@ -93,8 +92,8 @@ class Mask(NamedTuple):
     distance: list[list[int | None]]
 
 
-def kind(entry: Entry) -> str:
-    """Which of CAPTIONS the first figure of a scheme or an attention pattern is."""
+def figure_kind(entry: Entry) -> str:
+    """Return which of CAPTIONS the first figure of a scheme or an attention pattern is."""
     if entry.group == "attention_pattern":
         return MASK
     position = _model(entry).position
@@ -106,14 +105,14 @@ def kind(entry: Entry) -> str:
 
 
 @torch.no_grad()
-def picture(entry: Entry) -> Curves | Mask:
-    """The figure of a scheme or an attention pattern."""
+def compute_figure(entry: Entry) -> Curves | Mask:
+    """Compute the figure of a scheme or an attention pattern."""
     draw = {ADDED: added, SCORE: score, LIKENESS: likeness, MASK: mask}
-    return draw[kind(entry)](entry)
+    return draw[figure_kind(entry)](entry)
 
 
 def added(entry: Entry) -> Curves:
-    """What terms and hook do to the scores of the last query, with all keys before it the same."""
+    """Compute what terms and hook add to the scores of the last query over equal keys."""
     generator = torch.Generator().manual_seed(SEED)
     q_BTHD, k_BTHD = (torch.randn(1, 1, HEADS, WIDTH, generator=generator) for _ in range(2))
     part = _part(_model(entry), q_BTHD, k_BTHD, _at(FARTHEST), _all())
@@ -123,7 +122,7 @@ def added(entry: Entry) -> Curves:
 
 
 def score(entry: Entry) -> Curves:
-    """Scores of a far query over all keys, and of all queries over the first key."""
+    """Compute the scores of a far query over all keys, and of all queries over the first key."""
     model = _model(entry)
     q_BTHD = torch.cat((torch.ones(1, 1, HEADS, WIDTH // 2), torch.zeros(1, 1, HEADS, WIDTH // 2)), -1)
     k_BTHK = q_BTHD[..., : model.position.key_dim]
@@ -134,7 +133,7 @@ def score(entry: Entry) -> Curves:
 
 
 def likeness(entry: Entry) -> Curves:
-    """Cosines between position embeddings."""
+    """Compute cosines between position embeddings."""
     x_TC = _model(entry).position.embed(torch.zeros(1, FARTHEST + 1, HEADS * WIDTH), Positions.of(_all()))[0]
     x_TC = x_TC / x_TC.norm(dim=-1, keepdim=True)
     lines = [Curve(f"m = {m}", (x_TC @ x_TC[m]).tolist()) for m in (0, FARTHEST // 4, FARTHEST // 2)]
@@ -142,22 +141,24 @@ def likeness(entry: Entry) -> Curves:
 
 
 def has_decay(entry: Entry) -> bool:
-    """Whether the scheme rotates, and so has a figure of its decay."""
+    """Return whether the scheme rotates, and so has a figure of its decay."""
     return entry.group == "position" and hasattr(_drawn().settings(entry), "rope_scaling")
 
 
 @torch.no_grad()
 def decay(entry: Entry) -> Curves:
-    """The falling factor of the bound on a rotary scheme's score, and RoPE's beside it."""
-    own = Curve(entry.name, bound(_model(entry).position, FARTHEST).tolist())
+    """Compute the falling factor of the bound on a rotary scheme's score, and RoPE's for comparison."""
+    own = Curve(entry.name, decay_bound(_model(entry).position, FARTHEST).tolist())
     rope = entries("position")["rope"]
-    theirs = [Curve("rope", bound(_model(rope).position, FARTHEST).tolist(), dashed=True)] if entry != rope else []
+    theirs = (
+        [Curve("rope", decay_bound(_model(rope).position, FARTHEST).tolist(), dashed=True)] if entry != rope else []
+    )
     return Curves([own, *theirs], "distance [tokens]", "mean of |S_j|")
 
 
-def bound(position: Any, farthest: int) -> Tensor:
-    """By distance 0 … farthest, the mean over j of |S_j| (see CAPTIONS): from what the scheme itself makes of a query
-    of pairs (1, 0), and of the keys (1, 0) and (0, 1). Where one number a pair is all of a key, there is no sine."""
+def decay_bound(position: Any, farthest: int) -> Tensor:
+    """Compute the mean over j of |S_j| (see CAPTIONS) by distance 0 … farthest, with the scheme's own rotation of a
+    query of pairs (1, 0) and the keys (1, 0) and (0, 1). A key of one number a pair has no sine."""
     n_pairs = position.rotary_dim // 2
     q_BTHD = torch.cat((torch.ones(n_pairs), torch.zeros(n_pairs))).expand(1, farthest + 1, 1, -1)
     tables = position(torch.arange(farthest + 1)[None], torch.zeros(1, 1, dtype=torch.long), farthest + 1)
@@ -171,7 +172,7 @@ def bound(position: Any, farthest: int) -> Tensor:
 
 
 def mask(entry: Entry) -> Mask:
-    """Distances as the scheme sees them, where a pair is seen."""
+    """Compute the distances at which the scheme places keys, where a pair is seen."""
     settings = _drawn().trained_at(N_WINDOW).settings(entry)
     few = {name: N_FIRST for name in ("n_sink", "n_global") if hasattr(settings, name)}
     rules = patterns.build(replace(settings, **few))
@@ -184,19 +185,19 @@ def mask(entry: Entry) -> Mask:
 
 
 def _model(entry: Entry) -> Transformer:
-    """One layer, initial weights, eval mode."""
-    given = _drawn()
-    causal = given.settings(entries("attention_pattern")["causal"])
-    model = Transformer(given.model, given.settings(entry), causal, vocab_size=2, max_seq_len=WINDOW).eval()
-    init_weights(model, given.model, SEED)
+    """Build one layer with initial weights, in eval mode."""
+    reference = _drawn()
+    causal = reference.settings(entries("attention_pattern")["causal"])
+    model = Transformer(reference.model, reference.settings(entry), causal, vocab_size=2, max_seq_len=WINDOW).eval()
+    init_weights(model, reference.model, SEED)
     return model
 
 
 @cache
 def _drawn() -> ReferenceModel:
-    given = reference("neox_tiny", WINDOW)
+    reference = load_reference("neox_tiny", WINDOW)
     shape = {"n_layers": 1, "d_model": HEADS * WIDTH, "n_heads": HEADS, "n_kv_heads": None, "head_dim": None}
-    return replace(given, config=replace(given.config, model=replace(given.model, **shape)))
+    return replace(reference, config=replace(reference.config, model=replace(reference.model, **shape)))
 
 
 def _at(position: int) -> Tensor:
@@ -210,7 +211,7 @@ def _all() -> Tensor:
 def _mapped(
     model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, pos_BS: Tensor | None = None
 ) -> PositionedQK:
-    """What the first layer makes of the same query and key at these positions."""
+    """Apply the first layer's scheme to the same query and key at these positions."""
     pos_BS = pos_BT if pos_BS is None else pos_BS
     attention = model.first_attention
     tables = model.position(pos_BT, pos_BS, FARTHEST + 1)
@@ -228,37 +229,37 @@ def _part(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, po
 
 
 def _scores(part: Part) -> Tensor:
-    """Scores of one query over all keys, or of all queries over one key, by head."""
+    """Compute scores of one query over all keys, or of all queries over one key, by head."""
     everything = slice(0, part.q_BTHE.shape[1]), slice(0, part.k_BSGE.shape[1])
     tile = Tile(part.layout, *everything, shifted=False)
     scores_BHts, _ = scores(part.hook, slice_tile(tensors_of(part), tile), tile, WIDTH**-0.5, None)
     return scores_BHts[0].flatten(1)
 
 
-def names() -> list[str]:
-    """All figures, by the names of their files."""
+def figure_names() -> list[str]:
+    """Return the names of the files of all figures."""
     offered = entries("position") | entries("attention_pattern")
     return [*offered, *(name + DECAYS for name, entry in offered.items() if has_decay(entry))]
 
 
-def write_figures(folder: Path, chosen: Iterable[str] | None = None) -> None:
-    """Write <name>.svg for every name, or for those chosen."""
+def write_figures(folder: Path) -> None:
+    """Write <name>.svg for every name."""
     offered = entries("position") | entries("attention_pattern")
-    for name in names() if chosen is None else chosen:
-        draw = decay if name.endswith(DECAYS) else picture
-        write_text(folder / f"{name}.svg", svg(draw(offered[name.removesuffix(DECAYS)])))
+    for name in figure_names():
+        draw = decay if name.endswith(DECAYS) else compute_figure
+        write_text(folder / f"{name}.svg", render_svg(draw(offered[name.removesuffix(DECAYS)])))
 
 
-def svg(drawn: Curves | Mask) -> str:
-    """A figure as SVG; coordinates to a hundredth of a point, so that other processors write the same."""
+def render_svg(drawn: Curves | Mask) -> str:
+    """Return a figure as SVG; coordinates to a hundredth of a point, equal on all processors."""
     buffer = io.StringIO()
     with matplotlib.rc_context(STYLE):
-        sheet(drawn).savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        draw_figure(drawn).savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", buffer.getvalue())
 
 
-def sheet(drawn: Curves | Mask) -> Figure:
-    """A figure, not yet in any format."""
+def draw_figure(drawn: Curves | Mask) -> Figure:
+    """Draw a figure."""
     page = Figure(figsize=CURVES_SIZE if isinstance(drawn, Curves) else MASK_SIZE, facecolor="white")
     axes = page.add_subplot()
     if isinstance(drawn, Curves):
@@ -283,7 +284,7 @@ def _lines(axes: Any, drawn: Curves) -> None:
 
 
 def _pairs(axes: Any, drawn: Mask) -> None:
-    """A square for every pair that is seen, shaded by its distance."""
+    """Draw a square for every pair that is seen, shaded by its distance."""
     squares, values = [], []
     for query, row in enumerate(drawn.distance):
         for key, distance in enumerate(row):

@@ -1,4 +1,4 @@
-"""The tables, one scheme in full, and docs/schemes.md: text made of the facts, the same in a terminal and in docs/."""
+"""The facts as text: tables and one scheme in full for a terminal, and docs/schemes.md."""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +16,13 @@ from coca_train.catalog.facts import (
     ReferenceModel,
     ScalingFacts,
     SchemeFacts,
-    all_facts,
-    facts,
-    pattern_facts,
-    scaling_facts,
+    measure_attention_pattern,
+    measure_frequencies,
+    measure_scheme,
+    measure_schemes,
 )
-from coca_train.catalog.figures import CAPTIONS, DECAY, DECAYS, has_decay, kind
-from coca_train.config.fields import described
+from coca_train.catalog.figures import CAPTIONS, DECAY, DECAYS, figure_kind, has_decay
+from coca_train.config.fields import describe_settings
 from coca_train.config.messages import show
 from coca_train.runtime.trees import flatten, leaves
 
@@ -31,28 +31,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """One column: its title, how wide it may be on a terminal, and what stands in it."""
+    """One column of a table."""
 
     title: str
-    width: int
+    width: int  # at most, on a terminal
     cell: Callable[[T], str]
     right: bool = False
-    markdown: Callable[[T], str] | None = None  # what stands in it in docs/, if that is something else
+    markdown: Callable[[T], str] | None = None  # the cell in docs/; None: the same
 
 
 @dataclass(frozen=True)
 class Listing(Generic[T]):
-    """A table: of what, how one of it is chosen, its columns and rows, and what the columns mean."""
+    """A table with notes."""
 
     title: str
-    choice: str
+    choice: str  # the word of a command line that chooses a row
     columns: Sequence[Column[T]]
     rows: Sequence[T]
     notes: Sequence[str]
 
 
-def terminal(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
-    """Aligned columns; cells and titles that are too long take several lines, and line up."""
+def format_table(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
+    """Return a table with aligned columns; long cells and titles are wrapped."""
     table = [[column.title for column in columns], *([column.cell(row) for column in columns] for row in rows)]
     wrapped = [[_lines(cell, column.width) for cell, column in zip(row, columns, strict=True)] for row in table]
     widths = [max(len(part) for line in wrapped for part in line[i]) for i in range(len(columns))]
@@ -72,33 +72,33 @@ def _lines(text: str, width: int) -> list[str]:
 
 
 def markdown(columns: Sequence[Column[T]], rows: Sequence[T]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [[c.title.replace("- ", "") for c in columns], ["--:" if c.right else "---" for c in columns]]
     lines += [[(c.markdown or c.cell)(row).replace("|", "\\|") for c in columns] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def signed(count: int) -> str:
-    """A number of parameters, short: +66.6k."""
+def format_count(count: int) -> str:
+    """Format a number of parameters: +66.6k."""
     if abs(count) < 10_000:
         return f"{count:+,}" if count else "0"
     unit, letter = (1e6, "M") if abs(count) >= 999_500 else (1e3, "k")
     return f"{count / unit:+.3g}{letter}"
 
 
-def path(kernels: tuple[str, str]) -> str:
-    """Kernels of a short and a long window."""
+def format_path(kernels: tuple[str, str]) -> str:
+    """Return the kernels of a short and a long window."""
     return "/".join(dict.fromkeys(kernels))
 
 
-def growth(facts: SchemeFacts, rope: SchemeFacts) -> str:
-    """Numbers held per token over those of RoPE, and a note when they do not grow like T."""
+def format_growth(facts: SchemeFacts, rope: SchemeFacts) -> str:
+    """Return numbers per token over those of RoPE, and the power when they do not grow like T."""
     power = "" if round(facts.growth, 1) == 1.0 else f" T^{facts.growth - 1:.1f}"
     return f"{facts.numbers / rope.numbers:.2f}{power}"
 
 
-def some(chosen: Sequence[str], offered: Sequence[str]) -> str:
-    """Which of the names on offer: all, all but a few, or those."""
+def abbreviate(chosen: Sequence[str], offered: Sequence[str]) -> str:
+    """Abbreviate a choice of names: all, all but a few, or those."""
     missing = [name for name in offered if name not in chosen]
     if not missing:
         return f"all {len(offered)}"
@@ -107,42 +107,43 @@ def some(chosen: Sequence[str], offered: Sequence[str]) -> str:
     return f"all but {', '.join(missing)}" if len(missing) < len(chosen) else ", ".join(chosen)
 
 
-def yes(value: bool | None) -> str:
+def format_bool(value: bool | None) -> str:
     return "–" if value is None else "yes" if value else "no"
 
 
-def cited(entry: Entry) -> str:
-    """A source as a Markdown link."""
+def cite(entry: Entry) -> str:
+    """Return a source as a Markdown link."""
     return f"[{entry.source}]({entry.link})" if entry.link else "–"
 
 
-def fits(facts: SchemeFacts) -> list[str]:
-    """Attention patterns that go with a scheme."""
+def fitting_attention_patterns(facts: SchemeFacts) -> list[str]:
+    """Return the attention patterns that go with a scheme."""
     return [name for name, problem in facts.attention_patterns.items() if not problem]
 
 
 def scheme_columns(rope: SchemeFacts) -> list[Column[SchemeFacts]]:
-    """What is told of a scheme, some of it over what RoPE costs."""
+    """Return the columns of a scheme; costs are relative to RoPE."""
     return [
         Column("scheme", 14, lambda f: f.entry.name, markdown=lambda f: f"[`{f.entry.name}`](#{f.entry.name})"),
-        Column("rela- tive", 5, lambda f: yes(f.relative)),
-        Column("para- meters", 6, lambda f: signed(f.n_parameters), right=True),
-        Column("path on CPU", 12, lambda f: path(f.paths["cpu"])),
-        Column("path on CUDA", 12, lambda f: path(f.paths["cuda"])),
+        Column("rela- tive", 5, lambda f: format_bool(f.relative)),
+        Column("para- meters", 6, lambda f: format_count(f.n_parameters), right=True),
+        Column("path on CPU", 12, lambda f: format_path(f.paths["cpu"])),
+        Column("path on CUDA", 12, lambda f: format_path(f.paths["cuda"])),
         Column("cost ×T²", 4, lambda f: f"{f.products / rope.products:.2f}", right=True),
-        Column("mem. ×T", 4, lambda f: growth(f, rope), right=True),
+        Column("mem. ×T", 4, lambda f: format_growth(f, rope), right=True),
         Column("cache ×T", 5, lambda f: f"{f.cached / rope.cached:.2f}", right=True),
         Column("max. window", 6, lambda f: f"{f.reach:,}" if f.reach else "any", right=True),
         Column("fre- quen- cies", 6, lambda f: f"all {len(f.rope_scaling)}" if f.rope_scaling else "–"),
-        Column("visi- bilities", 14, lambda f: some(fits(f), list(f.attention_patterns))),
-        Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
+        Column("visi- bilities", 14, lambda f: abbreviate(fitting_attention_patterns(f), list(f.attention_patterns))),
+        Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cite(f.entry)),
     ]
 
 
-def list_schemes(given: ReferenceModel, table: Mapping[str, SchemeFacts]) -> Listing[SchemeFacts]:
-    """One row for each choice of configs/position."""
+def list_schemes(reference: ReferenceModel, table: Mapping[str, SchemeFacts]) -> Listing[SchemeFacts]:
+    """Return a table with a row for each choice of configs/position."""
     notes = [
-        f"parameters: of the whole {given.name}, trained with windows of {given.seq_len:,}, above those of `nope`",
+        f"parameters: of the whole {reference.name}, trained with windows of {reference.seq_len:,}, above those of "
+        "`nope`",
         f"path: the kernel that is chosen in bfloat16 for {SHORT:,} tokens, and behind the slash for {LONG:,} where "
         "that is another one. blocked: tile by tile, memory O(T·block); sdpa: torch's fused kernel, O(T·D); flex: "
         "FlexAttention, compiled, O(T·D). In float32 the CPU takes sdpa wherever a scheme adds nothing to the scores",
@@ -160,8 +161,8 @@ def list_schemes(given: ReferenceModel, table: Mapping[str, SchemeFacts]) -> Lis
     return Listing("Schemes", "position=<scheme>", scheme_columns(table["rope"]), list(table.values()), notes)
 
 
-def list_rope_scalings(given: ReferenceModel) -> Listing[ScalingFacts]:
-    """One row for each choice of configs/position/rope_scaling."""
+def list_rope_scalings(reference: ReferenceModel) -> Listing[ScalingFacts]:
+    """Return a table with a row for each choice of configs/position/rope_scaling."""
     columns: list[Column[ScalingFacts]] = [
         Column("rope_scaling", 20, lambda f: f.entry.name, markdown=lambda f: f"`{f.entry.name}`"),
         Column("what they are", 36, lambda f: f.entry.title),
@@ -169,13 +170,13 @@ def list_rope_scalings(given: ReferenceModel) -> Listing[ScalingFacts]:
         Column("theta", 9, lambda f: f"{f.theta:,.0f}", right=True),
         Column("wavelengths", 18, lambda f: " / ".join(f"{s:.3g}" for s in f.stretch)),
         Column("tempe- rature", 6, lambda f: f"{f.temperature:.3f}", right=True),
-        Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
+        Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cite(f.entry)),
     ]
-    rows = [scaling_facts(entry, given) for entry in entries("position/rope_scaling").values()]
+    rows = [measure_frequencies(entry, reference) for entry in entries("position/rope_scaling").values()]
     notes = [
         "wavelengths: those of the fastest pair / a quarter of the way to the slowest / the slowest, at "
-        f"{STRETCH} training windows ({STRETCH * given.seq_len:,} tokens), over those of plain frequencies with the "
-        "same theta; the factors are those of configs/position/rope_scaling",
+        f"{STRETCH} training windows ({STRETCH * reference.seq_len:,} tokens), over those of plain frequencies with "
+        "the same theta; the factors are those of configs/position/rope_scaling",
         "kind: dynamic follows the length in hand and changes no frequency up to the training window; learned has "
         "parameters (shown as they start)",
         f"temperature: multiplied into both q' and k', at {STRETCH} training windows",
@@ -183,8 +184,8 @@ def list_rope_scalings(given: ReferenceModel) -> Listing[ScalingFacts]:
     return Listing("Frequencies", "position/rope_scaling=<name>", columns, rows, notes)
 
 
-def list_attention_patterns(given: ReferenceModel, table: Mapping[str, SchemeFacts]) -> Listing[PatternFacts]:
-    """One row for each choice of configs/attention_pattern."""
+def list_attention_patterns(reference: ReferenceModel, table: Mapping[str, SchemeFacts]) -> Listing[PatternFacts]:
+    """Return a table with a row for each choice of configs/attention_pattern."""
 
     def not_with(f: PatternFacts) -> str:
         return ", ".join(name for name, facts in table.items() if facts.attention_patterns[f.entry.name]) or "–"
@@ -199,19 +200,19 @@ def list_attention_patterns(given: ReferenceModel, table: Mapping[str, SchemeFac
         Column("largest distance", 8, lambda f: f"{f.farthest:,}", right=True),
         Column("cache keeps", 5, lambda f: f"{f.cached:,}" if f.cached else "all", right=True),
         Column("not with", 12, not_with),
-        Column("source", 22, lambda f: f.entry.source or "–", markdown=lambda f: cited(f.entry)),
+        Column("source", 22, lambda f: f.entry.source or "–", markdown=lambda f: cite(f.entry)),
     ]
-    rows = [pattern_facts(entry, given) for entry in entries("attention_pattern").values()]
+    rows = [measure_attention_pattern(entry, reference) for entry in entries("attention_pattern").values()]
     notes = [
-        f"keys seen, largest distance: by the last query of {FAR} training windows ({FAR * given.seq_len:,} tokens); "
-        "where a key counts as nearer than it is, its counted distance",
+        f"keys seen, largest distance: by the last query of {FAR} training windows ({FAR * reference.seq_len:,} "
+        "tokens); where a key counts as nearer than it is, its counted distance",
         "cache keeps: keys per layer while decoding, so that memory stays constant; all: it grows with the text",
     ]
     return Listing("Attention patterns", "attention_pattern=<name>", columns, rows, notes)
 
 
 def list_layers() -> Listing[Entry]:
-    """One row for each choice of configs/layers."""
+    """Return a table with a row for each choice of configs/layers."""
 
     def differs(entry: Entry) -> str:
         types = {name: flatten(kind) for name, kind in entry.values["types"].items()}
@@ -223,7 +224,7 @@ def list_layers() -> Listing[Entry]:
         Column("what they are", 32, lambda s: s.title),
         Column("pattern, repeated", 10, lambda s: ", ".join(s.values["pattern"] or ["default"])),
         Column("what a kind says differently", 42, differs),
-        Column("source", 10, lambda s: s.source or "–", markdown=lambda s: cited(s)),
+        Column("source", 10, lambda s: s.source or "–", markdown=lambda s: cite(s)),
     ]
     notes = [
         "pattern: the types of the layers from the first on, repeated to the last; `default` is what position, "
@@ -235,7 +236,7 @@ def list_layers() -> Listing[Entry]:
 
 
 def list_conversions(summaries: Mapping[str, str]) -> Listing[tuple[str, str]]:
-    """One row for each conversion of trained weights. summaries: what it does, by name."""
+    """Return a table with a row for each conversion of trained weights. summaries: what it does, by name."""
     columns: list[Column[tuple[str, str]]] = [
         Column("conversion", 18, lambda s: s[0], markdown=lambda s: f"`{s[0]}`"),
         Column("what it does", 96, lambda s: s[1]),
@@ -250,37 +251,37 @@ def list_conversions(summaries: Mapping[str, str]) -> Listing[tuple[str, str]]:
 
 
 WIDTH = 118  # of a line on a terminal [characters]
-LENGTHS = (1024, 4096, 16_384, 32_768)  # at which work and memory of one scheme are told [tokens]
+LENGTHS = (1024, 4096, 16_384, 32_768)  # at which work and memory of one scheme are listed [tokens]
 MORE = "One of them in full: scheme=<name>. For another model: model=<configs/model> seq_len=<training window>."
 
 
-def overview(given: ReferenceModel, conversions: Mapping[str, str]) -> str:
-    """All tables, for a terminal. conversions: what each does, by name."""
+def overview(reference: ReferenceModel, conversions: Mapping[str, str]) -> str:
+    """Return all tables, for a terminal. conversions: what each does, by name."""
     lines = []
-    for each in _listings(given, all_facts(given), conversions):
-        lines += [f"{each.title.upper()} ({each.choice})", "", terminal(each.columns, each.rows), ""]
+    for each in _listings(reference, measure_schemes(reference), conversions):
+        lines += [f"{each.title.upper()} ({each.choice})", "", format_table(each.columns, each.rows), ""]
         lines += [*(_wrapped(f"* {note}", "  ") for note in each.notes), ""]
     return "\n".join([*lines, MORE])
 
 
 def _listings(
-    given: ReferenceModel, table: Mapping[str, SchemeFacts], conversions: Mapping[str, str]
+    reference: ReferenceModel, table: Mapping[str, SchemeFacts], conversions: Mapping[str, str]
 ) -> list[Listing[Any]]:
     return [
-        list_schemes(given, table),
-        list_rope_scalings(given),
-        list_attention_patterns(given, table),
+        list_schemes(reference, table),
+        list_rope_scalings(reference),
+        list_attention_patterns(reference, table),
         list_layers(),
         list_conversions(conversions),
     ]
 
 
-def details(entry: Entry, given: ReferenceModel) -> str:
-    """One scheme in full, for a terminal."""
-    own, rope = facts(entry, given), facts(entries("position")["rope"], given)
+def details(entry: Entry, reference: ReferenceModel) -> str:
+    """Return one scheme in full, for a terminal."""
+    own, rope = measure_scheme(entry, reference), measure_scheme(entries("position")["rope"], reference)
     pairs = [(column.title.replace("- ", ""), column.cell(own)) for column in scheme_columns(rope)]
     lines = [f"{entry.name}: {entry.title}", *([entry.link] if entry.link else []), "", entry.docstring, ""]
-    lines += [f"In {given.name}, training window {given.seq_len:,} tokens", ""]
+    lines += [f"In {reference.name}, training window {reference.seq_len:,} tokens", ""]
     for title, text in pairs[1:-1]:
         lines.append(f"  {title:<13} {text}")
         if title == "parameters":
@@ -289,7 +290,7 @@ def details(entry: Entry, given: ReferenceModel) -> str:
         _wrapped(f"  not {name}: {problem}", " " * 6) for name, problem in own.attention_patterns.items() if problem
     ]
     lines += ["", "Attention of one layer, forward, one sequence (bfloat16)", ""]
-    lines += [_by_length(n_tokens, own, given) for n_tokens in LENGTHS]
+    lines += [_by_length(n_tokens, own, reference) for n_tokens in LENGTHS]
     lines += ["", "Settings", ""]
     for key, value, text in settings(entry):
         lines += [f"  {key}={value}", *textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)]
@@ -297,28 +298,28 @@ def details(entry: Entry, given: ReferenceModel) -> str:
 
 
 def settings(entry: Entry) -> list[tuple[str, str, str]]:
-    """(option, value in its YAML, what it is) of a scheme, those of its frequencies too."""
+    """Return (option, value in its YAML, description) of a scheme and its frequencies."""
     source = MODULES["position"].source(entry.module)
-    texts = {f"position.{name}": text for name, text in described(source).items()}
+    texts = {f"position.{name}": text for name, text in describe_settings(source).items()}
     inner = entry.values.get("rope_scaling", {}).get("name", "")
     if inner:
         source = MODULES["position/rope_scaling"].source(inner)
-        texts |= {f"position.rope_scaling.{name}": text for name, text in described(source).items()}
+        texts |= {f"position.rope_scaling.{name}": text for name, text in describe_settings(source).items()}
     names = ("position.scheme", "position.rope_scaling.name")
     return [(k, show(v), texts.get(k, "")) for k, v in leaves(entry.values, "position") if k not in names]
 
 
 def example(own: SchemeFacts) -> str:
-    """A command line that trains with a scheme."""
+    """Return a command line that trains with a scheme."""
     words = ["python -m coca_train", f"position={own.entry.name}"]
     words += ["position/rope_scaling=dynamic_ntk"] if own.rope_scaling else []
     words += ["data.order=stream"] if getattr(own.settings, "memory_len", 0) else []
     return " ".join(words)
 
 
-def document(given: ReferenceModel, conversions: Mapping[str, str]) -> str:
-    """docs/schemes.md. conversions: as `overview`."""
-    table = all_facts(given)
+def document(reference: ReferenceModel, conversions: Mapping[str, str]) -> str:
+    """Return docs/schemes.md. conversions: as in `overview`."""
+    table = measure_schemes(reference)
     lines = [
         "# Schemes, frequencies, attention patterns, layers, conversions",
         "",
@@ -326,10 +327,10 @@ def document(given: ReferenceModel, conversions: Mapping[str, str]) -> str:
         "(`model=neox_tiny seq_len=128`), and `scheme=<name>` prints one of them in full. Conventions, and how the "
         "pieces work together: [positions.md](positions.md).",
         "",
-        f"Model: {given.name}, training window {given.seq_len:,} tokens.",
+        f"Model: {reference.name}, training window {reference.seq_len:,} tokens.",
         "",
     ]
-    for each in _listings(given, table, conversions):
+    for each in _listings(reference, table, conversions):
         lines += [f"## {each.title}: `{each.choice}`", "", markdown(each.columns, each.rows), *_list(each.notes)]
     lines += [
         "## One by one",
@@ -345,16 +346,16 @@ def document(given: ReferenceModel, conversions: Mapping[str, str]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _by_length(n_tokens: int, own: SchemeFacts, given: ReferenceModel) -> str:
-    """Work and memory at a length: pairs on and below the diagonal, and numbers that grow with their power."""
+def _by_length(n_tokens: int, own: SchemeFacts, reference: ReferenceModel) -> str:
+    """Return work and memory at a length: pairs on and below the diagonal, and numbers that grow with their power."""
     pairs = n_tokens * (n_tokens + 1) / 2
-    work = pairs * own.products * given.shape.n_heads / 1e9
+    work = pairs * own.products * reference.shape.n_heads / 1e9
     held = own.held(n_tokens) * 2 / 2**20
     return f"  T = {n_tokens:>6,}   {work:>9,.1f} G multiply-adds   {held:>7,.1f} MiB handed to the kernel"
 
 
 def _scheme_section(own: SchemeFacts, shown: dict[str, str]) -> list[str]:
-    """A scheme's figure, what its file says, its settings and parameters."""
+    """Return the section of a scheme: figure, docstring, settings and parameters."""
     entry = own.entry
     lines = _section(entry, shown)
     rows = [f"| `{key}` | `{value}` | {text.replace('|', chr(92) + '|')} |" for key, value, text in settings(entry)]
@@ -367,10 +368,10 @@ def _scheme_section(own: SchemeFacts, shown: dict[str, str]) -> list[str]:
 
 
 def _section(entry: Entry, shown: dict[str, str]) -> list[str]:
-    """Title, figures and docstring; a docstring that two choices share stands under the first."""
-    lines = [f"### {entry.name}", "", f"{entry.title}. {cited(entry) if entry.link else ''}".rstrip(), ""]
+    """Return title, figures and docstring; a docstring that two choices share is under the first."""
+    lines = [f"### {entry.name}", "", f"{entry.title}. {cite(entry) if entry.link else ''}".rstrip(), ""]
     if entry.group != "position/rope_scaling":
-        lines += [f"![{entry.name}: {kind(entry)}](figures/{entry.name}.svg)"]
+        lines += [f"![{entry.name}: {figure_kind(entry)}](figures/{entry.name}.svg)"]
         if has_decay(entry):
             lines += [f"![{entry.name}: {DECAY}](figures/{entry.name}{DECAYS}.svg)"]
         lines += [""]

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from coca_train.config.command_line import without_launcher_flags
+from coca_train.config.arguments import without_launcher_flags
 from coca_train.runtime import machine, shutdown
 from coca_train.runtime.entry import run
 from coca_train.runtime.errors import UserError

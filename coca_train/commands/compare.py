@@ -13,9 +13,9 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.commands._children import refuse_torchrun, run_child
 from coca_train.commands._training import load, short
+from coca_train.config.arguments import Arguments
 from coca_train.config.choice import EXAMPLES
 from coca_train.config.choice import words as variant_words
-from coca_train.config.command_line import Arguments
 from coca_train.config.fields import ChoiceOf, Names, Paths
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded

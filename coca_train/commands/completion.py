@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.commands import DEFAULT, verb_of, verbs
-from coca_train.config.command_line import Arguments, read_arguments
+from coca_train.config.arguments import Arguments, read_arguments
 from coca_train.config.fields import choice_of, module_options, options
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded

@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.commands._training import load
-from coca_train.config.command_line import Arguments
+from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive

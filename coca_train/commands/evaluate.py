@@ -1,6 +1,6 @@
 """Measure how far a model's context reaches."""
 
-from coca_train.config.command_line import Arguments
+from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import FLAGS, Reference, Verb
 from coca_train.evaluation.configuration import EVALUATE, overrides

@@ -1,7 +1,7 @@
 """Write a run as a folder for transformers, proven equal."""
 
 from coca_train.commands.import_ import NOTHING_LEFT
-from coca_train.config.command_line import Arguments
+from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import Verb
 from coca_train.hub.options import EXPORT

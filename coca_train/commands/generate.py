@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.config.command_line import Arguments
+from coca_train.config.arguments import Arguments
 from coca_train.config.fields import Text
+from coca_train.config.inheritance import GROUPS
 from coca_train.config.load import Loaded
-from coca_train.config.parts import GROUPS
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Seed
 from coca_train.config.verb import Verb
@@ -74,12 +74,12 @@ class GenerateConfig:
 def _tokens(run: "TrainedRun", given: GenerateConfig) -> list[int]:
     """Those that begin it and its own. UserError where prompt and continuation leave more in the cache than this
     machine holds."""
-    from coca_train.config.sizes import cache_fits
+    from coca_train.config.sizes import check_cache
     from coca_train.evaluation.subject import begin_of, run_begins
 
     begins = given.begin == "auto" and run_begins(Path(given.run), run.tokenizer)
     tokens = [*begin_of(given.begin, begins, run.tokenizer), *run.tokenizer.encode(given.prompt)]
-    for problem in cache_fits(run.loaded.config.model, len(tokens) + given.max_new_tokens):
+    for problem in check_cache(run.loaded.config.model, len(tokens) + given.max_new_tokens):
         raise UserError(f"{problem.id} command line {problem.message}. Fix: {problem.fix}")
     return tokens
 

@@ -1,6 +1,6 @@
 """Make a run of weights from the Hugging Face world, proven equal."""
 
-from coca_train.config.command_line import Arguments
+from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import Verb
 from coca_train.hub.options import IMPORT

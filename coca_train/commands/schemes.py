@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.catalog.entries import known
-from coca_train.config.command_line import Arguments
+from coca_train.catalog.entries import find_scheme
+from coca_train.config.arguments import Arguments
 from coca_train.config.fields import ChoiceOf
 from coca_train.config.load import Loaded
 from coca_train.config.root import Root
@@ -47,7 +47,7 @@ class SchemesConfig:
 
 def _schemes(loaded: Loaded, arguments: Arguments) -> None:
     given: SchemesConfig = loaded.config
-    one = known(given.scheme) if given.scheme else None
+    one = find_scheme(given.scheme) if given.scheme else None
     if one and "--markdown" in arguments.flags:
         raise UserError("E-CFG-02 command line --markdown: prints all schemes. Fix: omit --markdown, or scheme=")
     if given.figures:
@@ -55,17 +55,17 @@ def _schemes(loaded: Loaded, arguments: Arguments) -> None:
 
         write_figures(Path(given.figures))
         return
-    from coca_train.catalog.facts import reference
+    from coca_train.catalog.facts import load_reference
     from coca_train.catalog.pages import details, document, overview
     from coca_train.hub.conversions import summaries
 
-    of = reference(given.model, given.seq_len)
+    reference = load_reference(given.model, given.seq_len)
     if one:
-        print(details(one, of))
+        print(details(one, reference))
     elif "--markdown" in arguments.flags:
-        sys.stdout.write(document(of, summaries()))
+        sys.stdout.write(document(reference, summaries()))
     else:
-        print(overview(of, summaries()))
+        print(overview(reference, summaries()))
 
 
 SCHEMES = Root(

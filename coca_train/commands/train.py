@@ -1,7 +1,7 @@
 """Train a language model whose context reaches further than it was trained on."""
 
 from coca_train.commands._training import TRAIN, remembered
-from coca_train.config.command_line import Arguments
+from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import FLAGS, Reference, Verb
 from coca_train.runtime.dist import explained

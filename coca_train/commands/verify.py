@@ -1,6 +1,6 @@
 """Verify an export."""
 
-from coca_train.config.command_line import Arguments
+from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import Verb
 from coca_train.hub.options import VERIFY

@@ -1,7 +1,6 @@
-"""Check: the rules between the options of a training. Those of positions and attention patterns follow in
-positions/rules.py.
+"""The rules between the options of a training. Those of positions and attention patterns are in attention/rules.py.
 
-Each says what is wrong: the options, the rule, a fix. The order here is the order of messages.
+The order of the rules is the order of their messages.
 """
 
 import math
@@ -13,7 +12,7 @@ from typing import Any
 from coca_train.config import sizes
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
-from coca_train.config.rules import Rules, World, names, paths
+from coca_train.config.rules import TRAINING, World, names, paths
 from coca_train.config.schema import (
     DEFAULT,
     DataConfig,
@@ -29,24 +28,15 @@ from coca_train.config.schema import (
     TrainConfig,
 )
 
-TRAINING = Rules()
 SHARED = "engine.sequence_parallel"
-
-for _rule, *_sections in (
-    (sizes.weights, "model"),
-    (sizes.window, "model", "train", "engine"),
-    (sizes.evaluation, "model", "train", "eval"),
-    (sizes.steps, "train", "stages"),
-):
-    TRAINING.rule(*_sections)(_rule)
 
 
 @TRAINING.rule("train", "engine", "world", about="launch")
-def batches(train: TrainConfig, engine: EngineConfig, world: World) -> Iterator[Problem]:
-    """Processes come in groups that share a sequence, and the global batch divides among all groups."""
+def check_batches(train: TrainConfig, engine: EngineConfig, world: World) -> Iterator[Problem]:
+    """Groups of processes share a sequence, and the global batch divides among the groups."""
     shared = engine.sequence_parallel
     if world.size % shared:
-        text = f"{world.size} processes are no groups of {shared}"
+        text = f"{world.size} processes do not divide into groups of {shared}"
         fix = f"start a multiple of {shared} processes, or write {SHARED}={math.gcd(world.size, shared)}"
         yield Problem("E-CFG-81", (SHARED,), text, fix)
         return
@@ -60,8 +50,8 @@ def batches(train: TrainConfig, engine: EngineConfig, world: World) -> Iterator[
 
 
 @TRAINING.rule("model")
-def heads(model: ModelConfig) -> list[Problem]:
-    """Heads divide the width, and query heads share key and value heads evenly."""
+def check_heads(model: ModelConfig) -> list[Problem]:
+    """Heads divide the width, and key/value heads divide the query heads."""
     wrong = []
     if model.head_dim is None and model.d_model % model.n_heads:
         text = f"{model.n_heads} heads do not divide a width of {model.d_model}"
@@ -74,8 +64,8 @@ def heads(model: ModelConfig) -> list[Problem]:
     return wrong
 
 
-def pattern(layers: LayersConfig) -> list[Problem]:
-    """Check that layer types have names that parameters can have, and that the pattern names types that exist."""
+def check_pattern(layers: LayersConfig) -> list[Problem]:
+    """Check that parameters can have the names of layer types, and that the pattern names existing types."""
     wrong = []
     for name in layers.types:
         if name == DEFAULT or not re.fullmatch("[a-z][a-z0-9_]*", name):
@@ -89,18 +79,18 @@ def pattern(layers: LayersConfig) -> list[Problem]:
 
 
 @TRAINING.rule("model", "position")
-def scheme(model: ModelConfig, position: Any) -> list[Problem]:
-    """What the position scheme has against the model."""
-    found = position.problems(model) if hasattr(position, "problems") else []
-    return [Problem("E-CFG-20", (key,), text, fix) for key, text, fix in found]
+def check_scheme(model: ModelConfig, position: Any) -> list[Problem]:
+    """The position scheme can be built in this model."""
+    problems = position.problems(model) if hasattr(position, "problems") else []
+    return [Problem("E-CFG-20", (key,), text, fix) for key, text, fix in problems]
 
 
 @TRAINING.rule("engine", "model", "train")
-def slices(engine: EngineConfig, model: ModelConfig, train: TrainConfig) -> Iterator[Problem]:
+def check_slices(engine: EngineConfig, model: ModelConfig, train: TrainConfig) -> Iterator[Problem]:
     """Ranks that share a sequence cut its heads and its tokens evenly."""
     n = engine.sequence_parallel
     if n > 1 and engine.kind == "local":
-        text = "the local engine is one process, and has every sequence alone"
+        text = "the local engine is a single process"
         yield Problem("E-CFG-80", (SHARED, "engine.kind"), text, f"write engine=deepspeed, or {SHARED}=1")
     for key, whole, what in (
         ("model.n_heads", model.n_heads, "heads cannot be shared evenly"),
@@ -112,12 +102,12 @@ def slices(engine: EngineConfig, model: ModelConfig, train: TrainConfig) -> Iter
 
 
 @TRAINING.rule("position", "data")
-def recurrence(position: Any, data: DataConfig) -> Iterator[Problem]:
-    """Segment recurrence: the memory is the text before, which the data must be as well."""
+def check_recurrence(position: Any, data: DataConfig) -> Iterator[Problem]:
+    """Segment recurrence remembers the previous text, so rows must be consecutive text."""
     if not getattr(position, "memory_len", 0):
         return
     if data.order != "stream":
-        text = "shuffled windows do not go on where the ones before ended, so a memory would hold other text"
+        text = "shuffled windows are not consecutive, so the memory would hold unrelated text"
         fix = "write data.order=stream, or position.memory_len=0"
         yield Problem("E-CFG-43", ("data.order", "position.memory_len"), text, fix)
     if data.document_mask:
@@ -127,7 +117,7 @@ def recurrence(position: Any, data: DataConfig) -> Iterator[Problem]:
 
 
 @TRAINING.rule("engine", "world", about="machine")
-def device(engine: EngineConfig, world: World) -> Iterator[Problem]:
+def check_device(engine: EngineConfig, world: World) -> Iterator[Problem]:
     """This machine has the GPUs that its processes need."""
     if engine.device == "cuda" and world.local_rank >= _gpus():
         text = f"process {world.local_rank} of this machine needs its own GPU; {_gpus()} are visible to torch"
@@ -138,24 +128,24 @@ def device(engine: EngineConfig, world: World) -> Iterator[Problem]:
 
 
 def _gpus() -> int:
-    import torch  # not before a rule needs it: config errors are told within a second
+    import torch  # not before a rule needs it: configuration errors appear within a second
 
     return torch.cuda.device_count()  # through NVML; no CUDA context is made
 
 
 @TRAINING.rule("engine", "world", about="launch")
-def engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
-    """What an engine cannot do."""
+def check_engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
+    """An engine is not asked for what it cannot do."""
     if engine.kind == "deepspeed" and engine.zero_stage == 0 and engine.dtype != "fp32":
         wrong = "silently wrong (it starts with a phantom optimizer step)"
         text, keys = f"DeepSpeed without ZeRO computes {engine.dtype} {wrong}", ("engine.zero_stage", "engine.dtype")
         yield Problem("E-CFG-35", keys, text, "write engine.zero_stage=1, or engine.dtype=fp32")
     if engine.compile == "blocks" and engine.zero_stage == 3:
-        text = "ZeRO 3 lends a layer its weights by hooks, which no graph can hold"
+        text = "ZeRO 3 gathers a layer's weights in hooks, which a graph cannot contain"
         fix = "write engine.compile=none, or engine.zero_stage=2"
         yield Problem("E-CFG-77", ("engine.compile", "engine.zero_stage"), text, fix)
     if engine.kind == "deepspeed" and engine.zero_stage < 2 and engine.overlap_communication:
-        text = f"ZeRO {engine.zero_stage} sends gradients when all micro batches are added up, after the backward pass"
+        text = f"ZeRO {engine.zero_stage} sends gradients after the last backward pass"
         keys = ("engine.overlap_communication", "engine.zero_stage")
         yield Problem("E-CFG-83", keys, text, "write engine.zero_stage=2, or engine.overlap_communication=null")
     if engine.kind == "local" and engine.dtype == "fp16":
@@ -167,8 +157,8 @@ def engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
 
 
 @TRAINING.rule("stages")
-def stages(stages: dict[str, StageConfig]) -> Iterator[Problem]:
-    """There is a stage, and each keeps only what the one before it has."""
+def check_stages(stages: dict[str, StageConfig]) -> Iterator[Problem]:
+    """There is a stage, and each keeps an optimizer only from a stage before it."""
     if not stages:
         yield Problem("E-STG-01", ("stages",), "there is no stage", "choose stages=single, with no ~stages.<name>")
     yield from names("stages", stages)
@@ -176,26 +166,26 @@ def stages(stages: dict[str, StageConfig]) -> Iterator[Problem]:
     for name, stage in stages.items():
         key = f"stages.{name}.optimizer"
         if before is None and stage.optimizer == "keep":
-            text = "no stage comes before the first one, so there is nothing to keep"
+            text = "the first stage has no optimizer to keep"
             yield Problem("E-STG-02", (key,), text, f"write {key}=fresh")
         elif stage.optimizer == "keep" and before and (stage.lora.rank or before.lora.rank):
-            text = "adapters begin and end with their stage, and Adam's moments of them are of no use to another"
+            text = "adapters are those of one stage, and so are their moments"
             yield Problem("E-STG-19", (key,), text, f"write {key}=fresh")
         before = stage
 
 
 @TRAINING.rule("stages", about="machine")
-def adapters(stages: dict[str, StageConfig]) -> Iterator[Problem]:
-    """What makes adapters is installed; a trained run is read without it."""
+def check_adapters(stages: dict[str, StageConfig]) -> Iterator[Problem]:
+    """peft is installed where a stage trains adapters; reading a trained run does not need it."""
     keys = [f"stages.{name}.lora.rank" for name, stage in stages.items() if stage.lora.rank is not None]
     if keys and find_spec("peft") is None:
-        text = "peft is not installed, which makes the adapters; it is the extra 'lora'"
+        text = "peft is not installed, which the adapters need; it is the extra 'lora'"
         yield from (Problem("E-STG-18", (key,), text, "pip install peft") for key in keys)
 
 
 @TRAINING.rule("tracking", about="machine")
-def tracking(tracking: TrackingConfig) -> Iterator[Problem]:
-    """What tracks is installed."""
+def check_tracking(tracking: TrackingConfig) -> Iterator[Problem]:
+    """Trackers are installed."""
     for name, wanted in {"tensorboard": tracking.tensorboard, "wandb": tracking.wandb != "disabled"}.items():
         if wanted and find_spec(name) is None:
             text = f"{name} is not installed; it is the extra '{name}'"
@@ -203,17 +193,17 @@ def tracking(tracking: TrackingConfig) -> Iterator[Problem]:
 
 
 @TRAINING.rule("optim")
-def rates(optim: OptimConfig) -> Iterator[Problem]:
-    """No rate lies above the peak."""
+def check_rates(optim: OptimConfig) -> Iterator[Problem]:
+    """No learning rate is above the peak."""
     for key in ("min_lr", "warmup_init_lr"):
         if getattr(optim, key) > optim.lr:
             fix = f"write optim.{key}={optim.lr / 10:g}, or raise optim.lr"
-            yield Problem("E-CFG-23", (f"optim.{key}", "optim.lr"), "it lies above the peak learning rate", fix)
+            yield Problem("E-CFG-23", (f"optim.{key}", "optim.lr"), "it is above the peak learning rate", fix)
 
 
 @TRAINING.rule("data")
-def sources(data: DataConfig) -> Iterator[Problem]:
-    """Held-out text is not trained on, no text is two sources, and options of making data are about data made."""
+def check_sources(data: DataConfig) -> Iterator[Problem]:
+    """Held-out text is not trained on, no file is two sources, and options for a folder of texts need a folder."""
     first: dict[str | None, str] = {}  # path -> the option that names it first
     for name, source in data.sources.items():
         key = f"data.sources.{name}"
@@ -228,31 +218,31 @@ def sources(data: DataConfig) -> Iterator[Problem]:
             yield Problem("E-CFG-30", (key, first[source.valid_path]), "held-out text is also trained on", fix)
     yield from names("data.sources", data.sources)
     if data.path and data.prepare != "none":
-        text = "data are made of the folder or of this Python installation, not of both"
+        text = "data are prepared from the folder or from this Python installation, not from both"
         yield Problem("E-CFG-85", ("data.prepare", "data.path"), text, "omit data.prepare, or data.path")
     for name, default in {"text_field": "text", "vocab_size": None, "valid_share": None, "on_error": "stop"}.items():
         if data.path is None and getattr(data, name) != default:
-            text = "nothing is made of a folder here, so it changes nothing"
+            text = "it has no effect without a folder of texts"
             yield Problem("E-CFG-85", (f"data.{name}", "data.path"), text, "write data.path=<folder>, or omit it")
 
 
 @TRAINING.rule("data", "train")
-def packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
-    """Packings go with the rest of the data section."""
+def check_packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
+    """A packing is compatible with the rest of the data section."""
     windows, long, often = data.packing == "windows", "data.upsample_from_tokens", "data.upsample_factor"
     if data.order == "stream" and not windows:
-        text = f"a stream is cut into windows; {data.packing} do not go on where the ones before ended"
+        text = f"a stream needs consecutive windows, which {data.packing} are not"
         fix = "write data.packing=windows, or data.order=shuffled"
         yield Problem("E-CFG-60", ("data.packing", "data.order"), text, fix)
     if data.packing == "documents" and not data.document_mask:
-        text = "documents that only share a window must not see each other"
+        text = "documents packed into one window must not see each other"
         fix = "write data.document_mask=true, or data.packing=windows"
         yield Problem("E-CFG-60", ("data.packing", "data.document_mask"), text, fix)
     if data.packing == "segments" and train.seq_len < 3:
         text = "a segment is a BOS, at least one token, and an EOS"
         yield Problem("E-CFG-60", ("data.packing", "train.seq_len"), text, "write train.seq_len=3 or more")
     if windows and data.upsample_from_tokens is not None:
-        text = "windows know no documents, so none can be seen more often"
+        text = "windows ignore document borders, so no document can be repeated"
         fix = f"write {long}=null, or data.packing=segments or documents"
         yield Problem("E-CFG-61", ("data.packing", long), text, fix)
     if data.upsample_from_tokens is not None and data.upsample_factor == 1:
@@ -260,11 +250,11 @@ def packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
         yield Problem("E-CFG-61", (long, often), "a factor of 1 changes nothing", fix)
     if data.upsample_from_tokens is None and data.upsample_factor > 1:
         fix = f"write {often}=1" if windows else f"write {long}=4096, for example, or {often}=1"
-        yield Problem("E-CFG-61", (long, often), "no length is given to begin at", fix)
+        yield Problem("E-CFG-61", (long, often), "it has no effect without a length", fix)
 
 
 @TRAINING.rule("run", "data", "start")
-def places(run: RunConfig, data: DataConfig, start: StartConfig) -> Iterator[Problem]:
+def check_places(run: RunConfig, data: DataConfig, start: StartConfig) -> Iterator[Problem]:
     """Paths are paths."""
     options = {"run.root": run.root, "data.dir": data.dir, "data.tokenizer": data.tokenizer}
     for name, source in data.sources.items():
@@ -275,8 +265,8 @@ def places(run: RunConfig, data: DataConfig, start: StartConfig) -> Iterator[Pro
 
 
 @TRAINING.rule("eval")
-def extrapolation(eval: EvalConfig) -> Iterator[Problem]:
-    """Choices that a finished run is tried with exist. Their options: settings.py, which knows the modules."""
+def check_extrapolation(eval: EvalConfig) -> Iterator[Problem]:
+    """Choices that a finished run is evaluated with exist. Their options are checked in settings.py."""
     for key, group, example in (
         ("rope_scalings", "position/rope_scaling", "plain"),
         ("attention_patterns", "attention_pattern", "sliding_window"),

@@ -1,26 +1,23 @@
-"""Another choice of a group, and its options, over the settings of trained weights: `dynamic_ntk@alpha:4`.
-
-Nothing here knows a scheme: the training's settings come as its `Root`.
-"""
+"""Another choice of a config group, with options, for trained weights: `dynamic_ntk@alpha:4`."""
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from coca_train.config.compose import Assembled
 from coca_train.config.files import choices, config_dir
+from coca_train.config.inheritance import GROUPS, LOGIT_SCALE, NAMED, exchange_choice
 from coca_train.config.load import resolve
 from coca_train.config.messages import Problem
-from coca_train.config.overrides import apply, parse, place, wrong
-from coca_train.config.parts import GROUPS, LOGIT_SCALE, NAMED, exchanged
-from coca_train.config.places import read
+from coca_train.config.overrides import apply_override, override_place, override_problem, parse
+from coca_train.config.places import note_places
 from coca_train.config.root import Root
 from coca_train.config.strict import type_sections
 from coca_train.runtime.trees import leaves, section
 
 HOW = "choose attention_pattern=… or position/rope_scaling=…, and set options inside them or in model.logit_scale"
-SECTIONS = {**GROUPS, LOGIT_SCALE: LOGIT_SCALE}  # what is varied -> where its options stand
+SECTIONS = {**GROUPS, LOGIT_SCALE: LOGIT_SCALE}  # what is varied -> the section of its options
 SPELLING = "an option is written choice@option:value"
 EXAMPLES = {
     "position/rope_scaling": "dynamic_ntk@alpha:4",
@@ -29,38 +26,64 @@ EXAMPLES = {
 }
 
 
-def words(group: str, text: str) -> list[str]:
-    """Return a choice of `group` (of SECTIONS) with its options, `dynamic_ntk@alpha:4`, as words of a command line.
+class Selection(NamedTuple):
+    """A choice of a config group by its name, and the options in which it differs from the choice's file."""
 
-    The one spelling wherever other settings are listed to be tried: of a grid, of a training's own report and probes,
-    of `compare`. Raises ValueError where it is written otherwise.
-    """
+    name: str
+    options: Mapping[str, Any] = {}
+
+    @classmethod
+    def parse(cls, text: str) -> "Selection":
+        """Read `dynamic_ntk@alpha:4`. Raises ValueError where an option is not written as key:value."""
+        name, options = _split(text)
+        return cls(name, {key: _scalar(value) for key, value in options.items()})
+
+
+def _split(text: str) -> tuple[str, dict[str, str]]:
     name, *options = text.split("@")
     pairs = [option.partition(":") for option in options]
     if not all(key and colon and value for key, colon, value in pairs):
         raise ValueError(SPELLING)
+    return name, {key: value for key, _, value in pairs}
+
+
+def _scalar(text: str) -> Any:
+    """Return a value as YAML and the command line read it: 4, 0.5, 1e-3, true, null, [1, 2]; text otherwise."""
+    for convert in (json.loads, float):
+        try:
+            return convert(text.lower() if text.lower() in ("true", "false", "null") else text)
+        except ValueError:
+            continue
+    return text
+
+
+def words(group: str, text: str) -> list[str]:
+    """Return a selection from `group` (of SECTIONS), `dynamic_ntk@alpha:4`, as words of a command line.
+
+    Raises ValueError where it is written otherwise.
+    """
+    name, options = _split(text)
     choice = f"{group}={name}" if group in GROUPS else f"{group}.name={name}"
-    return [choice, *(f"{SECTIONS[group]}.{key}={value}" for key, _, value in pairs)]
+    return [choice, *(f"{SECTIONS[group]}.{key}={value}" for key, value in options.items())]
 
 
 def option_problems(root: Root, option: str, sections: dict[str, Any], group: str, text: str) -> list[Problem]:
-    """Return what is wrong with the options of an existing choice of `group`, as the list `option` has them.
+    """Return what is wrong with the options of an existing choice of `group`, an element of the list at `option`.
 
-    sections: a training's, as plain values. Whether the weights can have the choice is another matter (`vary`).
+    sections: a training's, as plain values. `vary` checks whether weights can have the choice.
     """
     try:
-        words(group, text)
+        name, options = Selection.parse(text)
     except ValueError as error:
         return [Problem("E-CFG-16", (option,), f"{text}: {error}", f"write {option}=[{EXAMPLES[group]}]")]
-    name, *pairs = text.split("@")
     above, _, axis = GROUPS[group].rpartition(".")
-    if any(pair.startswith(f"{NAMED[axis]}:") for pair in pairs):
+    if NAMED[axis] in options:
         fix = f"write {option}=[{EXAMPLES[group]}], for example"
         return [Problem("E-CFG-16", (option,), f"{text}: {NAMED[axis]} follows from the choice", fix)]
     parent = section(sections, above) if above else sections
-    parent[axis] = exchanged(group, name, parent[axis])
+    parent[axis] = exchange_choice(group, name, parent[axis])
     examples = dict(leaves(parent[axis], GROUPS[group]))
-    parent[axis] |= {key: _value(value) for key, _, value in (pair.partition(":") for pair in pairs)}
+    parent[axis] |= options
     tree, without_value = resolve(sections)
     _, mistyped = type_sections(root, {above or axis: tree[above or axis]}, examples)
     prefix = re.escape(GROUPS[group])
@@ -75,15 +98,8 @@ def option_problems(root: Root, option: str, sections: dict[str, Any], group: st
     ]
 
 
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def assembled(root: Root, sections: dict[str, Any], overrides: Sequence[str]) -> Assembled:
-    """Put other choices and options into trained settings, unchecked. sections: as plain values."""
+def assemble_over(root: Root, sections: dict[str, Any], overrides: Sequence[str]) -> Assembled:
+    """Apply choices and options of a command line to trained settings, unchecked. sections: as plain values."""
     a, parsed = Assembled(root, sections), parse(root, list(overrides), (config_dir(),))
     a.problems += parsed.problems
     scheme = section(a.tree, "position").get("scheme", "")
@@ -92,16 +108,16 @@ def assembled(root: Root, sections: dict[str, Any], overrides: Sequence[str]) ->
     a.examples = dict(leaves(a.tree))
     for override in parsed.values:
         if override.key_or_group.startswith(tuple(f"{prefix}." for prefix in SECTIONS.values())):
-            a.problems += apply(a, override)
+            a.problems += apply_override(a, override)
         else:
             text = "the weights were trained with it, so it cannot change"
-            a.problems.append(wrong(override.input_line or "", text, HOW))
+            a.problems.append(override_problem(override.input_line or "", text, HOW))
     return a
 
 
 def _choose(a: Assembled, scheme: str, group: str, name: str) -> list[Problem]:
-    """Put the file of a choice in its place. scheme: of the weights."""
-    where = place(f"{group}={name}")
+    """Replace a section by the file of a choice. scheme: of the weights."""
+    where = override_place(f"{group}={name}")
     if group not in GROUPS:
         text = "the weights were trained with their own, so it cannot change"
         return [Problem("E-CFG-16", (), text, HOW, where)]
@@ -110,5 +126,5 @@ def _choose(a: Assembled, scheme: str, group: str, name: str) -> list[Problem]:
     if axis not in parent:
         text = f"the weights were trained with {scheme}, which has no {axis}"
         return [Problem("E-CFG-33", (), text, f"omit {group}", where)]
-    parent[axis] = exchanged(group, name, parent[axis])
-    return read(choices(group, (config_dir(),))[name], GROUPS[group], a.places)
+    parent[axis] = exchange_choice(group, name, parent[axis])
+    return note_places(choices(group, (config_dir(),))[name], GROUPS[group], a.places)

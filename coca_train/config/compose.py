@@ -1,8 +1,8 @@
 """Compose: the files that choices name, merged by Hydra. Values of the command line come later (overrides.py).
 
-Hydra merges files and nothing else here: it knows neither where a value stands nor more than its first error, so the
-command line, interpolations and types are ours. No node of OmegaConf leaves this file: outside there are plain dicts.
-Hydra is imported when files are merged, so that the help of a small command does not wait for it.
+Hydra only merges files: it does not tell where a value was set, and stops at its first error, so the command line,
+interpolations and types are ours. OmegaConf's nodes become plain dicts in this file. Hydra is imported when files are
+merged, so that the help of a small command does not wait for it.
 """
 
 import re
@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from coca_train.config.files import choices, shown, stamp
+from coca_train.config.files import choices, display_path, file_state
+from coca_train.config.inheritance import fill_defaults, merge
 from coca_train.config.messages import Problem, is_secret, show
-from coca_train.config.parts import fill, merge
-from coca_train.config.places import fatal_error, nodes, place_of, read
+from coca_train.config.places import fatal_error, note_places, parse_nodes, place_of
 from coca_train.config.root import Root
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.trees import copied, leaves, section
@@ -27,7 +27,7 @@ MOST_KEYS = 6  # of one file that a note lists
 
 @dataclass(frozen=True)
 class Replaced:
-    """A value of an experiment that has no effect, because the command line chooses its section."""
+    """A value of an experiment without effect, because the command line chooses its section."""
 
     word: str  # the choice, as typed
     key: str
@@ -41,7 +41,7 @@ class Replaced:
 
 @dataclass
 class Assembled:
-    """A configuration in plain values, merged but not typed yet, and where each value stands."""
+    """A configuration in plain values, merged but not typed, and the place of each value."""
 
     root: Root
     tree: dict[str, Any]
@@ -53,26 +53,26 @@ class Assembled:
     examples: dict[str, Any] = field(default_factory=dict)  # by dotted key, the values before overrides
     typed: dict[str, str] = field(default_factory=dict)  # by dotted key, the values of the command line, as typed
     overrides: list[str] = field(default_factory=list)  # the words of the command line
-    has_implied_choices: bool = False  # whether choices came along with the words (`Root.implied_choices`)
-    notes: list[str] = field(default_factory=list)  # what differs from what files or words alone say
+    has_implied_choices: bool = False  # by `Root.implied_choices`
+    notes: list[str] = field(default_factory=list)  # lines for the user
 
     def __post_init__(self) -> None:
         self.examples = self.examples or dict(leaves(self.tree))
 
     def lines(self) -> list[str]:
-        """Return the problems as text, each with the value and the place of every key it is about."""
-        values = {**dict(leaves(self.tree)), **self.typed}
-        return [self._line(problem, values) for problem in dict.fromkeys(self.problems)]
-
-    def _line(self, problem: Problem, values: dict[str, Any]) -> str:
-        parts = []
-        for key in problem.keys:
-            value = f"={'***' if is_secret(key, values[key]) else show(values[key])}" if key in values else ""
-            parts.append(f"{problem.place or self._place(key)} {key}{value}".lstrip())
-        return f"{problem.id} {', '.join(parts) or problem.place}: {problem.message}. Fix: {problem.fix}"
+        """Return the problems as text, each with the value and the place of its keys."""
+        values, lines = {**dict(leaves(self.tree)), **self.typed}, []
+        for problem in dict.fromkeys(self.problems):
+            parts = []
+            for key in problem.keys:
+                value = f"={'***' if is_secret(key, values[key]) else show(values[key])}" if key in values else ""
+                parts.append(f"{problem.place or self._place(key)} {key}{value}".lstrip())
+            where = ", ".join(parts) or problem.place
+            lines.append(f"{problem.id} {where}: {problem.message}. Fix: {problem.fix}")
+        return lines
 
     def _place(self, key: str) -> str:
-        """Who set a key. For a value of a choice that was typed: the word, the file, and whose value it replaced."""
+        """Return who set a key; for a value of a typed choice the word, the file, and the value it replaced."""
         if place := place_of(key, dict.fromkeys(self.typed, "command line")):
             return place
         place, word = place_of(key, self.places), place_of(key, self.chosen)
@@ -85,14 +85,13 @@ class Assembled:
 def compose(root: Root, groups: Mapping[str, str], dirs: tuple[Path, ...]) -> Assembled:
     """Merge the files that the choices name. groups: config group -> option, all known to exist.
 
-    A choice that was typed replaces its whole section, whatever an experiment says of it: a mixture of both would be
-    neither. What the experiment would have said is kept in `replaced`.
+    A typed choice replaces its whole section, and what an experiment sets there; those values are in `replaced`.
     """
     if not root.groups:  # its schema has all its values
         a = Assembled(root, {})
-        fill(root, a.tree, a.places)
+        fill_defaults(root, a.tree, a.places)
         return a
-    state = tuple((path, *stamp(path)) for path in _files_of(root, dirs))
+    state = tuple((path, *file_state(path)) for path in _files_of(root, dirs))
     base = _merge(root, root.name, tuple((g, o) for g, o in groups.items() if g in root.global_groups), dirs, state)
     a = Assembled(root, copied(base.tree), dict(base.choices), dict(base.places), list(base.problems))
     typed = [group for group in groups if group not in root.global_groups]
@@ -109,28 +108,28 @@ def compose(root: Root, groups: Mapping[str, str], dirs: tuple[Path, ...]) -> As
         a.problems += part.problems
         a.choices = {g: o for g, o in a.choices.items() if not g.startswith(f"{group}/")} | part.choices
         a.choices[group] = groups[group]
-        a.places = {each: place for each, place in a.places.items() if not _inside(each, key)} | part.places
+        others = {k: place for k, place in a.places.items() if k != key and not k.startswith(f"{key}.")}
+        a.places = others | part.places
         parent.pop(axis or group, None)
         a.tree = merge(a.tree, copied(part.tree), named={})
-    fill(root, a.tree, a.places)
+    fill_defaults(root, a.tree, a.places)
     a.examples = dict(leaves(a.tree))
     return a
 
 
 @dataclass(frozen=True)
 class _Merged:
-    """What Hydra made of a file and all that its defaults list names. above: the files that set options from the top,
-    as experiments do, in the order of merging."""
+    """A file merged with all that its defaults list names."""
 
     tree: dict[str, Any]
     choices: dict[str, str]
     places: dict[str, str]
     problems: list[Problem]
-    above: tuple[Path, ...]
+    above: tuple[Path, ...]  # files that set options from the top, as experiments do, in the order of merging
 
 
-# Hydra takes a tenth of a second, and a sweep or a comparison asks for the same files many times. state: path, time and
-# size of every file that could be merged; where one changes, comes or goes, all are read again.
+# Hydra takes a tenth of a second, and a sweep loads the same files many times. state: path, time and size of every file
+# that could be merged; when one changes, is added or removed, all are read again.
 @lru_cache(maxsize=512)
 def _merge(root: Root, name: str, groups: tuple[tuple[str, str], ...], dirs: tuple[Path, ...], state: Any) -> _Merged:
     from hydra.errors import HydraException
@@ -145,18 +144,18 @@ def _merge(root: Root, name: str, groups: tuple[tuple[str, str], ...], dirs: tup
         merged = merge_files(dirs, name, overrides)
     except (HydraException, OmegaConfBaseException) as error:
         text = str(error).splitlines()[0]
-        for path in _files_of(root, dirs):  # Hydra sees no file where there is a pipe or a folder
+        for path in _files_of(root, dirs):  # for Hydra a pipe or a folder is no file
             if any(path.match(f"{each}.yaml") for each in re.findall(r"'([\w/.-]+)'", text)):
-                nodes(path)
+                parse_nodes(path)
         raise fatal_error(Problem("E-CFG-15", (), show(text), "mend the defaults list", "configs")) from None
-    except yaml.MarkedYAMLError as error:  # what is YAML, and nothing that OmegaConf holds
+    except yaml.MarkedYAMLError as error:  # YAML that OmegaConf cannot hold
         mark = error.problem_mark
-        place = f"{shown(Path(mark.name))}:{mark.line + 1}" if mark else "configs"
+        place = f"{display_path(Path(mark.name))}:{mark.line + 1}" if mark else "configs"
         raise fatal_error(
             Problem("E-CFG-13", (), show(error.problem or str(error)), "write plain YAML", place)
         ) from None
-    except ValueError as error:  # behind the errors above, which are such too
-        line = re.search(r" in '(@.*)'$", str(error))  # a header that Hydra cannot read, of a file it does not name
+    except ValueError as error:  # after the errors above, which are ValueErrors too
+        line = re.search(r" in '(@.*)'$", str(error))  # a header that Hydra cannot parse, in a file it does not name
         if line is None:
             raise
         text, fix = f"# {show(line[1])}: {show(str(error))}", "write # @package _global_ as the first line"
@@ -165,7 +164,7 @@ def _merge(root: Root, name: str, groups: tuple[tuple[str, str], ...], dirs: tup
     for each, package in merged.files:  # the last place noted for a key is the one that counts
         file = next((folder / f"{each}.yaml" for folder in dirs if (folder / f"{each}.yaml").is_file()), None)
         if file is not None:
-            problems += read(file, package, places)
+            problems += note_places(file, package, places)
             above += [file] if not package and each != root.name else []
     tree = OmegaConf.to_container(merged.tree, resolve=False)
     assert isinstance(tree, dict)
@@ -183,17 +182,13 @@ def _files_of(root: Root, dirs: tuple[Path, ...]) -> list[Path]:
     return [path for folder in dirs for group in ("", *root.groups) for path in sorted((folder / group).glob("*.yaml"))]
 
 
-def _inside(key: str, section: str) -> bool:
-    return key == section or key.startswith(f"{section}.")
-
-
 def _replaced(a: Assembled, base: _Merged, group: str, word: str) -> Iterator[Replaced]:
-    """What experiments say of a section that the command line chooses, and which choices inside it they make."""
-    files = {shown(file) for file in base.above}
+    """Yield the values and choices of experiments in a section that the command line chooses."""
+    files = {display_path(file) for file in base.above}
     for file in base.above:
         for chosen, line, option in _defaults(file):
             if chosen.startswith(f"{group}/"):
-                yield Replaced(word, chosen, option, f"{shown(file)}:{line}")
+                yield Replaced(word, chosen, option, f"{display_path(file)}:{line}")
     top, seen = group.replace("/", "."), set[str]()
     for leaf, value in leaves(section(a.tree, top), top):
         key = leaf if leaf in a.places else leaf.rpartition(".")[0]  # an element of a list; messages are about the list
@@ -206,7 +201,7 @@ def _replaced(a: Assembled, base: _Merged, group: str, word: str) -> Iterator[Re
 
 def _defaults(path: Path) -> Iterator[tuple[str, int, str]]:
     """Yield group, line and option of each choice in a defaults list: `- override /position/rope_scaling: yarn`."""
-    root = nodes(path)
+    root = parse_nodes(path)
     for name, value in root.value if isinstance(root, yaml.MappingNode) else ():
         for each in value.value if name.value == "defaults" and isinstance(value, yaml.SequenceNode) else ():
             for key, option in each.value if isinstance(each, yaml.MappingNode) else ():
@@ -215,7 +210,7 @@ def _defaults(path: Path) -> Iterator[tuple[str, int, str]]:
 
 
 def describe_replaced(replaced: list[Replaced]) -> list[str]:
-    """Return a line for each choice: what does not apply because of it."""
+    """Return a line for each typed choice with the values that it replaces."""
     lines = []
     for word in dict.fromkeys(each.word for each in replaced):
         parts = []
@@ -223,17 +218,17 @@ def describe_replaced(replaced: list[Replaced]) -> list[str]:
             texts = [f"{each.key}={each.value}" for each in replaced if (each.word, each.file) == (word, file)]
             more = f" and {len(texts) - MOST_KEYS} more" if len(texts) > MOST_KEYS else ""
             parts.append(f"{', '.join(texts[:MOST_KEYS])}{more} of {file}")
-        lines.append(f"choices   {word} is taken as it is; what does not apply: {'; '.join(parts)}")
+        lines.append(f"choices   {word} replaces {'; '.join(parts)}")
     return lines
 
 
 def _no_such_axis(
     a: Assembled, base: _Merged, group: str, groups: Mapping[str, str], dirs: tuple[Path, ...]
 ) -> Problem:
-    """`position=alibi position/rope_scaling=yarn`: the choice above has no such axis."""
+    """Explain `position=alibi position/rope_scaling=yarn`: the choice above has no such axis."""
     above, leaf = group.rsplit("/", 1)
     lines = [
-        f"{shown(file)}:{line}"
+        f"{display_path(file)}:{line}"
         for file in (*base.above[::-1], dirs[0] / f"{a.root.name}.yaml")
         for chosen, line, _ in _defaults(file)
         if chosen == above and above not in groups

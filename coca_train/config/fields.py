@@ -16,12 +16,12 @@ from coca_train.config.root import Root
 
 @dataclass(frozen=True)
 class Option:
-    """One leaf of the configuration. `<name>` in a key stands for any name (sources, stages)."""
+    """One leaf of the configuration. `<name>` in a key is any name (of a source, of a stage)."""
 
     key: str
     description: str
-    needs: str
-    values: tuple[str, ...] = ()  # all it can be, where these are few
+    needs: str  # what a value must be
+    values: tuple[str, ...] = ()  # all there are, where these are few
 
 
 def fields_of(cls: Any) -> dict[str, FieldInfo]:
@@ -30,17 +30,13 @@ def fields_of(cls: Any) -> dict[str, FieldInfo]:
 
 
 def _number(base: str, metadata: list[Any]) -> str:
-    words = [
-        f"{sign} {_short(getattr(m, name))}"
+    bounds = [
+        f"{sign} {bound if isinstance(bound, int) else f'{bound:g}'}"
         for m in metadata
         for name, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
-        if getattr(m, name, None) is not None
+        if (bound := getattr(m, name, None)) is not None
     ]
-    return " ".join([base, " and ".join(words)]).rstrip()
-
-
-def _short(bound: float) -> str:
-    return str(bound) if isinstance(bound, int) else f"{bound:g}"
+    return " ".join([base, " and ".join(bounds)]).rstrip()
 
 
 def needs(annotation: Any, metadata: list[Any]) -> str:
@@ -65,10 +61,8 @@ def needs(annotation: Any, metadata: list[Any]) -> str:
         return "a section"
     if annotation is bool:
         return "true or false"
-    if annotation is int:
-        return _number("a whole number", metadata)
-    if annotation is float:
-        return _number("a number", metadata)
+    if annotation in (int, float):
+        return _number("a whole number" if annotation is int else "a number", metadata)
     if any("A-Za-z0-9" in str(getattr(m, "pattern", "")) for m in metadata):
         return "letters, digits, '.', '_', '-', at most 100, beginning with a letter or digit"
     return "text"
@@ -97,13 +91,13 @@ def _walk(cls: Any, prefix: str) -> list[Option]:
 
 @cache
 def options(root: Root) -> tuple[Option, ...]:
-    """Return every option outside the sections that a module types, in the order of the schema."""
+    """Return every option except those of modules, in the order of the schema."""
     return tuple(_walk(root.schema, ""))
 
 
 @cache
 def needs_at(root: Root, key: str) -> str:
-    """Describe what a value must be at a dotted key; of an option of modules, as the first that has it says."""
+    """Describe what a value must be at a dotted key; of an option of modules, in the first that has it."""
     for option in options(root):
         if key.count(".") == option.key.count(".") and fnmatch(key, option.key.replace("<name>", "*")):
             return option.needs
@@ -116,7 +110,7 @@ def needs_at(root: Root, key: str) -> str:
 
 
 def sections(root: Root) -> dict[str, str]:
-    """Return the top-level sections and what they are about."""
+    """Return the top-level sections and their descriptions."""
     about = {}
     for name, field in fields_of(root.schema).items():
         kind = get_args(field.annotation)[1] if get_origin(field.annotation) is dict else field.annotation
@@ -125,7 +119,7 @@ def sections(root: Root) -> dict[str, str]:
     return about
 
 
-def described(path: Path) -> dict[str, str]:
+def describe_settings(path: Path) -> dict[str, str]:
     """Return the fields of the class `Settings` in a module's file, with their descriptions.
 
     Read from the source, because importing such a file imports torch, which help must not wait for.
@@ -168,7 +162,7 @@ def module_options(root: Root) -> dict[str, str]:
     texts = {key: f"set by {group}=<choice>" for key, group in root.tags.items()}
     for section, registry in root.registries.items():
         for module in registry.names():
-            for name, text in described(registry.source(module)).items():
+            for name, text in describe_settings(registry.source(module)).items():
                 key = f"{section}.{name}"
                 if key not in root.registries and not texts.get(key):
                     texts[key] = text
@@ -176,26 +170,26 @@ def module_options(root: Root) -> dict[str, str]:
 
 
 def modules_with(root: Root, key: str) -> str:
-    """Return the modules that have the option at a dotted key, `attention_pattern=sinks`; empty when none has."""
+    """Return the modules that have the option at a dotted key, `attention_pattern=sinks`; "": none."""
     section, _, option = key.rpartition(".")
     if (registry := root.registries.get(section)) is None:
         return ""
-    names = [name for name in registry.names() if option in described(registry.source(name))]
+    names = [name for name in registry.names() if option in describe_settings(registry.source(name))]
     return f"{section.replace('.', '/')}={' or '.join(names)}" if names else ""
 
 
-# Options that are not spelled as Hydra's grammar wants it. `prompt=def main(x="a, b")` would need quotes inside quotes,
-# and `schemes=rope,coca` would be a sweep.
+# Options that do not follow Hydra's grammar: `prompt=def main(x="a, b")` would need nested quotes, `schemes=rope,coca`
+# would be a sweep.
 
 
 class Verbatim(str):
-    """Text that means itself: nothing in it is an interpolation."""
+    """Text without interpolations."""
 
     __slots__ = ()
 
 
 class AsTyped:
-    """Marks text that is everything behind the `=`."""
+    """Marks text that is everything after the `=`."""
 
     def read(self, text: str) -> Verbatim:
         return Verbatim(text)
@@ -203,12 +197,12 @@ class AsTyped:
 
 @dataclass(frozen=True)
 class Listed:
-    """Marks a list that may be typed without brackets. separator: what stands between its parts, as a pattern."""
+    """Marks a list that may be typed without brackets. separator: a pattern."""
 
     separator: str
 
     def read(self, text: str) -> list[str] | None:
-        """Split the list; None where there are brackets, which Hydra's grammar reads."""
+        """Split the list; None where there are brackets, which Hydra's grammar parses."""
         if text.startswith("["):
             return None
         return [part.strip() for part in re.split(self.separator, text) if part.strip()]
@@ -227,12 +221,12 @@ Names = Annotated[list[str], Listed(r"[,\s]")]
 
 
 def choice_of(root: Root, key: str) -> str:
-    """Return the group whose choices an option names; empty when it names none."""
+    """Return the group whose choices an option names; "": none."""
     return next((mark.group for mark in _marks(root, key) if isinstance(mark, ChoiceOf)), "")
 
 
 def spelling_of(root: Root, key: str) -> AsTyped | Listed | None:
-    """Return how an option is spelled; None: as everything else."""
+    """Return the mark of an option with a spelling of its own; None: it follows Hydra's grammar."""
     return next((mark for mark in _marks(root, key) if isinstance(mark, AsTyped | Listed)), None)
 
 

@@ -1,7 +1,7 @@
-"""What a choice may be: a YAML file of a folder, a module of a folder, a plugin; and nothing else.
+"""The choices of a config group: YAML files of a folder, modules of a folder, plugins.
 
-Names and comments are read only, nothing is imported, since `--help` must not wait for torch. A plugin is a module of
-another distribution that its entry points offer under the registry's group.
+Only names and comments are read, since `--help` must not wait for torch. A plugin is a module of another distribution,
+offered as an entry point of the registry's group.
 """
 
 import ast
@@ -30,19 +30,19 @@ def config_dir() -> Path:
     for folder in (here.parents[1] / "configs", here.parents[2] / "configs"):
         if (folder / "train.yaml").is_file():
             return folder
-    raise FileNotFoundError(f"coca_train is installed without its configs folder (looked beside {here.parents[1]})")
+    raise FileNotFoundError(f"coca_train is installed without its configs folder (next to {here.parents[1]})")
 
 
-def stamp(path: Path) -> tuple[int, int]:
-    """Return what changes when a file does: what was read of it is kept as long as this stays."""
+def file_state(path: Path) -> tuple[int, int]:
+    """Return time and size of a file, by which caches know that it has changed."""
     try:
         return path.stat().st_mtime_ns, path.stat().st_size
-    except OSError:  # reading it will say what is wrong
+    except OSError:  # reading it reports the error
         return 0, 0
 
 
-def shown(path: Path) -> str:
-    """Return a path as messages show it: `configs/...` for the files that come with coca_train."""
+def display_path(path: Path) -> str:
+    """Return a path for messages: `configs/...` for the files that come with coca_train."""
     try:
         return f"configs/{path.relative_to(config_dir())}"
     except ValueError:
@@ -50,13 +50,13 @@ def shown(path: Path) -> str:
 
 
 def choices(group: str, dirs: tuple[Path, ...]) -> dict[str, Path]:
-    """Return the options of a config group, by name. A leading underscore marks a part that is no choice by itself."""
+    """Return the choices of a config group, by name. A leading underscore marks a part, which is no choice."""
     paths = [path for folder in reversed(dirs) for path in (folder / group).glob("[!_]*.yaml")]
     return dict(sorted({path.stem: path for path in paths}.items()))  # the first folder that has it wins
 
 
 def folders_with(group: str, name: str) -> list[Path]:
-    """Return the folders of YAML that `data_prep mix` has written next to the data and that have this choice."""
+    """Return the config folders that `data_prep mix` wrote next to its data and that have this choice."""
     data = Path(os.environ.get("COCA_TRAIN_DATA", "data"))
     return [folder for folder in sorted(data.glob("*/config")) if (folder / group / f"{name}.yaml").is_file()]
 
@@ -68,10 +68,10 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def summary(path: Path) -> str:
-    """Return the first comment line of a YAML file, which says what the choice is."""
+    """Return the first comment line of a YAML file, which describes the choice."""
     try:
         lines = untrusted_io.read_text(path, errors="replace").splitlines()
-    except OSError:  # choosing it says what is wrong
+    except OSError:  # choosing it reports the error
         return ""
     for line in lines:
         if line.startswith("#") and "@package" not in line:
@@ -81,24 +81,20 @@ def summary(path: Path) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Registry:
-    """The modules of a folder that a section of a configuration may name.
-
-    load: imports the module of this name from the folder. tag: the key of the section that holds the name. plugins:
-    group of entry points (`myscheme = "mypackage.myscheme"`).
-    """
+    """The modules of a folder that a section of a configuration may name."""
 
     folder: Path
-    load: Callable[[str], ModuleType]
-    tag: str
-    plugins: str
+    load: Callable[[str], ModuleType]  # imports the module of this name from the folder
+    tag: str  # the key of the section that holds the name
+    plugins: str  # group of entry points (`myscheme = "mypackage.myscheme"`)
 
     def names(self) -> list[str]:
-        """Return what a configuration may name, sorted. A leading underscore marks a helper. UserError for a plugin
-        that would hide a module of the folder."""
+        """Return the modules that a configuration may name, sorted. Raises UserError for a plugin that would hide one
+        of the folder."""
         return sorted(self._own | self._plugins.keys())
 
     def module(self, name: Any) -> ModuleType:
-        """Return the module of this name. UserError when there is none; nothing is imported then."""
+        """Return the module of this name. Raises UserError when there is none, before anything is imported."""
         if name not in (known := self.names()):
             raise UserError(f"{name!r} is not one of {', '.join(known)}")
         return self._plugins[name].load() if name in self._plugins else self.load(name)
@@ -114,7 +110,7 @@ class Registry:
         return file if file.is_file() else self.folder / name / "__init__.py"
 
     def digest(self, name: str) -> str:
-        """Return a digest of what the module computes: its source without comments and docstrings, 12 digits."""
+        """Return a digest of the module's source without comments and docstrings, 12 digits."""
         tree = ast.parse(self.source(name).read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
@@ -122,10 +118,9 @@ class Registry:
         return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
 
     def settings(self, value: Any) -> Any:
-        """Type a mapping by the module that its key `tag` names; what is typed already comes back as it is.
+        """Type a mapping by the module that its key `tag` names; typed settings are returned unchanged.
 
-        Returns that module's `Settings`. Raises UserError (no or unknown name) or pydantic's
-        ValidationError (one line per wrong key, with its location).
+        Returns that module's `Settings`. Raises UserError (no or unknown name) or pydantic's ValidationError.
         """
         if hasattr(value, self.tag) and isinstance(value, self.module(getattr(value, self.tag)).Settings):
             return value
@@ -133,21 +128,21 @@ class Registry:
             raise UserError(f"{value!r} is not a mapping with the key {self.tag!r}")
         if self.tag not in value:
             raise UserError(f"the key {self.tag!r} is missing; it names one of {', '.join(self.names())}")
-        # As JSON: sections inside it and tuples are typed strictly only from there.
+        # As JSON: only there nested sections and tuples are typed strictly.
         return TypeAdapter(self.module(value[self.tag]).Settings).validate_json(json.dumps(value))
 
     @cached_property
     def _own(self) -> set[str]:
-        """Listed once: every forward asks for the module of its frequencies."""
+        """Names in the folder, listed once: every forward looks up the module of its frequencies."""
         own = {path.stem for path in self.folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
         return {name for name in own if not name.startswith("_")}
 
     @cached_property
     def _plugins(self) -> dict[str, EntryPoint]:
         plugins = {point.name: point for point in entry_points(group=self.plugins)}
-        for name in sorted(self._own & plugins.keys()):  # a run that named it would compute something else unseen
+        for name in sorted(self._own & plugins.keys()):  # runs that name it would compute something else unnoticed
             raise UserError(
                 f"E-CFG-70 entry point {self.plugins}: {name} = {plugins[name].value}: coca_train ships one of this "
-                "name. Fix: give it another name in the package that offers it"
+                "name. Fix: rename it in the package that offers it"
             )
         return plugins

@@ -1,8 +1,8 @@
-"""The parts of Hydra that its public interface does not offer, all in this one file. Checked with hydra-core 1.3.8.
+"""All uses of Hydra's internals. Checked with hydra-core 1.3.8.
 
-* `merge_files`: Hydra composes, but does not tell which files it merged in which order, which messages need to say who
-  set a value; it takes one folder of YAML, where `--config-dir` may be given several times; it reads its own settings.
-* `split_sweep`: the points of a sweep, without Hydra's launcher, which would run them all in this process.
+* `merge_files`: Hydra's compose does not tell which files it merged in which order, takes a single folder of YAML, and
+  reads its own settings, which takes most of the time.
+* `split_sweep`: the points of a sweep, without Hydra's launcher, which would run them in this process.
 """
 
 import math
@@ -10,7 +10,6 @@ import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import hydra
 from hydra import initialize_config_dir
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -21,23 +20,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import RangeSweep
 from omegaconf import DictConfig
 
-from coca_train.config.places import nodes
+from coca_train.config.places import parse_nodes
 from coca_train.runtime.errors import UserError
 
 MOST_POINTS = 1000
-CHECKED = "1.3"  # internals may change with any other
-
-
-def require(version: str) -> None:
-    """Raise UserError for a version of hydra-core whose internals nobody has looked at."""
-    if ".".join(version.split(".")[:2]) != CHECKED:
-        raise UserError(
-            f"E-CFG-65 hydra-core {version}: coca_train reads parts of Hydra {CHECKED} that other versions may have "
-            f"changed. Fix: pip install 'hydra-core=={CHECKED}.*'"
-        )
-
-
-require(hydra.__version__)
 
 
 class Merged(NamedTuple):
@@ -49,23 +35,22 @@ class Merged(NamedTuple):
 
 
 class _Checked(ConfigRepository):
-    """Refuses what is no file, or too much of one, before Hydra opens it."""
+    """Checks each file before Hydra opens it."""
 
     def load_config(self, config_path: str) -> Any:
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         path = Path(source.path if source else "", f"{config_path}.yaml")
         if path.exists():
-            nodes(path)
+            parse_nodes(path)
         return super().load_config(config_path)
 
 
 def merge_files(dirs: tuple[Path, ...], name: str, overrides: list[str]) -> Merged:
-    """Merge a file and all that its defaults list and `overrides`, choices in Hydra's notation, name.
+    """Merge a file with all that its defaults list and `overrides` (choices in Hydra's notation) name.
 
-    dirs: folders of YAML, in the order they are searched. Hydra's own settings stay out: they take most of the time.
+    dirs: folders of YAML, in the order they are searched.
     """
-    # Hydra keeps what it was initialized with in a global. The `with` puts back what was there, so that a program with
-    # a Hydra of its own can load our configurations.
+    # The `with` restores Hydra's global state, so that a program with a Hydra of its own can load our configurations.
     with initialize_config_dir(version_base="1.3", config_dir=str(dirs[0]), job_name="coca_train"):
         loader: Any = GlobalHydra.instance().config_loader()
         for folder in reversed(dirs[1:]):
@@ -80,7 +65,7 @@ def merge_files(dirs: tuple[Path, ...], name: str, overrides: list[str]) -> Merg
 
 
 def _n_values(override: Any) -> int:
-    """How many a sweep over an override has, without making them."""
+    """Count the values of a sweep over an override, without expanding it."""
     if not override.is_sweep_override():
         return 1
     sweep = override.value()

@@ -1,9 +1,8 @@
 """From YAML files and overrides to one frozen, checked configuration, in two passes.
 
-Compose: files are merged (compose.py), then the command line, which wins; then named parts get what they leave out
-(parts.py). Check: interpolations are resolved, so that `${train.seq_len}` is what the command line made of it; then
-sections are typed (strict.py), and the rules between options (rules.py) see typed sections only. Problems of all steps
-are collected, and the user reads all of them at once.
+Compose: files are merged (compose.py), then the command line, then stages and kinds of layers are completed
+(inheritance.py). Check: interpolations are resolved, with the values of the command line; sections are typed
+(strict.py), and rules see typed sections only (rules.py). All problems are reported at once.
 """
 
 import json
@@ -19,10 +18,10 @@ import yaml
 from coca_train.config.compose import Assembled, compose, describe_replaced
 from coca_train.config.fields import Verbatim, fields_of
 from coca_train.config.files import runs_in
+from coca_train.config.inheritance import fill_defaults, part_problems, scale_warmups
 from coca_train.config.messages import ConfigError, Problem, is_secret, secret_fix
-from coca_train.config.overrides import apply, parse
-from coca_train.config.parts import fill, part_problems, shorten
-from coca_train.config.places import fatal_error, plain, read
+from coca_train.config.overrides import apply_override, parse
+from coca_train.config.places import fatal_error, note_places, read_yaml
 from coca_train.config.root import Root
 from coca_train.config.strict import explain_unknown_key, find_misplaced, type_sections
 from coca_train.runtime import dist
@@ -39,12 +38,12 @@ _DEEPEST = 20
 
 @dataclass(frozen=True)
 class Loaded:
-    """A run's configuration, and the words it was made from."""
+    """A configuration, and the overrides it was composed with."""
 
     config: Any  # of the root's schema
     tree: dict[str, Any]  # the same in plain values, resolved
     overrides: list[str]
-    notes: tuple[str, ...] = ()  # what the user is to be told of it, a line each
+    notes: tuple[str, ...] = ()  # lines for the user
 
     @property
     def yaml(self) -> str:
@@ -63,39 +62,39 @@ class Loaded:
 
 
 def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled:
-    """Compose files, choices and overrides into one plain tree. config_dirs: further folders with experiments and group
-    choices. Raises ConfigError for files that cannot be read."""
+    """Compose files, choices and overrides into one plain tree. config_dirs: more folders with experiments and choices.
+    Raises ConfigError for files that cannot be read."""
     dirs = root.dirs(config_dirs)
     parsed = parse(root, overrides, dirs)
     implied = root.implied_choices(parsed.groups, parsed.values)
     a = compose(root, implied | parsed.groups, dirs)
     a.overrides = list(overrides)
     a.has_implied_choices = bool(implied)
-    if a.replaced and not implied:  # nobody asked for what comes along: it gives way without a word
+    if a.replaced and not implied:  # an implied choice was not typed, so it yields silently
         a.notes += describe_replaced(a.replaced)
     a.problems = [*parsed.problems, *a.problems]
     if root.derive is not None:
         root.derive(a, parsed.groups, lambda: _with_values(a, parsed.values))
     if root.has_stages and any("max_steps" in word for word in overrides):  # resolving takes time
-        a.notes += shorten(a.tree, a.places, parsed.values, _with_values(a, parsed.values))
+        a.notes += scale_warmups(a.tree, a.places, parsed.values, _with_values(a, parsed.values))
     a.examples = dict(leaves(a.tree))
-    # In the order typed: a later word wins over an earlier one, and may set inside what that one brought.
+    # In the order typed: a later word wins, and may set an option inside a section that an earlier one added.
     for override in parsed.values:
-        a.problems += apply(a, override)
-    fill(root, a.tree, a.places)  # parts and choices that the command line brought
+        a.problems += apply_override(a, override)
+    fill_defaults(root, a.tree, a.places)  # of parts that the command line added
     return a
 
 
 def _with_values(a: Assembled, values: list[Any]) -> dict[str, Any]:
-    """Return a copy of the tree with the values of the command line, resolved; what is wrong is reported later."""
+    """Return a copy of the tree with the values of the command line, resolved; problems are reported later."""
     other = Assembled(a.root, copied(a.tree))
     for override in values:
-        apply(other, override)
+        apply_override(other, override)
     return resolve(other.tree)[0]
 
 
 def load(a: Assembled, launch: bool = True) -> Loaded:
-    """Resolve, type, cross-check and freeze. Raises ConfigError, which names every problem and who set the value.
+    """Resolve, type, cross-check and freeze. Raises ConfigError with every problem and the place of its value.
 
     launch: also the rules about this machine and this launch.
     """
@@ -113,14 +112,14 @@ def load(a: Assembled, launch: bool = True) -> Loaded:
     ordered = {name: a.tree[name] for name in fields if name in a.tree}
     typed, wrong = type_sections(root, ordered, a.examples, reported)
     mistakes += wrong
-    if mistakes:  # a value that is wrong is blamed where it was set, and not at every `${…}` that copies it
+    if mistakes:  # a wrong value is reported where it was set, and not at every `${…}` that copies it
         links = {key: value[2:-1] for key, value in leaves(written) if str(value).startswith("${")}
         blamed = {key for mistake in mistakes for key in mistake.keys}
         mistakes = [mistake for mistake in mistakes if links.get(mistake.keys[0]) not in blamed]
     a.problems += [*without_value, *mistakes, *root.check(typed, launch)]
     if not a.problems:
         config = root.schema(**typed)
-        # Parts stand over the run's own sections: while those are wrong, so would be every part.
+        # Parts inherit from the run's own sections: while those are wrong, so is every part.
         a.problems += part_problems(root, config, launch) if root.has_stages else []
         if not a.problems:
             return Loaded(config, ordered, a.overrides, tuple(a.notes))
@@ -133,15 +132,15 @@ def load_saved(root: Root, path: Path) -> Loaded:
     if not path.is_file():
         fix = f"write {held[0]}" if (held := runs_in(path.parent)) else "give the directory of a run"
         raise fatal_error(Problem("E-CFG-15", (), "there is no such file", fix, str(path)))
-    problems = read(path, "", places)
+    problems = note_places(path, "", places)
     tree = saved_settings(path)
-    fill(root, tree, places)
+    fill_defaults(root, tree, places)
     return load(Assembled(root, tree, {}, places, problems), launch=False)
 
 
 def saved_settings(path: Path) -> dict[str, Any]:
     """Read a run's config.yaml as plain values. Raises ConfigError for no such file, CheckpointError E-CKP-31."""
-    tree = plain(path)
+    tree = read_yaml(path)
     if not isinstance(tree, dict):
         raise fatal_error(
             Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path))
@@ -154,14 +153,14 @@ def check_format(path: Path, record: Mapping[str, Any]) -> None:
     """Refuse a run's record of another format. Raises CheckpointError E-CKP-31."""
     if (found := record.get("format", 1)) != FORMAT:
         raise CheckpointError(
-            f"E-CKP-31 {path}: another version of coca_train made this run (format {found}; this version reads "
+            f"E-CKP-31 {path}: this run is of another version of coca_train (format {found}; this version reads "
             f"{FORMAT}). Fix: use that version, or begin another run: run.name=<another>"
         )
 
 
-# The only two interpolations a configuration may use: ${section.option} and ${oc.env:COCA_TRAIN_…,default}. Resolved
-# here and not by OmegaConf, so that no other resolver can be reached from a configuration and every wrong one is
-# reported, not the first; and before typing, because a text `${train.seq_len}` stands where a number is needed.
+# A configuration may use two interpolations: ${section.option} and ${oc.env:COCA_TRAIN_…,default}. OmegaConf does not
+# resolve them: no other resolver can be reached, and all mistakes are reported. They are resolved before typing, since
+# `${train.seq_len}` is text where a number is needed.
 
 
 class _WrongError(Exception):
@@ -191,7 +190,7 @@ def resolve(tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     def text(value: str, chain: tuple[str, ...]) -> Any:
         if isinstance(value, Verbatim) or "${" not in value:
             return str(value)
-        if whole := _ALLOWED.fullmatch(value):  # what stands there keeps its type, and a number in a variable is one
+        if whole := _ALLOWED.fullmatch(value):  # the value keeps its type, and a number in a variable is a number
             found = target(whole, chain)
             return json.loads(found) if whole["env"] and _NUMBER.fullmatch(found) else found
         if "${" in _ALLOWED.sub("", value):

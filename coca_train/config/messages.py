@@ -1,4 +1,4 @@
-"""What a user reads when a configuration is wrong: one line a problem, all problems at once.
+"""The messages about a wrong configuration: one line a problem, all problems at once.
 
 Form: `E-<AREA>-<nn> <where> <key>=<value>: <what is wrong>; <what is needed>. Fix: <one action>`.
 """
@@ -14,10 +14,10 @@ from coca_train.runtime.errors import UserError
 
 LONGEST = 120  # characters of a value that a message repeats
 
-# Names that hold a secret: api_key, wandb_api_key, access_token, password … but not num_tokens, tokenizer.
+# Names of secrets: api_key, wandb_api_key, access_token, password … but not num_tokens, tokenizer.
 _SECRET_NAME = re.compile(r"(^|[._-])(api_?key|access_?key|private_?key|secret|passwo?r?d|token|credentials?)$", re.I)
-# Values that are a secret whatever their name: provider prefixes, and user:password@ in a URL. A folder of weights that
-# ends in -hf, with what is behind it, is none.
+# Values that are a secret under any name: provider prefixes, and user:password@ in a URL. A name of weights with -hf_
+# inside is none.
 _SECRET_VALUE = re.compile(
     r"(?<![\w./-])(sk[-_]|hf_|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)[A-Za-z0-9_-]{16,}|://[^/\s:@]+:[^/\s@]+@"
 )
@@ -32,12 +32,10 @@ def is_secret(key: str, value: Any) -> bool:
 
 
 def secret_fix(key: str) -> str:
-    """Say where a secret belongs instead."""
-    return (
-        "remove it and export WANDB_API_KEY"
-        if "wandb" in key or "tracking" in key
-        else "remove it from the configuration"
-    )
+    """Return the fix for a secret in a configuration."""
+    if "wandb" in key or "tracking" in key:
+        return "remove it and export WANDB_API_KEY"
+    return "remove it from the configuration"
 
 
 def show(value: Any) -> str:
@@ -50,13 +48,13 @@ def show(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. keys: the options it is about, most to blame first."""
+    """One mistake. keys: the options it is about, the likeliest first."""
 
     id: str
     keys: tuple[str, ...]
     message: str
     fix: str
-    place: str = ""  # where it stands, if not where the keys were set
+    place: str = ""  # where it is, if not where the keys were set
 
 
 class ConfigError(UserError):
@@ -70,8 +68,8 @@ class ConfigError(UserError):
 
 
 def nearest(key: str, known: list[str]) -> list[str]:
-    """Return up to three valid names for what was probably meant, the likeliest first: in the same section one that is
-    nearly called so, then the same last part elsewhere, then similar spelling."""
+    """Return up to three valid names that were probably meant, the likeliest first: a similar name in the same section,
+    then the same last part elsewhere, then similar spelling."""
     section, _, leaf = key.rpartition(".")
 
     def likeness(name: str) -> float:
@@ -83,12 +81,12 @@ def nearest(key: str, known: list[str]) -> list[str]:
         called = own.endswith(f"_{leaf}") or own.startswith(f"{leaf}_") or bool(get_close_matches(leaf, [own], 1, 0.8))
         return above == section and called
 
-    beside = sorted(filter(nearly, known), key=likeness, reverse=True) if section else []
+    siblings = sorted(filter(nearly, known), key=likeness, reverse=True) if section else []
     same = [k for k in known if section and k.rpartition(".")[2] == leaf]
     similar = get_close_matches(key, known, n=3, cutoff=0.75)
     leaves = {k.rpartition(".")[2]: k for k in reversed(known)}
     by_leaf = [leaves[name] for name in get_close_matches(leaf, list(leaves), n=2, cutoff=0.7)]
-    ranked = [*beside[:2], *sorted(same, key=likeness, reverse=True)[:2], *similar, *by_leaf]
+    ranked = [*siblings[:2], *sorted(same, key=likeness, reverse=True)[:2], *similar, *by_leaf]
     return list(dict.fromkeys(ranked))[:3]
 
 
@@ -96,8 +94,7 @@ _BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal",
 
 
 def explain_type_error(key: str, value: Any, needs: str, example: Any, kind: str, detail: str = "") -> Problem:
-    """Explain a value of the wrong type or out of bounds. kind: pydantic's error type; needs: what is right, in
-    words."""
+    """Explain a value of the wrong type or out of bounds. kind: pydantic's error type; needs: what a value must be."""
     shape = "a number" if isinstance(value, float) else kind_of(value)
     write = f"write {key}={show(example)}" if example is not None else f"give {needs}"
     if (
@@ -109,7 +106,8 @@ def explain_type_error(key: str, value: Any, needs: str, example: Any, kind: str
     if isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value):
         return Problem("E-CFG-75", (key,), "is not UTF-8; it needs text", "write it in UTF-8")
     if kind == "bool_type":
-        return Problem("E-CFG-08", (key,), f"is {shape}; it needs true or false", f"write {key}={_truth(value)}")
+        truth = "true" if str(value).lower() in ("yes", "on", "y", "1", "true", "t") else "false"
+        return Problem("E-CFG-08", (key,), f"is {shape}; it needs true or false", f"write {key}={truth}")
     if needs.startswith("a whole number") and isinstance(value, float):
         whole = f"write {key}={value:.0f}" if value.is_integer() else f"write {key}={round(value)}, for example"
         return Problem("E-CFG-07", (key,), f"is not written as a whole number; it needs {needs}", whole)
@@ -144,7 +142,3 @@ def kind_of(value: Any) -> str:
         dict: "a section",
     }
     return names.get(type(value), "empty (null)")
-
-
-def _truth(value: Any) -> str:
-    return "true" if str(value).lower() in ("yes", "on", "y", "1", "true", "t") else "false"

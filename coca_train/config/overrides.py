@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from coca_train.config.compose import Assembled
 from coca_train.config.fields import options, spelling_of
 from coca_train.config.files import choices, folders_with
+from coca_train.config.inheritance import merge
 from coca_train.config.messages import Problem, is_secret, show
-from coca_train.config.parts import merge
 from coca_train.config.places import DEEPEST
 from coca_train.config.root import Root
 
@@ -24,27 +24,27 @@ LONGEST = 20_000  # characters of a word; the grammar reads some ten thousand a 
 
 @dataclass
 class Parsed:
-    """A command line: choices of groups, values in the order they were typed."""
+    """Choices of groups, and values in the order they were typed."""
 
     groups: dict[str, str] = field(default_factory=dict)  # group -> option
     values: list["Override"] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
-def place(raw: str) -> str:
+def override_place(raw: str) -> str:
     """Return how messages name an override, without the secret it may hold."""
-    return f"command line {redacted(raw)}"
+    return f"command line {redact(raw)}"
 
 
-def redacted(raw: str) -> str:
+def redact(raw: str) -> str:
     """Return an override on one line, without the secret it may hold."""
     key, equals, value = raw.partition("=")
     return f"{show(key)}{equals}{'***' if is_secret(key.strip(), value) else show(value)}"
 
 
-def wrong(raw: str, message: str, fix: str, id: str = "E-CFG-16") -> Problem:
+def override_problem(raw: str, message: str, fix: str, id: str = "E-CFG-16") -> Problem:
     """Return a problem of an override as such."""
-    return Problem(id, (), message, fix, place(raw))
+    return Problem(id, (), message, fix, override_place(raw))
 
 
 def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
@@ -59,12 +59,11 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
     parser = OverridesParser.create()
     for raw in overrides:
         key, equals, text = raw.partition("=")
-        # Text as typed never reaches the grammar, which would want quotes inside quotes and read ${…} and commas as its
-        # own.
+        # Verbatim text does not go through the grammar, which would need nested quotes and would parse ${…} and commas.
         spelling = spelling_of(root, key) if equals else None
         value: Any = None if spelling is None else spelling.read(text)
         if spelling is None and (problem := _too_much(raw)):
-            parsed.problems.append(wrong(raw, *problem))
+            parsed.problems.append(override_problem(raw, *problem))
             continue
         try:
             override = (
@@ -83,7 +82,7 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
             sweeps = override.is_sweep_override()
             problem = _refused_key(root, name, dirs, override.package, value, sweeps)
         if problem:
-            parsed.problems.append(wrong(raw, *problem))
+            parsed.problems.append(override_problem(raw, *problem))
         elif chooses:
             parsed.groups[name] = str(value)
         else:
@@ -92,7 +91,7 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
 
 
 def _too_much(raw: str) -> tuple[str, str] | None:
-    """What is wrong with a word that Hydra's grammar would take minutes for, or a deeper stack than there is."""
+    """Return problem and fix of a word that would take Hydra's grammar minutes, or overflow its stack."""
     if len(raw) > LONGEST:
         return f"{len(raw):,} characters, more than {LONGEST:,}", "write a long list into a file: --config-dir"
     depth = deepest = 0
@@ -105,7 +104,7 @@ def _too_much(raw: str) -> tuple[str, str] | None:
 
 
 def _refused_choice(root: Root, override: "Override", group: str, dirs: tuple[Path, ...]) -> tuple[str, ...] | None:
-    """What is wrong with the choice of a group, how to mend it, and the code unless it is E-CFG-16; None: nothing."""
+    """Return problem and fix of the choice of a group, and the code unless it is E-CFG-16; None: nothing is wrong."""
     names, value = list(choices(group, dirs)), override.value()
     if override.is_delete():
         return f"{group} cannot be removed, a run needs it", f"choose one: {', '.join(names)}"
@@ -115,9 +114,9 @@ def _refused_choice(root: Root, override: "Override", group: str, dirs: tuple[Pa
     if override.package is not None:
         return "a group cannot be put elsewhere here", f"write {group}={show(value)}"
     if value not in names:
-        if made := folders_with(group, str(value)):
-            text = f"there is no {group} {show(value)} among the choices that come along, but {made[0]} has it"
-            return text, f"add --config-dir {shlex.quote(str(made[0]))}", "E-CFG-32"
+        if folders := folders_with(group, str(value)):
+            text = f"there is no {group} {show(value)} among the shipped choices, but {folders[0]} has it"
+            return text, f"add --config-dir {shlex.quote(str(folders[0]))}", "E-CFG-32"
         best = next(iter(get_close_matches(str(value), names, n=1)), names[0])
         text = f"there is no {group} {show(value)}; the choices are {', '.join(names)}"
         return text, f"write {group}={best}", "E-CFG-32"
@@ -127,8 +126,7 @@ def _refused_choice(root: Root, override: "Override", group: str, dirs: tuple[Pa
 def _refused_key(
     root: Root, key: str, dirs: tuple[Path, ...], package: str | None, value: Any, sweeps: bool
 ) -> tuple[str, ...] | None:
-    """The same of an option's key. package: what stands behind an @. sweeps: whether the value is several for a
-    sweep."""
+    """Return the same of an option's key. package: after an @. sweeps: whether the value is a sweep over several."""
     is_section = isinstance(value, dict)
     if package is not None or "/" in key:
         close = get_close_matches(key, root.groups, n=1)
@@ -154,42 +152,46 @@ def _unreadable(root: Root, raw: str) -> Problem:
     how = f"write key=value without spaces, e.g. {root.examples}"
     if re.search(r"\s=|=\s", raw):
         tight = re.sub(r"\s*=\s*", "=", raw, count=1)
-        return wrong(raw, "there is a space beside the =", f"write {redacted(tight)}")
+        return override_problem(raw, "there is a space next to the =", f"write {redact(tight)}")
     if raw.startswith("-"):
         how = f"see `python -m {root.command} --help`; options are written without dashes"
-        return wrong(raw, f"not a flag of {root.command}", how)
+        return override_problem(raw, f"not a flag of {root.command}", how)
     if "=" not in raw:
-        return wrong(raw, "not an override: there is no =", how)
-    key, _, value = redacted(raw).partition("=")
+        return override_problem(raw, "not an override: there is no =", how)
+    key, _, value = redact(raw).partition("=")
     if value[:1] in "[{" or "'" in value:
-        return wrong(raw, "not readable as an override: a bracket or quote is open", how)
+        return override_problem(raw, "not readable as an override: a bracket or quote is open", how)
     if value.startswith("~"):
-        return wrong(raw, "~ means nothing here", f"write {key}=$HOME{value[1:]}")
-    return wrong(raw, "special characters must be quoted", f"write \"{key}='{value}'\"")
+        return override_problem(raw, "~ means nothing here", f"write {key}=$HOME{value[1:]}")
+    return override_problem(raw, "special characters must be quoted", f"write \"{key}='{value}'\"")
 
 
-def apply(a: Assembled, override: "Override") -> list[Problem]:
-    """Set (or delete) one value in the merged tree; what is wrong with that."""
+def apply_override(a: Assembled, override: "Override") -> list[Problem]:
+    """Set or delete one value in the merged tree; return what is wrong with it."""
     raw, key, tree = override.input_line or "", override.key_or_group, a.tree
     if override.is_add() and key in a.examples:
-        return [wrong(raw, "+ adds a new key, and this one exists", f"write {redacted(raw.lstrip('+'))}")]
+        return [override_problem(raw, "+ adds a new key, and this one exists", f"write {redact(raw.lstrip('+'))}")]
     if override.is_delete() and (key in a.examples or key in tree):
         value = a.examples.get(key, "…")
-        return [wrong(raw, f"{key} cannot be removed, a run needs it", f"write {key}={show(value)}, or another value")]
+        return [
+            override_problem(
+                raw, f"{key} cannot be removed, a run needs it", f"write {key}={show(value)}, or another value"
+            )
+        ]
     above, _, name = key.rpartition(".")
     node: Any = tree
     for part in above.split(".") if above else ():
         node = node.setdefault(part, {}) if isinstance(node, dict) else node
     if not isinstance(node, dict):
         kind, fix = ("a list", f"write the whole list: {above}=[…]") if isinstance(node, list) else ("a value", "")
-        return [wrong(raw, f"{above} is {kind} and has no keys inside", fix or f"set {above} itself")]
+        return [override_problem(raw, f"{above} is {kind} and has no keys inside", fix or f"set {above} itself")]
     if not override.is_delete():
         value: Any = override.value()
-        # Option by option, a section that names a choice too: at the command line all of a section is in sight.
+        # Option by option, even in a section that names a choice: the command line sets single values.
         node[name] = merge(node.get(name), value, named={}) if isinstance(value, dict) else value
     elif name in node:
         del node[name]
     else:
-        return [wrong(raw, f"there is no {key} to remove", f"there are: {', '.join(node) or 'none'}")]
+        return [override_problem(raw, f"there is no {key} to remove", f"there are: {', '.join(node) or 'none'}")]
     a.typed[key] = raw.partition("=")[2]
     return []

@@ -1,6 +1,6 @@
-"""Who set a value: which file at which line, or the command line. Also the traps of YAML itself.
+"""YAML files read safely, and the place of every value: file and line.
 
-Known traps: `1:30:00` is the number 5400, `012` is 10, `yes` is true, aliases multiply.
+Traps of YAML that are reported: `1:30:00` is the number 5400, `012` is 10, `yes` is true, aliases multiply.
 """
 
 import errno
@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from coca_train.config.files import shown, stamp
+from coca_train.config.files import display_path, file_state
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.trees import copied
@@ -26,29 +26,29 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def place_of(key: str, places: Mapping[str, str]) -> str:
-    """Return where a key was set, or the innermost section around it that was set as a whole; empty: nowhere."""
+    """Return the place of a key, or of the innermost section around it that was set as a whole; "": none."""
     while key and key not in places:
         key = key.rpartition(".")[0]
     return places.get(key, "")
 
 
 def fatal_error(problem: Problem) -> ConfigError:
-    """Return an error that leaves nothing more to check."""
+    """Return an error for a problem after which nothing else can be checked."""
     return ConfigError([problem], [f"{problem.id} {problem.place}: {problem.message}. Fix: {problem.fix}"])
 
 
-def nodes(path: Path) -> yaml.Node | None:
-    """Return the YAML nodes of a file, after the checks that must come before anybody expands it. Read only."""
-    return _nodes(path, stamp(path))
+def parse_nodes(path: Path) -> yaml.Node | None:
+    """Return the YAML nodes of a file, read only, after the checks that must come before it is expanded."""
+    return _parse_nodes(path, file_state(path))
 
 
 @lru_cache(maxsize=1024)
-def _nodes(path: Path, state: tuple[int, int]) -> yaml.Node | None:
+def _parse_nodes(path: Path, state: tuple[int, int]) -> yaml.Node | None:
     """state: read again where it is another one."""
-    place = shown(path)
+    place = display_path(path)
     try:
         text = untrusted_io.read_text(path, MAX_BYTES)
-        _look_through(text, place)
+        _check_events(text, place)
         root = yaml.compose(text, Loader=_Loader)
     except UnicodeDecodeError as error:
         text = f"not UTF-8 (byte {error.start})"
@@ -76,7 +76,7 @@ def _nodes(path: Path, state: tuple[int, int]) -> yaml.Node | None:
 
 
 def _count_nodes(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return the nodes of a tree with aliases expanded, without expanding them; an endless alias counts as too many."""
+    """Count the nodes of a tree with aliases expanded, without expanding them; an endless alias counts as too many."""
     if id(node) not in known:
         known[id(node)] = MAX_NODES + 1  # what a node inside itself sees
         children = node.value if isinstance(node, yaml.CollectionNode) else []
@@ -86,7 +86,7 @@ def _count_nodes(node: yaml.Node, known: dict[int, int]) -> int:
 
 
 def _check_keys(node: yaml.Node | None, place: str) -> None:
-    """Refuse keys without a name, and those that stand twice in a section."""
+    """Refuse keys without a name, and duplicate keys in a section."""
     lines: dict[str, int] = {}
     for each in node.value if isinstance(node, yaml.CollectionNode) else ():
         key, value = each if isinstance(each, tuple) else (None, each)
@@ -96,15 +96,15 @@ def _check_keys(node: yaml.Node | None, place: str) -> None:
                 fix = "write the name of an option"
                 raise fatal_error(Problem("E-CFG-13", (), "a key without a name", fix, f"{place}:{line}"))
             if name in lines:
-                text = f"the key {show(name)} stands twice, in lines {lines[name]} and {line}"
+                text = f"duplicate key {show(name)} in lines {lines[name]} and {line}"
                 raise fatal_error(Problem("E-CFG-03", (), text, "remove one of the two", f"{place}:{line}"))
             lines[name] = line
         _check_keys(value, place)
 
 
-def _look_through(text: str, place: str) -> None:
-    """Refuse what the functions that compose a tree cannot take: they call themselves, some in C, where a stack that
-    ends is a crash. The parser's events come one after the other."""
+def _check_events(text: str, place: str) -> None:
+    """Refuse nesting that overflows the stack of the recursive functions that compose a tree (some in C, where that is
+    a crash), tags, and endless numbers. The parser's events are a flat stream."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         line = f"{place}:{event.start_mark.line + 1}"
@@ -115,7 +115,7 @@ def _look_through(text: str, place: str) -> None:
                 raise fatal_error(Problem("E-CFG-14", (), message, "flatten the file", line))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        # Of what a tag makes of a value loaders do not agree, and what they raise is not always an error of YAML.
+        # Loaders differ in what a tag does to a value, and may raise errors that are none of YAML.
         if isinstance(event, yaml.NodeEvent) and (tag := getattr(event, "tag", None)) is not None:
             message = f"the tag {show(tag.replace('tag:yaml.org,2002:', '!!'))} before a value"
             raise fatal_error(Problem("E-CFG-13", (), message, "write the value alone", line))
@@ -124,32 +124,32 @@ def _look_through(text: str, place: str) -> None:
             raise fatal_error(Problem("E-CFG-14", (), message, f"write at most {MOST_DIGITS} digits", line))
 
 
-def plain(path: Path) -> Any:
-    """Return the values of a file, by the quick loader where there is one, after the checks of `nodes`."""
-    return copied(_plain(path, stamp(path)))
+def read_yaml(path: Path) -> Any:
+    """Return the values of a file, after the checks of `parse_nodes`."""
+    return copied(_read_yaml(path, file_state(path)))
 
 
 @lru_cache(maxsize=1024)
-def _plain(path: Path, state: tuple[int, int]) -> Any:
-    nodes(path)
+def _read_yaml(path: Path, state: tuple[int, int]) -> Any:
+    parse_nodes(path)
     try:
         return yaml.load(untrusted_io.read_text(path, MAX_BYTES), Loader=_Loader)  # noqa: S506 (a safe one)
     except yaml.MarkedYAMLError as error:  # a key that is a list, a date that is none
-        line = f"{shown(path)}:{error.problem_mark.line + 1}" if error.problem_mark else shown(path)
+        line = f"{display_path(path)}:{error.problem_mark.line + 1}" if error.problem_mark else display_path(path)
         raise fatal_error(
             Problem("E-CFG-13", (), show(error.problem or str(error)), "write plain YAML", line)
         ) from None
     except ValueError as error:
-        raise fatal_error(Problem("E-CFG-13", (), show(str(error)), "write plain YAML", shown(path))) from None
+        raise fatal_error(Problem("E-CFG-13", (), show(str(error)), "write plain YAML", display_path(path))) from None
 
 
-def read(path: Path, package: str, places: dict[str, str]) -> list[Problem]:
-    """Note the line of every key of a file placed at `package`; report what YAML would silently change.
+def note_places(path: Path, package: str, places: dict[str, str]) -> list[Problem]:
+    """Note the line of every key of a file whose values go to `package`; return what YAML would silently change.
 
-    places: by key, `configs/optim/adamw.yaml:3`; those of this file are put over what is there.
+    places: by key, `configs/optim/adamw.yaml:3`; those of this file overwrite earlier ones.
     """
     problems: list[Problem] = []
-    root = nodes(path)
+    root = parse_nodes(path)
     if isinstance(root, yaml.MappingNode):
         _walk(root, package, path, places, problems)
     return problems
@@ -158,7 +158,7 @@ def read(path: Path, package: str, places: dict[str, str]) -> list[Problem]:
 def _walk(node: yaml.MappingNode, prefix: str, path: Path, places: dict[str, str], problems: list[Problem]) -> None:
     for name, value in node.value:
         key = f"{prefix}.{name.value}" if prefix else str(name.value)
-        place = f"{shown(path)}:{name.start_mark.line + 1}"
+        place = f"{display_path(path)}:{name.start_mark.line + 1}"
         if key == "defaults":
             continue
         places[key] = place
@@ -169,7 +169,7 @@ def _walk(node: yaml.MappingNode, prefix: str, path: Path, places: dict[str, str
 
 
 def _traps(node: yaml.Node, key: str, place: str) -> list[Problem]:
-    # In the text, because the value no longer shows it: 5400 may be meant, where it is written so.
+    # In the text: the value does not show whether 5400 was written as 1:30:00.
     if not isinstance(node, yaml.ScalarNode) or node.style:  # a style means quoted
         return []
     text = node.value

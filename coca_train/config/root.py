@@ -1,4 +1,4 @@
-"""What makes a configuration stand by itself: a training (coca_train/settings.py), a data preparation, evaluation."""
+"""One kind of configuration: that of a training (coca_train/settings.py), of data_prep, of evaluation, of a verb."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,33 +11,32 @@ from coca_train.config.messages import Problem
 
 @dataclass(frozen=True, eq=False)
 class Root:
-    """One kind of configuration: its top file, its shape, its choices, its rules, and how messages speak of it."""
+    """One kind of configuration: its top file, schema, choices and rules, and its words in messages."""
 
     name: str  # the top file: configs/<folder>/<name>.yaml
     schema: Any  # frozen pydantic dataclass with a field for each section, or for each option that is in none
     command: str  # python -m <command>
     examples: str  # of an option and of a choice, as typed
     groups: tuple[str, ...] = ()  # config groups: folders below configs/<folder>
-    check: Callable[[dict[str, Any], bool], list[Problem]] = lambda sections, launch: []  # -> what rules find
-    place: str = ""  # what decides where results go
+    check: Callable[[dict[str, Any], bool], list[Problem]] = lambda sections, launch: []  # the rules
+    place: str = ""  # the options of the folder of results
     optional_groups: tuple[str, ...] = ()  # groups of which nothing is chosen in the top file
     global_groups: tuple[str, ...] = ()  # groups whose files are `@package _global_`
     # Sections typed by a module they name, dotted; the section's path is the group that chooses the module.
     registries: Mapping[str, Registry] = field(default_factory=dict)
     folder: str = ""  # below configs, where top file and groups are
-    also_takes: tuple[str, ...] = ()  # what its command takes besides, for suggestions
+    also_takes: tuple[str, ...] = ()  # groups that its command takes for another configuration, for suggestions
     swept: bool = False  # its command takes --multirun
-    has_stages: bool = False  # it has stages and kinds of layers (parts.py)
-    # Choices that come along with what the command line says, where it does not choose itself: (its choices, its values
-    # as `overrides.Parsed` has them).
+    has_stages: bool = False  # it has stages and kinds of layers (inheritance.py)
+    # Choices that the command line implies: (its choices, its values as in `overrides.Parsed`).
     implied_choices: Callable[[Mapping[str, str], Sequence[Any]], dict[str, str]] = lambda groups, values: {}
-    # Puts into an assembled configuration what is known of it elsewhere, below the command line: (assembled, choices
-    # of the command line, the tree as all of the command line has it, resolved when it is called).
+    # Writes derived values into an assembled configuration, below the command line: (assembled, choices of the command
+    # line, a function that returns the tree with all of the command line, resolved).
     derive: Callable[[Any, Mapping[str, str], Callable[[], dict[str, Any]]], None] | None = None
 
     @property
     def tags(self) -> dict[str, str]:
-        """Return options that name a module -> the group that chooses it; they are never set by themselves."""
+        """Return the options that name a module -> the group that chooses it; they are never set directly."""
         return {f"{key}.{registry.tag}": key.replace(".", "/") for key, registry in self.registries.items()}
 
     def registry(self, key: str) -> Registry | None:
@@ -46,5 +45,5 @@ class Root:
         return self.registries[max(sections, key=len)] if sections else None
 
     def dirs(self, more: tuple[Path, ...] = ()) -> tuple[Path, ...]:
-        """Return the folders with the files of this configuration: ours, then others."""
+        """Return the folders with the files of this configuration: ours, then `more`."""
         return (config_dir() / self.folder, *more)

@@ -1,10 +1,10 @@
-"""Rules between options: how they are registered and asked, and those that every configuration can use.
+"""Rules between options: how they are registered and checked, and those that every configuration can use.
 
-A rule is a function that takes sections that are right by themselves and yields what is wrong between them. It is
-registered with the names of those sections and with what it is about:
+A rule is a function that takes valid sections and yields the problems between them. It is registered with the names of
+those sections and with its scope:
 
-* settings: always true or false, whoever reads the configuration.
-* launch: the processes of a launch. A saved run that is only read has none; `plan` asks for processes of its own.
+* settings: true or false on any machine.
+* launch: the processes of a launch. A saved run that is only read has none; `plan` checks for processes of its own.
 * machine: this machine, its GPUs and packages.
 """
 
@@ -24,7 +24,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class World(NamedTuple):
-    """The processes of a launch. Rules name it as if it were a section."""
+    """The processes of a launch; a section to the rules that need it."""
 
     rank: int
     size: int
@@ -38,7 +38,7 @@ class Rules:
         self._rules: list[tuple[tuple[str, ...], Scope, Callable[..., Iterable[Problem]]]] = []
 
     def rule(self, *sections: str, about: Scope = "settings") -> Callable[[Function], Function]:
-        """Register a function as a rule over these sections, which it takes in this order."""
+        """Register a function as a rule over these sections, its arguments in this order."""
 
         def register(function: Function) -> Function:
             self._rules.append((sections, about, function))
@@ -47,14 +47,14 @@ class Rules:
         return register
 
     def check(self, sections: Mapping[str, Any], launch: bool) -> list[Problem]:
-        """Return what is wrong between sections. launch: also what is about this launch and this machine."""
+        """Return the problems between sections. launch: of this launch and this machine too."""
         if not launch or not any("world" in names for names, _, _ in self._rules):
             return self.problems(sections, LAUNCH if launch else ("settings",))
         world, wrong = _launched()
         return wrong + self.problems({**sections, "world": world} if world else sections, LAUNCH)
 
     def problems(self, sections: Mapping[str, Any], about: Collection[Scope]) -> list[Problem]:
-        """Return what the rules about these scopes find, those whose sections are all there."""
+        """Return the problems that the rules of these scopes find; a rule needs all of its sections."""
         found: list[Problem] = []
         for names, scope, function in self._rules:
             if scope in about and sections.keys() >= {*names}:
@@ -62,8 +62,11 @@ class Rules:
         return found
 
 
+TRAINING = Rules()  # of a training: config/sizes.py, config/check.py, attention/rules.py, settings.py
+
+
 def _launched() -> tuple[World | None, list[Problem]]:
-    """The processes that the launcher's environment tells of, or what is wrong with it."""
+    """Return the processes that the launcher's environment names, or what is wrong with it."""
     values = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     values |= {name: os.environ[name] for name in values if name in os.environ}
     text = ""
@@ -78,13 +81,13 @@ def _launched() -> tuple[World | None, list[Problem]]:
 
 
 def names(section: str, mapping: Mapping[str, Any]) -> list[Problem]:
-    """Return a problem for each name of a part that cannot be part of a file name."""
+    """Return a problem for each name that cannot be part of a file name."""
     text, fix = "this name goes into file names", "use letters, digits, '.', '_', '-', at most 100"
     return [Problem("E-CFG-29", (f"{section}.{name}",), text, fix) for name in mapping if not NAME.fullmatch(name)]
 
 
 def paths(options: Mapping[str, str]) -> list[Problem]:
-    """Return a problem for each option (key -> value) that is no path, or one that only a shell understands."""
+    """Return a problem for each option (key -> value) that is no path, or that only a shell can expand."""
     wrong = []
     for key, path in options.items():
         if not path.strip() or not path.isprintable():

@@ -1,6 +1,6 @@
-"""Arithmetic of sizes: what no machine has room for, said before anything is built, and how work is divided.
+"""Sizes that no machine has room for, refused before anything is built, and how a batch is divided.
 
-Bounds are lower bounds: what passes may still be too much, and `plan` says so to the byte.
+The bounds are generous: a model that passes may still be too large, which `plan` computes to the byte.
 """
 
 import math
@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 
 from coca_train.config.messages import Problem
+from coca_train.config.rules import TRAINING
 from coca_train.config.schema import EngineConfig, EvalConfig, ModelConfig, OptimConfig, StageConfig, TrainConfig
 from coca_train.runtime.printing import n_bytes, short
 
@@ -19,7 +20,7 @@ EXAMPLES = {"vocab_size": 32000, "d_model": 4096, "d_ff": 16384, "n_heads": 32, 
 
 
 def n_parameters(model: ModelConfig) -> int:
-    """Count at least so many parameters: matrices alone; without the embedding where its rows are the tokenizer's."""
+    """Return a lower bound: matrices alone, without the embedding where its rows are the tokenizer's."""
     head_dim = model.head_dim or -(-model.d_model // model.n_heads)
     attention = 2 * model.d_model * head_dim * (model.n_heads + (model.n_kv_heads or model.n_heads))
     feed_forward = (3 if model.activation == "swiglu" else 2) * model.d_model * model.d_ff
@@ -27,7 +28,8 @@ def n_parameters(model: ModelConfig) -> int:
     return model.n_layers * (attention + feed_forward) + embedding
 
 
-def weights(model: ModelConfig) -> list[Problem]:
+@TRAINING.rule("model")
+def check_weights(model: ModelConfig) -> list[Problem]:
     """Refuse a model that no cluster holds in half precision."""
     if (needed := 2 * (n := n_parameters(model))) <= CLUSTER_BYTES:
         return []
@@ -37,16 +39,17 @@ def weights(model: ModelConfig) -> list[Problem]:
 
 
 def _most_unusual(model: ModelConfig) -> tuple[str, int]:
-    """The option that is furthest above its example, and that."""
+    """Return the option that is furthest above its example, and the example."""
     name = max(EXAMPLES, key=lambda name: (getattr(model, name) or 0) / EXAMPLES[name])
     return f"model.{name}", EXAMPLES[name]
 
 
-def window(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
+@TRAINING.rule("model", "train", "engine")
+def check_window(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
     """Refuse hidden states of one layer that no device holds."""
     each = BYTES[engine.dtype] * model.d_model
     rows, length = train.micro_batch_size, train.seq_len
-    if (needed := rows * length * each) > DEVICE_BYTES and not weights(model):
+    if (needed := rows * length * each) > DEVICE_BYTES and not check_weights(model):
         text = (
             f"{rows:,} sequences x {length:,} tokens x {model.d_model:,} wide x {BYTES[engine.dtype]} bytes = "
             f"{n_bytes(needed)} for the hidden states of a layer, on one device; the largest hold 0.3 TB"
@@ -58,9 +61,10 @@ def window(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iter
         yield Problem("E-CFG-72", keys, text, fix)
 
 
-def evaluation(model: ModelConfig, train: TrainConfig, eval: EvalConfig) -> Iterator[Problem]:
+@TRAINING.rule("model", "train", "eval")
+def check_evaluation(model: ModelConfig, train: TrainConfig, eval: EvalConfig) -> Iterator[Problem]:
     """Refuse windows of the report, and a cache of its sample, that no device holds."""
-    if weights(model):  # told already
+    if check_weights(model):  # the problem that comes first
         return
     longest = max(eval.extrapolation.multiples) * train.seq_len
     if (needed := 2 * longest * model.d_model) > DEVICE_BYTES and eval.extrapolation.enabled:
@@ -76,7 +80,7 @@ def evaluation(model: ModelConfig, train: TrainConfig, eval: EvalConfig) -> Iter
         yield Problem("E-CFG-72", ("eval.sample_tokens",), text, "write eval.sample_tokens=64")
 
 
-def cache_fits(model: ModelConfig, n_tokens: int) -> Iterator[Problem]:
+def check_cache(model: ModelConfig, n_tokens: int) -> Iterator[Problem]:
     """Refuse keys and values of a text that this machine's memory has no room for."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if (needed := n_tokens * _cached_bytes(model)) > total:
@@ -85,12 +89,13 @@ def cache_fits(model: ModelConfig, n_tokens: int) -> Iterator[Problem]:
 
 
 def _cached_bytes(model: ModelConfig) -> int:
-    """Keys and values of one token in all layers, in half precision."""
+    """Return the bytes of keys and values of one token in all layers, in half precision."""
     head_dim = model.head_dim or -(-model.d_model // model.n_heads)
     return 4 * model.n_layers * (model.n_kv_heads or model.n_heads) * head_dim
 
 
-def steps(train: TrainConfig, stages: dict[str, StageConfig]) -> Iterator[Problem]:
+@TRAINING.rule("train", "stages")
+def check_steps(train: TrainConfig, stages: dict[str, StageConfig]) -> Iterator[Problem]:
     """Refuse more steps, in all stages together, than eight digits can count."""
     in_tokens = train.seq_len * train.global_batch_size
     lengths = {
@@ -105,7 +110,7 @@ def steps(train: TrainConfig, stages: dict[str, StageConfig]) -> Iterator[Proble
         yield Problem("E-CFG-73", (key,), text, f"write {key}=100000, for example, or larger batches")
 
 
-def schedule(train: TrainConfig, optim: OptimConfig) -> Iterator[Problem]:
+def check_schedule(train: TrainConfig, optim: OptimConfig) -> Iterator[Problem]:
     """Refuse a warm-up and a cooldown that do not fit into a stage."""
     warmup, n_steps = optim.warmup_steps, train.max_steps
     if warmup >= n_steps:
@@ -125,8 +130,8 @@ def cooldown_steps(cooldown: float, max_steps: int) -> int:
     return max(1, round(cooldown * max_steps))
 
 
-def here(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
-    """Refuse what this machine has no room for when its CPU trains."""
+def check_machine(model: ModelConfig, train: TrainConfig, engine: EngineConfig) -> Iterator[Problem]:
+    """Refuse a model or a batch that this machine has no room for when its CPU trains."""
     total, each = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), BYTES[engine.dtype]
     has = f"this machine has {n_bytes(total)}, and trains on its CPU"
     if (needed := each * (n := n_parameters(model))) > total:

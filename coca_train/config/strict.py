@@ -1,4 +1,4 @@
-"""The strict step: plain sections become frozen dataclasses, or a list of problems in words."""
+"""Type plain sections: frozen dataclasses, or a list of problems in words."""
 
 import json
 import re
@@ -24,15 +24,15 @@ _MEMBER = re.compile(r"constrained-|\w+\[")  # one of the types of a union, as p
 def type_sections(
     root: Root, sections: dict[str, Any], examples: dict[str, Any], reported: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """Type sections without interpolations: those that are right, and what is wrong with the others.
+    """Type sections without interpolations: return the valid ones, and the problems of the others.
 
-    examples: dotted key -> a value that was right before overrides. reported: keys whose problems are known already.
+    examples: dotted key -> its value before overrides, which is valid. reported: keys whose problems are known already.
     """
     typed: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, section in sections.items():
         value = json.loads(json.dumps(section, default=str))  # plain JSON types, keys as text
-        # Again after unknown keys are taken out; everything else ends the loop.
+        # Again without unknown keys; any other problem ends the loop.
         while name not in typed:
             try:
                 typed[name] = _reader(root, name)(value)
@@ -46,7 +46,7 @@ def type_sections(
                     problems += _problems(root, name, each, examples, reported)
                 if any(each["type"] != _UNKNOWN for each in errors):
                     break
-                # Without the keys that nobody knows, so that the rules between options look at the rest all the same.
+                # Without the unknown keys, so that rules check the rest of the section too.
                 for each in errors:
                     del reduce(getitem, each["loc"][:-1], value)[each["loc"][-1]]
     return typed, problems
@@ -54,19 +54,19 @@ def type_sections(
 
 @cache
 def _reader(root: Root, name: str) -> Callable[[Any], Any]:
-    """What types a section. It raises pydantic's ValidationError, or UserError where a module is named that is not."""
+    """Return what types a section: it raises pydantic's ValidationError, or UserError for an unknown module."""
     if name in root.registries:
         return root.registries[name].settings
     field: Any = fields_of(root.schema)[name]
     kind: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
     adapter = TypeAdapter(kind, config=None if is_dataclass(field.annotation) else STRICT)  # a section says so itself
-    # As JSON: pydantic's strict mode takes a list for a tuple, and 1 for 1.0, only from there; and both are YAML's.
+    # As JSON: only there pydantic's strict mode takes a list for a tuple, and 1 for 1.0, as YAML has them.
     return lambda value: adapter.validate_json(json.dumps(value))
 
 
 def _nearest_of_unions(errors: list[Any]) -> list[Any]:
-    """Of a value that may be of several types pydantic says what it lacks for each, with the type among the keys. Here
-    it is one error a value: what is wrong inside it, else a bound, else its type."""
+    """Keep one error a value where pydantic has one for each type of a union, with the type among the keys: what is
+    wrong inside the value, else a bound, else its type."""
     kept: dict[Any, Any] = {}
     for number, error in enumerate(errors):
         place = error["loc"]
@@ -89,7 +89,7 @@ def _nearness(error: Any) -> int:
 
 
 def _problems(root: Root, name: str, error: Any, examples: dict[str, Any], reported: Collection[str]) -> list[Problem]:
-    """One pydantic error in words."""
+    """Return one pydantic error in words."""
     parts = [name, *(str(part) for part in error["loc"])]
     key, kind, value = ".".join(parts), error["type"], error["input"]
     if key in reported:
@@ -129,8 +129,7 @@ def _example(needs: str) -> Any:
 
 
 def explain_unknown_key(root: Root, key: str, examples: Collection[str]) -> Problem:
-    """Explain a key that nobody has, or that belongs to another scheme, scaling or attention pattern than the chosen
-    one."""
+    """Explain an unknown key, or one of another scheme, scaling or attention pattern than the chosen one."""
     key = _of_list(key)
     if owners := modules_with(root, key):
         return Problem("E-CFG-01", (key,), "the chosen one has no such option", f"choose {owners}, or omit it")
@@ -149,15 +148,15 @@ def explain_unknown_key(root: Root, key: str, examples: Collection[str]) -> Prob
 
 
 def _of_list(key: str) -> str:
-    """The key of the list that an element lies in; messages are about the list."""
+    """Return the key of the list that an element is in; messages are about the list."""
     while key.rpartition(".")[2].isdigit():
         key = key.rpartition(".")[0]
     return key
 
 
 def find_misplaced(root: Root, tree: dict[str, Any]) -> list[Problem]:
-    """Find files that set options from the top and do not say so in their first line: all they set is one
-    level too deep, and whatever else is wrong follows from that."""
+    """Find files of a global group without `@package _global_`: all they set is one level too deep, and every other
+    problem follows from that."""
     known = fields_of(root.schema)
     problems = []
     for group in (group for group in root.global_groups if group in tree):

@@ -1,4 +1,4 @@
-"""What all verbs have in common: flags, overrides, and help and reference made from the schema. Imports no torch."""
+"""A verb of the command line: its flags, overrides, and help and reference generated from the schema. No torch."""
 
 import sys
 import textwrap
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train import __version__
-from coca_train.config.command_line import Arguments, read_arguments
+from coca_train.config.arguments import Arguments, read_arguments
 from coca_train.config.compose import Assembled
 from coca_train.config.fields import Option, module_options, options, sections
 from coca_train.config.files import choices, summary
@@ -25,41 +25,36 @@ FLAGS = ("--help", "--version", "--cfg job", "--debug")
 
 @dataclass(frozen=True)
 class Reference:
-    """A page of docs/ with every choice and option. values: what it calls those it shows."""
+    """A page of docs/ with every choice and option."""
 
     title: str
     introduction: str
-    values: str
+    values: str  # header of the column of values
 
 
 @dataclass(frozen=True)
 class Verb:
-    """A command.
-
-    run: does it, with its configuration and the words that `is_for_training` keeps for the training's. usage, foot: how
-    help begins and ends. goes_on: where the same command goes on after an interrupt. needs_words: without any, it shows
-    its help. expand: makes overrides of short forms. remembered: the words and, before them, what an earlier command
-    line said and this one, with these folders of configs, leaves unsaid. answers: by flag, what is done instead.
-    """
+    """A command."""
 
     root: Root
-    usage: str
-    run: Callable[[Loaded, Arguments], int | None]
-    foot: str = ""
+    usage: str  # the beginning of its help
+    run: Callable[[Loaded, Arguments], int | None]  # with its configuration, and the words for the training's
+    foot: str = ""  # the end of its help
     flags: tuple[str, ...] = FLAGS
-    goes_on: str = "from the beginning"
-    needs_words: bool = False
+    goes_on: str = "from the beginning"  # where the same command continues after an interrupt
+    needs_words: bool = False  # without any, it shows its help
     is_for_training: Callable[[str], bool] = lambda word: False
-    expand: Callable[[Sequence[str]], list[str]] = list
+    expand: Callable[[Sequence[str]], list[str]] = list  # short forms to overrides
+    # (words, folders of configs) -> the words, after those of an earlier command line that still apply
     remembered: Callable[[list[str], tuple[Path, ...]], list[str]] = lambda words, dirs: words
     reference: Reference | None = None
-    answers: Mapping[str, Callable[[Arguments], int]] = field(default_factory=dict)
+    answers: Mapping[str, Callable[[Arguments], int]] = field(default_factory=dict)  # by flag, instead of `run`
 
     def main(self, argv: list[str]) -> int | None:
-        """Answer a command line. Raises UserError."""
+        """Run a command line. Raises UserError."""
         arguments = read_arguments(argv, self.flags)
         dirs = arguments.config_dirs if self.root.groups else ()
-        # Its own options before what is_for_training says: `compare run.root=x` is about its own run.root.
+        # Its own options first: `compare run.root=x` sets its own run.root.
         own, words = {option.key for option in options(self.root)}, self.expand(arguments.overrides)
         others = [word for word in words if word.partition("=")[0] not in own and self.is_for_training(word)]
         words = [word for word in words if word not in others]
@@ -72,7 +67,7 @@ class Verb:
         elif answer := next((self.answers[flag] for flag in self.answers if flag in arguments.flags), None):
             return answer(arguments)
         else:
-            # What is only shown is not launched here: a recipe for many GPUs can be read on a laptop.
+            # A configuration that is only shown is not launched: a recipe for many GPUs can be read on a laptop.
             loaded = load(assemble(self.root, self.remembered(words, dirs), dirs), launch=not arguments.cfg)
             loaded.log_notes()
             if not arguments.cfg:
@@ -81,8 +76,8 @@ class Verb:
         return 0
 
     def help_text(self, overrides: list[str], dirs: tuple[Path, ...] = ()) -> str:
-        """Return all choices and options, with the values that these overrides give them."""
-        shown = assembled(self.root, overrides, dirs)
+        """Return all choices and options, with their values under these overrides."""
+        shown = assemble_valid(self.root, overrides, dirs)
         choices = [*choice_lines(shown, dirs), ""] if self.root.groups else []
         notes = [*shown.notes, ""] if shown.notes else []
         return "\n".join([self.usage, *notes, *choices, *option_lines(shown), *(["", self.foot] if self.foot else [])])
@@ -92,11 +87,11 @@ class Verb:
         assert self.reference is not None
         made_by = f"Made by `python -m {self.root.command} --markdown`; do not edit."
         head = [f"# {self.reference.title}", "", made_by, self.reference.introduction, ""]
-        return "\n".join([*head, *tables(assembled(self.root, []), self.reference.values)]) + "\n"
+        return "\n".join([*head, *tables(assemble_valid(self.root, []), self.reference.values)]) + "\n"
 
 
-def assembled(root: Root, overrides: list[str], dirs: tuple[Path, ...] = ()) -> Assembled:
-    """Compose the values to show. Types are not checked: help must work when the command would not."""
+def assemble_valid(root: Root, overrides: list[str], dirs: tuple[Path, ...] = ()) -> Assembled:
+    """Compose the values to show. Types are not checked: help must work when the command would fail."""
     shown = assemble(root, overrides, dirs)
     if shown.problems:
         raise ConfigError(shown.problems, shown.lines())
@@ -104,14 +99,14 @@ def assembled(root: Root, overrides: list[str], dirs: tuple[Path, ...] = ()) -> 
 
 
 def rows(shown: Assembled) -> Rows:
-    """Return the options of every section with their values; `<name>` stands for the first source, stage or group."""
+    """Return the options of every section with their values; `<name>` is the first source, stage or group."""
     listed: Rows = {name: [] for name in sections(shown.root)}
     for option in options(shown.root):
         value: Any = shown.tree
         for part in option.key.split("."):
             name = next(iter(value), None) if part == "<name>" else part
             value = value.get(name) if isinstance(value, dict) and name in value else ABSENT
-        if value is not ABSENT or "<name>" in option.key:  # there may be no part with a name yet
+        if value is not ABSENT or "<name>" in option.key:  # a section may be empty
             listed[option.key.split(".")[0]].append((option, {} if value is ABSENT else value))
     described = module_options(shown.root)
     for section in _typed_by_modules(shown.root):
@@ -121,24 +116,22 @@ def rows(shown: Assembled) -> Rows:
 
 
 def _typed_by_modules(root: Root) -> list[str]:
-    """Whole sections whose options are those of a module."""
+    """Return the whole sections whose options are those of a module."""
     return [section for section in root.registries if "." not in section]
 
 
 def choice_lines(shown: Assembled, dirs: tuple[Path, ...] = ()) -> list[str]:
-    """Return the choices of every group, for a terminal; the chosen ones are marked. dirs: besides ours."""
+    """Return the choices of every group, for a terminal; the chosen ones are marked. dirs: in addition to ours."""
     lines = ["CHOICES (group=choice; * is chosen)"]
     for group in shown.root.groups:
         lines += ["", f"  {group}"]
         for name, path in choices(group, shown.root.dirs(dirs)).items():
-            mark = "*" if shown.choices.get(group) == name else " "
-            lines.append(f"   {mark} {name:<22} {_first(summary(path), shown.root.command)}")
+            mark, text = "*" if shown.choices.get(group) == name else " ", summary(path)
+            # An experiment's first comment line is its command and what to expect; help has room for the latter.
+            if shown.root.command in text and "  " in text:
+                text = text.split("  ", 1)[-1].strip()
+            lines.append(f"   {mark} {name:<22} {text}")
     return lines
-
-
-def _first(text: str, command: str) -> str:
-    """An experiment's first comment line is its command and what to expect; help has room for the latter."""
-    return text.split("  ", 1)[-1].strip() if command in text and "  " in text else text
 
 
 def option_lines(shown: Assembled, of: Iterable[str] | None = None) -> list[str]:

@@ -13,9 +13,9 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config import load as loading
 from coca_train.config.files import choices
+from coca_train.config.inheritance import merge
 from coca_train.config.messages import ConfigError, Problem
-from coca_train.config.parts import merge
-from coca_train.config.places import plain
+from coca_train.config.places import read_yaml
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
 from coca_train.config.strict import type_sections
@@ -166,7 +166,7 @@ def build(choice: str, eval: Mapping[str, Any], **sections: Mapping[str, Any]) -
     if choice not in offered:
         text, fix = f"there is no suite {choice}; the choices are {', '.join(offered)}", "choose one of them"
         raise ConfigError([Problem("E-CFG-32", ("eval",), text, fix)], [f"E-CFG-32 eval={choice}: {text}. Fix: {fix}"])
-    top = plain(EVALUATE.dirs()[0] / f"{EVALUATE.name}.yaml")
+    top = read_yaml(EVALUATE.dirs()[0] / f"{EVALUATE.name}.yaml")
     del top["defaults"]
     tree = merge(merge(top, _values(choice, offered)), {"eval": dict(eval), **sections})
     typed, problems = type_sections(EVALUATE, tree, dict(leaves(tree)))
@@ -179,7 +179,7 @@ def build(choice: str, eval: Mapping[str, Any], **sections: Mapping[str, Any]) -
 
 def _values(choice: str, offered: Mapping[str, Path]) -> dict[str, Any]:
     """Return the values of a choice's file over those of the choices that it names."""
-    own = plain(offered[choice])
+    own = read_yaml(offered[choice])
     values: dict[str, Any] = {}
     for name in own.pop("defaults", ()):
         values = values if name == "_self_" else merge(values, _values(name, offered))

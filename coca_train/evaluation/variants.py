@@ -1,18 +1,18 @@
 """What is tried on the same weights: frequencies, attention patterns and logit scales as the grid names them.
 
 A name is a choice of the config group, with options behind it: `dynamic_ntk@alpha:4`, `yarn@factor:16@convention:code`;
-`own` is what the model was trained with. The base theta stays (config/exchange.py).
+`own` is what the model was trained with. The base theta stays (config/inheritance.py).
 """
 
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from coca_train.config.choice import EXAMPLES, SPELLING
+from coca_train.config.choice import EXAMPLES, SPELLING, Selection
 from coca_train.config.messages import ConfigError
 from coca_train.config.schema import Config, LogitScaleConfig
 from coca_train.runtime.errors import UserError
-from coca_train.vary import IncompatibleError, Selection, with_inference
+from coca_train.vary import IncompatibleError, with_inference
 
 AS_TRAINED = "trained"  # how a grid names what the weights were trained with
 

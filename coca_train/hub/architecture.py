@@ -1,4 +1,4 @@
-"""What a model computes: the sections of our configuration that decide it."""
+"""The architecture of a model: the sections of the configuration that determine what it computes."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -15,29 +15,29 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Architecture:
-    """The sections of a model whose vocab_size is known. seq_len: the window the weights were trained with [tokens]."""
+    """The sections that determine a model, vocab_size included."""
 
     model: ModelConfig
     position: Any
     attention_pattern: Any
-    seq_len: int
+    seq_len: int  # training window of the weights [tokens]
     layers: LayersConfig = UNIFORM
 
     @classmethod
     def of(cls, config: Config, vocab_size: int) -> "Architecture":
-        """Return what a run with this configuration computes. vocab_size: rows of the embedding."""
+        """Return the architecture of a run with this configuration. vocab_size: rows of the embedding."""
         model = replace(config.model, vocab_size=vocab_size)
         return cls(model, config.position, config.attention_pattern, config.train.seq_len, config.layers)
 
     def with_coca(self, variant: str, t_width: str) -> "Architecture":
-        """Return the same with CoCA in the place of a RoPE that rotates the whole head."""
+        """Return the same with CoCA instead of a RoPE that rotates the whole head."""
         section = {"scheme": "coca", "variant": variant, "t_width": t_width, "rotary_pct": 1.0}
         rope_scaling = asdict(self.position.rope_scaling)
         return replace(self, position=positions.settings(section | {"rope_scaling": rope_scaling}))
 
     @property
     def complete(self) -> ModelConfig:
-        """Our `model` section with the numbers that follow from others."""
+        """The `model` section without null: numbers that follow from others are filled in."""
         return replace(self.model, n_kv_heads=self.n_kv_heads, head_dim=self.head_dim)
 
     @property
@@ -47,7 +47,7 @@ class Architecture:
 
     @property
     def settings(self) -> dict[str, LayerType]:
-        """The settings of every kind of layer that is declared, and of the default."""
+        """The settings of every declared kind of layer, and of the default."""
         own = {DEFAULT: LayerType(self.position, self.attention_pattern, self.model.logit_scale)}
         return own | layer_types(self.layers, self.model, self.position, self.attention_pattern)
 
@@ -65,7 +65,7 @@ class Architecture:
 
     @property
     def thetas(self) -> list[float | None]:
-        """The rotary base of every layer; None: it has none."""
+        """The rotary base of every layer; None: no rotation."""
         return [getattr(getattr(kind.position, "rope_scaling", None), "theta", None) for kind in self.layer_types]
 
     @property

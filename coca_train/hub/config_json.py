@@ -1,6 +1,6 @@
-"""config.json of a Hugging Face folder, read into an Architecture. What is not understood is refused.
+"""Read config.json of a Hugging Face folder into an Architecture; refuse what is unknown.
 
-The rotary frequencies stand in a section of two names, and in keys outside of it, depending on the version of
+The rotary frequencies are in a section of two names, and in keys outside of it, depending on the version of
 transformers that wrote the file.
 """
 
@@ -13,12 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 from coca_train import positions
 from coca_train.attention import patterns
 from coca_train.attention.layer_types import UNIFORM
-from coca_train.config.check import heads, scheme
+from coca_train.config.check import check_heads, check_scheme
 from coca_train.config.schema import LayersConfig, ModelConfig
-from coca_train.config.sizes import weights
+from coca_train.config.sizes import check_weights
 from coca_train.hub import forms
 from coca_train.hub.architecture import Architecture
-from coca_train.hub.config_keys import Keys, read_json
+from coca_train.hub.config_keys import COUNT, COUNT_OR_NULL, OBJECT_OR_NULL, Keys, read_json
 from coca_train.hub.families import FAMILIES, Family, parts_not_covered
 from coca_train.positions import hugging_face
 from coca_train.positions.hugging_face import NotTheSame
@@ -26,9 +26,9 @@ from coca_train.positions.schemes import rope
 from coca_train.runtime.errors import UserError
 
 NAME = "config.json"
-# Of the rotary section: up to transformers 4, and since 5, whose classes prefer the older one.
+# Names of the rotary section up to transformers 4, and since 5, whose classes prefer the older one.
 ROPE_SECTIONS = ("rope_scaling", "rope_parameters")
-THETA, SHARE = "rope_theta", "partial_rotary_factor"  # what may stand in a section and outside of it
+THETA, SHARE = "rope_theta", "partial_rotary_factor"  # keys inside of the section or outside
 ORIGINAL_LENGTH = "original_max_position_embeddings"
 CORRECT = "correct the file, and keep what the model was trained with"
 
@@ -42,7 +42,7 @@ def read_architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architectur
     """Read what the model of a Hugging Face folder computes.
 
     ignore: keys of config.json known to change nothing. Raises UserError E-IOP-03 (unreadable, wrong type), E-IOP-04
-    (understood, and not what we compute; or not understood).
+    (unknown, or not what we compute).
     """
     path = folder / NAME
     values = read_json(path)
@@ -50,7 +50,7 @@ def read_architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architectur
     if name in forms.OWN_TYPES:
         return _read_own(path, values)
     if parts := parts_not_covered(values):
-        raise keys.wrong(f"model_type={name!r}", f"it has parts that are not covered here: {', '.join(parts)}")
+        raise keys.wrong(f"model_type={name!r}", f"it has parts that are not supported: {', '.join(parts)}")
     family = FAMILIES.get(str(name))
     if family is None:
         raise keys.wrong(
@@ -66,7 +66,8 @@ def read_architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architectur
 
 
 def _read_own(path: Path, values: dict[str, Any]) -> Architecture:
-    """Read our own sections, which the keys beside them must agree with; vocab_size is the file's, others change it."""
+    """Read the sections of our own export, which must agree with the other keys; vocab_size is the file's, since
+    others may resize the embedding."""
     sections = values.get(forms.OWN_SECTIONS)
     if isinstance(sections, dict) and isinstance(sections.get("model"), dict) and "vocab_size" in values:
         sections = sections | {"model": sections["model"] | {"vocab_size": values["vocab_size"]}}
@@ -75,8 +76,8 @@ def _read_own(path: Path, values: dict[str, Any]) -> Architecture:
     for key, value in forms.own_config(architecture).items():
         if key in values and key not in free and values[key] != value:
             raise UserError(
-                f"E-IOP-04 {path} {key}={values[key]!r}, where {forms.OWN_SECTIONS} says {value!r}. Fix: give the "
-                "value that is meant in both, or export again"
+                f"E-IOP-04 {path} {key}={values[key]!r}, but {forms.OWN_SECTIONS} has {value!r}. Fix: write the same "
+                "value in both, or export again"
             )
     return architecture
 
@@ -92,11 +93,11 @@ def architecture_of_sections(path: Path | str, sections: Any) -> Architecture:
 def _typed(
     path: Path | str, model: dict[str, Any], position: Any, attention_pattern: Any, seq_len: int, layers: Any = None
 ) -> Architecture:
-    """Return the sections, typed and checked against each other."""
+    """Type the sections and check them against each other."""
     try:
         typed = TypeAdapter(ModelConfig).validate_json(json.dumps(model))
         settings = positions.settings(position)
-        if problems := weights(typed) or heads(typed) or scheme(typed, settings):
+        if problems := check_weights(typed) or check_heads(typed) or check_scheme(typed, settings):
             raise ValueError(problems[0].message)
         schedule = UNIFORM if layers is None else TypeAdapter(LayersConfig).validate_json(json.dumps(layers))
         return Architecture(typed, settings, patterns.settings(attention_pattern), seq_len, schedule)
@@ -115,16 +116,16 @@ def _sections(keys: Keys, family: Family) -> dict[str, Any]:
         "logit_scale": {"name": "none", "length": None, "beta": 0.1},
         **family.always,
     }
-    said_by: dict[str, str] = {}
+    first_key: dict[str, str] = {}
     for field in family.fields:
-        value, first = field.read(keys), said_by.setdefault(field.ours, field.theirs)
+        value, first = field.read(keys), first_key.setdefault(field.ours, field.theirs)
         if first != field.theirs and model[field.ours] != value:
             raise keys.wrong(f"{first}={model[field.ours]}, {field.theirs}={value}", "they are one option here")
         model[field.ours] = value
     width, n_heads = model["d_model"], model["n_heads"]
     if family.divisible and width % n_heads:
         raise keys.wrong(f"num_attention_heads={n_heads}", f"{n_heads} heads do not divide a width of {width}")
-    max_positions = keys.whole("max_position_embeddings", family.max_positions)
+    max_positions = keys.read("max_position_embeddings", COUNT, family.max_positions)
     rotary_pct, rope_scaling = _rotary_frequencies(keys, family, max_positions)
     if family.whole_head and rotary_pct != 1:
         raise keys.wrong(f"{SHARE}={rotary_pct:g}", "its class rotates the whole head")
@@ -139,8 +140,7 @@ def _sections(keys: Keys, family: Family) -> dict[str, Any]:
 def _rotary_frequencies(keys: Keys, family: Family, max_positions: int) -> tuple[float, dict[str, Any]]:
     """Return the rotated share of a head and our frequencies, from wherever a version of transformers wrote them.
 
-    Of two sections its classes read one and drop the other without a word, and of two keys too: what is said twice has
-    to be the same.
+    Of two sections, or two keys, its classes silently ignore one: both must be the same.
     """
     name, section = _rope_section(keys)
     theta = _rope_number(keys, section, name, THETA, family.theta_key, family.theta)
@@ -149,7 +149,9 @@ def _rotary_frequencies(keys: Keys, family: Family, max_positions: int) -> tuple
         raise keys.wrong(f"{family.theta_key}={theta:g}", "a base above 1 is needed")
     scaling = {key: value for key, value in section.items() if key not in (THETA, SHARE)}
     # Where Phi-3 has it outside of the section, and then that one wins.
-    if (original := keys.optional(ORIGINAL_LENGTH)) and scaling.setdefault(ORIGINAL_LENGTH, original) != original:
+    if (original := keys.read(ORIGINAL_LENGTH, COUNT_OR_NULL)) and scaling.setdefault(
+        ORIGINAL_LENGTH, original
+    ) != original:
         both = f"{ORIGINAL_LENGTH}={original}, {name}.{ORIGINAL_LENGTH}={scaling[ORIGINAL_LENGTH]!r}"
         raise keys.wrong(both, "they are one thing", CORRECT)
     unsaid = [key for key in ("beta_fast", "beta_slow", "attention_factor") if key not in scaling]
@@ -168,8 +170,8 @@ def _rotary_frequencies(keys: Keys, family: Family, max_positions: int) -> tuple
 
 
 def _rope_section(keys: Keys) -> tuple[str, dict[str, Any]]:
-    """Return the name and the values of the section that is there. Raises UserError E-IOP-04 where both differ."""
-    (older, one), (newer, other) = ((name, keys.mapping(name) or {}) for name in ROPE_SECTIONS)
+    """Return the name and the values of the rotary section. Raises UserError E-IOP-04 where two differ."""
+    (older, one), (newer, other) = ((name, keys.read(name, OBJECT_OR_NULL) or {}) for name in ROPE_SECTIONS)
     if one and other:
         same, also = (_comparable(section) for section in (one, other))
         differing = sorted(key for key in same.keys() | also.keys() if same.get(key) != also.get(key))
@@ -180,7 +182,7 @@ def _rope_section(keys: Keys) -> tuple[str, dict[str, Any]]:
 
 
 def _comparable(section: dict[str, Any]) -> dict[str, Any]:
-    """Return a section without what may stand outside of it, under the names of today."""
+    """Return a section without keys that may be outside of it, with current names."""
     kept = {key: value for key, value in section.items() if key not in (THETA, SHARE, "type") and value is not None}
     return {"rope_type": section.get("type") or "default", **kept}
 
@@ -190,10 +192,10 @@ def _rope_number(
 ) -> float:
     """Return the number that a class reads: that of the section, else the one outside of it, else its default.
 
-    outside: the family's name of the key outside of the section. Raises UserError E-IOP-04 where another place says
-    something else.
+    outside: the family's name of the key outside of the section. Raises UserError E-IOP-04 where another place has
+    another value.
     """
-    places = {f"{name}.{key}": (keys.mapping(name) or {}).get(key) for name in ROPE_SECTIONS}
+    places = {f"{name}.{key}": (keys.read(name, OBJECT_OR_NULL) or {}).get(key) for name in ROPE_SECTIONS}
     places |= {name: keys.take(name) for name in dict.fromkeys((outside, key)) if keys.has(name)}
     read, value = f"{section_name}.{key}" if key in section else outside, default
     if read in places and not (read == key == SHARE and places[read] is None):  # its class ignores null there alone

@@ -1,7 +1,6 @@
-"""What a training may make of the weights it begins with, where it declares so (`start.convert`).
+"""Conversions of initial weights to another model, as a training declares them (`start.convert`).
 
-Nothing that gives weights their meaning changes by itself: a conversion is a class here, or one that another package
-offers as an entry point of the group `coca_train.conversions`.
+A conversion is a class of this file, or an entry point of another package in the group `coca_train.conversions`.
 """
 
 from abc import ABC, abstractmethod
@@ -21,38 +20,36 @@ from coca_train.hub.architecture import Architecture
 from coca_train.hub.weights import Source
 from coca_train.models.init import init_parameter
 from coca_train.positions.schemes.coca import fold_full_mean
+from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, UserError
 
 GROUP = "coca_train.conversions"  # of entry points
 KEYS = ("attention.k.weight", "attention.k.bias")  # K, and CoCA's T in its place
 EVERYWHERE = "everywhere"
-AT_FIRST = "at the first token"  # a first token sees itself alone: whatever its score is, it gets its own value
+AT_FIRST = "at the first token"  # which attends to itself only, whatever the score
 
 TFromK = Literal["mean_of_halves", "first_half", "random"]
 TWidth = Literal["half", "full_mean"]
 
 
 class Conversion(ABC):
-    """Makes a model with another meaning from the weights of one. The first line of its docstring is its summary.
+    """Converts the weights of a model to another model. The first line of its docstring is its summary."""
 
-    equal: where the converted model must give the logits of the one before, EVERYWHERE or AT_FIRST.
-    """
-
-    equal: ClassVar[str]
+    equal: ClassVar[str]  # where the logits must be unchanged: EVERYWHERE or AT_FIRST
 
     @abstractmethod
     def applies(self, before: Architecture, after: Architecture) -> bool:
-        """Return whether it leads from `before` to `after`, or a step towards it."""
+        """Return whether it converts `before` to `after`, or a step towards it."""
 
     @abstractmethod
     def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
-        """Return the converted source. seed: of weights that are drawn. Raises UserError where it cannot be made."""
+        """Return the converted source. seed: of random weights. Raises UserError where it cannot be converted."""
 
 
 class RopeToCoca(Conversion):
     """CoCA in place of RoPE: T begins as K (arXiv 2309.08646, section 4.3; start.t_from_k).
 
-    The result is no trained CoCA model yet: stage 1 of the paper trains T.
+    Stage 1 of the paper then trains T.
     """
 
     equal = AT_FIRST
@@ -111,15 +108,14 @@ class NewTheta(Conversion):
         theta = getattr(getattr(after.position, "rope_scaling", None), "theta", None)
         if theta is not None and getattr(theirs, "theta", None) is not None:
             position = replace(position, rope_scaling=replace(theirs, theta=theta))
-        # The layers as they are to be: whatever else differs in them is refused afterwards.
+        # The layers of the result: any other difference in them is refused afterwards.
         return replace(source, architecture=replace(source.architecture, position=position, layers=after.layers))
 
 
 class RopeToNope(Conversion):
     """No positions in place of RoPE, in all layers or in some: drop it after pretraining, recalibrate (2512.12167).
 
-    Every weight is kept. Without the rotation the model differs beyond its first token, and a short training at its
-    window must bring it back; its context then reaches as far as that of a model that never had positions.
+    Every weight is kept; a short training at the trained window recalibrates the model without the rotation.
     """
 
     equal = AT_FIRST
@@ -132,7 +128,7 @@ class RopeToNope(Conversion):
 
     def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
         before = source.architecture
-        # Where only some layers lose it, the default keeps what it was trained with.
+        # Where only some layers lose it, the default keeps its scheme.
         position = after.position if after.position.scheme == "nope" else before.position
         return replace(source, architecture=replace(before, position=position, layers=after.layers))
 
@@ -147,32 +143,32 @@ BUILT_IN: dict[str, type[Conversion]] = {
 
 
 def known() -> dict[str, type[Conversion]]:
-    """Return all conversions by name. Raises UserError E-CFG-70 for a plugin that would hide one of ours."""
+    """Return all conversions by name. Raises UserError E-CFG-70 for a plugin with the name of one of ours."""
     plugins = {point.name: point for point in entry_points(group=GROUP)}
     for name in sorted(BUILT_IN.keys() & plugins.keys()):
         raise UserError(
             f"E-CFG-70 entry point {GROUP}: {name} = {plugins[name].value}: coca_train ships one of this name. "
-            "Fix: give it another name in the package that offers it"
+            "Fix: rename it in the package that offers it"
         )
     both = BUILT_IN | {name: point.load() for name, point in plugins.items()}
     return {name: both[name] for name in sorted(both)}
 
 
 def summaries() -> dict[str, str]:
-    """Return what each conversion does, in a line, by name."""
+    """Return the summary of each conversion, by name."""
     return {name: (getdoc(each) or "").partition("\n")[0] for name, each in known().items()}
 
 
 def ways(before: Architecture, after: Architecture) -> list[str]:
-    """Return the conversions that lead from one to the other, or a step towards it."""
+    """Return the conversions from one architecture to the other, or a step towards it."""
     return [name for name, each in known().items() if each().applies(before, after)]
 
 
 def apply(source: Source, after: Architecture, start: StartConfig, seed: int) -> tuple[Source, list[str]]:
-    """Convert the source as `start.convert` says, in that order; return also the names that had something to do.
+    """Apply the conversions of `start.convert` in their order; return also the names of those that applied.
 
-    after: what it is to become. seed: of weights that are drawn. Raises UserError E-STA-06 for a conversion that does
-    not exist, and as `Conversion.convert`.
+    after: the architecture of the run. seed: of random weights. Raises UserError E-STA-06 for an unknown conversion,
+    and as `Conversion.convert`.
     """
     conversions, done = known(), []
     for name in start.convert:
@@ -192,9 +188,9 @@ def apply(source: Source, after: Architecture, start: StartConfig, seed: int) ->
 
 
 def prove(before: Source, after: Source, done: Sequence[str], n_tokens: int) -> dict[str, Any]:
-    """Compare the converted model with the one before, where the conversions keep its logits.
+    """Check that the conversions keep the logits that they must keep; log and return the figures for parity.json.
 
-    n_tokens: of each probe. Returns what parity.json holds of it. Raises CheckpointError E-STA-05.
+    n_tokens: of each probe. Raises CheckpointError E-STA-05.
     """
     everywhere = all(known()[name].equal == EVERYWHERE for name in done)
     probes = parity.probes(before.architecture, None, n_tokens)
@@ -208,39 +204,41 @@ def prove(before: Source, after: Source, done: Sequence[str], n_tokens: int) -> 
         worst = max(results, key=lambda result: result.relative)
         raise CheckpointError(
             f"E-STA-05 {before.path} start.convert={names}: {worst.probe}: logits before and after differ by "
-            f"{worst.max_abs_difference:.3g} where the largest is {worst.max_abs_logit:.3g}; {where} they must be the "
-            "same, and nothing is begun. Fix: check the weights for NaN; else mend the conversion, or report it"
+            f"{worst.max_abs_difference:.3g} where the largest is {worst.max_abs_logit:.3g}; {where} they must be "
+            "equal, and nothing was started. Fix: check the weights for NaN, or report the conversion"
         )
-    return parity.record(results, f"{before.path}, {names}", side.name) | {"equal": where}
+    report = parity.Report(f"{before.path}, {names}", side.name, results)
+    dist.log(report.lines())
+    return report.record() | {"equal": where}
 
 
 def make_t_from_k(source: Source, variant: str, how: TFromK, t_width: TWidth, seed: int = 0) -> Source:
-    """Return the same weights with CoCA in the place of RoPE.
+    """Return the same weights with CoCA instead of RoPE.
 
     W_K has D rows a key head, and feature j is paired with j + D/2. T has one value per pair, D/2 rows a head:
 
     mean_of_halves  row j = (row j + row j + D/2) / 2; what the authors' code computes from a full-width projection
     first_half      row j = row j
-    random          as a new run would begin, from a seed
+    random          as in a new run, from a seed
 
     This is t_width=half. With full_mean T keeps D rows a head and the model averages the halves: the same functions,
-    from W_K as it is, or from its first half twice. Where query heads share a key head (GQA), they share its T.
+    from W_K itself, or from its first half twice. Query heads that share a key head (GQA) share its T.
 
-    variant: slack or strict. Precision stays; means are formed in float32. Raises UserError E-IOP-14 where there is no
-    K to take T from.
+    variant: slack or strict. Precision is kept; means are computed in float32. Raises UserError E-IOP-14 where there is
+    no K to take T from.
     """
     before = source.architecture.position
     if before.scheme != "rope" or before.rotary_pct < 1:
         share = f" with rotary_pct {before.rotary_pct:g}" if before.scheme == "rope" else ""
         raise UserError(
-            f"E-IOP-14 {source.path}: its scheme is {before.scheme}{share}; CoCA makes T from the K of a RoPE that "
-            "rotates the whole head: pairs that do not turn have no angle to be collinear in. Fix: keep its scheme: "
+            f"E-IOP-14 {source.path}: its scheme is {before.scheme}{share}; CoCA takes T from the K of a RoPE that "
+            "rotates the whole head. Fix: keep its scheme: "
             f"in a training position={before.scheme} without start.convert, in an import no position"
         )
     if not source.architecture.is_uniform:
         raise UserError(
-            f"E-IOP-14 {source.path}: its layers are of several kinds; CoCA makes T from the K of a model with RoPE in "
-            "all its layers. Fix: keep its scheme: in a training no start.convert, in an import no position"
+            f"E-IOP-14 {source.path}: its layers are of several kinds; CoCA takes T from the K of a model with RoPE in "
+            "all layers. Fix: keep its scheme: in a training no start.convert, in an import no position"
         )
     architecture = source.architecture.with_coca(variant, t_width)
     shapes = architecture.shapes()

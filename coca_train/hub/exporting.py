@@ -1,8 +1,8 @@
-"""`export`: a run as a folder for transformers, natively where a class of theirs computes the same; and `verify`.
+"""`export`: a run as a folder for transformers, natively where one of its classes computes the same; and `verify`.
 
-`export merge=false` writes the adapters of a run whose last stage is a LoRA stage, as a folder that `peft` reads. It
-goes on the model that the stage began with: the one `start.path` was imported from, or an export of the run before it.
-Which that is, peft is told by whoever loads it: `PeftModel.from_pretrained(model, folder)`.
+`export merge=false` writes the adapters of a run whose last stage is a LoRA stage, as a folder that `peft` reads. They
+belong to the model that the stage began with: the one `start.path` was imported from, or an export of the run before
+it, which the user gives to `PeftModel.from_pretrained(model, folder)`.
 """
 
 import json
@@ -21,9 +21,9 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import card, config_json, forms, parity, small_copy, tokenizer_files, transformers_side
 from coca_train.hub.config_keys import read_json
 from coca_train.hub.options import ExportConfig, Form, VerifyConfig
-from coca_train.hub.publishing import new_folder, split_into_shards, write_shards
+from coca_train.hub.publishing import Tensors, new_folder, write_shards
 from coca_train.hub.safetensors_folder import INDEX, SINGLE, Folder
-from coca_train.hub.weights import Source, Translated, locate, open_source, translate
+from coca_train.hub.weights import Source, locate, open_source, translate
 from coca_train.models.lora import is_adapter
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import UserError
@@ -34,13 +34,18 @@ PEFT_PREFIX = "base_model.model."  # what peft writes before every name
 
 
 def export_run(options: ExportConfig) -> Path:
-    """Export a run; return the new folder. Raises UserError and its subclasses; nothing is left behind then."""
+    """Export a run; return the new folder. Raises UserError and its subclasses; nothing is left on the disk then."""
     to = Path(options.to)
     if not options.merge:
         return export_adapters(Path(options.run), to, options.form)
     with open_source(options.run) as source:
         config = forms.choose(source.architecture, options.form, source.family)
-        _announce(options, source, config)
+        form = f"{config['architectures'][0]} ({config['model_type']})"
+        if options.form == "auto":
+            form = forms.describe(source.architecture, source.family)
+        dist.log(f"export    {options.run} to {options.to}: {form}")
+        for caveat in forms.caveats(source.architecture, config):
+            dist.log(f"WARNING: {caveat}")
         path = tokenizer_files.find(source, options.tokenizer)
         tokenizer = tokenizer_files.open_for(source, path)
         for file in tokenizer_files.files_of(path) if path is not None else ():
@@ -54,28 +59,22 @@ def export_run(options: ExportConfig) -> Path:
             _write_weights(folder, theirs)
             for name, text in forms.export_code(config["model_type"]).items():
                 durable.write_new(folder / name, text)
-            figures = _check_parity(folder, options, source, config, tokenizer)
-            durable.write_new(folder / "README.md", card.text(to.name, source, config, figures, path).encode())
-    calls = [*filter(None, [card.before(config)]), card.call("AutoModelForCausalLM", str(to), config)]
+            report = _check_parity(folder, options, source, config, tokenizer)
+            durable.write_new(folder / "README.md", card.render_card(to.name, source, config, report, path).encode())
+    calls = [*filter(None, [card.required_import(config)]), card.loading_call("AutoModelForCausalLM", str(to), config)]
     dist.log(f"Done. {to} loads with {'; '.join(calls)}")
     return to
 
 
-def _announce(options: ExportConfig, source: Source, config: dict[str, Any]) -> None:
-    """Say what the export will be and why, and who will compute something else from it, before any weight is read."""
-    what = f"{config['architectures'][0]} ({config['model_type']})"
-    if options.form == "auto":
-        what = forms.describe(source.architecture, source.family)
-    dist.log(f"export    {options.run} to {options.to}: {what}")
-    for caveat in forms.caveats(source.architecture, config):
-        dist.log(f"WARNING: {caveat}")
-
-
 def _write_configs(
-    folder: Path, config: dict[str, Any], theirs: Translated, tokenizer: Tokenizer | None, generation: dict[str, Any]
+    folder: Path, config: dict[str, Any], theirs: Tensors, tokenizer: Tokenizer | None, generation: dict[str, Any]
 ) -> None:
-    """Write config.json and generation_config.json. generation: what the run keeps of the latter."""
-    ends = {} if tokenizer is None else _special_tokens(tokenizer)
+    """Write config.json and generation_config.json. generation: the run's own of the latter."""
+    ends: dict[str, Any] = {}
+    if tokenizer is not None:  # as the tokenizer's own folder had them, several stops too
+        chosen = [role for role, by in tokenizer.special.said.items() if by.startswith("option")]
+        ends = {"bos_token_id": tokenizer.bos, "eos_token_id": tokenizer.eod, **tokenizer.special.model}
+        ends |= {f"{ROLES[role]}_id": getattr(tokenizer, role) for role in chosen}
     precision = str(next(iter(theirs.dtypes.values()))).removeprefix("torch.")
     written = {**config, "torch_dtype": precision, "bos_token_id": None, "eos_token_id": None, **ends}
     _write_json(folder / config_json.NAME, written)
@@ -87,35 +86,26 @@ def _write_configs(
     _write_json(folder / tokenizer_files.GENERATION, generation)
 
 
-def _special_tokens(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the special tokens of a config.json as the tokenizer's own folder had them, several stops too."""
-    special = {"bos_token_id": tokenizer.bos, "eos_token_id": tokenizer.eod} | tokenizer.special.model
-    chosen = [role for role, by in tokenizer.special.said.items() if by.startswith("option")]
-    return special | {f"{ROLES[role]}_id": getattr(tokenizer, role) for role in chosen}
-
-
 def _write_json(path: Path, values: dict[str, Any]) -> None:
     durable.write_new(path, (json.dumps(values, indent=2) + "\n").encode())
 
 
-def _write_weights(folder: Path, theirs: Translated) -> None:
-    parts = split_into_shards(theirs.shapes, theirs.dtypes)
-
+def _write_weights(folder: Path, theirs: Tensors) -> None:
     def file_name(i: int, n: int) -> str:
         return SINGLE if n == 1 else f"model-{i + 1:05d}-of-{n:05d}.safetensors"
 
-    write_shards(folder, parts, file_name, theirs.shapes, theirs.dtypes, theirs.read, metadata={"format": "pt"})
-    if len(parts) > 1:
-        where = {tensor: file_name(i, len(parts)) for i, part in enumerate(parts) for tensor in part}
+    shards = write_shards(folder, theirs, file_name, {"format": "pt"})
+    if len(shards) > 1:
+        where = {tensor: shard.record["name"] for shard in shards for tensor in shard.tensors}
         total = {"total_size": file_size(theirs.shapes, theirs.dtypes)}
         _write_json(folder / INDEX, {"metadata": total, "weight_map": where})
 
 
 def _check_parity(
     folder: Path, options: ExportConfig, source: Source, config: dict[str, Any], tokenizer: Tokenizer | None
-) -> dict[str, Any]:
-    """Compare the folder, loaded as anyone would, with the run in the export's precision of weights; and what its class
-    makes of caches, padding and packed texts. Returns what parity.json holds."""
+) -> parity.Report:
+    """Compare the folder, as transformers loads it, with the run in the export's precision; and its class on caches,
+    padding and packed texts."""
 
     def read(name: str) -> Tensor:
         tensor = source.read(name)
@@ -124,16 +114,17 @@ def _check_parity(
     theirs = transformers_side.side_of_folder(folder)
     results = parity.check(source.architecture, read, theirs, tokenizer, options.parity_tokens)
     results += small_copy.check_decoding(source, config)
-    figures = parity.settled(results, f"{options.run} with weights as {options.dtype}", theirs.name)
-    durable.write_new(folder / parity.NAME, durable.as_json(figures).encode())
-    dist.log(parity.lines(figures))
-    return figures
+    report = parity.Report(f"{options.run} with weights as {options.dtype}", theirs.name, results)
+    report.refuse_difference()
+    durable.write_new(folder / parity.NAME, durable.as_json(report.record()).encode())
+    dist.log(report.lines())
+    return report
 
 
 def export_adapters(run: Path, to: Path, form: Form) -> Path:
     """Write the adapters of a run in float32; return the new folder.
 
-    Raises UserError E-IOP-21 where the run's newest weights are no adapters of a class of transformers alone, and what
+    Raises UserError E-IOP-21 where the newest weights are not only adapters of a class of transformers, and what
     `open_source` raises.
     """
     with open_source(run) as source:
@@ -149,14 +140,12 @@ def export_adapters(run: Path, to: Path, form: Form) -> Path:
         halves = {name: name.rsplit(".", 2) for name in weights.adapters}  # layer, lora_A or lora_B, weight
         places = locate([f"{layer}.weight" for layer, _, _ in halves.values()], model_type)
         if any(place.fusion is not None for place in places.values()):
-            raise _no_adapters(run, f"{model_type} holds queries, keys and values in one matrix, and these do not")
+            raise _no_adapters(run, f"{model_type} has queries, keys and values in one matrix, and the run does not")
         layers = {name.removesuffix(".weight"): place.tensor.removesuffix(".weight") for name, place in places.items()}
         ours = {f"{layers[layer]}.{half}.weight": name for name, (layer, half, _) in halves.items()}
         shapes = {theirs: weights.adapters[name] for theirs, name in ours.items()}
-
-        def read(theirs: str) -> Tensor:
-            return weights.adapter(ours[theirs])
-
+        dtypes = dict.fromkeys(shapes, torch.float32)
+        tensors = Tensors(shapes, dtypes, lambda theirs: weights.adapter(ours[theirs]))
         lora = newest.manifest[LORA]
         settings = {
             "peft_type": "LORA",
@@ -168,14 +157,10 @@ def export_adapters(run: Path, to: Path, form: Form) -> Path:
             "target_modules": sorted(layers.values()),
             "inference_mode": True,
         }
-        dtypes, names = dict.fromkeys(shapes, torch.float32), [list(shapes)]
         with new_folder(to, file_size(shapes)) as folder:
             _write_json(folder / ADAPTER_CONFIG, settings)
-            metadata = {"format": "pt"}
-            write_shards(
-                folder, names, lambda i, n: ADAPTER_WEIGHTS, shapes, dtypes, read, prefix=PEFT_PREFIX, metadata=metadata
-            )
-    dist.log(f"Done. {to} goes on the model the stage began with: peft.PeftModel.from_pretrained(model, {str(to)!r})")
+            write_shards(folder, tensors, ADAPTER_WEIGHTS, {"format": "pt"}, PEFT_PREFIX)
+    dist.log(f"Done. Load it over the model the stage began with: peft.PeftModel.from_pretrained(model, {str(to)!r})")
     return to
 
 
@@ -184,10 +169,10 @@ def _no_adapters(run: Path, why: str) -> UserError:
 
 
 def verify_export(options: VerifyConfig) -> Path:
-    """Compare a run and a folder that both exist; return the parity.json written, in the run's directory.
+    """Compare an existing run and folder; return the parity.json written, in the run's directory.
 
     Raises CheckpointError E-IOP-13 where the two differ, UserError E-IOP-10 where the folder has another vocabulary,
-    width or depth: nothing of it is built then.
+    width or depth, before anything is built.
     """
     against = Path(options.against)
     if not config_json.is_folder(against):
@@ -202,16 +187,16 @@ def verify_export(options: VerifyConfig) -> Path:
         for key, value in sizes.items():
             if config.get(key) != value or isinstance(config[key], bool):
                 raise UserError(
-                    f"E-IOP-10 {against} {key}={config.get(key)!r}: {options.run} has {value}; two models of the same "
-                    "sizes can be compared. Fix: give the folder of this model"
+                    f"E-IOP-10 {against} {key}={config.get(key)!r}: {options.run} has {value}; only models of the same "
+                    "size can be compared. Fix: give the folder of this model"
                 )
         Folder(against).close()  # damaged files are refused before another library reads them
         tokenizer = tokenizer_files.open_for(source, tokenizer_files.find(source, options.tokenizer))
         theirs = transformers_side.side_of_folder(against)
         results = parity.check(source.architecture, source.read, theirs, tokenizer, options.parity_tokens)
-    figures = parity.record(results, options.run, f"{against}: {theirs.name}")
-    dist.log(parity.lines(figures))
+    report = parity.Report(options.run, f"{against}: {theirs.name}", results)
+    dist.log(report.lines())
     path = Path(options.run) / parity.NAME
-    durable.write_json(path, figures)
-    parity.refuse_difference(results, options.run, str(against))
+    durable.write_json(path, report.record())
+    report.refuse_difference()
     return path

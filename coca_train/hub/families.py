@@ -1,12 +1,12 @@
-"""Families of models that transformers has a class for: a declaration of each, for `import` and `export`.
+"""Model families with a class in transformers: a declaration of each, for `import` and `export`.
 
-A family is the name of its class, the keys of its config.json, the options that its class knows one value of, how its
-layers differ from each other, what its weights are called, and which of them lie in one tensor. Both ways refuse, by
-NotTheSame or UserError, what the other side would compute differently.
+A family declares its class, the keys of its config.json, options with a fixed value, how its layers differ, the names
+of its weights, and which of them are fused into one tensor. Both ways refuse, by NotTheSame or UserError, what the
+other side would compute differently.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from coca_train.attention.layer_types import in_words
 from coca_train.config.schema import DEFAULT, ModelConfig
 from coca_train.hub.architecture import Architecture
-from coca_train.hub.config_keys import Keys
+from coca_train.hub.config_keys import COUNT, COUNT_OR_NULL, LAYERS, NUMBER, SHARE, TRUTH, Keys, Kind
 from coca_train.positions.hugging_face import NotTheSame, rotation
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -24,24 +24,21 @@ CAUSAL = {"name": "causal"}
 
 
 class Field(NamedTuple):
-    """A key of config.json that is an option of ours.
-
-    kind: how it is read, or their words and which of ours each is. default: what the class takes where it is missing.
-    """
+    """A key of config.json that is an option of ours."""
 
     theirs: str
     ours: str
-    kind: Callable[[Keys, str, Any], Any] | Mapping[Any, Any]
-    default: Any = None
+    kind: Kind | Mapping[Any, Any]  # or their words, and ours for each
+    default: Any = None  # of the class, where the key is missing
 
     def read(self, keys: Keys) -> Any:
         """Return our value."""
         if isinstance(self.kind, Mapping):
             return keys.word(self.theirs, self.kind, self.default)
-        return self.kind(keys, self.theirs, self.default)
+        return keys.read(self.theirs, self.kind, self.default)
 
     def write(self, model: ModelConfig) -> Any:
-        """Return their value; of several words for one of ours the first."""
+        """Return their value; the first of several words for one of ours."""
         value = getattr(model, self.ours)
         if isinstance(self.kind, Mapping):
             return next(theirs for theirs, ours in self.kind.items() if ours == value)
@@ -49,7 +46,7 @@ class Field(NamedTuple):
 
 
 class LayerRule(ABC):
-    """How the layers of a family's models differ from each other."""
+    """How the layers of a model differ from each other."""
 
     @abstractmethod
     def read(self, keys: Keys, n_layers: int) -> dict[str, Any]:
@@ -72,10 +69,10 @@ class CausalLayers(LayerRule):
 
 
 class WindowLayers(LayerRule):
-    """All layers alike, with one window or none, which config.json has to say (Mistral)."""
+    """All layers alike, with one window or none, as config.json says (Mistral)."""
 
     def read(self, keys: Keys, n_layers: int) -> dict[str, Any]:
-        size = keys.optional("sliding_window", 4096)
+        size = keys.read("sliding_window", COUNT_OR_NULL, 4096)
         return {"attention_pattern": CAUSAL if size is None else {"name": "sliding_window", "window": size}}
 
     def write(self, architecture: Architecture) -> dict[str, Any]:
@@ -95,8 +92,9 @@ class ListedLayers(LayerRule):
     """For each layer RoPE or no positions (`no_rope_layers`, 1: RoPE), and all keys or one window (`layer_types`)."""
 
     def read(self, keys: Keys, n_layers: int) -> dict[str, Any]:
-        windowed, size = keys.truth("use_sliding_window", False), keys.optional("sliding_window")
-        interval = keys.whole("no_rope_layer_interval", 4)
+        windowed = keys.read("use_sliding_window", TRUTH, False)
+        size = keys.read("sliding_window", COUNT_OR_NULL)
+        interval = keys.read("no_rope_layer_interval", COUNT, 4)
         ropes, types = keys.take("no_rope_layers"), keys.take("layer_types")
         layers = self.section(n_layers, ropes, interval, types, size if windowed else None)
         return {"attention_pattern": CAUSAL, "layers": layers}
@@ -110,7 +108,7 @@ class ListedLayers(LayerRule):
             raise NotTheSame(f"layer_types with {SLIDING}, and no window in use_sliding_window and sliding_window")
         names = {(1, FULL): DEFAULT, (0, FULL): "nope", (1, SLIDING): "local", (0, SLIDING): "nope_local"}
         kind_of = [names[one] for one in zip(ropes, types, strict=True)]
-        # The shortest beginning that gives all of them when it is repeated: what a person would have written.
+        # The shortest pattern that gives all of them when it is repeated, as a person would write it.
         shortest = next(
             n for n in range(1, len(kind_of) + 1) if all(name == kind_of[i % n] for i, name in enumerate(kind_of))
         )
@@ -141,7 +139,7 @@ class ListedLayers(LayerRule):
             "layer_types": types,
             "use_sliding_window": bool(windows),
             "sliding_window": next(iter(windows), None),
-            "pad_token_id": None,  # its default is a row that only the original has
+            "pad_token_id": None,  # its default is a row of the original's vocabulary
         }
 
 
@@ -185,42 +183,34 @@ class PerHeadQKV(Fusion):
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What transformers calls model_type. Numbers are what its class takes where a key is missing from config.json.
-
-    fields: keys that are options of ours. always: options that its class knows no other value of. names: of its
-    modules, by ours. fused: modules that lie in one tensor. theta_key, share_key: what it calls theta and the rotated
-    share of a head. whole_head: it rotates no part of a head. scaled_since: the version of transformers whose class
-    reads rope_scaling first; "": all that matter. yarn_authors: constants of YaRN in its authors' own code for this
-    family, where they are not its class's. divisible: its class refuses a width that the heads do not divide, even
-    where head_dim is given.
-    """
+    """A model_type of transformers. Numbers are the defaults of its class for keys missing from config.json."""
 
     transformers_class: str
-    fields: tuple[Field, ...]
-    always: Mapping[str, Any]
-    names: Mapping[str, str]
+    fields: tuple[Field, ...]  # keys that are options of ours
+    always: Mapping[str, Any]  # options with a fixed value in its class
+    names: Mapping[str, str]  # of its modules, by ours
     layers: LayerRule = CausalLayers()  # noqa: RUF009  # it has no state
-    fused: tuple[Fusion, ...] = ()
+    fused: tuple[Fusion, ...] = ()  # modules in one tensor
     theta_key: str = "rope_theta"
     theta: float = 10000.0
-    share_key: str = "partial_rotary_factor"
+    share_key: str = "partial_rotary_factor"  # of the rotated share of a head
     share: float = 1.0
-    whole_head: bool = True
+    whole_head: bool = True  # it always rotates the whole head
     max_positions: int = 2048
-    scaled_since: str = ""
-    yarn_authors: str = ""
-    divisible: bool = False
+    scaled_since: str = ""  # the first version of transformers whose class reads rope_scaling; "": all that matter
+    yarn_authors: str = ""  # constants of YaRN in its authors' code for this family, where its class has others
+    divisible: bool = False  # its class refuses heads that do not divide the width, even where head_dim is given
 
 
 def shape_fields(vocab_size: int, d_model: int, n_layers: int, n_heads: int, d_ff: int) -> tuple[Field, ...]:
     """Return the keys that every family has, with their defaults."""
     return (
-        Field("vocab_size", "vocab_size", Keys.whole, vocab_size),
-        Field("hidden_size", "d_model", Keys.whole, d_model),
-        Field("num_hidden_layers", "n_layers", Keys.layers, n_layers),
-        Field("num_attention_heads", "n_heads", Keys.whole, n_heads),
-        Field("intermediate_size", "d_ff", Keys.whole, d_ff),
-        Field("initializer_range", "init_std", Keys.share, 0.02),
+        Field("vocab_size", "vocab_size", COUNT, vocab_size),
+        Field("hidden_size", "d_model", COUNT, d_model),
+        Field("num_hidden_layers", "n_layers", LAYERS, n_layers),
+        Field("num_attention_heads", "n_heads", COUNT, n_heads),
+        Field("intermediate_size", "d_ff", COUNT, d_ff),
+        Field("initializer_range", "init_std", SHARE, 0.02),
     )
 
 
@@ -228,13 +218,13 @@ def llama_fields(tied: bool = False) -> tuple[Field, ...]:
     """Return the keys of LLaMA and its heirs. tied: the default of tie_word_embeddings."""
     return (
         Field("hidden_act", "activation", {"silu": "swiglu", "swish": "swiglu"}, "silu"),
-        Field("rms_norm_eps", "norm_eps", Keys.number, 1e-6),
-        Field("tie_word_embeddings", "tie_embeddings", Keys.truth, tied),
+        Field("rms_norm_eps", "norm_eps", NUMBER, 1e-6),
+        Field("tie_word_embeddings", "tie_embeddings", TRUTH, tied),
     )
 
 
 KV_HEADS, HEAD_DIM = ("num_key_value_heads", "n_kv_heads"), ("head_dim", "head_dim")
-BIASES = tuple(Field(key, "bias", Keys.truth, False) for key in ("attention_bias", "mlp_bias"))
+BIASES = tuple(Field(key, "bias", TRUTH, False) for key in ("attention_bias", "mlp_bias"))
 GELU = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"}
 RMS = {"norm": "rmsnorm", "residual": "sequential", "qk_norm": "none"}
 
@@ -275,8 +265,8 @@ FAMILIES = {
         transformers_class="LlamaForCausalLM",
         fields=(
             *shape_fields(32000, 4096, 32, 32, 11008),
-            Field(*KV_HEADS, Keys.optional),
-            Field(*HEAD_DIM, Keys.optional),
+            Field(*KV_HEADS, COUNT_OR_NULL),
+            Field(*HEAD_DIM, COUNT_OR_NULL),
             *llama_fields(),
             *BIASES,
         ),
@@ -288,8 +278,8 @@ FAMILIES = {
         transformers_class="MistralForCausalLM",
         fields=(
             *shape_fields(32000, 4096, 32, 32, 14336),
-            Field(*KV_HEADS, Keys.whole, 8),
-            Field(*HEAD_DIM, Keys.optional),
+            Field(*KV_HEADS, COUNT, 8),
+            Field(*HEAD_DIM, COUNT_OR_NULL),
             *llama_fields(),
         ),
         always=RMS | {"bias": False},
@@ -303,8 +293,8 @@ FAMILIES = {
         transformers_class="SmolLM3ForCausalLM",
         fields=(
             *shape_fields(128256, 2048, 36, 16, 11008),
-            Field(*KV_HEADS, Keys.optional, 4),
-            Field(*HEAD_DIM, Keys.whole_or_missing),
+            Field(*KV_HEADS, COUNT_OR_NULL, 4),
+            Field(*HEAD_DIM, COUNT),
             *llama_fields(tied=True),
             *BIASES,
         ),
@@ -319,8 +309,8 @@ FAMILIES = {
         fields=(
             *shape_fields(50432, 6144, 44, 64, 24576),
             Field("hidden_act", "activation", GELU, "gelu"),
-            Field("layer_norm_eps", "norm_eps", Keys.number, 1e-5),
-            Field("tie_word_embeddings", "tie_embeddings", Keys.truth, False),
+            Field("layer_norm_eps", "norm_eps", NUMBER, 1e-5),
+            Field("tie_word_embeddings", "tie_embeddings", TRUTH, False),
             Field("use_parallel_residual", "residual", {True: "parallel", False: "sequential"}, True),
             Field("attention_bias", "bias", {True: True}, True),
         ),
@@ -337,7 +327,7 @@ FAMILIES = {
 NORM, BRANCH_NORMS = "norms that multiply by 1 + weight", "norms after attention and feed-forward"
 PARALLEL, PAIRS = "attention and feed-forward in parallel with one norm", "features rotated as pairs 2j and 2j + 1"
 SCALED_EMBEDDING, FUSED = "embeddings times the root of hidden_size", "projections that are one tensor"
-# What the models of other families have and ours have not: the reason in an error.
+# What the models of other families have and ours lack: the reason in an error.
 NOT_COVERED: dict[str, tuple[str, ...]] = {
     "cohere": (PARALLEL, "logits times logit_scale"),
     "cohere2": (PARALLEL, "logits times logit_scale"),
@@ -368,6 +358,6 @@ NOT_COVERED: dict[str, tuple[str, ...]] = {
 
 
 def parts_not_covered(config: Mapping[str, Any]) -> list[str]:
-    """Return what the model of this config.json has and ours have not; empty: nothing is known about its family."""
+    """Return what the model of this config.json has and ours lack; empty: its family is unknown."""
     missing = list(NOT_COVERED.get(str(config.get("model_type")).removesuffix("_text"), ()))
     return [*missing, *(["a vision tower"] if missing and "text_config" in config else [])]

@@ -1,9 +1,9 @@
 """The form of an export: a class of transformers where one computes the same, else one of our own two model types.
 
-coca        one dot product whatever the positions: the two files of hub/export_files/ go with the weights
-coca_train  all else (tables over distances, hooks, several views): hub/installed.py loads it, where coca_train is there
+coca        one dot product whatever the positions: exported with the two files of hub/export_files/
+coca_train  all else (tables over distances, hooks, several views): loaded by hub/installed.py, needs coca_train
 
-Both of ours hold our sections as they are, under `coca_train`, and what transformers needs to know.
+Both contain our sections unchanged, under `coca_train`, and the keys that transformers needs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,10 +39,10 @@ ACTIVATIONS = {"swiglu": ("silu", True), "gelu": ("gelu", False), "gelu_tanh": (
 
 
 def choose(architecture: Architecture, form: Form, family: str = "") -> dict[str, Any]:
-    """Return the config.json of an export. family: which native class is preferred where several do.
+    """Return the config.json of an export. family: the preferred native class where several fit.
 
-    form=auto takes a native class only where it decodes as it reads, whatever the length. Raises UserError E-IOP-15
-    when the native class that is asked for would compute something else.
+    form=auto takes a native class only where cached decoding equals reading at any length. Raises UserError E-IOP-15
+    when the requested native class would compute something else.
     """
     why_not = ""
     if form != "own":
@@ -55,17 +55,17 @@ def choose(architecture: Architecture, form: Form, family: str = "") -> dict[str
 
 
 def config_to_compare(architecture: Architecture, family: str = "") -> dict[str, Any]:
-    """Return the config.json of a class that reads a whole text as the run does, native where there is one."""
+    """Return the config.json of a class that computes the run's logits without a cache, native where there is one."""
     return _try_native(architecture, family)[0] or own_config(architecture)
 
 
 def decodes_otherwise(architecture: Architecture, config: Mapping[str, Any]) -> bool:
-    """Return whether a class that reads a text as the run does decodes it otherwise, beyond some length."""
+    """Return whether a class that computes the run's logits without a cache decodes otherwise beyond some length."""
     return config["model_type"] in FAMILIES and _rope_words(architecture).decodes_to is not None
 
 
 def caveats(architecture: Architecture, config: Mapping[str, Any]) -> list[str]:
-    """Say who computes something else from an export with this config.json than the run does, a sentence each."""
+    """Return a sentence on each case where an export with this config.json computes something else than the run."""
     if config["model_type"] not in FAMILIES:
         return []
     words, family = _rope_words(architecture), FAMILIES[config["model_type"]]
@@ -73,7 +73,7 @@ def caveats(architecture: Architecture, config: Mapping[str, Any]) -> list[str]:
     if words.decodes_to is not None:
         lines.append(
             f"beyond {words.decodes_to:,} tokens {family.transformers_class} decodes otherwise than the run: its "
-            "cached keys keep the angles of a shorter text, where the run turns all keys again; form=own decodes as "
+            "cached keys keep the angles of a shorter text, while the run rotates all keys again; form=own decodes as "
             "the run does"
         )
     lines += words.caveats
@@ -90,7 +90,7 @@ def caveats(architecture: Architecture, config: Mapping[str, Any]) -> list[str]:
 
 
 def describe_run(stages: Sequence[Stage], n_tokens: int) -> str:
-    """Describe the export of a run's last stage as `describe` does. n_tokens: rows of the embedding."""
+    """Describe the export of a run's last stage. n_tokens: rows of the embedding."""
     last = stages[-1]
     of_stage = "rope_scaling" in last.config.stages[last.name].position
     place = f"stages.{last.name}.{FREQUENCIES_SECTION}" if of_stage else FREQUENCIES_SECTION
@@ -98,9 +98,9 @@ def describe_run(stages: Sequence[Stage], n_tokens: int) -> str:
 
 
 def describe(architecture: Architecture, family: str = "", place: str = FREQUENCIES_SECTION) -> str:
-    """Say in a line what an export with form=auto will be, and which option makes it native where one does.
+    """Describe an export with form=auto in a line, and the option that makes it native where one does.
 
-    place: of the section of frequencies that this option stands in.
+    place: key of the section of frequencies that has this option.
     """
     native, why_not = _try_native(architecture, family)
     config = choose(architecture, "auto", family)
@@ -109,11 +109,11 @@ def describe(architecture: Architecture, family: str = "", place: str = FREQUENC
         return f"{name}, a class of transformers"
     if native is not None:
         why_not = f"transformers decodes otherwise beyond {_rope_words(architecture).decodes_to:,} tokens"
-        way = "; `export form=native` takes its class all the same"
+        way = "; `export form=native` takes its class nevertheless"
     else:
         option = _native_option(architecture, family, place)
         way = f"; trained with {option} it is native" if option else ""
-    code = "its code goes with it" if "auto_map" in config else "it loads where coca_train is installed"
+    code = "its code is exported with it" if "auto_map" in config else "it loads where coca_train is installed"
     return f"{name}, {code}: {why_not}{way}"
 
 
@@ -129,7 +129,7 @@ def _native_option(architecture: Architecture, family: str, place: str) -> str:
 
 
 def _rope_words(architecture: Architecture) -> Words:
-    """Return how transformers says the rotary frequencies of an architecture that a native class computes."""
+    """Return the rotary frequencies in transformers' words, of an architecture that a native class computes."""
     rotated = rotation(architecture.position, architecture.head_dim)
     assert rotated is not None
     return rotated.words
@@ -146,7 +146,7 @@ def _try_native(architecture: Architecture, family: str) -> tuple[dict[str, Any]
 def native_config(architecture: Architecture, preferred: str = "") -> dict[str, Any]:
     """Return the config.json of a native class. preferred: which, where several would do. Raises NotTheSame.
 
-    The scaling is written as released models have it (rope_theta, rope_scaling), which old and new versions read.
+    The scaling has the keys of released models (rope_theta, rope_scaling), which old and new versions read.
     """
     rotated = rotation(architecture.position, architecture.head_dim)
     if rotated is None:
@@ -160,7 +160,7 @@ def native_config(architecture: Architecture, preferred: str = "") -> dict[str, 
         raise NotTheSame(f"{', '.join(why_not[nearest])}, which no native class has (the nearest is {nearest})")
     chosen = preferred if preferred in able else able[0]
     family, words, model = FAMILIES[chosen], rotated.words, architecture.complete
-    # p-RoPE's share of pairs stands in rope_scaling, under another name of what rotary_pct says: one of both.
+    # p-RoPE's share of pairs is in rope_scaling under the name of rotary_pct's key: only one of both is written.
     share_is_said = family.whole_head or "partial_rotary_factor" in (words.scaling or {})
     return {
         "architectures": [family.transformers_class],
@@ -177,7 +177,7 @@ def native_config(architecture: Architecture, preferred: str = "") -> dict[str, 
 
 
 def _differences(architecture: Architecture, rotary_pct: float, family: Family) -> list[str]:
-    """Say why a family's class computes something else; empty: it does not."""
+    """Return why a family's class computes something else; empty: it does not."""
     model = architecture.complete
     options = {field.ours for field in family.fields}
     known = {ours: [value] for ours, value in family.always.items()}
@@ -186,7 +186,7 @@ def _differences(architecture: Architecture, rotary_pct: float, family: Family) 
     known |= {} if "head_dim" in options else {"head_dim": [model.d_model / model.n_heads]}
     reasons = [f"{ours} {getattr(model, ours)}" for ours, values in known.items() if getattr(model, ours) not in values]
     if any(kind.logit_scale.name != "none" for kind in architecture.layer_types):
-        reasons.append("scores that grow with the length")
+        reasons.append("a logit scale that grows with the length")
     if family.whole_head and rotary_pct != 1:
         reasons.append(f"rotary_pct {rotary_pct:g}")
     if model.d_model % model.n_heads:
@@ -255,14 +255,14 @@ def _needs_coca_train(kind: LayerType) -> bool:
 
 
 def export_code(model_type: str) -> dict[str, bytes]:
-    """Return the code beside the weights, by file name: two files of a `coca` model, none of any other."""
+    """Return the code of an export by file name: two files for a `coca` model, none for any other."""
     folder = Path(__file__).parent / "export_files"
     names = (CONFIGURATION, MODELING) if model_type == COCA else ()
     return {f"{name}.py": (folder / f"{name}.py").read_bytes() for name in names}
 
 
 def own_classes(model_type: str) -> tuple[Any, Any]:
-    """Return (model class, config class) as they are in this package, from where an export has them."""
+    """Return (model class, config class) from this package; those of an export are copies."""
     if model_type == COCA:
         from coca_train.hub.export_files.modeling_coca import CocaConfig, CocaForCausalLM
 
@@ -273,9 +273,9 @@ def own_classes(model_type: str) -> tuple[Any, Any]:
 
 
 def check_code(folder: Path, model_type: str) -> None:
-    """Compare the code in a folder with what an export of this version holds, byte by byte; import nothing of it.
+    """Compare the code in a folder with an export of this version, byte by byte; import nothing of it.
 
-    Refuse also whatever Python would import before a modelling file or in place of it: packages, extension modules and
+    Refuse also what Python would import before a modelling file or instead of it: packages, extension modules and
     compiled files. Raises UserError E-IOP-16.
     """
     expected = {folder / name: text for name, text in export_code(model_type).items()}
@@ -292,6 +292,6 @@ def check_code(folder: Path, model_type: str) -> None:
         else:
             continue
         raise UserError(
-            f"E-IOP-16 {path}: is not what this version exports ({what}); code of a folder is never run, so nothing "
-            "is known of what it computes. Fix: remove what an export did not write, or export the run again"
+            f"E-IOP-16 {path}: is not what this version exports ({what}); code of a folder is never run, so what it "
+            "computes is unknown. Fix: remove what an export did not write, or export the run again"
         )

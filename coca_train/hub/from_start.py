@@ -1,8 +1,8 @@
-"""`model=from_start`: a configuration that takes shape, scheme, frequencies, window, vocabulary and tokenizer from the
-weights that `start.path` names.
+"""`model=from_start`: a configuration with the shape, scheme, frequencies, window, vocabulary and tokenizer of the
+weights of `start.path`.
 
 They replace the values of the chosen files, below the command line. Once the run has a checkpoint, its own config.yaml
-has the same values and the folder may be gone.
+has the same values, and the folder is no longer needed.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,8 +12,8 @@ from typing import Any
 from coca_train.checkpoint.manifest import FOLDER
 from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.compose import Assembled
+from coca_train.config.inheritance import exchange_choice
 from coca_train.config.load import saved_settings
-from coca_train.config.parts import exchanged
 from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import tokenizer_files
@@ -27,9 +27,9 @@ WINDOW = "${train.seq_len}"  # in the files of frequencies: the window the weigh
 
 
 def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
-    """Write what the weights of start.path are into an assembled configuration.
+    """Write the architecture of start.path into an assembled configuration.
 
-    groups: choices of the command line. typed: returns the tree as the whole command line has it, resolved. Raises
+    groups: choices of the command line. typed: returns the tree with all of the command line, resolved. Raises
     UserError E-CFG-71 without a start.path, and as `open_source`.
     """
     values = typed()
@@ -50,7 +50,7 @@ def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Calla
         position["rope_scaling"] = position["rope_scaling"] | _native_words(position, theirs, family)
     if rope_scaling := section(position, "rope_scaling"):
         position["rope_scaling"] = {key: window if part == WINDOW else part for key, part in rope_scaling.items()}
-    # An experiment is about what it says besides the model, so that stays.
+    # An experiment's own values besides the model stay.
     stays = {"attention_pattern", "layers", "train"} if experiment else groups.keys() - {"model"}  # model=from_start
     sections = {key: part for key, part in sections.items() if key not in stays} | {"position": position}
     where = str(path if run_dir is None else run_dir / "config.yaml")
@@ -60,7 +60,7 @@ def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Calla
 
 
 def begun_run(values: dict[str, Any]) -> Path | None:
-    """Return the directory of the run if it has checkpoints. values: the tree as the command line has it."""
+    """Return the directory of the run if it has checkpoints. values: the tree with the command line."""
     run_dir = Path(str(lookup(values, "run.root")), str(lookup(values, "run.name")))
     return run_dir if step_folders(run_dir / FOLDER) else None
 
@@ -68,9 +68,9 @@ def begun_run(values: dict[str, Any]) -> Path | None:
 def _position(
     own: dict[str, Any], theirs: dict[str, Any], groups: Mapping[str, str], experiment: bool
 ) -> dict[str, Any]:
-    """Return the position section of the weights, with what is chosen in its place; theta is theirs in any case.
+    """Return the position section of the weights, or the chosen one; theta is always that of the weights.
 
-    own: as the chosen files have it.
+    own: of the chosen files.
     """
     before = section(theirs, "rope_scaling")
     if experiment:
@@ -79,14 +79,14 @@ def _position(
     position = dict(own if "position" in groups else theirs)
     if before and "rope_scaling" in position:
         chosen = groups.get("position/rope_scaling")
-        position["rope_scaling"] = exchanged("position/rope_scaling", chosen, before) if chosen else before
+        position["rope_scaling"] = exchange_choice("position/rope_scaling", chosen, before) if chosen else before
     return position
 
 
 def _native_words(position: dict[str, Any], theirs: dict[str, Any], family: str | None) -> dict[str, Any]:
-    """Return options of the chosen frequencies that let weights from a class of transformers go back to it.
+    """Return options of the chosen frequencies with which weights of a class of transformers export to it again.
 
-    family: of transformers; "": none. None: theirs is the run's own section, as it was when the run began.
+    family: of transformers; "": none. None: theirs is the section of the run itself, when it began.
     """
     chosen, before = position["rope_scaling"], section(theirs, "rope_scaling")
     wanted = settings_class(chosen["name"]).NATIVE
@@ -105,7 +105,7 @@ def _sections_of_run(run_dir: Path) -> dict[str, Any]:
 
 
 def _sections_of_folder(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the sections that a folder of weights decides. values: the tree as the command line has it."""
+    """Return the sections that a folder of weights determines. values: the tree with the command line."""
     start = section(values, "start")
     ignore, keys = tuple(start.get("ignore") or ()), str(start.get("keys", "auto"))
     with open_source(path, ignore=ignore, keys=keys, verified=False) as source:
@@ -121,9 +121,8 @@ def _sections_of_folder(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 def _data(data: dict[str, Any], tokenizer: Path) -> dict[str, Any]:
     """Return the tokenizer of the weights, and for the quickstart corpus a folder for their tokens, next to its own."""
-    here = Path(str(data.get("tokenizer")))
-    of_weights = digest(tokenizer)["sha256"]
-    if here.is_file() and digest(here)["sha256"] == of_weights:
+    configured, of_weights = Path(str(data.get("tokenizer"))), digest(tokenizer)["sha256"]
+    if configured.is_file() and digest(configured)["sha256"] == of_weights:
         return {}
     if data.get("prepare") != "embedded":
         return {"tokenizer": str(tokenizer)}

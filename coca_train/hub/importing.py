@@ -1,6 +1,6 @@
-"""`import`: weights from anywhere into a run directory that everything here reads.
+"""`import`: weights of a folder as a run directory.
 
-A run directory is config.yaml, run.json, a checkpoint at step 0 without moments, and the tokenizer.
+It has config.yaml, run.json, a checkpoint at step 0 without optimizer state, and the tokenizer.
 """
 
 import json
@@ -25,7 +25,7 @@ from coca_train.hub import config_json, conversions, forms, parity, small_copy, 
 from coca_train.hub.config_keys import read_json
 from coca_train.hub.families import FAMILIES
 from coca_train.hub.options import ImportConfig
-from coca_train.hub.publishing import new_folder, split_into_shards, write_shards
+from coca_train.hub.publishing import Tensors, new_folder, write_shards
 from coca_train.hub.safetensors_folder import content_digest
 from coca_train.hub.weights import Source, open_source
 from coca_train.runtime import dist, durable, untrusted_io
@@ -38,32 +38,30 @@ DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def import_weights(options: ImportConfig) -> Path:
-    """Import what the options name; return the new run directory.
+    """Import weights; return the new run directory.
 
-    Raises UserError and its subclasses; nothing is left behind then.
+    Raises UserError and its subclasses; nothing is left on the disk then.
     """
     with open_source(options.source, ignore=tuple(options.ignore), keys=options.keys) as source:
-        return write_run(source, _convert(source, options), options)
-
-
-def _convert(source: Source, options: ImportConfig) -> Source:
-    """Return the source as it is, or with the T that the options ask for."""
-    if options.position != "as_source":
-        t_width = "half" if options.t_width == "half" else "full_mean"
-        variant = VARIANTS[options.position]
-        return conversions.make_t_from_k(source, variant, options.t_from_k, t_width, options.seed)
-    if options.t_width == "full_mean":
-        raise UserError(
-            f"E-IOP-14 {options.source} t_width=full_mean: this is the width of a T that is made from K. "
-            "Fix: add position=coca, or omit t_width"
-        )
-    return conversions.fold_t(source) if options.t_width == "half" else source
+        converted = source
+        if options.position != "as_source":
+            t_width = "half" if options.t_width == "half" else "full_mean"
+            variant = VARIANTS[options.position]
+            converted = conversions.make_t_from_k(source, variant, options.t_from_k, t_width, options.seed)
+        elif options.t_width == "full_mean":
+            raise UserError(
+                f"E-IOP-14 {options.source} t_width=full_mean: only a T made from K can have this width. "
+                "Fix: add position=coca, or omit t_width"
+            )
+        elif options.t_width == "half":
+            converted = conversions.fold_t(source)
+        return write_run(source, converted, options)
 
 
 def write_run(source: Source, converted: Source, options: ImportConfig, done: Sequence[str] = ()) -> Path:
     """Write an opened source as a new run directory, after its parity check.
 
-    converted: what becomes of it. done: the declared conversions it went through, which are proved.
+    converted: the source after conversion. done: the declared conversions, which are checked too.
     """
     run_dir = Path(options.root) / options.name
     tokenizer_path = tokenizer_files.find(source, options.tokenizer)
@@ -74,16 +72,14 @@ def write_run(source: Source, converted: Source, options: ImportConfig, done: Se
     for line in _statements(source, tokenizer):
         dist.log(f"says      {line}")
     if tokenizer is None:
-        dist.log("WARNING: no tokenizer beside the weights; generation and text need one (tokenizer=<file>)")
+        dist.log("WARNING: no tokenizer with the weights; generation and text need one (tokenizer=<file>)")
     with new_folder(run_dir, file_size(converted.shapes, converted.dtypes)) as folder:
         figures: dict[str, Any] = {}
-        # A converted run of ours has no other side: its conversion is what is in question.
+        # A converted run of ours is compared with the run before the conversion only.
         if not done or source.kind == "huggingface":
             figures = _check_parity(source, converted, tokenizer, options)
         if done:
-            proof = conversions.prove(source, converted, done, options.parity_tokens)
-            dist.log(parity.lines(proof))
-            figures |= {"conversion": proof}
+            figures |= {"conversion": conversions.prove(source, converted, done, options.parity_tokens)}
         durable.write_new(folder / parity.NAME, durable.as_json(figures).encode())
         kept = replace(converted, origin=converted.origin | import_record(source, options, done))
         fill_run(folder, configured, kept, tokenizer, figures)
@@ -96,7 +92,7 @@ def _check_parity(
 ) -> dict[str, Any]:
     """Compare the source with transformers on the same folder, or with a class that its weights are streamed into.
 
-    Returns what parity.json holds. Raises CheckpointError E-IOP-13 where they differ.
+    Return the content of parity.json. Raises CheckpointError E-IOP-13 where they differ.
     """
     config = forms.config_to_compare(source.architecture, source.family)
     is_native_folder = source.kind == "huggingface" and source.family in FAMILIES
@@ -111,16 +107,15 @@ def _check_parity(
     if converted is not source:
         how = converted.origin.get("t_from_k")
         what += ", before folding T" if how is None else f", before T from K ({how})"
-    figures = parity.settled(results, what, theirs.name)
-    dist.log(parity.lines(figures))
-    return figures
+    report = parity.Report(what, theirs.name, results)
+    report.refuse_difference()
+    dist.log(report.lines())
+    return report.record()
 
 
 def import_record(source: Source, options: ImportConfig, done: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what an import depends on, JSON.
-
-    digest: of all files of a Hugging Face folder that are read, or of the manifest of a checkpoint.
-    """
+    """Return what an import depends on, as JSON: its options, and the digest of a folder's files or of the manifest of
+    a checkpoint."""
     free = {"source", "name", "root", "parity_tokens"} | (set() if options.t_from_k == "random" else {"seed"})
     written = asdict(options) | {"ignore": ",".join(options.ignore)}
     decisive = {key: value for key, value in written.items() if key not in free}
@@ -144,7 +139,7 @@ def _summary(source: Source) -> str:
 
 
 def _statements(source: Source, tokenizer: Tokenizer | None) -> list[str]:
-    """Return what a folder says about itself, for the log: special tokens, where generation stops, its rotation."""
+    """Return lines for the log: a folder's special tokens, the stops of its generation, its rotation."""
     lines = []
     if tokenizer is not None:
         special, path = tokenizer.special, Path(tokenizer.path)
@@ -168,17 +163,12 @@ def _read_if_there(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def default_settings() -> dict[str, Any]:
-    """Return the settings of a training without any choice."""
-    return load(assemble(TRAIN, []), launch=False).tree
-
-
 def run_config(name: str, root: str, source: Source, tokenizer: Path | None) -> Loaded:
-    """Return the configuration of an imported run: defaults, except for what the weights decide; it has no data.
+    """Return the configuration of an imported run: defaults, and what the weights determine; it has no data.
 
     Raises ConfigError for a name that no run can have.
     """
-    tree, run_dir = default_settings(), (Path(root) / name).resolve()
+    tree, run_dir = load(assemble(TRAIN, []), launch=False).tree, (Path(root) / name).resolve()
     architecture = source.architecture
     tree |= {
         "model": asdict(architecture.model),
@@ -234,16 +224,9 @@ def fill_run(
 
 
 def _write_checkpoint(folder: Path, source: Source, record: dict[str, Any], dtype: str) -> None:
-    written = write_shards(
-        folder,
-        split_into_shards(source.shapes, source.dtypes),
-        manifest.shard_name,
-        source.shapes,
-        source.dtypes,
-        source.read,
-        prefix=MODEL,
-        metadata={"run_id": record["run_id"], "step": "0"},
-    )
+    tensors = Tensors(source.shapes, source.dtypes, source.read)
+    metadata = {"run_id": record["run_id"], "step": "0"}
+    shards = write_shards(folder, tensors, manifest.shard_name, metadata, MODEL)
     body = {
         "format": manifest.FORMAT,
         "run_id": record["run_id"],
@@ -256,7 +239,7 @@ def _write_checkpoint(folder: Path, source: Source, record: dict[str, Any], dtyp
         "data_fingerprint": record["fingerprint"],
         "counters": {},
         "progress": {},
-        "files": [{**entry, "rank": i} for i, entry in enumerate(written)],
+        "files": [{**shard.record, "rank": i} for i, shard in enumerate(shards)],
     }
     durable.write_new(folder / manifest.NAME, manifest.encode(body))
     durable.sync_folder(folder)

@@ -1,11 +1,12 @@
-"""The weights a run begins with: its own random ones, or those that `start.path` names.
+"""The initial weights of a run: random ones, or those of `start.path`.
 
-`check_start` refuses weights that mean something else in this run, before any is read; `load_initial_weights` imports
-them into the run's directory where they are not a run of ours already (a Hugging Face folder, or weights that
-`start.convert` changes) and opens the checkpoint that results.
+`check_start` refuses weights of another model before any is read; `load_initial_weights` imports them into the run's
+directory where they are not a run of ours (a Hugging Face folder, or weights that `start.convert` changes), and opens
+the resulting checkpoint.
 """
 
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -23,7 +24,7 @@ from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import config_json, conversions, importing, tokenizer_files, transformers_side
 from coca_train.hub.architecture import Architecture
-from coca_train.hub.options import IMPORT, ImportConfig, given
+from coca_train.hub.options import ImportConfig
 from coca_train.hub.weights import Source, open_source
 from coca_train.models.init import init_digests
 from coca_train.models.transformer import Transformer
@@ -36,13 +37,14 @@ from coca_train.schedule import resolve
 from coca_train.settings import load_saved
 
 IMPORTED = "start"  # name of the imported run, inside the directory of the run that begins from it
-MEANINGLESS = {"dropout", "init_std", "init_depth_scaled"}  # options of a model that trained weights do not depend on
-LOGIT_SCALE = "logit_scale"  # an option of a model that a run may change for the same weights
+INDEPENDENT = {"dropout", "init_std", "init_depth_scaled"}  # options of a model that trained weights do not depend on
+# Options that a run may change for the same weights: not the base theta.
+FREE = re.compile(r"(model\.logit_scale|position\.frequencies|attention pattern|layers)\.(?!theta$)")
 DIGEST_THREADS = 4  # per rank
 
 
 class Start(NamedTuple):
-    """Where a run's first weights are, or will be once imported, and what run.json records about them."""
+    """The run directory of the initial weights, existing or to be imported, and their note for run.json."""
 
     run_dir: Path
     note: dict[str, Any]
@@ -61,7 +63,7 @@ def initial_digests(outline: Transformer, seed: int) -> dict[str, str]:
 def check_start(
     config: Config, run_dir: Path, tokenizer: Tokenizer, n_tokens: int, own_tokens: Callable[[], str | None]
 ) -> Start | None:
-    """Find the weights of `start.path`, refuse those this run cannot begin from; None: the run has its own by now.
+    """Find the weights of `start.path`, refuse those this run cannot begin from; None: the run has a checkpoint.
     COLLECTIVE.
 
     n_tokens: rows of the embedding. own_tokens: returns the commands that tokenize the data as the weights need it.
@@ -86,11 +88,11 @@ def load_initial_weights(
 
     Raises Preempted when a stop is requested during the import.
     """
-    # Rank 0 looks for all: on a network folder ranks may disagree, and some would wait in an import that others skip.
+    # Rank 0 decides: on a network folder ranks may disagree, and some would wait in an import that others skip.
     if not dist.broadcast_from_rank0(begins_from.exists):
         wait = "; the other ranks wait" if dist.world_size() > 1 else ""
         dist.log(f"start     importing {config.start.path} into {begins_from}{wait}")
-        # The request is looked at before each tensor: an import of minutes is then removed, and all ranks end alike.
+        # The request is checked before each tensor; the import is then removed, and all ranks end alike.
         with StopRequest() as stop:
             lock.alone(lambda: _import_start(config, n_tokens, run_dir, stop))
     if (newest := checkpoint.find(begins_from)) is None:
@@ -100,7 +102,7 @@ def load_initial_weights(
 
 
 def _import_start(config: Config, n_tokens: int, run_dir: Path, stop: StopRequest) -> None:
-    """Import what `check_start` accepted. Rank 0, holding the run's lock; removes what a killed import left."""
+    """Import what `check_start` accepted, after removing a killed import. Rank 0, holding the run's lock."""
     for unfinished in run_dir.glob(f".tmp-{IMPORTED}-*"):
         durable.remove_tree(unfinished)
     with _open(config, verified=True) as opened:
@@ -108,7 +110,7 @@ def _import_start(config: Config, n_tokens: int, run_dir: Path, stop: StopReques
         def read(name: str) -> Tensor:
             if stop.received:
                 raise Preempted(
-                    "stopped while importing start.path, nothing is kept; the same command imports it again"
+                    "stopped while importing start.path, nothing is kept; the same command starts the import again"
                 )
             return opened.read(name)
 
@@ -125,8 +127,7 @@ def _open(config: Config, verified: bool) -> Source:
 def _import_options(config: Config, run_dir: Path) -> ImportConfig:
     """Return the options that the verb `import` would have, except for conversions."""
     start = config.start
-    return given(
-        IMPORT,
+    return ImportConfig(
         source=str(start.path),
         name=IMPORTED,
         root=str(run_dir),
@@ -139,7 +140,7 @@ def _import_options(config: Config, run_dir: Path) -> ImportConfig:
 
 
 def _warn_if_unfinished(config: Config, run_dir: Path, step: int) -> None:
-    """Warn where the weights are those of a run that is still training or was stopped."""
+    """Warn where the weights are of a run that has not ended."""
     try:
         last_step = 0 if "imported" in read_record(run_dir) else resolve(load_saved(run_dir).config)[-1].last_step
     except UserError:
@@ -181,33 +182,33 @@ def _check_tokenizer(
     """Refuse weights of another tokenizer, E-STA-01. theirs: by `_tokenizers_of`."""
     path = config.start.path
     if not theirs:
-        dist.log(f"WARNING: start.path={path} does not say which tokenizer its weights go with; nothing is compared")
+        dist.log(f"WARNING: start.path={path} does not name the tokenizer of its weights; nothing is compared")
         return
     if ours.digest in theirs:
         return
     sha, file = next(iter(theirs.items()))
-    what = f"start.path={path}: its weights go with the tokenizer {file} ({sha[:12]}), data.tokenizer={ours.path} is "
+    what = f"start.path={path}: its weights belong to the tokenizer {file} ({sha[:12]}), data.tokenizer={ours.path} is "
     what += ours.digest[:12]
     if not config.start.check_tokenizer:
-        dist.log(f"WARNING: {what}; start.check_tokenizer=false takes them as they are")
+        dist.log(f"WARNING: {what}; start.check_tokenizer=false accepts them")
         return
-    fix = "give back that file and set data.tokenizer"
+    fix = "restore that file and set data.tokenizer"
     if file.is_file() and digest(file)["sha256"] == sha:
         fix = f"data.tokenizer={file} where the data are of its tokens; else {own_tokens()}"
     raise DataError(
-        f"E-STA-01 {what}; the same ids would mean other text. Fix: {fix}; or, when you know that the ids agree (a "
-        "vocabulary that was extended), start.check_tokenizer=false"
+        f"E-STA-01 {what}; the same ids would mean other text. Fix: {fix}; or, where the ids agree (an extended "
+        "vocabulary), start.check_tokenizer=false"
     )
 
 
 def _check_meaning(config: Config, n_tokens: int, run_dir: Path) -> Start:
-    """Refuse weights that mean something else in this run, and log what the run does differently from theirs."""
+    """Refuse weights of another model, and log what the run changes of theirs."""
     mine = Architecture.of(config, n_tokens)
     with _open(config, verified=False) as source:
         converted, done = conversions.apply(source, mine, config.start, config.run.seed)
         _refuse_other_meaning(config, converted.architecture, mine)
         if unneeded := [name for name in config.start.convert if name not in done]:
-            dist.log(f"start     start.convert={','.join(unneeded)} has nothing to do: the weights are so already")
+            dist.log(f"start     start.convert={','.join(unneeded)} has no effect: the weights are so already")
         for line in (changed := _changes(source.architecture, converted.architecture, mine, done)):
             dist.log(f"CHANGED since the weights of {config.start.path} were trained: {line}")
         note = {"origin": source.origin, "converted": done, "changed": changed}
@@ -222,7 +223,7 @@ def _check_meaning(config: Config, n_tokens: int, run_dir: Path) -> Start:
 
 
 def _refuse_other_meaning(config: Config, theirs: Architecture, mine: Architecture) -> None:
-    """Raise UserError E-STA-02 or E-STA-03 where the weights, after the declared conversions, mean something else."""
+    """Raise UserError E-STA-02 or E-STA-03 where the weights, after the declared conversions, are of another model."""
     wrong = _differences(theirs, mine)
     if not wrong:
         return
@@ -230,7 +231,7 @@ def _refuse_other_meaning(config: Config, theirs: Architecture, mine: Architectu
     declared = f", or start.convert={','.join([*config.start.convert, *ways])}" if ways else ""
     if "position.scheme" in wrong:
         own, scheme = theirs.position.scheme, mine.position.scheme
-        way = "it changes only where the run declares it" if ways else "no conversion leads from one to the other"
+        way = "only a declared conversion changes it" if ways else "no conversion leads from one to the other"
         raise UserError(
             f"E-STA-03 start.path={config.start.path}: its position scheme is {own}, the run's is {scheme}; {way}. "
             f"Fix: position={own}{declared}"
@@ -238,70 +239,64 @@ def _refuse_other_meaning(config: Config, theirs: Architecture, mine: Architectu
     file = "config.json" if config_json.is_folder(Path(str(config.start.path))) else "config.yaml"
     raise UserError(
         f"E-STA-02 start.path={config.start.path}: its {file} is not the model of this run: "
-        f"{'; '.join(f'{key} is {_word(there)} there, {_word(here)} here' for key, (there, here) in wrong.items())}"
-        f". Fix: {' '.join(f'{key}={_word(there)}' for key, (there, _) in wrong.items())}{declared}"
+        f"{'; '.join(f'{key} is {_word(old)}, not {_word(new)}' for key, (old, new) in wrong.items())}"
+        f". Fix: {' '.join(f'{key}={_word(old)}' for key, (old, _) in wrong.items())}{declared}"
     )
 
 
 def _differences(theirs: Architecture, mine: Architecture) -> dict[str, tuple[Any, Any]]:
-    """Return (there, here) of everything that gives weights their meaning and differs, by option."""
-    wrong = _differing(_meaning(theirs), _meaning(mine))
+    """Return (theirs, ours) of every option that weights depend on and that differs."""
+    wrong = {key: pair for key, pair in _differing(theirs, mine).items() if not FREE.match(key)}
     by_layer = [[_fixed_position(kind.position) for kind in each.layer_types] for each in (theirs, mine)]
     if by_layer[0] != by_layer[1]:
         layers = [{f"layers.{key}": value for key, value in asdict(each.layers).items()} for each in (theirs, mine)]
-        wrong |= _differing(*layers)
+        wrong |= _pairs(*layers)
     return wrong
 
 
-def _meaning(architecture: Architecture) -> dict[str, Any]:
-    """Return the options that weights depend on."""
-    free = {LOGIT_SCALE, *MEANINGLESS}
-    model = {key: value for key, value in asdict(architecture.complete).items() if key not in free}
-    return flatten({"model": model, "position": _fixed_position(architecture.position)})
+def _differing(theirs: Architecture, mine: Architecture) -> dict[str, tuple[Any, Any]]:
+    return _pairs(_options(theirs), _options(mine))
+
+
+def _options(architecture: Architecture) -> dict[str, Any]:
+    """Return the options of an architecture that its weights or its runs depend on, by dotted key."""
+    model = {key: value for key, value in asdict(architecture.complete).items() if key not in INDEPENDENT}
+    scale = architecture.model.logit_scale
+    if scale.name != "none" and scale.length is None:  # the training window, which the two need not share
+        scale = replace(scale, length=architecture.seq_len)
+    return flatten(
+        {
+            "model": model | {"logit_scale": asdict(scale)},
+            "position": asdict(architecture.position),
+            "attention_pattern": asdict(architecture.attention_pattern),
+            "layers": {} if architecture.is_uniform else asdict(architecture.layers),
+        }
+    )
 
 
 def _fixed_position(position: Any) -> dict[str, Any]:
-    """Return what a run cannot change of a position section: all but the scaling of its frequencies."""
-    values = asdict(position)
-    theta = (values.pop("rope_scaling", None) or {}).get("theta")
-    return values | ({"rope_scaling": {"theta": theta}} if theta is not None else {})
-
-
-def _free_options(architecture: Architecture) -> dict[str, Any]:
-    """Return the options that a run may change for the same weights."""
-    rope_scaling = asdict(architecture.position).get("rope_scaling", {})
-    rope_scaling = {key: value for key, value in rope_scaling.items() if key != "theta"}
-    scale = architecture.model.logit_scale
-    if scale.name != "none" and scale.length is None:  # then it is the training window, which the two need not share
-        scale = replace(scale, length=architecture.seq_len)
-    layers = {} if architecture.is_uniform else asdict(architecture.layers)
-    return flatten(
-        {
-            "model": {LOGIT_SCALE: asdict(scale)},
-            "position": {"rope_scaling": rope_scaling},
-            "attention_pattern": asdict(architecture.attention_pattern),
-            "layers": layers,
-        }
-    )
+    """Return the options of a position section that a run cannot change."""
+    return {key: value for key, value in flatten({"position": asdict(position)}).items() if not FREE.match(key)}
 
 
 def _changes(before: Architecture, theirs: Architecture, mine: Architecture, done: list[str]) -> list[str]:
     """Describe what the run changes: a line for the conversions, and a line for the options.
 
-    before: of the weights as they are. theirs: after the conversions `done`.
+    before: of the weights. theirs: after the conversions `done`.
     """
     lines = []
     if done:
         summaries = conversions.summaries()
         words = "; ".join(f"{name}: {summaries[name]}" for name in done)
         lines.append(f"{_describe(_differences(before, theirs))} ({words})")
-    if changed := _differing(_free_options(theirs), _free_options(mine)):
+    if changed := {key: pair for key, pair in _differing(theirs, mine).items() if FREE.match(key)}:
         lines.append(_describe(changed))
     return lines
 
 
-def _differing(there: dict[str, Any], here: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    return {key: (there.get(key), here.get(key)) for key in sorted(there | here) if there.get(key) != here.get(key)}
+def _pairs(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return (old, new) of every key with different values."""
+    return {key: (old.get(key), new.get(key)) for key in sorted(old | new) if old.get(key) != new.get(key)}
 
 
 def _describe(changed: dict[str, tuple[Any, Any]]) -> str:
@@ -309,14 +304,14 @@ def _describe(changed: dict[str, tuple[Any, Any]]) -> str:
 
 
 def _word(value: Any) -> str:
-    """Return a value as the command line takes it."""
+    """Return a value as it is typed on the command line."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _check_same_import(imported: Path, wanted: dict[str, Any], config: Config) -> None:
-    """Raise UserError E-STA-04 where an earlier launch imported something else than this one would."""
+    """Raise UserError E-STA-04 where an earlier launch imported something else."""
     before = read_record(imported).get("imported", {})
-    changed = _differing(flatten(before.get("asked", {})), flatten(wanted["asked"]))
+    changed = _pairs(flatten(before.get("asked", {})), flatten(wanted["asked"]))
     differing = [_describe({key: pair}) for key, pair in changed.items()]
     if before.get("digest") != wanted["digest"]:
         differing.insert(0, f"other files in {config.start.path}")

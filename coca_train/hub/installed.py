@@ -1,5 +1,6 @@
-"""Models of transformers around our own decoder, for what hub/export_files/ does not compute: padding, packed texts,
-cache and loss; what is computed is models/transformer.py. `import coca_train.transformers` registers them.
+"""A transformers model around our own decoder (models/transformer.py), for what hub/export_files/ does not compute.
+
+It adds padding, packed texts, cache and loss. `import coca_train.transformers` registers it.
 
 Shape legend: B batch, T new tokens, S all tokens with those of the cache, C model width, G key/value heads, K and D key
 and value width.
@@ -27,7 +28,7 @@ from coca_train.positions.token_positions import Positions
 class CocaTrainConfig(PretrainedConfig):
     """config.json of model_type coca_train.
 
-    coca_train: the sections of the run's configuration that decide what is computed.
+    coca_train: the sections of the run's configuration that determine the model.
     """
 
     model_type = "coca_train"
@@ -46,17 +47,17 @@ class CocaTrainConfig(PretrainedConfig):
 
 
 class Past:
-    """One forward's view of transformers' cache in the place of ours (models/cache.py): beam search can reorder it.
+    """An adapter of transformers' cache to the interface of ours (models/cache.py), for one forward.
 
-    Of its layers the first n hold what ours do, keys not yet rotated (of CoCA t, at half width) and values, one for
-    each layer of the model. The next one holds where each token stands and whether it is one of the text's, as its
-    `keys` and `values`; the others hold, in the order of the model's layers, what position schemes make of a token.
-    Everything is kept, whatever window a layer has.
+    Its first n layers hold keys before their rotation (of CoCA t, at half width) and values, one for each layer of the
+    model. The next one holds the position of each token and whether it is text, as its `keys` and `values`; the others
+    hold, in the order of the model's layers, what position schemes compute of a token. All tokens are kept, whatever
+    window a layer has, and beam search can reorder them.
 
-    keeps: of every layer of the model, as ours has it.
+    keeps: of every layer of the model, as in our cache.
     """
 
-    at_length: int | None = None  # a later forward may see another length,
+    at_length: int | None = None  # a later forward may have another length,
     decode_tables: DecodeTables | None = None  # and other weights
 
     def __init__(self, cache: Cache, keeps: Sequence[Keep | None]) -> None:
@@ -64,21 +65,21 @@ class Past:
             if type(layer) is not DynamicLayer:
                 raise ValueError(f"this model's past is for a DynamicCache, not for layers of {type(layer).__name__}")
         self.cache, self.keeps = cache, keeps
-        self._extra = len(keeps) + 1  # the next layer for what a scheme makes of tokens
+        self._extra = len(keeps) + 1  # the next layer for what a scheme computes of tokens
 
     @property
     def length(self) -> int:
-        """Tokens held, padding included."""
+        """The number of cached tokens, padding included."""
         return self.cache.get_seq_length()
 
     @property
     def is_text_BS(self) -> Tensor | None:
-        """Which of the tokens held are the text's, not padding; None: nothing is held."""
+        """Which cached tokens are text, not padding; None: the cache is empty."""
         doc_B1S1 = self._layer(len(self.keeps)).values
         return None if doc_B1S1 is None else doc_B1S1[:, 0, :, 0] == 1
 
     def advance(self, positions: Positions, doc_BT: Tensor | None = None) -> dict[Keep | None, AttendedKeys]:
-        """As ours. doc_BT: 1 for tokens of the text; None: all of them, and all that is held."""
+        """Add tokens, as our cache does. doc_BT: 1 for tokens of the text; None: all tokens are, cached ones too."""
         pos_BT = positions.pos_BT
         own_BT = torch.ones_like(pos_BT) if doc_BT is None else doc_BT
         pos_B1S1, doc_B1S1 = self._layer(len(self.keeps)).update(pos_BT[:, None, :, None], own_BT[:, None, :, None])
@@ -89,19 +90,19 @@ class Past:
         return dict.fromkeys(self.keeps, AttendedKeys(Positions.of(pos_BS, held_doc_BS), held_doc_BS))
 
     def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
-        """As ours."""
+        """Add keys, values and tokens of a layer, as our cache does; return all."""
         k_BTGK, v_BTGD, *tokens = new
         k_BGSK, v_BGSD = self.cache.update(k_BTGK.transpose(1, 2), v_BTGD.transpose(1, 2), layer)
-        in_hand = [k_BGSK.transpose(1, 2), v_BGSD.transpose(1, 2)]
+        extended = [k_BGSK.transpose(1, 2), v_BGSD.transpose(1, 2)]
         for x_BT in tokens:
             flat_B1TN = x_BT.flatten(2)[:, None]
             held_B1SN, _ = self._layer(self._extra).update(flat_B1TN, flat_B1TN[..., :0])
-            in_hand.append(held_B1SN[:, 0].unflatten(2, x_BT.shape[2:]))
+            extended.append(held_B1SN[:, 0].unflatten(2, x_BT.shape[2:]))
             self._extra += 1
-        return in_hand
+        return extended
 
     def _layer(self, index: int) -> DynamicLayer:
-        """Behind those of the model's layers, which transformers makes, they are made here."""
+        """Return a layer of the cache; transformers creates only those of the model's layers."""
         while len(self.cache.layers) <= index:
             self.cache.layers.append(DynamicLayer())
         return self.cache.layers[index]  # pyright: ignore[reportReturnType]  # all are checked at the start
@@ -143,14 +144,14 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
     def _get_resized_lm_head(
         self, old_lm_head: Any, new_num_tokens: int | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Our head is no Linear: its rows are resized as those of an embedding."""
+        """Resize the head as an embedding, since it is no Linear."""
         rows = nn.Embedding(*old_lm_head.weight.shape, _weight=old_lm_head.weight.detach())
         old_lm_head.weight = nn.Parameter(self._get_resized_embeddings(rows, new_num_tokens).weight.detach())
         return old_lm_head
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """As a run with seed 0 begins. What is no part of the model (rows that are added) as embeddings do."""
+        """Initialise as a run with seed 0; modules outside of the model (added rows) as embeddings."""
         a = self.architecture
         prefix = next((name for name, each in self.model.named_modules() if each is module), "embed")
         for name, parameter in module.named_parameters(recurse=False):
@@ -173,17 +174,19 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
         length: int | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """attention_mask: (B, S), 0 where a token is padding, on whatever side. position_ids: of the tokens that are no
-        padding; None: 0 at the first one of each row, and so on; where they jump and there is no mask, another document
-        begins. cache: what versions of transformers call past_key_values or cache. length: what dynamic frequencies
-        adapt to [tokens]; None: the longest row so far. logits_to_keep, labels: as transformers' own classes.
+        """Return logits, and the loss where there are labels.
 
-        Raises ValueError and TypeError for what cannot be done, in words.
+        attention_mask: (B, S), 0 where a token is padding, on either side. position_ids: of the text's tokens; None:
+        from 0 in each row; where they jump and there is no mask, another document begins. cache: the name of
+        past_key_values in some versions of transformers. length: what dynamic frequencies adapt to [tokens]; None: the
+        longest row so far. logits_to_keep, labels: as in transformers' own classes.
+
+        Raises ValueError and TypeError for arguments that cannot be combined.
         """
         if unknown := sorted(kwargs.keys() - KNOWN):
             raise TypeError(f"{type(self).__name__}.forward() got an unexpected keyword argument {unknown[0]!r}")
         if kwargs.get("output_attentions"):
-            raise ValueError("output_attentions=True: the kernels of coca_train never hold the weights of attention")
+            raise ValueError("output_attentions=True: the kernels of coca_train do not store attention weights")
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("exactly one of input_ids and inputs_embeds is needed")
         x_BTC = self.model.embed(input_ids) if inputs_embeds is None else inputs_embeds
@@ -195,24 +198,24 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
         is_empty = cache is None or cache.get_seq_length() == 0
         doc_BT = _documents(position_ids) if attention_mask is None and is_empty else None
         if checkpointed or doc_BT is not None:
-            cache = None  # what is computed again would extend it again; packed texts do not go on
+            cache = None  # a recomputed layer would extend it again; packed texts do not continue
         past = None if cache is None else Past(cache, self.model.keeps)
         pos_BT = position_ids
         if doc_BT is None:
-            pos_BT, doc_BT = _placed(x_BTC, attention_mask, position_ids, past)
+            pos_BT, doc_BT = _place_tokens(x_BTC, attention_mask, position_ids, past)
         assert pos_BT is not None
         if length is None:
             length = int((pos_BT if past is None or doc_BT is None else pos_BT.masked_fill(doc_BT != 1, 0)).max()) + 1
         if past is None and doc_BT is None and bool((pos_BT == pos_BT[:1]).all()):
-            pos_BT = pos_BT[:1]  # tables are made once, not for each row
+            pos_BT = pos_BT[:1]  # tables are computed once, not for each row
         states: list[Tensor] = []
         contexts = self.model.contexts(pos_BT, pos_BT, doc_BT, length, past)
         x_BTC = self.model.add_positions(x_BTC, pos_BT)
         for kind, block in zip(self.model.layer_types, self.model.blocks, strict=True):
             states.append(x_BTC)
-            # Not with reentrant ones, whatever was asked for: what layers share (tables) may have gradients too.
-            given = x_BTC, contexts[kind]
-            x_BTC = checkpoint(block, *given, use_reentrant=False) if checkpointed else block(*given)
+            # Never reentrant: what layers share (tables) may have gradients too.
+            inputs = x_BTC, contexts[kind]
+            x_BTC = checkpoint(block, *inputs, use_reentrant=False) if checkpointed else block(*inputs)
         x_BTC = self.model.final_norm(x_BTC)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits_BTV = self.model.head(x_BTC[:, kept])
@@ -227,18 +230,18 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def _documents(position_ids: Tensor | None) -> Tensor | None:
-    """Which text each token is of, (B, T), where positions jump; None: there is one text a row."""
+    """Return the text of each token, (B, T), where positions jump; None: one text a row."""
     if position_ids is None:
         return None
     jumps_BT = torch.nn.functional.pad(position_ids[:, 1:] - position_ids[:, :-1] != 1, (1, 0))
     return jumps_BT.cumsum(1) if bool(jumps_BT.any()) else None
 
 
-def _placed(
+def _place_tokens(
     x_BTC: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, past: Past | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Position and document of every new token, (B, T): the text is document 1, padding before it 0 and behind it 2, so
-    that no token of the text sees any. No documents where no row has padding, now or before."""
+    """Return position and document of every new token, (B, T): the text is document 1, padding before it 0 and after it
+    2, so that the text does not see padding. No documents where no row has padding, now or before."""
     n_new = x_BTC.shape[1]
     is_text_BS = torch.ones(x_BTC.shape[:2], dtype=torch.bool, device=x_BTC.device)
     if attention_mask is not None:

@@ -37,7 +37,7 @@ class ImportConfig:
         default="auto", description="what a folder's key projections are; t: CoCA's official GPT-NeoX weights"
     )
     seed: int = Field(default=1234, ge=0, description="of t_from_k=random")
-    tokenizer: str = Field(default="auto", description="auto (the one beside the weights), none, or a file")
+    tokenizer: str = Field(default="auto", description="auto (that of the weights), none, or a file")
     eod: Token = Field(
         default=None, description="token that ends a document, an id or its text; null = as the folder says"
     )
@@ -88,8 +88,3 @@ def _root(name: str, schema: Any, example: str) -> Root:
 IMPORT = _root("import", ImportConfig, "source=Llama-2-7b-hf name=llama2")
 EXPORT = _root("export", ExportConfig, "run=runs/llama2 to=llama2-hf")
 VERIFY = _root("verify", VerifyConfig, "run=runs/llama2 against=Llama-2-7b-hf")
-
-
-def given(root: Root, /, **values: Any) -> Any:
-    """Return the options with these values, all others as the schema has them. Raises ValidationError."""
-    return root.schema(**values)

@@ -1,16 +1,14 @@
-"""The check at the end of every import and export: the same tokens through both sides, the same logits.
+"""The parity check at the end of every import and export: the same tokens give the same logits on both sides.
 
-Where the other side is a class of transformers, this proves the formula too. Of our own form both sides run the same
-definitions, and it proves the files, the names and the loading; the schemes' contracts prove the formula, and for one
-export the attention of CoCA's authors in transformers' LLaMA (tests/hub/test_to_coca.py).
+Against a class of transformers it proves the formula too. Against our own form it proves files, names and loading; the
+contracts of the schemes prove the formula (and tests/hub/test_to_coca.py with the attention of CoCA's authors).
 
-One side at a time is in memory, in float32. Where a length has more positions than tokens are spent on it, the tokens
-stand at positions spread evenly over all of it (so far distances are compared too), or, when a window hides far keys,
-at its end.
+One side at a time is in memory, in float32. Fewer tokens than positions are spread evenly over the length, so that far
+distances are compared too, or are at its end where a window hides far keys.
 
 transformers computes rotary frequencies in float32, we in float64, rounded once: they differ by an ulp or two, which
-an angle at position 16,000 multiplies by 16,000. Where logits differ by more than the bound, they are compared again
-with our frequencies in the other side, after these have been found equal to 1e-6; both figures are kept.
+position 16,000 multiplies by 16,000. Where logits differ by more than the bound, they are compared again with our
+frequencies in the other side, which must be equal to 1e-6; both figures are kept.
 
 Shape legend: B = 1, T tokens, J rotary pairs, V vocab_size.
 """
@@ -29,7 +27,7 @@ from coca_train.engine.base import parameters_on_meta
 from coca_train.hub.architecture import Architecture
 from coca_train.runtime.errors import CheckpointError
 
-NAME = "parity.json"
+NAME, DTYPE = "parity.json", "float32"
 FREQUENCY_BOUND = 1e-6  # relative, of the other side's frequencies
 BOUND = 1e-5  # of the largest difference, relative to max(1, largest logit)
 MULTIPLES = (1, 4)  # of the trained length
@@ -40,12 +38,12 @@ TEXT = (
 
 
 class Probe(NamedTuple):
-    """The tokens that both sides compute logits for. length: what dynamic frequencies adapt to [tokens]."""
+    """The tokens of one comparison."""
 
     name: str
     tokens_BT: Tensor
     pos_BT: Tensor
-    length: int
+    length: int  # what dynamic frequencies adapt to [tokens]
 
 
 Read = Callable[[str], Tensor]  # a parameter by its name
@@ -55,45 +53,38 @@ Spectra = Callable[[int], Tensor]  # length [tokens] -> our inv_freq_J
 
 @dataclass(frozen=True)
 class Side:
-    """What we are compared with.
-
-    ask_with: computes the same with our frequencies in it, and returns also the largest relative difference from its
-    own ones; None where they are ours anyway.
-    """
+    """What we are compared with."""
 
     name: str
-    ask: Logits
-    ask_with: Callable[[list[Probe], Spectra], tuple[list[Tensor], float]] | None = None
+    logits: Logits
+    # The same with our frequencies in it, and their largest relative difference from its own; None: they are ours.
+    logits_with: Callable[[list[Probe], Spectra], tuple[list[Tensor], float]] | None = None
 
 
 @dataclass(frozen=True)
 class Result:
-    """One probe, compared. relative: the largest difference over max(1, largest logit).
-
-    with_our_frequencies: the same, with our frequencies in both; frequencies: how far those of the other side are
-    from them, relative; None: not needed.
-    """
+    """The comparison of one probe."""
 
     probe: str
     length: int
     n_tokens: int
     max_abs_difference: float
     max_abs_logit: float
-    relative: float
-    with_our_frequencies: float | None = None
-    frequencies: float | None = None
+    relative: float  # the largest difference over max(1, largest logit)
+    with_our_frequencies: float | None = None  # the same with our frequencies on both sides; None: not needed
+    frequencies: float | None = None  # the largest relative difference of the other side's own
 
     @property
     def passed(self) -> bool:
-        """NaN is no pass."""
+        """Whether it is within the bound; NaN is not."""
         if self.with_our_frequencies is None or self.frequencies is None:
             return self.relative <= BOUND
         return self.with_our_frequencies <= BOUND and self.frequencies <= FREQUENCY_BOUND
 
 
 def probes(architecture: Architecture, tokenizer: Tokenizer | None, max_tokens: int) -> list[Probe]:
-    """Return fixed random ids at 1x and 4x the trained length, as far as there are positions; a text where there is a
-    tokenizer. max_tokens: of each."""
+    """Return fixed random ids at 1x and 4x the trained length, as far as there are positions, and a text where there is
+    a tokenizer. max_tokens: of each."""
     with torch.device("meta"):
         limit = architecture.build().max_positions
     generator = torch.Generator().manual_seed(0)
@@ -103,18 +94,16 @@ def probes(architecture: Architecture, tokenizer: Tokenizer | None, max_tokens: 
         length = multiple * architecture.seq_len
         if limit is not None and length > limit:
             continue
-        pos_T = _positions(length, min(length, max_tokens), spread=spread)
+        n = min(length, max_tokens)
+        if spread:
+            pos_T = torch.linspace(0, length - 1, n, dtype=torch.float64).round().long()
+        else:
+            pos_T = torch.arange(length - n, length)
         tokens_BT = torch.randint(architecture.n_rows, (1, len(pos_T)), generator=generator)
         probes.append(Probe(f"random ids at {multiple}x", tokens_BT, pos_T[None], int(pos_T[-1]) + 1))
     if tokenizer is not None and (ids := tokenizer.encode(TEXT)[: min(max_tokens, architecture.seq_len)]):
         probes.append(Probe("text", torch.tensor([ids]), torch.arange(len(ids))[None], len(ids)))
     return probes
-
-
-def _positions(length: int, n_tokens: int, spread: bool) -> Tensor:
-    if not spread:
-        return torch.arange(length - n_tokens, length)
-    return torch.linspace(0, length - 1, n_tokens, dtype=torch.float64).round().long()
 
 
 @torch.no_grad()
@@ -131,7 +120,7 @@ def our_logits(architecture: Architecture, read: Read) -> Logits:
 
 
 def our_spectra(architecture: Architecture) -> Spectra | None:
-    """Return a function that computes our fixed or dynamic frequencies; None for a scheme without."""
+    """Return a function from a length to our frequencies; None for a scheme without."""
     with parameters_on_meta():
         frequencies = getattr(architecture.build().position, "rope_scaling", None)
     return None if frequencies is None else lambda length: frequencies(length).inv_freq_J
@@ -139,17 +128,17 @@ def our_spectra(architecture: Architecture) -> Spectra | None:
 
 def check(architecture: Architecture, read: Read, theirs: Side, tokenizer: Tokenizer | None, n: int) -> list[Result]:
     """Compare our model, with weights read by our names, with the other side. n: tokens of each probe."""
-    asked = probes(architecture, tokenizer, n)
-    return compare(asked, our_logits(architecture, read), theirs, our_spectra(architecture))
+    ours = our_logits(architecture, read)
+    return compare(probes(architecture, tokenizer, n), ours, theirs, our_spectra(architecture))
 
 
 def compare(probes: list[Probe], ours: Logits, theirs: Side, spectra: Spectra | None) -> list[Result]:
     """Compare the logits of both sides; where they differ, again with our frequencies in the other side."""
     our_logits = ours(probes)
-    results = [result(*each) for each in zip(probes, our_logits, theirs.ask(probes), strict=True)]
-    if passed(results) or theirs.ask_with is None or spectra is None:
+    results = [result(*each) for each in zip(probes, our_logits, theirs.logits(probes), strict=True)]
+    if passed(results) or theirs.logits_with is None or spectra is None:
         return results
-    their_logits, frequencies = theirs.ask_with(probes, spectra)
+    their_logits, frequencies = theirs.logits_with(probes, spectra)
     again = [result(*each).relative for each in zip(probes, our_logits, their_logits, strict=True)]
     return [
         replace(result, with_our_frequencies=relative, frequencies=frequencies)
@@ -165,70 +154,71 @@ def result(probe: Probe, our_TV: Tensor, their_TV: Tensor) -> Result:
     return Result(probe.name, probe.length, probe.tokens_BT.shape[1], difference, scale, relative)
 
 
-def record(results: list[Result], what: str, against: str) -> dict[str, Any]:
-    """Return what parity.json holds."""
-    return {
-        "passed": passed(results),
-        "bound": BOUND,
-        "dtype": "float32",
-        "what": what,
-        "against": against,
-        "probes": [asdict(result) for result in results],
-    }
-
-
 def passed(results: list[Result]) -> bool:
     return bool(results) and all(result.passed for result in results)
 
 
-def settled(results: list[Result], what: str, against: str) -> dict[str, Any]:
-    """Return what parity.json holds. Raises CheckpointError E-IOP-13 when the sides differ."""
-    refuse_difference(results, what, against)
-    return record(results, what, against)
+@dataclass(frozen=True)
+class Report:
+    """The results of a comparison of two sides."""
 
+    what: str
+    against: str
+    results: list[Result]
 
-def refuse_difference(results: list[Result], what: str, against: str) -> None:
-    """Raises CheckpointError E-IOP-13 when the sides differ by more than the bound."""
-    if passed(results):
-        return
-    worst = next(result for result in results if not result.passed)
-    if not math.isfinite(worst.max_abs_logit):
+    def record(self) -> dict[str, Any]:
+        """Return the content of parity.json."""
+        return {
+            "passed": passed(self.results),
+            "bound": BOUND,
+            "dtype": DTYPE,
+            "what": self.what,
+            "against": self.against,
+            "probes": [asdict(result) for result in self.results],
+        }
+
+    def lines(self) -> str:
+        """Format the figures for the log."""
+        rows = []
+        for r in self.results:
+            row = (
+                f"  {r.probe:18s} {r.length:>8,} positions  max |difference| {r.max_abs_difference:.2e}  "
+                f"max |logit| {r.max_abs_logit:.2f}"
+            )
+            if r.with_our_frequencies is not None:
+                row += f"; frequencies differ by {r.frequencies:.1e}, with equal ones {r.with_our_frequencies:.2e}"
+            rows.append(row)
+        return "\n".join([f"parity with {self.against}, {DTYPE}:", *rows])
+
+    def refuse_difference(self) -> None:
+        """Raise CheckpointError E-IOP-13 when the sides differ by more than the bound, E-IOP-19 for NaN."""
+        if passed(self.results):
+            return
+        worst = next(result for result in self.results if not result.passed)
+        if not math.isfinite(worst.max_abs_logit):
+            raise CheckpointError(
+                f"E-IOP-19 {self.what}: {worst.probe}: logits are not finite; finite weights are needed, and nothing "
+                "is published. Fix: download the weights again, or train with a lower optim.lr"
+            )
+        again = ""
+        if worst.with_our_frequencies is not None:
+            again = f" ({worst.with_our_frequencies:.1e} with our frequencies, from which theirs differ by "
+            again += f"{worst.frequencies:.1e})"
         raise CheckpointError(
-            f"E-IOP-19 {what}: {worst.probe}: logits are NaN or infinity; finite weights are needed, and nothing is "
-            "published. Fix: download the weights again, or train with a lower optim.lr"
+            f"E-IOP-13 {self.what}: {worst.probe} ({worst.length} positions): logits differ from {self.against} by "
+            f"{worst.max_abs_difference:.3g} where the largest is {worst.max_abs_logit:.3g}; relative "
+            f"{worst.relative:.1e}{again}, at most {BOUND:.0e} is allowed, and nothing is published. Fix: one side "
+            "reads this model differently: correct to_transformers and from_transformers of your own scheme or "
+            "frequencies, or report it with its config.json"
         )
-    again = ""
-    if worst.with_our_frequencies is not None:
-        again = f" (with our frequencies {worst.with_our_frequencies:.1e}; theirs are off by {worst.frequencies:.1e})"
-    raise CheckpointError(
-        f"E-IOP-13 {what}: {worst.probe} ({worst.length} positions): logits differ from {against} by "
-        f"{worst.max_abs_difference:.3g} where the largest is {worst.max_abs_logit:.3g}; relative "
-        f"{worst.relative:.1e}{again}, at most {BOUND:.0e} is allowed, and nothing is published. Fix: one side reads "
-        "this model differently: mend to_transformers and from_transformers of a scheme or frequencies of your own, or "
-        "report it with its config.json"
-    )
-
-
-def lines(figures: dict[str, Any]) -> str:
-    """Format the figures of parity.json for a person."""
-    rows = []
-    for p in figures["probes"]:
-        row = (
-            f"  {p['probe']:18s} {p['length']:>8,} positions  max |difference| {p['max_abs_difference']:.2e}  "
-            f"max |logit| {p['max_abs_logit']:.2f}"
-        )
-        if p["with_our_frequencies"] is not None:
-            row += f"; frequencies differ by {p['frequencies']:.1e}, with equal ones {p['with_our_frequencies']:.2e}"
-        rows.append(row)
-    return "\n".join([f"parity with {figures['against']}, {figures['dtype']}:", *rows])
 
 
 @contextmanager
 def stream_blocks(model: nn.Module, blocks: Sequence[nn.Module], read: Read) -> Iterator[nn.Module]:
     """Run a model that does not fit into memory, whose parameters are on the meta device, in float32.
 
-    blocks: modules that are called once per forward, each with weights of its own; these are read when the call comes
-    and freed after it. All other weights are read now. read: a parameter by its name in the model.
+    blocks: modules that are called once per forward, each with weights of its own, which are read before the call and
+    freed after it. All other weights are read now. read: a parameter by its name in the model.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     inside = {id(parameter) for block in blocks for parameter in block.parameters()}
@@ -238,7 +228,7 @@ def stream_blocks(model: nn.Module, blocks: Sequence[nn.Module], read: Read) -> 
             own = {name: names[id(parameter)] for name, parameter in block.named_parameters()}
             hook = block.register_forward_pre_hook(lambda module, _, own=own: _load(module, own, read))
             stack.callback(hook.remove)
-            hook = block.register_forward_hook(lambda module, *_: _forget(module))
+            hook = block.register_forward_hook(lambda module, *_: _free(module))
             stack.callback(hook.remove)
         yield model.eval()
 
@@ -260,7 +250,7 @@ def _load(block: nn.Module, own: dict[str, str], read: Read) -> None:
         setattr(block.get_submodule(owner), leaf, _parameter(read(known_as)))
 
 
-def _forget(block: nn.Module) -> None:
+def _free(block: nn.Module) -> None:
     for module in block.modules():
         for leaf, parameter in list(module.named_parameters(recurse=False)):
             setattr(module, leaf, nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False))

@@ -1,11 +1,11 @@
-"""New folders, which appear under their name whole and checked or not at all, and the weights in them."""
+"""Write a new folder atomically, and weights in shards."""
 
 import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,15 +20,30 @@ LIMIT = 5_000_000_000  # [bytes] of one file of weights
 SPARE = 64 << 20  # [bytes] left free on the disk
 
 
+class Tensors(NamedTuple):
+    """Tensors that are read one at a time."""
+
+    shapes: Shapes
+    dtypes: dict[str, torch.dtype]
+    read: Callable[[str], Tensor]
+
+
+class Shard(NamedTuple):
+    """A file of tensors. record: its name, bytes and sha256."""
+
+    tensors: list[str]
+    record: dict[str, Any]
+
+
 @contextmanager
 def new_folder(target: Path, n_bytes: int) -> Iterator[Path]:
-    """Make a new folder next to `target`, rename it to that at the end of the `with`, remove it where anything fails.
+    """Create a temporary folder next to `target`, rename it at the end of the `with`, remove it on any failure.
 
     n_bytes: what will be written. Raises UserError E-IOP-11 when the target exists, StorageError E-IOP-12 when the disk
     is too small or fails.
     """
     if os.path.lexists(target):
-        raise UserError(f"E-IOP-11 {target}: exists; nothing is written over. Fix: choose another name, or remove it")
+        raise UserError(f"E-IOP-11 {target}: exists, and is not overwritten. Fix: choose another name, or remove it")
     folder = target.parent / f".tmp-{target.name}-{os.urandom(4).hex()}"
     try:
         os.makedirs(target.parent, exist_ok=True)
@@ -41,7 +56,7 @@ def new_folder(target: Path, n_bytes: int) -> Iterator[Path]:
             for path, _, _ in os.walk(folder):  # the names; bytes of files are synced where they are written
                 durable.sync_folder(Path(path))
             if os.path.lexists(target):
-                raise UserError(f"E-IOP-11 {target}: was made by another process meanwhile. Fix: choose another name")
+                raise UserError(f"E-IOP-11 {target}: another process created it meanwhile. Fix: choose another name")
             os.rename(folder, target)
             durable.sync_folder(target.parent)
         except BaseException:
@@ -71,24 +86,21 @@ def split_into_shards(shapes: Shapes, dtypes: dict[str, torch.dtype]) -> list[li
 
 def write_shards(
     folder: Path,
-    parts: list[list[str]],
-    file_name: Callable[[int, int], str],
-    shapes: Shapes,
-    dtypes: dict[str, torch.dtype],
-    read: Callable[[str], Tensor],
-    *,
-    prefix: str = "",
+    tensors: Tensors,
+    file_name: Callable[[int, int], str] | str,
     metadata: dict[str, str],
-) -> list[dict[str, Any]]:
-    """Write a safetensors file for each of `parts`, a tensor in memory at a time; return {name, bytes, sha256} of each.
+    prefix: str = "",
+) -> list[Shard]:
+    """Write safetensors files, a tensor in memory at a time.
 
-    file_name: of file i of n. prefix: before tensor names. Raises OSError, and CheckpointError E-IOP-19 for a weight
-    that is not finite.
+    file_name: of file i of n; a text: of a single file of any size. prefix: before tensor names. Raises OSError, and
+    CheckpointError E-IOP-19 for a weight that is not finite.
     """
-    records = []
+    shapes, dtypes, read = tensors
+    shards, parts = [], [list(shapes)] if isinstance(file_name, str) else split_into_shards(shapes, dtypes)
     with tqdm(total=len(shapes), unit="tensor", disable=None, leave=False) as bar:
         for i, part in enumerate(parts):
-            name = file_name(i, len(parts))
+            name = file_name if isinstance(file_name, str) else file_name(i, len(parts))
             spec = {prefix + key: shapes[key] for key in part}
             writer = ShardWriter(folder / name, spec, metadata, {prefix + key: dtypes[key] for key in part})
             try:
@@ -102,7 +114,7 @@ def write_shards(
                             "again"
                         ) from None
                     bar.update()
-                records.append({"name": name, **writer.finish()})
+                shards.append(Shard(part, {"name": name, **writer.finish()}))
             finally:
                 writer.close()
-    return records
+    return shards

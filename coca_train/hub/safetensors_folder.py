@@ -20,7 +20,7 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 READ = ("config.json", INDEX, "tokenizer.model", "tokenizer.json")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 PLAIN_NAME = re.compile(r"[\w.-]+\.safetensors")
-# Tables that older transformers saved beside the weights; they follow from config.json.
+# Tables that older transformers saved with the weights; they follow from config.json.
 TABLES = re.compile(r".*\.(rotary_emb\.inv_freq|attention\.bias|attention\.masked_bias)")
 
 
@@ -42,7 +42,7 @@ class Folder:
             self._open(file)
         absent = sorted(name for name in listed if name not in self._owner)
         if absent:
-            raise _damaged(path / INDEX, f"{', '.join(absent[:3])} is listed and in no file")
+            raise _damaged(path / INDEX, f"{', '.join(absent[:3])} is listed, but in no file")
 
     def _listed(self) -> dict[str, str]:
         """Return the file of each tensor, as the index has it; empty without an index."""
@@ -71,7 +71,7 @@ class Folder:
             raise UserError(
                 f"E-IOP-02 {self.path}: its weights are pickles only ({', '.join(pickles[:3])}), which can run any "
                 "code when they are read; safetensors are needed. Fix: download the safetensors files, or convert them "
-                "on a machine where that does not matter: model.save_pretrained(folder, safe_serialization=True)"
+                "in a sandbox: model.save_pretrained(folder, safe_serialization=True)"
             )
         raise UserError(f"E-IOP-01 {self.path}: holds no *.safetensors. Fix: give the folder of a model or of a run")
 
@@ -79,7 +79,7 @@ class Folder:
         from safetensors import SafetensorError, safe_open
 
         try:
-            os.close(untrusted_io.open_file(self.path / name))  # a pipe would be waited for in there, a device read
+            os.close(untrusted_io.open_file(self.path / name))  # refuses pipes, which would block, and devices
             file: Any = safe_open(self.path / name, framework="pt")
             keys = list(file.keys())
             entries = {key: file.get_slice(key) for key in keys}

@@ -1,10 +1,9 @@
-"""Checks of what a parity probe of the whole model does not reach, in a copy that is small enough to go through it.
+"""Parity checks that are too long for the whole model, in a small copy with random weights.
 
-`check_windows` (import) crosses a window wider than a probe is long; the copy keeps the folder's config.json but for
-widths and the number of layers, so that what a missing key means to either side is compared too. `check_decoding`
-(export) compares what the exported class makes of a text piece by piece with a cache, of a row with padding on the
-left, and of packed texts, with our model without any of these; lengths are scaled down to a short window. Weights are
-random in both.
+`check_windows` (import) crosses a window wider than a probe is long; the copy keeps the folder's config.json except
+widths and the number of layers, so that defaults of missing keys are compared too. `check_decoding` (export) compares
+the exported class with a cache, with padding on the left, and with packed texts to our model without any of these;
+lengths are scaled down to a short window.
 
 Shape legend: B batch, T tokens, V vocab_size.
 """
@@ -26,7 +25,7 @@ from coca_train.hub.weights import Source
 from coca_train.models.transformer import Transformer
 
 BEYOND = 32  # tokens that no longer see the first one
-WIDEST = 1 << 13  # a wider window is made narrower in the copy: a mask grows with its square [tokens]
+WIDEST = 1 << 13  # a wider window is narrowed in the copy: a mask grows with its square [tokens]
 LONGEST = 512  # training window of the copy that decodes [tokens]
 LENGTHS = ("original_seq_len", "window", "max_distance", "length", "n_positions", "max_position")
 PADDING = 5  # [tokens]
@@ -93,10 +92,8 @@ def _small_config(values: dict[str, Any], architecture: Architecture) -> dict[st
 
 @torch.no_grad()
 def check_decoding(source: Source, config: Mapping[str, Any]) -> list[parity.Result]:
-    """Compare a small copy of a source with the class that this config.json names.
-
-    Where the two differ, compare again with our frequencies in the class, as parity.py does.
-    """
+    """Compare a small copy of a source with the class of this config.json; where they differ, again with our
+    frequencies in the class, as parity.py does."""
     small = random_source(source, _small_architecture(source.architecture))
     name = config["model_type"]
     is_own = name in forms.OWN_TYPES
@@ -125,8 +122,7 @@ def check_decoding(source: Source, config: Mapping[str, Any]) -> list[parity.Res
 
 
 def _cached(ours: Transformer, theirs: Any, tokens_BT: Tensor) -> parity.Result:
-    """Compare piece by piece, single tokens where the trained length is crossed and at the end; dynamic frequencies
-    follow the text so far."""
+    """Compare piece by piece with a cache, single tokens where the trained length is crossed and at the end."""
     from coca_train.hub.export_files.modeling_coca import CACHE  # imports transformers
 
     end, window = tokens_BT.shape[1], ours.shape.max_seq_len
@@ -142,7 +138,7 @@ def _cached(ours: Transformer, theirs: Any, tokens_BT: Tensor) -> parity.Result:
 
 
 def _padded(ours: Transformer, theirs: Any, tokens_BT: Tensor) -> parity.Result:
-    """Compare two rows, one of them shorter, as `generate` gives them."""
+    """Compare two rows, the shorter one padded on the left, as `generate` pads it."""
     short = tokens_BT[:, PADDING:]
     rows = torch.cat((tokens_BT, torch.cat((torch.zeros_like(tokens_BT[:, :PADDING]), short), 1)))
     mask = torch.ones_like(rows)
@@ -154,7 +150,7 @@ def _padded(ours: Transformer, theirs: Any, tokens_BT: Tensor) -> parity.Result:
 
 
 def _packed(ours: Transformer, theirs: Any, tokens_BT: Tensor) -> parity.Result:
-    """Compare three texts in a row, which positions that restart at 0 keep apart."""
+    """Compare three texts in a row, separated by positions that restart at 0."""
     n_tokens = tokens_BT.shape[1]
     lengths = [n_tokens // 2, n_tokens // 3, n_tokens - n_tokens // 2 - n_tokens // 3]
     pos_BT = torch.cat([torch.arange(n) for n in lengths])[None]
@@ -172,7 +168,7 @@ def _compare(name: str, tokens_BT: Tensor, length: int, ours_TV: Tensor, theirs_
 
 
 def _small_architecture(architecture: Architecture) -> Architecture:
-    """Return the layers up to the last one of a new kind, few heads, nothing longer than LONGEST."""
+    """Return the architecture with layers up to the last one of a new kind, few heads, lengths up to LONGEST."""
     model = architecture.complete
     small = replace(
         model,

@@ -1,4 +1,4 @@
-"""The files of a tokenizer: found next to weights, checked against them, copied with them."""
+"""The files of a tokenizer: find them next to weights, check and copy them."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -17,13 +17,13 @@ from coca_train.settings import TOKENIZERS, load_saved
 
 CONFIG = "tokenizer_config.json"
 FILES = (*TOKENIZERS, *COMPANIONS)
-GENERATION = MODEL_FILES[1]  # kept with them, since it says where generation stops
-FOLDER = "tokenizer"  # of a run: the files as they came, for the next export
+GENERATION = MODEL_FILES[1]  # copied with them, for its stops
+FOLDER = "tokenizer"  # of a run: the original files, for the next export
 LIMIT = 256 << 20  # [bytes]
 
 
 def find(source: Source, choice: str) -> Path | None:
-    """Return the file our Tokenizer reads; None when there is none. choice: auto, none, or a file."""
+    """Return the file for our Tokenizer; None: there is none. choice: auto, none, or a file."""
     if choice == "none":
         return None
     if choice != "auto":
@@ -40,15 +40,12 @@ def of_weights(path: Path) -> Path | None:
 
 
 def digests(folder: Path) -> dict[str, Path]:
-    """Return the SHA-256 and the path of every file in a folder that our Tokenizer could read."""
+    """Return the path of every file in a folder that our Tokenizer can read, by its SHA-256."""
     return {digest(folder / name)["sha256"]: folder / name for name in TOKENIZERS if (folder / name).is_file()}
 
 
 def begins_texts(folder: Path, tokenizer: Tokenizer) -> bool:
-    """Return whether the files of a folder put the token that begins a text in front of each.
-
-    That is what tokenizer_config.json says, else whether there is such a token.
-    """
+    """Return whether texts begin with the BOS token: as tokenizer_config.json says, else where there is one."""
     config = folder / CONFIG
     said = read_json(config).get("add_bos_token") if config.is_file() else None
     return tokenizer.bos is not None and said is not False
@@ -79,7 +76,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def keep(path: Path, tokenizer: Tokenizer, into: Path) -> None:
-    """Copy a tokenizer into a folder of a run, with what its files say of special tokens and where generation stops."""
+    """Copy a tokenizer into a folder of a run, with its special tokens and the stops of generation."""
     copy(path, into)
     if (file := folder_of(path) / GENERATION).is_file():
         durable.write_new(into / GENERATION, untrusted_io.read_bytes(file, LIMIT))
@@ -87,7 +84,7 @@ def keep(path: Path, tokenizer: Tokenizer, into: Path) -> None:
 
 
 def generation_config(path: Path | None, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Return what a run keeps of how its model generates, without tokens that the tokenizer lacks; empty: nothing."""
+    """Return a run's generation_config.json without tokens that the tokenizer lacks; empty: there is none."""
     file = None if path is None else folder_of(path) / GENERATION
     if tokenizer is None or file is None or not file.is_file():
         return {}
@@ -96,7 +93,7 @@ def generation_config(path: Path | None, tokenizer: Tokenizer | None) -> dict[st
 
 
 def copy(path: Path, into: Path) -> None:
-    """Copy a tokenizer file and what belongs to it into a new folder; the file itself under a name that is found."""
+    """Copy a tokenizer file and its companions into a new folder, the file under its usual name."""
     into.mkdir(exist_ok=True)
     for file in files_of(path):
         durable.write_new(into / file.name, untrusted_io.read_bytes(file, LIMIT))
@@ -108,22 +105,23 @@ def export(path: Path, tokenizer: Tokenizer, into: Path, ids_of: Callable[[Path,
     """Copy a tokenizer into an exported folder; write tokenizer_config.json for a bare file.
 
     ids_of: encodes a text with the files of a folder, as transformers does. Raises DataError E-IOP-20 where no
-    configuration makes that encode as we do, and what ids_of raises. A tokenizer with a configuration of its own keeps
-    it, except for the code it names, and a warning says where transformers cannot use it.
+    configuration makes it encode as we do, and what ids_of raises. A configuration that exists is kept, without the
+    code it names; a warning says where transformers encodes otherwise.
     """
     copy(path, into)
     config, expected = into / CONFIG, tokenizer.encode(TEXT)
     if config.exists():
-        _drop_code(config)
+        values = read_json(config)
+        if (kept := without_code(values)) != values:  # the files it names are no part of an export
+            config.unlink()
+            durable.write_new(config, (json.dumps(kept, indent=2) + "\n").encode())
         try:
             same = ids_of(into, TEXT) == expected
         except DataError as error:
-            dist.log(f"WARNING: the tokenizer files of {path.parent} are copied as they came, though: {error}")
+            dist.log(f"WARNING: the tokenizer files of {path.parent} are copied unchanged, but: {error}")
             return
         if not same:
-            dist.log(
-                f"WARNING: transformers encodes with {path} otherwise than we do; its files are copied as they came"
-            )
+            dist.log(f"WARNING: transformers encodes with {path} otherwise than we do; its files are copied unchanged")
         return
     for prefix_space in (False, True):
         config.unlink(missing_ok=True)
@@ -135,14 +133,6 @@ def export(path: Path, tokenizer: Tokenizer, into: Path, ids_of: Callable[[Path,
         "normalises); the exported model would read other tokens. Fix: export with tokenizer=none, and encode with the "
         "file itself"
     )
-
-
-def _drop_code(config: Path) -> None:
-    """Remove auto_map, whose files are no part of an export."""
-    values = read_json(config)
-    if (kept := without_code(values)) != values:
-        config.unlink()
-        durable.write_new(config, (json.dumps(kept, indent=2) + "\n").encode())
 
 
 def _bare_config(path: Path, tokenizer: Tokenizer, prefix_space: bool) -> dict[str, object]:

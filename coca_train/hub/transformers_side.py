@@ -1,7 +1,4 @@
-"""The other side of a parity check: a class of `transformers`, or one of our own exports, and its tokenizers.
-
-The only file here that imports the library to run a model.
-"""
+"""The other side of a parity check: a class of `transformers`, or one of our own exports, and its tokenizers."""
 
 import json
 import os
@@ -25,7 +22,7 @@ from coca_train.hub.weights import Source, translate
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
 
-AskWith = Callable[[list[Probe], Spectra | None], tuple[list[Tensor], float]]  # as Side.ask_with
+Compute = Callable[[list[Probe], Spectra | None], tuple[list[Tensor], float]]  # as Side.logits_with
 SHARE = 0.4  # of the free memory that a whole model may take
 
 
@@ -43,12 +40,11 @@ def library() -> Any:
     return transformers
 
 
-def side_of_folder(folder: Path, share: float | None = None) -> Side:
-    """Load a folder as anyone would: from_pretrained, whole in memory where that fits, else block by block.
+def side_of_folder(folder: Path) -> Side:
+    """Load a folder by from_pretrained, whole in memory where that fits, else block by block.
 
-    Its config.json and its weights are read, none of its code. share: of the free memory that a whole model may
-    take; None: SHARE. Raises UserError E-IOP-04 (a model_type that needs code of the folder), E-IOP-16 (code that is
-    not ours).
+    Only its config.json and its weights are read, none of its code. Raises UserError E-IOP-04 (a model_type that needs
+    code of the folder), E-IOP-16 (code that is not ours).
     """
     written = read_json(folder / NAME)
     config, is_own = without_code(written), written.get("model_type") in forms.OWN_TYPES
@@ -59,32 +55,32 @@ def side_of_folder(folder: Path, share: float | None = None) -> Side:
         if config != written:
             dist.log(f"WARNING: {folder / NAME} names code ({CODE}); it is not run: read as {config['model_type']}")
 
-    def ask(probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
+    def compute(probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
         size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         is_half = config.get("dtype", config.get("torch_dtype")) not in (None, "float32")
         loadable = any((folder / file).is_file() for file in (SINGLE, INDEX))
         free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if is_own or not loadable or size * (2 if is_half else 1) > (SHARE if share is None else share) * free_bytes:
-            return _ask_streamed_folder(folder, config, probes, spectra)
-        return _ask(_load_whole(folder, config), probes, spectra)
+        if is_own or not loadable or size * (2 if is_half else 1) > SHARE * free_bytes:
+            return _stream_folder(folder, config, probes, spectra)
+        return _compute_logits(_load_whole(folder, config), probes, spectra)
 
-    return _side(config, ask)
+    return _side(config, compute)
 
 
 def side_of_source(source: Source, config: dict[str, Any]) -> Side:
-    """Stream a source's weights into the other side's own class. config: its config.json."""
+    """Stream a source's weights into the other side's class. config: its config.json."""
     library()
     read = translate(source, config).read
-    return _side(config, lambda probes, spectra: _ask_streamed(config, read, probes, spectra))
+    return _side(config, lambda probes, spectra: _stream_model(config, read, probes, spectra))
 
 
-def _side(config: dict[str, Any], ask: AskWith) -> Side:
-    """Return the side with the name that reports call it by. Our own classes round frequencies as we do."""
+def _side(config: dict[str, Any], compute: Compute) -> Side:
+    """Return the side with its name for reports. Our own classes round frequencies as we do."""
     name = config["model_type"]
     family, own_class = FAMILIES.get(str(name)), forms.CLASSES.get(name)
     what = own_class or (name if family is None else family.transformers_class)
-    called = f"{what} with transformers {library().__version__}"
-    return Side(called, lambda probes: ask(probes, None)[0], None if own_class else ask)
+    title = f"{what} with transformers {library().__version__}"
+    return Side(title, lambda probes: compute(probes, None)[0], None if own_class else compute)
 
 
 def _refuse_unknown(path: Path, config: dict[str, Any]) -> None:
@@ -99,7 +95,7 @@ def _refuse_unknown(path: Path, config: dict[str, Any]) -> None:
 
 
 def _load_whole(folder: Path, config: dict[str, Any]) -> Any:
-    """Load a model from a fresh folder with this config.json and links to the weights: nothing else is in reach."""
+    """Load a model from a temporary folder with this config.json and links to the weights, and no other file."""
     with TemporaryDirectory() as fresh:
         place = Path(fresh)
         (place / NAME).write_text(json.dumps(config), encoding="utf-8")
@@ -116,16 +112,16 @@ def _load_whole(folder: Path, config: dict[str, Any]) -> Any:
                 trust_remote_code=False,
             )
             return model.eval()
-        except Exception as error:  # a file from outside in a library of others: each part has errors of its own
+        except Exception as error:  # of an untrusted file in another library: any class
             raise _unloadable(folder, error) from error
 
 
-def _ask_streamed_folder(
+def _stream_folder(
     folder: Path, config: dict[str, Any], probes: list[Probe], spectra: Spectra | None
 ) -> tuple[list[Tensor], float]:
     weights = Folder(folder)
     try:
-        return _ask_streamed(config, weights.read, probes, spectra)
+        return _stream_model(config, weights.read, probes, spectra)
     except UserError:
         raise
     except Exception as error:
@@ -143,8 +139,8 @@ def _unloadable(folder: Path, error: Exception) -> CheckpointError:
 
 
 def _class_of(config: dict[str, Any]) -> tuple[Any, Any, str, dict[str, str]]:
-    """Return the class of a config.json, its configuration, the module with its blocks, and the names of its
-    parameters that are others in its files (the head of GPT-NeoX)."""
+    """Return the class of a config.json, its configuration, the module with its blocks, and the names of parameters
+    that differ in its files (the head of GPT-NeoX)."""
     if (name := config["model_type"]) in forms.OWN_TYPES:
         cls, config_class = forms.own_classes(name)
         return cls, config_class(**config), forms.BLOCKS[name], {}
@@ -153,7 +149,7 @@ def _class_of(config: dict[str, Any]) -> tuple[Any, Any, str, dict[str, str]]:
     return cls, configuration, family.names["blocks"], {"lm_head.weight": f"{family.names['head']}.weight"}
 
 
-def _ask_streamed(
+def _stream_model(
     config: dict[str, Any], read: Read, probes: list[Probe], spectra: Spectra | None
 ) -> tuple[list[Tensor], float]:
     """Build the class of a config.json and read one block at a time. read: a parameter by its name in the files."""
@@ -162,11 +158,11 @@ def _ask_streamed(
     with parameters_on_meta():
         model = cls(configuration)
     with stream_blocks(model, list(model.get_submodule(blocks)), lambda name: read(on_disk.get(name, name))):
-        return _ask(model, probes, None if config["model_type"] in forms.OWN_TYPES else spectra)
+        return _compute_logits(model, probes, None if config["model_type"] in forms.OWN_TYPES else spectra)
 
 
 def model_of_source(source: Source, config: dict[str, Any]) -> Any:
-    """Build the other side's own class with all of a source's weights, in float32. config: its config.json."""
+    """Build the other side's class with all of a source's weights, in float32. config: its config.json."""
     cls, configuration, _, on_disk = _class_of(config)
     model = cls._from_config(configuration, attn_implementation="sdpa", dtype=torch.float32).eval()
     theirs, in_memory = translate(source, config), {disk: name for name, disk in on_disk.items()}
@@ -178,28 +174,28 @@ def model_of_source(source: Source, config: dict[str, Any]) -> Any:
 
 
 @torch.no_grad()
-def _ask(model: Any, probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
-    """Return the logits of each probe, and how far frequencies were from ours, relative."""
+def _compute_logits(model: Any, probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
+    """Return the logits of each probe, and the largest relative difference of frequencies from ours."""
     logits, worst = [], 0.0
     for probe in probes:
         reset_lengths(model)
         if spectra is not None:
             worst = max(worst, put_frequencies(model, probe.pos_BT, spectra(probe.length)))
-        answer = model(
+        out = model(
             input_ids=probe.tokens_BT,
             position_ids=probe.pos_BT,
             attention_mask=torch.ones_like(probe.tokens_BT),  # without it positions that jump begin another document
             use_cache=False,
         )
-        logits.append(answer.logits[0])
+        logits.append(out.logits[0])
     return logits, worst
 
 
 def reset_lengths(model: Any) -> None:
-    """Undo what a longer text left in dynamic frequencies.
+    """Reset dynamic frequencies after a longer text.
 
-    transformers goes back for texts below the trained length alone, so that a text of that very length would be
-    computed with the frequencies of the one before.
+    transformers resets them only for texts below the trained length: a text of exactly that length would keep the
+    frequencies of the one before.
     """
     for module in model.modules():
         if hasattr(module, "original_inv_freq") and hasattr(module, "max_seq_len_cached"):
@@ -207,12 +203,12 @@ def reset_lengths(model: Any) -> None:
 
 
 def put_frequencies(model: Any, pos_BT: Tensor, inv_freq_J: Tensor) -> float:
-    """Put our frequencies into the model's rotary embedding; return how far its own at these positions are from them,
-    relative."""
+    """Put our frequencies into the model's rotary embedding; return the largest relative difference of its own at these
+    positions."""
     (rotary,) = (module for module in model.modules() if hasattr(module, "inv_freq"))
     rotary.rope_type = rotary.config.rope_parameters["rope_type"]  # an earlier call made it "default"
     rotary(torch.zeros(1), pos_BT)  # a dynamic one adapts to the length here
-    least = torch.finfo(inv_freq_J.dtype).tiny  # of pairs that do not turn, nothing but 0 is the same
+    least = torch.finfo(inv_freq_J.dtype).tiny  # a pair that does not turn equals 0 only
     difference = ((rotary.inv_freq - inv_freq_J).abs() / inv_freq_J.clamp(min=least)).max().item()
     rotary.rope_type, rotary.inv_freq = "default", inv_freq_J.clone()
     return difference
@@ -225,20 +221,20 @@ def check_tokenizer(path: Path) -> None:
         return
     transformers = library()
     lookup = transformers.models.auto.tokenization_auto.tokenizer_class_from_name
-    found = lookup(name) if isinstance(name, str) else None
+    cls = lookup(name) if isinstance(name, str) else None
     # One that needs a package which is not installed has _backends.
-    if not isinstance(found, type) or not (
-        issubclass(found, transformers.PreTrainedTokenizerBase) or hasattr(found, "_backends")
+    if not isinstance(cls, type) or not (
+        issubclass(cls, transformers.PreTrainedTokenizerBase) or hasattr(cls, "_backends")
     ):
         raise UserError(
             f"E-IOP-23 {path} tokenizer_class={name!r}: transformers {transformers.__version__} has no tokenizer of "
             "that name, and code of a folder (auto_map) is never run. Fix: export with tokenizer=none, or write "
-            '"PreTrainedTokenizerFast" there where a tokenizer.json says everything'
+            '"PreTrainedTokenizerFast" there where a tokenizer.json is complete'
         )
 
 
 def load_tokenizer(folder: Path, **options: Any) -> Any:
-    """Load the tokenizer that transformers makes of a folder's files, none of its code.
+    """Load a folder's tokenizer with transformers, and none of its code.
 
     Raises UserError E-IOP-17 where it, or a package that it reads them with, cannot be imported, DataError E-IOP-24
     where it cannot read them.
@@ -257,7 +253,7 @@ def token_ids(folder: Path, text: str) -> list[int]:
 
 @contextmanager
 def _reading_tokenizer(folder: Path) -> Iterator[None]:
-    """Turn what a call of theirs raises into an error of ours, which quotes it."""
+    """Turn an exception of transformers into an error of ours that quotes it."""
     try:
         yield
     except ImportError as error:
@@ -265,7 +261,7 @@ def _reading_tokenizer(folder: Path) -> Iterator[None]:
             f"E-IOP-17 {folder}: transformers cannot read its tokenizer: {_first_line(error)}. "
             "Fix: pip install 'coca-train[interop]', or the package that is named"
         ) from error
-    except Exception as error:  # files from outside in a library of others: each part has errors of its own
+    except Exception as error:  # of untrusted files in another library: any class
         raise DataError(
             f"E-IOP-24 {folder}: transformers cannot read its tokenizer: {type(error).__name__}: {_first_line(error)}. "
             "Fix: give the folder the tokenizer files of its model as they were published"
@@ -273,4 +269,4 @@ def _reading_tokenizer(folder: Path) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "without a word")[:200]
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]

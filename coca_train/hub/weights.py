@@ -1,4 +1,4 @@
-"""Weights under our parameter names, wherever they lie: in a Hugging Face folder, or in a run of ours."""
+"""Weights under our parameter names, from a Hugging Face folder or a run directory."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from coca_train.hub import config_json, forms
 from coca_train.hub.architecture import Architecture, Shapes
 from coca_train.hub.config_keys import read_json
 from coca_train.hub.families import FAMILIES, LLAMA_NAMES, Fusion
+from coca_train.hub.publishing import Tensors
 from coca_train.hub.safetensors_folder import Folder
 from coca_train.runtime.errors import CheckpointError, UserError
 from coca_train.schedule import resolve, stage_at
@@ -24,27 +25,23 @@ from coca_train.settings import load_saved
 
 MOST_LISTED = 5  # folders in a message
 T_PROJ = "self_attn.t_proj"
-OWN_PREFIX = "model."  # of model_type coca_train: its class holds our decoder under this name
+OWN_PREFIX = "model."  # of our decoder in the class of model_type coca_train
 COCA_NAMES = LLAMA_NAMES | {"attention.q_norm": "self_attn.q_norm", "attention.k_norm": "self_attn.k_norm"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """Weights that are read one at a time: `with open_source(path) as source`.
-
-    architecture: what they compute. shapes, dtypes: by our names. kind: huggingface or run.
-    family: model_type of a Hugging Face folder. origin: what a record says about where they came from, JSON.
-    """
+    """Weights that are read one at a time: `with open_source(path) as source`. Names are ours."""
 
     path: Path
-    kind: str
-    family: str
+    kind: str  # huggingface or run
+    family: str  # model_type of a Hugging Face folder
     architecture: Architecture
     shapes: Shapes
     dtypes: dict[str, torch.dtype]
     read: Callable[[str], Tensor]
     close: Callable[[], None] = lambda: None
-    origin: dict[str, Any] = field(default_factory=dict)
+    origin: dict[str, Any] = field(default_factory=dict)  # for records, as JSON
 
     def __enter__(self) -> "Source":
         return self
@@ -64,7 +61,7 @@ class Source:
 
 
 class Place(NamedTuple):
-    """Where a parameter of ours lies: their tensor, and which part of a fused one."""
+    """The tensor of a folder that holds a parameter of ours, and its part in a fused one."""
 
     tensor: str
     fusion: Fusion | None = None
@@ -72,9 +69,9 @@ class Place(NamedTuple):
 
 
 def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None = None) -> dict[str, Place]:
-    """Return where each of our parameters lies in a folder of this model_type: a family's, or one of ours.
+    """Return the place of each of our parameters in a folder of this model_type.
 
-    names: of its modules by ours, where they are not those of its family.
+    names: of its modules by ours, where they differ from those of its family.
     """
     if model_type == forms.INSTALLED:
         return {name: Place(OWN_PREFIX + name) for name in ours}
@@ -95,7 +92,7 @@ def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None
 
 
 def _contents(places: Mapping[str, Place]) -> dict[str, list[str]]:
-    """Return which of our parameters each of their tensors consists of, in the order of the parts."""
+    """Return our parameters in each of their tensors, in the order of the parts."""
     contents: dict[str, list[str]] = {}
     for name, place in sorted(places.items(), key=lambda item: item[1].part):
         contents.setdefault(place.tensor, []).append(name)
@@ -109,16 +106,9 @@ def _shapes_of(contents: Mapping[str, list[str]], shapes: Shapes) -> Shapes:
     }
 
 
-class Translated(NamedTuple):
-    """A source's weights under the names and in the layout of a class of transformers."""
-
-    shapes: Shapes
-    dtypes: dict[str, torch.dtype]
-    read: Callable[[str], Tensor]
-
-
-def translate(source: Source, config: dict[str, Any], dtype: torch.dtype | None = None) -> Translated:
-    """Return the tensors of an export with this config.json. dtype None: as the source has them."""
+def translate(source: Source, config: dict[str, Any], dtype: torch.dtype | None = None) -> Tensors:
+    """Return a source's weights under the names and in the layout of an export with this config.json. dtype None: that
+    of the source."""
     places = locate(source.names, config["model_type"])
     contents = _contents(places)
     dtypes = {tensor: dtype or source.dtypes[parts[0]] for tensor, parts in contents.items()}
@@ -128,15 +118,15 @@ def translate(source: Source, config: dict[str, Any], dtype: torch.dtype | None 
         fusion, tensors = places[parts[0]].fusion, [source.read(part) for part in parts]
         return (tensors[0] if fusion is None else fusion.join(tensors, source.architecture)).to(dtypes[tensor])
 
-    return Translated(_shapes_of(contents, source.shapes), dtypes, read)
+    return Tensors(_shapes_of(contents, source.shapes), dtypes, read)
 
 
 def open_source(path: Path | str, *, ignore: tuple[str, ...] = (), keys: str = "auto", verified: bool = True) -> Source:
     """Open the weights of a run directory (its newest verified checkpoint) or of a Hugging Face folder.
 
     ignore: keys of config.json known to change nothing. keys: what a Hugging Face folder's key projections are: k, or t
-    (CoCA's official weights); auto: t where the tensors are called so. verified: hash a checkpoint; False: for who
-    only asks what the weights are and does not read them.
+    (CoCA's official weights); auto: t where the tensors have that name. verified: hash a checkpoint; False: where no
+    weight is read.
     Raises UserError and CheckpointError (E-IOP-01 to 09, 18; those of a run directory) before any weight is read.
     """
     path = Path(path)
@@ -182,16 +172,16 @@ def _open_huggingface(path: Path, ignore: tuple[str, ...], keys: str) -> Source:
 def _official(
     path: Path, architecture: Architecture, table: Mapping[str, str], shapes: Shapes, keys: str
 ) -> tuple[Architecture, Mapping[str, str]]:
-    """Return the architecture and the names of its modules, with CoCA's scheme where the folder holds T in place of K,
-    as the weights of its authors do (github.com/codefuse-ai/Collinear-Constrained-Attention).
+    """Return the architecture and the names of its modules, with CoCA's scheme where the folder has T instead of K, as
+    the weights of its authors do (github.com/codefuse-ai/Collinear-Constrained-Attention).
 
-    Their LLaMA calls the key projection t_proj; their GPT-NeoX keeps the name query_key_value for q, t and v, so
-    nothing in the folder tells it from plain GPT-NeoX (`keys=t` says it). T is as wide as K was: its halves are
-    averaged before the ReLU, which is our t_width=full_mean. The score is q ∘ R q · R t, our variant=slack.
+    Their LLaMA calls the key projection t_proj; their GPT-NeoX keeps the name query_key_value for q, t and v, as in
+    plain GPT-NeoX, so `keys=t` is needed. T is as wide as K: its halves are averaged before the ReLU, which is our
+    t_width=full_mean. The score is q ∘ R q · R t, our variant=slack.
     """
     named_t = any(f".{T_PROJ}." in name for name in shapes)
     if keys == "k" and named_t:
-        raise UserError(f"E-IOP-04 {path}: its tensors are called {T_PROJ}, and keys=k was asked for. Fix: omit keys")
+        raise UserError(f"E-IOP-04 {path} keys=k: its tensors are called {T_PROJ}. Fix: omit keys")
     if not named_t and keys != "t":
         return architecture, table
     if architecture.position.rotary_pct < 1:
@@ -207,7 +197,7 @@ def _official(
 
 
 def _check_tensors(path: Path, folder: Folder, shapes: Shapes, places: dict[str, Place], head: str) -> None:
-    """Raise CheckpointError unless every tensor is there, is of its shape, and none is left over.
+    """Raise CheckpointError for tensors that are missing, of another shape, or unknown.
 
     head: the tensor of the output head, which a model with tied embeddings need not have.
     """
@@ -240,7 +230,7 @@ def _check_tensors(path: Path, folder: Folder, shapes: Shapes, places: dict[str,
                 "Fix: write false there if the two were trained apart"
             )
     if extra:
-        raise _refused(6, path, f"{_some(extra)} left over", "config.json's model has no place for it")
+        raise _refused(6, path, f"{_some(extra)} unexpected", "config.json's model has no such tensor")
 
 
 def _some(items: list[str]) -> str:
@@ -254,7 +244,7 @@ def _refused(number: int, path: Path, what: str, needed: str) -> CheckpointError
 
 
 def imported(record: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what a run's record says of the Hugging Face folder that its weights come from, directly or not."""
+    """Return the record of the Hugging Face folder that a run's weights come from, directly or through other runs."""
     origin = record.get("imported") or record.get("start", {}).get("origin", {})
     return origin if "folder" in origin else origin.get("imported")
 

@@ -1,6 +1,6 @@
-"""What a schedule will cost, known before it starts: parameters, memory, FLOPs, hours, and what changes between stages.
+"""What a schedule will cost, before it starts: parameters, memory, FLOPs, hours, and what changes between stages.
 
-Nothing is estimated that can be looked at: the model is built on the meta device (shapes without memory), one training
-step is run on it, and what that step would allocate and compute is counted. What an engine holds besides is written
-down in `engines.py`, and tests hold it against the engines.
+The model is built on the meta device (shapes without memory), and one training step runs on it: its allocations and
+FLOPs are counted, not estimated. `engines.py` declares what an engine holds in addition; tests compare it with the
+engines.
 """

@@ -10,7 +10,7 @@ from coca_train.config.schema import Config
 from coca_train.planning.cost import Cluster, Cost, n_tokens
 from coca_train.planning.hardware import GIB, OF_LINKS, ON_PAGE, PUBLISHED, SHORTEST_S, Rates, rates_of
 from coca_train.planning.memory import GpuMemory
-from coca_train.planning.outline import Outline, outline
+from coca_train.planning.outline import Outline
 from coca_train.planning.roofline import Row, Step
 from coca_train.runtime import printing
 from coca_train.runtime.printing import percent, short
@@ -24,29 +24,26 @@ HEADER = ("stage", "steps", "trains", "seq_len", "batch", "tokens", "lr", "rope_
 
 
 def plan(name: str, costs: Sequence[Cost], cluster: Cluster, export: str = "") -> str:
-    """Return a line on all of it, the schedule, what changes between stages, and each stage's cost.
+    """Return the page: a summary, the schedule, what changes between stages, and each stage's cost.
 
-    export: what an export will be, where that is known.
+    export: what an export will be; "": not known.
     """
-    stages, outlines = [cost.stage for cost in costs], [cost.outline for cost in costs]
-    head = [summary(name, costs, cluster), _basis(cluster, costs)]
+    head = [_summary(name, costs, cluster), _basis(cluster, costs)]
     head += [textwrap.fill(f"export: {export}", printing.WIDTH, subsequent_indent="  ")] if export else []
-    parts = ["\n".join(head), "\n\n", table(stages, outlines)]
-    parts += [f"\n{_stage(cost, cluster)}" for cost in costs]
-    return "".join(parts)
+    stages = table([cost.stage for cost in costs], [cost.outline for cost in costs])
+    return "\n".join([*head, "", stages, *(_stage(cost, cluster) for cost in costs)])
 
 
-def summary(name: str, costs: Sequence[Cost], cluster: Cluster) -> str:
+def _summary(name: str, costs: Sequence[Cost], cluster: Cluster) -> str:
     """Return whether all stages fit, and hours, tokens and FLOPs of all together."""
-    fits = "fits on" if all(cost.fits for cost in costs) else "DOES NOT FIT on"
-    if fits == "fits on" and any(_memory_as_set(cost).report > cluster.gpu.usable for cost in costs):
-        fits = "fits, BUT NOT ITS REPORT, on"
+    if not all(cost.fits for cost in costs):
+        fits = "DOES NOT FIT on"
+    else:
+        late = any(_memory_as_set(cost).report > cluster.gpu.usable for cost in costs)
+        fits = "fits, BUT NOT ITS REPORT, on" if late else "fits on"
     tokens, flops = sum(c.n_tokens for c in costs), sum(c.per_token.total * c.n_tokens for c in costs)
-    hours = _hours(costs, cluster)
-    line = (
-        f"{name} {fits} {cluster.n_gpus} x {cluster.gpu.device}: "
-        f"{f'{hours}, ' if hours else ''}{short(tokens)} tokens, {flops:.2e} FLOPs"
-    )
+    amounts = [*filter(None, [_hours(costs, cluster)]), f"{short(tokens)} tokens", f"{flops:.2e} FLOPs"]
+    line = f"{name} {fits} {cluster.n_gpus} x {cluster.gpu.device}: {', '.join(amounts)}"
     return textwrap.fill(line, printing.WIDTH, subsequent_indent="  ")
 
 
@@ -60,10 +57,7 @@ def _basis(cluster: Cluster, costs: Sequence[Cost]) -> str:
     needs, source = f"needs {most:,.1f} of {has:,.1f} GiB each", costs[0].peak.source
     seconds = 3600 * sum(cost.hours or 0.0 for cost in costs)
     if not seconds:
-        return (
-            f"{needs}; no hours: nothing is known of how fast this {cluster.gpu.noun} is; mfu=0.4 takes it to reach "
-            "40 % of its peak"
-        )
+        return f"{needs}; no hours: the speed of this {cluster.gpu.noun} is not known; mfu=0.4 assumes 40 % of its peak"
     if cluster.mfu is not None:
         return f"{needs}; hours at {_percent(cluster.mfu)} MFU of {source}"
     flops = sum(cost.per_token.total * cost.n_tokens for cost in costs)
@@ -77,22 +71,21 @@ def _percent(share: float) -> str:
 
 
 def _hours(costs: Sequence[Cost], cluster: Cluster) -> str:
-    """Return the hours of all of them; "" where nothing is known."""
+    """Return the hours of all of them; "": not known."""
     known = [cost.hours for cost in costs if cost.hours is not None]
     if not known:
         return ""
     hours = sum(known)
     days = f" ({hours / 24:.1f} days)" if hours >= 48 else ""
-    return f"{_number(hours)} hours{days}, {_number(hours * cluster.n_gpus)} {cluster.gpu.noun} hours"
-
-
-def _number(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
+    one, all_gpus = (f"{n:,.0f}" if n >= 100 else f"{n:.3g}" for n in (hours, hours * cluster.n_gpus))
+    return f"{one} hours{days}, {all_gpus} {cluster.gpu.noun} hours"
 
 
 def _stage(cost: Cost, cluster: Cluster) -> str:
     outline, config, per_token = cost.outline, cost.stage.config, cost.per_token
-    train = config.train
+    train, engine = config.train, config.engine
+    again = {"none": "", "selective": "what is elementwise", "full": "the forward"}[engine.activation_checkpointing]
+    left_out = f"; MFU leaves out {again} that checkpointing computes again" if again else ""
     lines = [
         f"stage {cost.stage.name}",
         f"  trains    {share(outline)} of the parameters: {outline.n_trained:,} of {outline.n_parameters:,}",
@@ -102,9 +95,9 @@ def _stage(cost: Cost, cluster: Cluster) -> str:
         f"{train.global_batch_size:,} x {train.seq_len:,}",
         f"  FLOPs     a token: {short(per_token.forward)} forward + {short(per_token.backward)} backward; "
         f"in all {per_token.total * cost.n_tokens:.2e}",
-        f"  time      {_hours([cost], cluster) or 'not known'}{_again(cost)}",
+        f"  time      {_hours([cost], cluster) or 'not known'}{left_out}",
         f"  memory    of one {cluster.gpu.noun} [GiB], micro batch {train.micro_batch_size} x {train.seq_len:,}, "
-        f"{config.engine.dtype}, {_engine(cost)}",
+        f"{engine.dtype}, {f'ZeRO {engine.zero_stage}' if engine.kind == 'deepspeed' else 'local engine'}",
         "",
         *(f"    {line}" for line in _memory(cost).splitlines()),
         "",
@@ -113,17 +106,6 @@ def _stage(cost: Cost, cluster: Cluster) -> str:
         *roofline_lines(cost.step, ON_PAGE if cluster.gpu.kind == "cuda" else (), cost.measured, cluster.gpu.noun),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _again(cost: Cost) -> str:
-    way = cost.stage.config.engine.activation_checkpointing
-    again = {"none": "", "selective": "what is elementwise", "full": "the forward"}[way]
-    return f"; MFU leaves out {again} that checkpointing computes again" if again else ""
-
-
-def _engine(cost: Cost) -> str:
-    engine = cost.stage.config.engine
-    return f"ZeRO {engine.zero_stage}" if engine.kind == "deepspeed" else "local engine"
 
 
 def _memory(cost: Cost) -> str:
@@ -167,7 +149,7 @@ def roofline_lines(
 ) -> list[str]:
     """Return the counted step by part, as lines.
 
-    measured: seconds of a step of this machine by part; None: it was not. noun: what computes it.
+    measured: seconds of a step on this machine, by part; None: not measured. noun: GPU or CPU.
     """
     train, n_ranks = step.outline.config.train, step.outline.config.engine.sequence_parallel
     n, shared = step.n_micro_batches, f", each shared by {n_ranks}" if n_ranks > 1 else ""
@@ -186,18 +168,18 @@ def roofline_lines(
 def _roofline(step: Step, rates: Sequence[Rates], measured: dict[str, float] | None) -> str:
     rows = step.rows(rates)
     seconds = [step.seconds(each) for each in rates]
-    shown = {name: _cells(row) for name, row in rows.items()}
-    shown["device"] = _cells(sum(rows.values(), Row(seconds=(0.0,) * len(rates))))
-    shown["host"] = ["", "", "", *(f"{1e3 * step.host_seconds:,.1f}" for _ in rates)]
-    shown["a step"] = ["", "", "", *(f"{1e3 * each:,.1f}" for each in seconds)]
-    shown["MFU"] = ["", "", "", *(_percent(step.mfu(*each)) for each in zip(rates, seconds, strict=True))]
+    cells = {name: _cells(row) for name, row in rows.items()}
+    cells["device"] = _cells(sum(rows.values(), Row(seconds=(0.0,) * len(rates))))
+    cells["host"] = ["", "", "", *(f"{1e3 * step.host_seconds:,.1f}" for _ in rates)]
+    cells["a step"] = ["", "", "", *(f"{1e3 * each:,.1f}" for each in seconds)]
+    cells["MFU"] = ["", "", "", *(_percent(step.mfu(*each)) for each in zip(rates, seconds, strict=True))]
     header = ["part", "kernels", "GB", "TFLOP", *(f"{each.name} [ms]" for each in rates)]
     if measured is not None:
         header.append("this machine [ms]")
-        here = {name: measured.get(name, 0.0) for name in rows} | {"a step": sum(measured.values())}
-        for name, cells in shown.items():
-            cells.append(f"{1e3 * here[name]:,.1f}" if name in here else "")
-    return printing.plain(header, [[name, *cells] for name, cells in shown.items()])
+        own = {name: measured.get(name, 0.0) for name in rows} | {"a step": sum(measured.values())}
+        for name, line in cells.items():
+            line.append(f"{1e3 * own[name]:,.1f}" if name in own else "")
+    return printing.plain(header, [[name, *line] for name, line in cells.items()])
 
 
 def _cells(row: Row) -> list[str]:
@@ -205,31 +187,23 @@ def _cells(row: Row) -> list[str]:
     return [*counted, *(f"{1e3 * each:,.1f}" for each in row.seconds)]
 
 
-def _unreached(step: Step, rates: Sequence[Rates]) -> list[str]:
-    """Return a note on each GPU on which the step would reach more than anybody has published."""
-    notes = []
-    for each in rates:
-        mfu = step.mfu(each, step.seconds(each))
-        known = PUBLISHED.get(each.gpu)
-        if known is not None and mfu > known.mfu:
-            notes.append(
-                f"{_percent(mfu)} MFU on {each.name} is more than any published training that we know of reaches "
-                f"({_percent(known.mfu)}: {known.training}); take it for a bound, or give mfu="
-            )
-    return notes
-
-
 def _roofline_notes(step: Step, rates: Sequence[Rates], noun: str) -> list[str]:
     notes = [f"sent by each {noun}: {each.text}" for each in step.collectives]
     if step.outline.config.engine.compile == "blocks":
-        notes.append("compiled blocks take less than this: what they save has not been measured, and is not counted")
+        notes.append("compiled blocks take less than this: what they save is not counted")
     places = ", ".join(f"{place} x {n}" if n > 1 else place for place, n in step.syncs.items())
     notes.append(f"the host waits for the device in forward and backward: {places or 'never'}")
     notes.append(
         "host: one thread launches the kernels and does the engine's bookkeeping, as measured on a CPU (python -m "
         "benchmarks.host); a step is the longer of device and host"
     )
-    notes += _unreached(step, rates)
+    for each in rates:
+        mfu, known = step.mfu(each, step.seconds(each)), PUBLISHED.get(each.gpu)
+        if known is not None and mfu > known.mfu:
+            notes.append(
+                f"{_percent(mfu)} MFU on {each.name} is more than any published training that we know of reaches "
+                f"({_percent(known.mfu)}: {known.training}); read it as a bound, or set mfu="
+            )
     every = step.outline.config.checkpoint.save_every_steps
     notes.append(
         f"checkpoint: {printing.n_bytes(step.saved)} every {every:,} steps, "
@@ -245,17 +219,8 @@ def _roofline_notes(step: Step, rates: Sequence[Rates], noun: str) -> list[str]:
 # ---- the schedule, and what differs between stages
 
 
-def schedule(stages: Sequence[Stage], n_tokens: int | None = None) -> str:
-    """Return the table, then under each border what differs, from before the first line to after the last.
-
-    n_tokens: embedding rows; None: model.vocab_size or the tokenizer's (UserError when neither is known).
-    """
-    outlines = [outline(stage.config, stage.trainable, n_tokens, stage.lora) for stage in stages]
-    return table(stages, outlines)
-
-
 def table(stages: Sequence[Stage], outlines: Sequence[Outline]) -> str:
-    """Return `schedule` for outlines that are there already."""
+    """Return the table of stages, then what differs from each stage to the next."""
     rows = [_row(stage, each) for stage, each in zip(stages, outlines, strict=True)]
     parts = [printing.plain(HEADER, rows)]
     for i in range(1, len(stages)):
@@ -342,24 +307,19 @@ def differences(before: Config, after: Config) -> list[str]:
 def _between(old: dict[str, Any], new: dict[str, Any], section: str) -> Iterator[str]:
     for key in dict.fromkeys([*old, *new]):
         where = f"{section}.{key}" if section else key
-        a, b = old.get(key, ABSENT), new.get(key, ABSENT)
+        a, b, tag = old.get(key, ABSENT), new.get(key, ABSENT), CHOICES.get(where, "")
         if a == b:
             continue
         if where == "data.sources":
             yield from _mixture(a, b)
-        elif isinstance(a, dict) and isinstance(b, dict) and _same_choice(where, a, b):
+        elif isinstance(a, dict) and isinstance(b, dict) and a.get(tag) == b.get(tag):
             yield from _between(a, b, where)
         else:
-            yield f"{NAMES.get(where, where)} {_shown(where, a)} -> {_shown(where, b)}"
-
-
-def _same_choice(where: str, a: dict[str, Any], b: dict[str, Any]) -> bool:
-    named = CHOICES.get(where)
-    return named is None or a[named] == b[named]
+            yield f"{NAMES.get(where, where)} {_format(where, a)} -> {_format(where, b)}"
 
 
 def _mixture(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """Yield sources that come, go, or have another share of the tokens; then what else is different about one."""
+    """Yield sources that are added, removed, or have another share of the tokens; then their other differences."""
     before, after = _shares(old), _shares(new)
     for name in dict.fromkeys([*old, *new]):
         if before.get(name) != after.get(name):
@@ -375,11 +335,11 @@ def _shares(sources: dict[str, Any]) -> dict[str, str]:
     return {name: percent(source["weight"] / total) for name, source in sources.items()}
 
 
-def _shown(where: str, value: Any) -> str:
-    """Write a value as a person would; a choice with its options."""
+def _format(where: str, value: Any) -> str:
+    """Format a value as a person would write it; a choice with its options."""
     if isinstance(value, dict):
         named = CHOICES.get(where)
-        options = [f"{key} {_shown('', v)}" for key, v in value.items() if key != named and not isinstance(v, dict)]
+        options = [f"{key} {_format('', v)}" for key, v in value.items() if key != named and not isinstance(v, dict)]
         name = str(value[named]) if named else ""
         return f"{name} ({', '.join(options)})".strip() if options else name
     if value is None:

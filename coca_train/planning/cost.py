@@ -1,23 +1,25 @@
 """A stage's whole cost: FLOPs, hours, memory, and the smallest change that makes it fit where it does not."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cache, partial
 from itertools import product
-from typing import Any
 
 from coca_train.attention.rules import heads_shared
-from coca_train.config.check import TRAINING, batches, slices
-from coca_train.config.messages import ConfigError, Problem, show
+from coca_train.config.check import TRAINING, check_batches, check_slices
+from coca_train.config.compose import Assembled
+from coca_train.config.messages import ConfigError
 from coca_train.config.rules import World
 from coca_train.config.schema import Config
 from coca_train.config.sizes import micro_batch_size
+from coca_train.planning.activations import watch_activations
 from coca_train.planning.hardware import Gpu, peak_of, rates_of
 from coca_train.planning.memory import GpuMemory, gpu_memory
-from coca_train.planning.meta_step import Activations, Flops, count_flops, watch_activations
+from coca_train.planning.meta_step import Flops, count_flops
 from coca_train.planning.outline import Outline
 from coca_train.planning.roofline import Step, count_step
 from coca_train.schedule import Stage, fitted
+from coca_train.settings import TRAIN
 from coca_train.tracking.throughput import Peak
 
 MOST_GPUS = 4096
@@ -26,16 +28,16 @@ CHEAPEST = ("none", "selective", "full")  # ways of activation checkpointing, th
 
 @dataclass(frozen=True)
 class Change:
-    """What is set otherwise; None: as it is."""
+    """Options with another value; None: unchanged. The kinds of change, the most welcome first."""
 
     micro_batch_size: int | None = None
     activation_checkpointing: str | None = None
     zero_stage: int | None = None
-    n_gpus: int | None = None
     sequence_parallel: int | None = None
+    n_gpus: int | None = None
 
     def typed(self, stage: str = "") -> str:
-        """As it would be typed. stage: for this stage alone."""
+        """Return it as words of a command line. stage: for this stage alone."""
         place = f"stages.{stage}." if stage else ""
         words = {
             f"{place}train.micro_batch_size": self.micro_batch_size,
@@ -47,41 +49,32 @@ class Change:
         return " ".join(f"{key}={value}" for key, value in words.items() if value is not None)
 
     def applied(self, config: Config) -> Config:
-        """The configuration with it."""
+        """Return the configuration with it."""
         known = {key: value for key, value in asdict(self).items() if value is not None and key != "n_gpus"}
         train = {key: known.pop(key) for key in ("micro_batch_size",) if key in known}
         return replace(config, train=replace(config.train, **train), engine=replace(config.engine, **known))
 
 
 def smallest_change(config: Config, n_gpus: int, fits: Callable[[Config, int], bool]) -> Change | None:
-    """Return the first that fits: changes of one kind before changes of two, in each this order: a smaller micro
-    batch, activation checkpointing (selective before full), a higher ZeRO stage, GPUs that share sequences, more GPUs.
-    None: nothing does, or only more than MOST_GPUS.
+    """Return the first change that fits: one kind before two, in each the order of `Change`; None: nothing fits, or
+    only more than MOST_GPUS.
 
-    None of them changes what is learned: the global batch stays as it is.
+    No change alters what is learned: the global batch stays as it is.
     """
-    for change in sorted(_changes(config, n_gpus), key=_size):
+
+    def kinds(change: Change) -> tuple[int, list[bool]]:
+        changed = [value is not None for value in reversed(astuple(change))]
+        return sum(changed), changed
+
+    for change in sorted(_changes(config, n_gpus), key=kinds):  # stable: of one kind the nearest stays first
         n = change.n_gpus or n_gpus
         if fits(fitted(change.applied(config), n), n):
             return change
     return None
 
 
-def _size(change: Change) -> tuple[object, ...]:
-    """Return an order: by how many kinds of change, then which kinds, then how far each goes."""
-    kinds = (
-        (change.n_gpus, change.n_gpus or 0),
-        (change.sequence_parallel, change.sequence_parallel or 0),
-        (change.zero_stage, change.zero_stage or 0),
-        (change.activation_checkpointing, CHEAPEST.index(change.activation_checkpointing or "none")),
-        (change.micro_batch_size, -(change.micro_batch_size or 0)),
-    )
-    changed = [kind is not None for kind, _ in kinds]
-    return sum(changed), changed, [amount for _, amount in kinds]
-
-
 def _changes(config: Config, n_gpus: int) -> Iterator[Change]:
-    """Yield every combination; nothing that is set already, and only what divides the global batch."""
+    """Yield every combination of other values that divides the global batch, of each option the nearest first."""
     train, engine = config.train, config.engine
     gpus: list[int | None] = [None]
     zero: list[int | None] = [None]
@@ -98,9 +91,9 @@ def _changes(config: Config, n_gpus: int) -> Iterator[Change]:
             continue
         rows = train.global_batch_size // n_readers
         largest = micro_batch_size(train, replace(engine, sequence_parallel=1), n_readers)
-        sizes: list[int | None] = [None, *(m for m in range(1, largest) if rows % m == 0)]
+        sizes: list[int | None] = [None, *(m for m in range(largest - 1, 0, -1) if rows % m == 0)]
         for z, recompute, m in product(zero, ways, sizes):
-            if (change := Change(m, recompute, z, n, together)) != Change():
+            if (change := Change(m, recompute, z, together, n)) != Change():
                 yield change
 
 
@@ -108,13 +101,12 @@ def _can_share(config: Config, n_ranks: int) -> bool:
     """Return whether so many ranks can share each sequence."""
     engine = replace(config.engine, sequence_parallel=n_ranks)
     of_scheme = heads_shared(engine, config.layers, config.position, config.attention_pattern, config.model)
-    return not [*slices(engine, config.model, config.train), *of_scheme]
+    return not [*check_slices(engine, config.model, config.train), *of_scheme]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where a run would be. mfu: model FLOPs utilisation it is taken to reach (throughput.py says what that is); None:
-    what the counted step says."""
+    """The GPUs of a run. mfu: assumed model FLOPs utilisation (as in throughput.py); None: that of the counted step."""
 
     n_gpus: int
     gpu: Gpu
@@ -123,24 +115,22 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one stage. per_token: FLOPs. step: counted, on one GPU. measured: seconds of such a step on this machine, by
-    part; None: it was not. hours: None where nothing is known of the GPU. change: the smallest that fits; None: it
-    fits, or nothing does (see `fits`)."""
+    """The cost of one stage."""
 
     stage: Stage
     outline: Outline
     per_token: Flops
     n_tokens: int
     peak: Peak
-    step: Step
-    measured: dict[str, float] | None
-    hours: float | None
+    step: Step  # counted, on one GPU
+    measured: dict[str, float] | None  # seconds of such a step on this machine, by part
+    hours: float | None  # None: nothing is known of the GPU
     memory: dict[str, GpuMemory]  # activation checkpointing -> memory
     fits: bool
-    change: Change | None
+    change: Change | None  # the smallest that fits; None: it fits, or nothing does
 
     def cheapest(self, usable: float) -> str | None:
-        """The fastest way of activation checkpointing that fits into so much [bytes]; None: none does."""
+        """Return the fastest way of activation checkpointing that fits into so much [bytes]; None: none does."""
         return next((way for way in CHEAPEST if self.memory[way].total <= usable), None)
 
 
@@ -151,18 +141,15 @@ def plan_stage(
     stages: Sequence[Stage] = (),
     measure: Callable[[Outline, float], dict[str, float]] | None = None,
 ) -> Cost:
-    """Plan one stage, which `check_launch` has let through. stages: of the whole run, which has as many GPUs. measure:
-    takes a step of so many micro batches on this machine; None: nothing is measured."""
+    """Plan one stage, which `check_launch` has accepted. stages: of the whole run, which has as many GPUs. measure:
+    times a step of so many micro batches on this machine; None: nothing is measured."""
     config = stage.config
     others = [other.config for other in stages if other.name != stage.name]
-    remembered = cache(partial(watch_activations, outline))  # what is changed below leaves the model as it is
-
-    def watch(_: Outline, *what: object, **how: object) -> Activations:
-        return remembered(*what, **how)
+    watch = cache(partial(watch_activations, outline))  # no change below changes the model
 
     def fits(changed: Config, n_gpus: int) -> bool:
         # A run has one number of GPUs: what helps this stage must still divide the batches of the others.
-        if any(any(batches(other.train, other.engine, World(0, n_gpus, 0))) for other in others):
+        if any(any(check_batches(other.train, other.engine, World(0, n_gpus, 0))) for other in others):
             return False
         return gpu_memory(replace(outline, config=changed), n_gpus, cluster.gpu.kind, watch).total <= cluster.gpu.usable
 
@@ -198,23 +185,11 @@ def n_tokens(stage: Stage) -> int:
 
 
 def check_launch(config: Config, cluster: Cluster) -> None:
-    """Check the rules that a launch with this many processes is held to, in their own words.
+    """Check the rules for a launch with this many processes; those about this machine do not hold for another one.
 
-    Raises ConfigError with all of them, UserError for a GPU that has not got the dtype.
+    Raises ConfigError with all problems, UserError for a GPU that does not compute in the dtype.
     """
-    sections: dict[str, Any] = {field.name: getattr(config, field.name) for field in fields(config)}
-    # Not those about this machine: a plan is for another one.
-    if problems := TRAINING.problems(sections | {"world": World(0, cluster.n_gpus, 0)}, ["launch"]):
-        raise ConfigError(problems, [_line(problem, config) for problem in problems])
+    sections = {**vars(config), "world": World(0, cluster.n_gpus, 0)}
+    if problems := TRAINING.problems(sections, ["launch"]):
+        raise ConfigError(problems, Assembled(TRAIN, asdict(config), problems=problems).lines())
     peak_of(cluster.gpu, config.engine.dtype)
-
-
-def _line(problem: Problem, config: Config) -> str:
-    """Return a problem as its line, with the values of the keys it is about."""
-    shown = []
-    for key in problem.keys:
-        value = asdict(config)
-        for part in key.split("."):
-            value = value[part]
-        shown.append(f"{key}={show(value)}")
-    return f"{problem.id} {', '.join(shown)}: {problem.message}. Fix: {problem.fix}"

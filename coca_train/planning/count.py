@@ -1,7 +1,7 @@
-"""Every operation of a step as it is dispatched: which part of the step it belongs to, the bytes it moves, its FLOPs.
+"""Every operation of a step as it is dispatched: its part of the step, the bytes it moves, its FLOPs.
 
-The same mode counts on the meta device, where a step costs nothing, and on tensors that are real, where the operations
-are timed. Bytes: what an operation is given is read once and what it makes is written once, whatever caches keep.
+The same mode counts on the meta device, where a step costs nothing, and on real tensors, where operations are timed.
+Bytes: inputs are read once and outputs are written once, whatever caches keep.
 """
 
 import bisect
@@ -33,7 +33,7 @@ VIEWS = frozenset((
     "new_empty", "new_empty_strided", "empty_permuted", "set_", "resize_", "record_stream",
 ))  # fmt: skip
 NO_KERNELS = VIEWS | {"_local_scalar_dense", "item"}
-# Only the shape of what it is given matters.
+# Only the shape of the inputs matters.
 SHAPES = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"])
 # What stood in the memory before is not read.
 OVERWRITES = frozenset(["copy_", "zero_", "fill_"])
@@ -58,17 +58,14 @@ class Access(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One operation. block: number of its layer; None: outside of them. phase: forward, computed again, backward.
-
-    given, made: shapes and dtypes of its tensors, by which two runs are compared.
-    """
+    """One operation."""
 
     part: str
-    block: int | None
-    phase: str
+    block: int | None  # number of its layer; None: outside of the layers
+    phase: str  # forward, computed again, backward
     name: str
-    given: tuple[tuple[torch.Size, torch.dtype], ...]
-    made: tuple[tuple[torch.Size, torch.dtype], ...]
+    inputs: tuple[tuple[torch.Size, torch.dtype], ...]
+    outputs: tuple[tuple[torch.Size, torch.dtype], ...]
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
     flops: float
@@ -86,7 +83,7 @@ class Operation(NamedTuple):
     @property
     def dtype(self) -> torch.dtype:
         """What it computes in: a product of narrow numbers may be added to a wide sum."""
-        tensors = self.given or self.made
+        tensors = self.inputs or self.outputs
         return min((dtype for _, dtype in tensors if dtype.is_floating_point), default=tensors[0][1], key=_width)
 
 
@@ -105,10 +102,9 @@ class Scope(NamedTuple):
 class Count(TorchDispatchMode):
     """Counts operations on tensors of `places` (types of devices) that are dispatched inside.
 
-    syncs: how often the host waits for the device or sends it something, by the line of our code that asks for it.
-    Counted on the meta device, where a look finds True, or `longest`: positions are contiguous, all pairs of a tile are
-    seen, and distances go that far [tokens]. outside: the part of what is in no scope. around(part, name): what is
-    entered while an operation runs.
+    syncs: how often the host waits for the device or sends it a tensor, by the line of our code. On the meta device a
+    value that is read is True, or `longest`: positions are contiguous, all pairs of a tile are seen, and distances go
+    that far [tokens]. outside: the part of operations in no scope. around(part, name): a context around each operation.
     """
 
     def __init__(
@@ -123,7 +119,7 @@ class Count(TorchDispatchMode):
         self.syncs: Counter[str] = Counter()
         self._places, self._longest, self._around = places, longest, around
         self._scopes = [Scope(outside)]
-        # Autograd numbers its nodes as they are made: by its number a node of the backward pass is found in forward.
+        # Autograd numbers its nodes in the order of their creation, which finds the forward scope of a backward node.
         self._since, self._scope_since = [0], [Scope(outside)]
         self._last = Scope(outside)
         self._numbers: dict[int, tuple[int, Any]] = {}
@@ -131,7 +127,7 @@ class Count(TorchDispatchMode):
 
     @contextmanager
     def scope(self, **changes: Any) -> Iterator[None]:
-        """What is dispatched inside belongs to this part or block, and what autograd makes of it does."""
+        """Assign operations inside, and their backward, to this part or block."""
         self.enter(**changes)
         try:
             yield
@@ -161,7 +157,7 @@ class Count(TorchDispatchMode):
             return self._scopes[-1], AGAIN
         node = torch._C._current_autograd_node()
         number = -1 if node is None else node._sequence_nr()
-        # Others are of a graph that some backward makes for itself, or add gradients up: they belong where that is.
+        # Others are of a graph inside a backward function, or add up gradients: they belong to the current scope.
         if 0 <= number < self._since[-1]:
             self._last = self._scope_since[bisect.bisect_right(self._since, number) - 1]
         return self._last, BACKWARD
@@ -169,53 +165,53 @@ class Count(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Sequence[Any], args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[1]
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if "meta" in self._places:
-            if (answer := self._look(name, given, kwargs)) is not None:
+            if (answer := self._look(name, inputs, kwargs)) is not None:
                 return answer[0]
-            args, kwargs = self._send_to_device(name, given, args, kwargs)
-        # A number that is looked at, and what the host sends, are no kernels.
-        if func.is_view or name in NO_KERNELS or _sends(name, given, kwargs):
+            args, kwargs = self._send_to_device(name, inputs, args, kwargs)
+        # Reading a number, and sending from the host, are no kernels.
+        if func.is_view or name in NO_KERNELS or _sends(name, inputs, kwargs):
             return func(*args, **kwargs)
         scope, phase = self._now()
         part = COMMUNICATION if func.namespace == "c10d" else _part(scope, phase, name)
         with self._around(part, name):
             out = func(*args, **kwargs)
-        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        if any(x.device.type in self._places for x in (*given, *made)):
+        outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        if any(x.device.type in self._places for x in (*inputs, *outputs)):
             # Causality leaves half of all pairs, an attention pattern a share of those.
             of_pairs = scope.share / 2 * _attention_flops(name, args) if FUSED_ATTENTION in name else 0.0
             flops = of_pairs or _product_flops(name, args)
-            reads, writes = self._accesses(func, name, given, made, args, kwargs)
-            shapes = [tuple((x.shape, x.dtype) for x in tensors) for tensors in (given, made)]
+            reads, writes = self._accesses(func, name, inputs, outputs, args, kwargs)
+            shapes = [tuple((x.shape, x.dtype) for x in tensors) for tensors in (inputs, outputs)]
             self.operations.append(
                 Operation(part, scope.block, phase, name, shapes[0], shapes[1], reads, writes, flops)
             )
         return out
 
-    def _look(self, name: str, given: Sequence[Tensor], kwargs: dict[str, Any]) -> tuple[Any] | None:
-        """Return what an operation answers for which the host must wait for the device; None: it need not."""
-        on_device = any(x.is_meta for x in given)
+    def _look(self, name: str, inputs: Sequence[Tensor], kwargs: dict[str, Any]) -> tuple[Any] | None:
+        """Return the result of an operation for which the host waits for the device; None: it does not wait."""
+        on_device = any(x.is_meta for x in inputs)
         to_host = name == "_to_copy" and on_device and kwargs.get("device") not in (None, torch.device("meta"))
         if not on_device or not (name in LOOKS or to_host):
             return None
         self._sync(name)
-        first = given[0]
+        first = inputs[0]
         if to_host:
             return (torch.zeros(first.shape, dtype=kwargs.get("dtype") or first.dtype),)
         if name in ("nonzero", "masked_select", "_unique2"):
             return (torch.empty(first.numel(), first.ndim, dtype=torch.int64, device="meta"),)
         return (True if first.dtype == torch.bool or name == "equal" else self._longest,)
 
-    def _send_to_device(self, name: str, given: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return the arguments, tensors of the host as they would be on the device."""
-        from_host = [x for x in given if not x.is_meta]
+    def _send_to_device(self, name: str, inputs: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return the arguments with tensors of the host on the device."""
+        from_host = [x for x in inputs if not x.is_meta]
         if name == "lift_fresh":
-            if given[0].is_meta:
+            if inputs[0].is_meta:
                 self._sync("torch.tensor")
-        elif _sends(name, given, kwargs):
+        elif _sends(name, inputs, kwargs):
             self._sync(name)
-        elif any(x.ndim for x in from_host) and len(from_host) < len(given):
+        elif any(x.ndim for x in from_host) and len(from_host) < len(inputs):
             self._sync("a tensor of the host")
             return tree_map_only(Tensor, lambda x: x.to("meta") if x.ndim else x, (args, kwargs))
         return args, kwargs
@@ -230,9 +226,15 @@ class Count(TorchDispatchMode):
         self.syncs[f"{place} {name}"] += 1
 
     def _accesses(
-        self, func: Any, name: str, given: Sequence[Tensor], made: Sequence[Tensor], args: Any, kwargs: dict[str, Any]
+        self,
+        func: Any,
+        name: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        args: Any,
+        kwargs: dict[str, Any],
     ) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
-        """Return what an operation reads and writes, the same memory once."""
+        """Return the memory that an operation reads and writes, each once."""
         changed = [
             each
             for argument, value in zip(func._schema.arguments, args, strict=False)
@@ -240,20 +242,20 @@ class Count(TorchDispatchMode):
             for each in (value if isinstance(value, (list, tuple)) else [value])
             if isinstance(each, Tensor)
         ]
-        if name == "_fused_adamw_":  # says it changes gradients too, which it does for a scale alone
+        if name == "_fused_adamw_":  # its schema says that it changes gradients, which it does for a scale alone
             changed = [x for number, each in enumerate(args[:6]) if number != 1 for x in each]
         if name in LOOKUPS:
-            return self._of([*given[1:], *made]), self._of(made)
+            return self._of([*inputs[1:], *outputs]), self._of(outputs)
         if name in SCATTERS:
-            rows = self._at(given[0], given[-1].numel() * given[0].element_size())
-            return (*self._of(given[1:]), rows), (rows,)
+            rows = self._at(inputs[0], inputs[-1].numel() * inputs[0].element_size())
+            return (*self._of(inputs[1:]), rows), (rows,)
         if name == "embedding_dense_backward":
-            rows = self._at(made[0], given[0].nbytes)
-            return self._of(given), (*self._of(made), rows)
-        read = [] if name in SHAPES else [x for x in given if x is not kwargs.get("out")]
+            rows = self._at(outputs[0], inputs[0].nbytes)
+            return self._of(inputs), (*self._of(outputs), rows)
+        read = [] if name in SHAPES else [x for x in inputs if x is not kwargs.get("out")]
         if name in OVERWRITES:
-            read = given[1:]
-        return self._of(read), self._of([*made, *changed])
+            read = inputs[1:]
+        return self._of(read), self._of([*outputs, *changed])
 
     def _of(self, tensors: Sequence[Tensor]) -> tuple[Access, ...]:
         return tuple(dict.fromkeys(self._at(x) for x in tensors if x.device.type in self._places))
@@ -271,11 +273,11 @@ class Count(TorchDispatchMode):
         return Access(self._numbers[key][0], (int(tensor.storage_offset()), numel), size)
 
 
-def _sends(name: str, given: Sequence[Tensor], kwargs: dict[str, Any]) -> bool:
+def _sends(name: str, inputs: Sequence[Tensor], kwargs: dict[str, Any]) -> bool:
     """Return whether the host sends a tensor to the device."""
     if name == "copy_":
-        return given[0].is_meta and not given[1].is_meta
-    return name == "_to_copy" and not given[0].is_meta and kwargs.get("device") == torch.device("meta")
+        return inputs[0].is_meta and not inputs[1].is_meta
+    return name == "_to_copy" and not inputs[0].is_meta and kwargs.get("device") == torch.device("meta")
 
 
 def _attention_flops(name: str, args: Sequence[Any]) -> float:

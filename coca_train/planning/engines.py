@@ -16,9 +16,9 @@ parameter for Adam in mixed precision, and with ZeRO 1, 2, 3 on 64 GPUs 31.4, 16
 
 Muon keeps 4 bytes where Adam keeps 8; where ZeRO cuts its matrices, a step takes 6 of its part for a moment.
 
-What GPUs send in a step (tests hold it against DeepSpeed, on ranks of a fake process group).
-What GPUs send in a step; tests hold it against DeepSpeed on a fake process group.
-2); parameters are the trained ones but where all is said; M micro batches a step. With gradient_reduction=owner an
+What GPUs send in a step, compared with DeepSpeed on a fake process group (tests/planning/test_collectives.py), in bytes
+a parameter: g of gradients (communication_dtype: 4, in fp16 2), b as above. Parameters are the trained ones unless it
+says all; M micro batches a step. With gradient_reduction=owner an
 all-reduce is a reduce, but in ZeRO 0 and in bf16 ZeRO 1.
 
 | engine        | gradients                                     | weights                                       |
@@ -49,40 +49,33 @@ PREFETCHED = 50_000_000  # parameters it gathers at once ahead of their use (sta
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Parameters of a stage: all, those trained, those trained that are no matrices (norms, biases), and Muon's."""
+    """Numbers of parameters of a stage."""
 
     all: int
     trained: int
-    trained_vectors: int
+    trained_vectors: int  # norms and biases
     of_muon: int = 0
 
 
 @dataclass(frozen=True)
 class States:
-    """Bytes on one GPU.
-
-    own_gradients: those of the parameters as autograd leaves them, which stay until the step. summed_gradients: where
-    micro batches are added up, sharded or not. between: what of gradients and buckets is there from the start on, and
-    stays between steps. afterwards: what is needed for a moment after backward. starting: the most that is held while
-    the model is made. gathered: of sharded weights, while what they are of runs. arriving: those
-    that come from other ranks, before they are put together: hidden in a step, where more is needed at another moment.
-    """
+    """Bytes on one GPU."""
 
     weights: int
     moments: int
-    starting: int
+    starting: int  # the most while the model is built
     masters: int = 0
-    own_gradients: int = 0
-    summed_gradients: int = 0
+    own_gradients: int = 0  # as autograd leaves them, until the step
+    summed_gradients: int = 0  # accumulated over micro batches, sharded or not
     buckets: int = 0
-    between: int = 0
-    gathered: int = 0
-    arriving: int = 0
-    afterwards: int = 0
+    between: int = 0  # gradients and buckets that stay between steps
+    gathered: int = 0  # sharded weights, while their modules run
+    arriving: int = 0  # weights on their way from other ranks; in a step another moment needs more
+    afterwards: int = 0  # for a moment after backward
 
     @property
     def lasting(self) -> int:
-        """There from the start to the end of a run."""
+        """Bytes that last from the start to the end of a run."""
         return self.weights + self.masters + self.moments
 
 
@@ -197,26 +190,24 @@ GRADIENTS, WEIGHTS, HEADS = "gradients", "weights", "tokens and heads"
 
 @dataclass(frozen=True)
 class Collective:
-    """One kind of them in a step. nbytes: of all parameters it is about, in all of a step. per_parameter: of one of
-    these, each time; 0: it is not about parameters. overlapped: with the computing of forward and backward. among: GPUs
-    that take part, neighbours; 0: all."""
+    """A collective operation, and how often a step calls it."""
 
     name: str
     what: str
-    per_parameter: int
+    per_parameter: int  # bytes of a parameter in each call; 0: no parameters are sent
     times: int
-    nbytes: float
-    overlapped: bool
-    among: int = 0
+    nbytes: float  # in all calls of a step
+    overlapped: bool  # with forward and backward
+    among: int = 0  # neighbouring GPUs that take part; 0: all
 
     def sent(self, n_gpus: int) -> float:
-        """Bytes that each GPU sends, by the ring algorithm; to each other one directly in an all-to-all."""
+        """Return the bytes that each GPU sends, by the ring algorithm (all-to-all: to each other one directly)."""
         n = self.among or n_gpus
         return self.nbytes * (n - 1) / n * (2 if self.name == ALL_REDUCE else 1)
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The collective in words."""
         times = "" if self.times == 1 else f" x {self.times}"
         much = f"{self.per_parameter} B a parameter{times}" if self.per_parameter else f"in {self.times:,} calls"
         among = f" among {self.among}" if self.among else ""
@@ -266,24 +257,26 @@ def _gradient_bytes(engine: EngineConfig) -> int:
 @dataclass(frozen=True)
 class Update:
     """What an optimizer step moves besides forward, backward and collectives: gradients added up, their norm, clipping,
-    AdamW (28 bytes a parameter in one pass: it is fused), weights rounded. Bytes a trained parameter: of all, and of
-    the share a GPU updates; once a step and once a micro batch. Kernels a trained tensor in the same way."""
+    AdamW (28 bytes a parameter in one pass: it is fused), weights rounded.
+
+    Bytes a trained parameter and kernels a trained tensor, once a step; `_each`: once a micro batch.
+    """
 
     of_all: float
-    of_share: float
+    of_share: float  # of the parameters that a GPU updates
     of_all_each: float = 0.0
     of_share_each: float = 0.0
     kernels: float = 0.0
     kernels_each: float = 0.0
 
     def nbytes(self, n_trained: int, n_gpus: int, n_micro_batches: int) -> float:
-        """In all, on each GPU."""
+        """Return the bytes of a step on each GPU."""
         of_all = self.of_all + self.of_all_each * n_micro_batches
         of_share = self.of_share + self.of_share_each * n_micro_batches
         return n_trained * (of_all + of_share / n_gpus)
 
     def n_kernels(self, n_tensors: int, n_micro_batches: int) -> int:
-        """In all, on each GPU."""
+        """Return the kernels of a step on each GPU."""
         return round(n_tensors * (self.kernels + self.kernels_each * n_micro_batches))
 
 

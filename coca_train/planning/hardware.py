@@ -22,16 +22,16 @@ from coca_train.runtime.errors import UserError
 from coca_train.tracking.throughput import Peak, gpu_peak, measured_peak
 
 GIB = 2**30
-FRAGMENTS = 0.03  # of a GPU's memory, which its allocator cannot hand out: assumed
+FRAGMENTS = 0.03  # of a GPU's memory, lost to fragmentation: assumed
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """device: its name as CUDA tells it. memory: what torch can see of it [bytes]. kind: cuda, or cpu for this host."""
+    """A GPU, or this host's CPU."""
 
-    device: str
-    memory: float
-    kind: str = "cuda"
+    device: str  # the name that CUDA reports
+    memory: float  # visible to torch [bytes]
+    kind: str = "cuda"  # or cpu
 
     @property
     def noun(self) -> str:
@@ -39,11 +39,11 @@ class Gpu:
 
     @property
     def usable(self) -> float:
-        """What of the memory a run can have [bytes]."""
+        """The memory that a run can use [bytes]."""
         return self.memory * (1 - FRAGMENTS) if self.kind == "cuda" else self.memory
 
 
-# Data sheets count in GB, and a part is never to be had: these are totals as CUDA tells them, rounded down [GiB].
+# Totals that CUDA reports, rounded down [GiB]; data sheets count in GB, and include reserved memory.
 GPUS = {
     name: Gpu(device, gib * GIB)
     for name, device, gib in (
@@ -96,16 +96,15 @@ OF_LINKS = 0.75  # share of their data sheet that collectives reach: assumed
 
 @dataclass(frozen=True)
 class Rates:
-    """gpu: its name in GPUS. bandwidth, nvlink, network: bytes/s. products, attention: shares of the peak.
-    elementwise: share of the bandwidth."""
+    """What a GPU reaches of its data sheet."""
 
-    gpu: str
-    bandwidth: float
-    elementwise: float
-    products: float
-    attention: float
-    nvlink: float
-    network: float
+    gpu: str  # its name in GPUS
+    bandwidth: float  # bytes/s
+    elementwise: float  # share of the bandwidth
+    products: float  # share of the peak
+    attention: float  # share of the peak
+    nvlink: float  # bytes/s
+    network: float  # bytes/s
 
     @property
     def name(self) -> str:
@@ -124,12 +123,12 @@ class Rates:
         return max(nbytes / self.bandwidth, n_kernels * SHORTEST_S)
 
     def link(self, n_gpus: int) -> float:
-        """Return what a GPU sends while all n_gpus take part [bytes/s]."""
+        """Return the rate at which a GPU sends while all n_gpus take part [bytes/s]."""
         return OF_LINKS * (self.nvlink if n_gpus <= PER_NODE else min(self.nvlink, self.network))
 
     @property
     def text(self) -> str:
-        """All of it, to be printed."""
+        """The rates in words."""
         tera = f"{self.bandwidth / 1e12:.2f} TB/s"
         shares = f"elementwise {self.elementwise:.0%} of it, products {self.products:.0%}"
         shares = f"{shares}, attention {self.attention:.0%}".replace("%", " %")
@@ -164,7 +163,7 @@ RATES = {rates.gpu: rates for rates in (*ON_PAGE, _scaled(A100, "a100_40gb"))}
 
 @cache
 def _peak(gpu: str, dtype: torch.dtype) -> float:
-    """Of the data sheet [FLOP/s]; what has no rate of its own (float64) at that of float32."""
+    """Return the peak of the data sheet [FLOP/s]; of other dtypes (float64) that of float32."""
     name = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
     peak = gpu_peak(GPUS[gpu].device, name, tf32=False)
     assert peak is not None, "these GPUs have all of them"
@@ -187,12 +186,11 @@ AGAIN_S = 58e-6  # of what activation checkpointing runs again: it packs and unp
 
 
 class Bookkeeping(NamedTuple):
-    """What an engine does for each trained tensor [s]: in every micro batch, and in an update; and for each tensor it
-    gathers, every time."""
+    """The host's time of an engine for each trained tensor [s]."""
 
     micro_batch: float
     update: float
-    gather: float = 0.0
+    gather: float = 0.0  # for each tensor, every time it is gathered
 
 
 LOCAL_BOOKS = Bookkeeping(micro_batch=0.0, update=20e-6)
@@ -205,13 +203,12 @@ ZERO_BOOKS = {
 
 
 class Launches(NamedTuple):
-    """What the host launches for one GPU. operations, again: of a micro batch, those computed again apart. trained,
-    tensors: tensors that are trained, and all."""
+    """What the host launches for one GPU in a step."""
 
-    operations: int
-    again: int
-    trained: int
-    tensors: int
+    operations: int  # of a micro batch, without recomputation
+    again: int  # recomputed operations of a micro batch
+    trained: int  # tensors
+    tensors: int  # all
     micro_batches: int
 
 

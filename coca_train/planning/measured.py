@@ -1,11 +1,9 @@
-"""A step of this machine, taken for real and timed by torch's profiler, by the parts that `count` tells apart."""
+"""A real step on this machine, timed by torch's profiler, by the parts of count.py."""
 
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -30,18 +28,18 @@ def measure_step(
 ) -> dict[str, float]:
     """Return the seconds of a step of so many micro batches, by part: one process runs a micro batch and its update.
 
-    n_micro_batches: of whole sequences; of those that GPUs share, as many as one of them computes in all. trainable,
-    lora: the stage's. Raises UserError where this machine has not got the memory.
+    n_micro_batches: of whole sequences; of shared sequences, as many as one GPU computes in all. trainable, lora: of
+    the stage. Raises UserError where this machine lacks the memory.
     """
     config = replace(outline.config, engine=replace(outline.config.engine, sequence_parallel=1))
     outline, train = replace(outline, config=config), config.train
     device = engine.start(config.engine)
-    needed, here = gpu_memory(outline, 1, device.type).total, _this_machine(device)
-    if needed > here.usable:
+    needed, machine = gpu_memory(outline, 1, device.type).total, _this_machine(device)
+    if needed > machine.usable:
         raise UserError(
             f"E-PLN-06 command line measure=true: a step of micro batch {train.micro_batch_size} needs "
-            f"{needed / GIB:,.1f} GiB in one process, {here.device} has {here.usable / GIB:,.1f}. Fix: measure=false, "
-            "or a smaller train.micro_batch_size"
+            f"{needed / GIB:,.1f} GiB in one process, {machine.device} has {machine.usable / GIB:,.1f}. "
+            "Fix: measure=false, or a smaller train.micro_batch_size"
         )
     model = outline.model
     size = engine.SegmentMemorySize(config.model.n_layers, model.position.memory_len, config.model.d_model)
@@ -58,7 +56,7 @@ def measure_step(
     tokens_BT = torch.randint(model.embed.num_embeddings, (train.micro_batch_size, train.seq_len))
     batch = Batch(tokens_BT, tokens_BT, torch.arange(train.seq_len).expand_as(tokens_BT).clone(), None)
     try:
-        built.train_step([batch], 0.0)  # pays for set-up
+        built.train_step([batch], 0.0)  # a warm-up
         seconds = _timed(built, batch)
     finally:
         built.release()
@@ -71,7 +69,7 @@ def _timed(built: Engine, batch: Batch) -> dict[str, float]:
     on_gpu, model = built.device.type == "cuda", built.model
     assert isinstance(model, Transformer)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    count = Count([built.device.type], outside=OPTIMIZER, around=_recorded)
+    count = Count([built.device.type], outside=OPTIMIZER, around=lambda part, name: record_function(f"{MARK}{part}"))
     with profile(activities=activities) as profiler, count_operations(model, count, built.device.type), count:
         built.train_step([batch], 0.0)
     seconds: dict[str, float] = defaultdict(float)
@@ -80,10 +78,6 @@ def _timed(built: Engine, batch: Batch) -> dict[str, float]:
             taken_us = event.device_time_total if on_gpu else event.cpu_time_total
             seconds[event.key.removeprefix(MARK)] += taken_us / 1e6
     return dict(seconds)
-
-
-def _recorded(part: str, name: str) -> AbstractContextManager[Any]:
-    return record_function(f"{MARK}{part}")
 
 
 def _fill(name: str, tensor: torch.Tensor) -> None:

@@ -2,16 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-
-import torch
+from functools import cached_property, partial
 
 from coca_train.config.schema import Config
 from coca_train.engine.optim import MUON
 from coca_train.models.lora import named_parameters
+from coca_train.planning.activations import Activations, watch_activations
 from coca_train.planning.engines import ParameterCounts, States, engine_states
 from coca_train.planning.hardware import GIB
-from coca_train.planning.meta_step import Activations, watch_activations
 from coca_train.planning.outline import Outline
 
 CUDA = 1.5 * GIB  # CUDA's context, cuBLAS and NCCL: assumed, not measured here; nothing on CPUs
@@ -19,20 +17,20 @@ CUDA = 1.5 * GIB  # CUDA's context, cuBLAS and NCCL: assumed, not measured here;
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """What one GPU needs [bytes]."""
+    """Memory that one GPU needs [bytes]."""
 
     states: States
     activations: Activations
-    recurrent: int  # a memory of the text before, where the scheme has one
-    report_batches: float  # what the report reads at once, in micro batches; 0: it is not made
-    of_device: float  # what the device's own libraries take
+    recurrent: int  # the segment memory of a scheme
+    report_batches: float  # tokens that the report reads at once, in micro batches; 0: no report
+    of_device: float  # of the device's own libraries
 
     @property
     def rows(self) -> dict[str, float]:
-        """Component -> bytes, at the moment of a step that needs most; together they are `training`."""
+        """Component -> bytes at the peak of a step; their sum is `training`."""
         s, a = self.states, self.activations
         in_backward = self.training == self.phases["forward and backward"]
-        own = min(s.own_gradients, a.working) if in_backward else s.own_gradients  # they come while others go
+        own = min(s.own_gradients, a.working) if in_backward else s.own_gradients  # some exist at the peak
         return {
             "weights": s.weights,
             "master weights": s.masters,
@@ -49,7 +47,7 @@ class GpuMemory:
 
     @cached_property
     def phases(self) -> dict[str, float]:
-        """The most in each phase of a run [bytes]."""
+        """The peak of each phase of a run [bytes]."""
         s, lasting = self.states, self.states.lasting + self.recurrent + self.of_device
         training = lasting + s.summed_gradients + s.buckets + s.gathered
         return {
@@ -61,7 +59,7 @@ class GpuMemory:
 
     @property
     def report(self) -> float:
-        """The most while the report is made, its longest windows above all; 0: it is not made [bytes]."""
+        """The peak of the report; 0: no report [bytes]."""
         return self._reading(self.report_batches) if self.report_batches else 0
 
     def _reading(self, batches: float) -> float:
@@ -71,21 +69,21 @@ class GpuMemory:
 
     @property
     def training(self) -> float:
-        """The most there is at once in a step."""
+        """The peak of a step [bytes]."""
         return max(self.phases["forward and backward"], self.phases["optimizer step"])
 
     @property
     def total(self) -> float:
-        """The most there is at once in a run, up to its report."""
+        """The peak of a run, without its report [bytes]."""
         return max(self.phases.values())
 
 
 def gpu_memory(
-    outline: Outline, n_gpus: int, device: str, watch: Callable[..., Activations] = watch_activations
+    outline: Outline, n_gpus: int, device: str, watch: Callable[..., Activations] | None = None
 ) -> GpuMemory:
-    """Return the memory of a stage on each of n_gpus. device: cpu or cuda. watch: `watch_activations`, or one that
-    remembers."""
-    config = outline.config
+    """Return the memory of a stage on each of n_gpus. device: cpu or cuda. watch: a cache of `watch_activations` of
+    this outline."""
+    config, watch = outline.config, watch or partial(watch_activations, outline)
     parameters = dict(named_parameters(outline.model))
     vectors = sum(parameters[name].numel() for name in outline.trained if parameters[name].ndim < 2)
     kept = outline.moments
@@ -95,10 +93,9 @@ def gpu_memory(
     rows = config.train.global_batch_size * config.engine.sequence_parallel // n_gpus
     accumulates = rows > config.train.micro_batch_size
     held = engine_states(config.engine, counts, n_gpus, accumulates)
-    # Where micro batches are added up in place, gradients are there all the time from the second one on.
+    # Where micro batches are accumulated in place, gradients exist all the time from the second one on.
     stays = bool(held.own_gradients) and accumulates and not (config.engine.kind == "local" and held.summed_gradients)
     seen = watch(
-        outline,
         config.train.micro_batch_size,
         device,
         checkpointing=config.engine.activation_checkpointing,
@@ -108,7 +105,8 @@ def gpu_memory(
     if stays:
         seen = replace(seen, peak=seen.peak + held.own_gradients)
     of_device = CUDA if device == "cuda" else 0
-    return GpuMemory(held, seen, _recurrent(config, outline, rows), _report_batches(config), of_device)
+    recurrent = rows * config.model.n_layers * outline.model.position.memory_len * config.model.d_model
+    return GpuMemory(held, seen, recurrent * outline.dtype.itemsize, _report_batches(config), of_device)
 
 
 def _report_batches(config: Config) -> float:
@@ -117,8 +115,3 @@ def _report_batches(config: Config) -> float:
     longest = max(wanted.multiples) * train.seq_len
     tokens = max(longest, wanted.micro_batch_tokens) if wanted.enabled else 0
     return tokens / (train.micro_batch_size * train.seq_len)
-
-
-def _recurrent(config: Config, outline: Outline, rows: int) -> int:
-    n_numbers = rows * config.model.n_layers * outline.model.position.memory_len * config.model.d_model
-    return n_numbers * torch.empty((), dtype=outline.dtype).element_size()

@@ -38,7 +38,7 @@ class Outline:
 
     @property
     def n_trained(self) -> int:
-        """Those that the stage trains."""
+        """Parameters that the stage trains."""
         sizes = self.sizes
         return sum(sizes[name] for name in self.trained)
 
@@ -49,12 +49,12 @@ class Outline:
 
     @property
     def moments(self) -> Moments:
-        """What its optimizer remembers of each of them."""
+        """The optimizer's moments of each trained parameter."""
         return moments_of(self.model, self.trained, self.config.optim)
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the model computes in."""
+        """The dtype that the model computes in."""
         return DTYPES[self.config.engine.dtype]
 
 
@@ -65,7 +65,7 @@ def outline(
 
     Raises UserError when the vocabulary is not known, when a pattern matches no parameter, or adapters do not fit.
     """
-    # Counted as it is dispatched: nobody has measured what compiled blocks save.
+    # Counted as it is dispatched: what compiled blocks save is not known.
     eager = replace(config, engine=replace(config.engine, compile="none"))
     with parameters_on_meta():
         model = build_model(eager, n_tokens or embedding_rows(config), trainable, lora)
@@ -80,37 +80,33 @@ def embedding_rows(config: Config) -> int:
     if config.model.vocab_size is not None:
         return config.model.vocab_size
     if not Path(config.data.tokenizer).is_file():
-        if config.data.path is not None and config.data.vocab_size is not None:  # to be made, of this size
+        if config.data.path is not None and config.data.vocab_size is not None:  # of a tokenizer to be trained
             return vocab_size(config.model, config.data.vocab_size, config.data.tokenizer)
         raise UserError(
             f"E-PLN-01 model.vocab_size=null: it is the tokenizer's, and there is no {config.data.tokenizer}; a plan "
-            "needs no data, but the number of embedding rows. Fix: write model.vocab_size=32000 (or what the "
-            "tokenizer will have)"
+            "needs the number of embedding rows. Fix: write model.vocab_size=32000 (or the size of the tokenizer)"
         )
     return vocab_size(config.model, Tokenizer(config.data.tokenizer).vocab_size, config.data.tokenizer)
 
 
 @dataclass(frozen=True)
 class Storage:
-    """What the checkpoints of a run take.
+    """Disk space for the checkpoints of a run."""
 
-    checkpoint: the largest of all stages [bytes]. kept: how many there are at once at most, one of them being written.
-    """
-
-    checkpoint: int
-    kept: int
+    checkpoint: int  # the largest of all stages [bytes]
+    kept: int  # at most at once, one of them being written
 
     @property
     def total(self) -> int:
-        """All of them [bytes]."""
+        """Of all checkpoints at once [bytes]."""
         return self.checkpoint * self.kept + SPARE
 
 
 def checkpoint_storage(outlines: Sequence[Outline], keep: int) -> Storage:
-    """Return what a run with these stages takes. keep: checkpoint.keep.
+    """Return the disk space for the checkpoints of a run with these stages. keep: checkpoint.keep.
 
-    float32 weights and persistent buffers, and what the optimizer keeps of what is trained. While one is written,
-    `keep` are there, and that at the end of each stage before stays.
+    A checkpoint has float32 weights, persistent buffers, and the moments of trained parameters. While one is written,
+    `keep` exist, and the one at the end of each earlier stage stays.
     """
     largest = max(file_size(spec_of(outline.model, outline.moments)) for outline in outlines)
     return Storage(largest, keep + 1 + len(outlines) - 1)

@@ -38,12 +38,12 @@ PARTS = (LOSS, ATTENTION, LINEAR, ELEMENTWISE, AGAIN)
 
 @dataclass(frozen=True)
 class Row:
-    """A part of a step on one GPU, of all its micro batches. kernels: of communication, collectives."""
+    """A part of a step on one GPU, over all micro batches."""
 
-    kernels: float = 0
+    kernels: float = 0  # of communication: collectives
     nbytes: float = 0
     flops: float = 0
-    seconds: tuple[float, ...] = ()  # at each of the rates asked for
+    seconds: tuple[float, ...] = ()  # at each of the rates
 
     def __add__(self, other: "Row") -> "Row":
         seconds = tuple(a + b for a, b in zip(self.seconds, other.seconds, strict=True))
@@ -52,29 +52,29 @@ class Row:
 
 @dataclass(frozen=True)
 class Step:
-    """A step on each of n_gpus. kernels: of one micro batch. saved: bytes of a checkpoint."""
+    """A step on each of n_gpus."""
 
     outline: Outline
     n_gpus: int
-    kernels: tuple[Operation, ...]
+    kernels: tuple[Operation, ...]  # of one micro batch
     collectives: tuple[Collective, ...]
     syncs: Counter[str]
     per_token: Flops
-    saved: int
+    saved: int  # of a checkpoint [bytes]
 
     @property
     def n_micro_batches(self) -> int:
-        """Of a step on one GPU, which has a slice of each where GPUs share sequences."""
+        """Micro batches of a step on one GPU, which has a slice of each where GPUs share sequences."""
         return _n_micro_batches(self.outline.config, self.n_gpus)
 
     @property
     def n_tokens(self) -> int:
-        """Of a step, on one GPU."""
+        """Tokens of a step on one GPU."""
         train = self.outline.config.train
         return train.global_batch_size * train.seq_len // self.n_gpus
 
     def rows(self, rates: Iterable[Rates]) -> dict[str, Row]:
-        """Return a row for each part that there is."""
+        """Return a row for each part of the step."""
         rates = tuple(rates)
         rows = {part: self._row([kernel for kernel in self.kernels if kernel.part == part], rates) for part in PARTS}
         rows[OPTIMIZER] = self._optimizer(rates)
@@ -82,23 +82,23 @@ class Step:
         return {name: row for name, row in rows.items() if row.kernels}
 
     def device_seconds(self, rates: Rates) -> float:
-        """Return what the GPU computes and waits for in a step."""
+        """Return the time that the GPU computes and waits in a step."""
         return sum(row.seconds[0] for row in self.rows([rates]).values())
 
     @cached_property
     def host_seconds(self) -> float:
-        """What a thread of the host does for a step."""
+        """The time of the host's thread for a step."""
         n_again = sum(kernel.part == AGAIN for kernel in self.kernels)
         trained, tensors = len(self.outline.trained), len(dict(named_parameters(self.outline.model)))
         launches = Launches(len(self.kernels) - n_again, n_again, trained, tensors, self.n_micro_batches)
         return host_seconds(self.outline.config.engine, launches)
 
     def seconds(self, rates: Rates) -> float:
-        """Return the longer of what the device and what the host has to do."""
+        """Return the longer of the device's and the host's time."""
         return max(self.device_seconds(rates), self.host_seconds)
 
     def mfu(self, rates: Rates, seconds: float) -> float:
-        """Return the FLOPs that the model needs (what is computed again is not), as a share of the peak."""
+        """Return the FLOPs of the model (without recomputation) as a share of the peak."""
         peak = peak_of(GPUS[rates.gpu], self.outline.config.engine.dtype).flops
         return self.per_token.total * self.n_tokens / (seconds * peak)
 
@@ -124,8 +124,8 @@ class Step:
         return Row(n_kernels, nbytes, flops, tuple(seconds))
 
     def _communication(self, rates: tuple[Rates, ...]) -> Row:
-        """What is overlapped costs time only where it takes longer than what it is overlapped with: gradients, with the
-        backward pass."""
+        """Return the collectives' row. Overlapped ones cost only what exceeds the computation, those of gradients what
+        exceeds the backward pass."""
 
         def sent(collectives: Iterable[Collective]) -> float:
             return sum(each.sent(self.n_gpus) for each in collectives)

@@ -15,7 +15,7 @@ from coca_train.checkpoint.manifest import unused_name
 from coca_train.checkpoint.record import begin_stage, begins_anew, open_record
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config
-from coca_train.config.sizes import here
+from coca_train.config.sizes import check_machine
 from coca_train.data.mixture import Mixture
 from coca_train.data.packing import Edges
 from coca_train.data.tokenizer import Tokenizer
@@ -184,7 +184,7 @@ def check_room(config: Config, n_tokens: int) -> None:
     """Refuse a stage whose weights, or one batch of hidden states, need more memory than there is. Raises UserError
     E-CFG-74."""
     model = replace(config.model, vocab_size=n_tokens)
-    for problem in here(model, config.train, config.engine):
+    for problem in check_machine(model, config.train, config.engine):
         raise UserError(f"{problem.id} {problem.keys[0]}: {problem.message}. Fix: {problem.fix}")
 
 

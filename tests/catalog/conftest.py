@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coca_train.catalog.facts import all_facts, reference
+from coca_train.catalog.facts import load_reference, measure_schemes
 
 WORKED = (
     *("alibi", "coca", "coca_strict", "cope", "dape", "disentangled", "fire", "fox", "kerple_log", "kerple_power"),
@@ -23,12 +23,12 @@ def one_thread():
 @pytest.fixture(scope="session")
 def tiny():
     """6 layers, C = 256, 8 heads of D = 32, training window 128."""
-    return reference("neox_tiny", 128)
+    return load_reference("neox_tiny", 128)
 
 
 @pytest.fixture(scope="session")
 def rows(tiny):
-    return all_facts(tiny)
+    return measure_schemes(tiny)
 
 
 @pytest.fixture(scope="session")

@@ -5,15 +5,15 @@ import math
 import pytest
 
 from coca_train.catalog.entries import entries
-from coca_train.catalog.facts import pattern_facts, reference, scaling_facts
+from coca_train.catalog.facts import load_reference, measure_attention_pattern, measure_frequencies
 
 WINDOW, TIMES = 64, 16
 
 
 @pytest.fixture(scope="module")
 def rope_scaling():
-    given = reference("neox_tiny", WINDOW)
-    return {name: scaling_facts(entry, given) for name, entry in entries("position/rope_scaling").items()}
+    given = load_reference("neox_tiny", WINDOW)
+    return {name: measure_frequencies(entry, given) for name, entry in entries("position/rope_scaling").items()}
 
 
 def test_kinds(rope_scaling):
@@ -64,5 +64,5 @@ def test_thetas(rope_scaling):
     ],
 )
 def test_what_the_last_query_sees(name, n_seen, farthest, cached, trains):
-    facts = pattern_facts(entries("attention_pattern")[name], reference("neox_tiny", WINDOW))
+    facts = measure_attention_pattern(entries("attention_pattern")[name], load_reference("neox_tiny", WINDOW))
     assert (facts.n_seen, facts.farthest, facts.cached, facts.trains) == (n_seen, farthest, cached, trains)

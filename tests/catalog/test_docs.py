@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.catalog.facts import reference
-from coca_train.catalog.figures import names, write_figures
+from coca_train.catalog.facts import load_reference
+from coca_train.catalog.figures import figure_names, write_figures
 from coca_train.catalog.pages import document
 from coca_train.commands.schemes import SCHEMES
 from coca_train.config.load import assemble, load
@@ -34,14 +34,14 @@ def test_the_page_is_up_to_date():
     """Run `make docs` when this fails."""
     preset = load(assemble(SCHEMES, [])).config
     assert (DOCS / "schemes.md").read_text(encoding="utf-8") == document(
-        reference(preset.model, preset.seq_len), summaries()
+        load_reference(preset.model, preset.seq_len), summaries()
     )
 
 
 def test_the_figures_are_up_to_date(tmp_path):
     """Run `make docs` when this fails."""
     write_figures(tmp_path)
-    assert {path.name for path in (DOCS / "figures").iterdir()} == {f"{name}.svg" for name in names()}
+    assert {path.name for path in (DOCS / "figures").iterdir()} == {f"{name}.svg" for name in figure_names()}
     for path in sorted(tmp_path.iterdir()):
         committed = (DOCS / "figures" / path.name).read_text(encoding="utf-8")
         assert differences(committed, path.read_text(encoding="utf-8")) == [], path.name

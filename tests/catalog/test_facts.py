@@ -10,7 +10,7 @@ import torch
 from coca_train import positions
 from coca_train.attention.kernels import KERNELS, choose
 from coca_train.catalog.entries import entries
-from coca_train.catalog.facts import DTYPE, facts, layer, on, reference
+from coca_train.catalog.facts import DTYPE, build_layer, load_reference, measure_scheme, settings_on
 from coca_train.catalog.pages import example
 from coca_train.runtime.device import pretend_device
 from coca_train.settings import load
@@ -68,7 +68,7 @@ def test_parameters(table):
 def test_frequencies_with_parameters_are_counted(tiny):
     rope = entries("position")["rope"]
     clex = replace(rope, values=rope.values | {"rope_scaling": entries("position/rope_scaling")["clex"].values})
-    assert facts(clex, tiny).n_parameters == 2 * J * D  # J -> D -> J, once for all layers
+    assert measure_scheme(clex, tiny).n_parameters == 2 * J * D  # J -> D -> J, once for all layers
 
 
 def test_relative(table):
@@ -108,7 +108,7 @@ def test_numbers_in_a_cache(table):
 
 def test_shared_key_heads():
     """4 key/value heads serve 8 query heads."""
-    rope = facts(entries("position")["rope"], reference("llama_tiny", 128))
+    rope = measure_scheme(entries("position")["rope"], load_reference("llama_tiny", 128))
     assert (rope.numbers, rope.cached) == ((8 + 4 + 4) * 32, 4 * 2 * 32)
 
 
@@ -127,7 +127,7 @@ def test_paths(table):
 def test_without_a_device_the_path_is_that_of_the_tensors(tiny):
     for name, n_tokens in (("rope", 16), ("t5", 16), ("rope", 1100)):
         settings = tiny.trained_at(n_tokens).settings(entries("position")[name])
-        parts = layer(settings, tiny.shape, torch.arange(n_tokens)[None], n_tokens, DTYPE).parts
+        parts = build_layer(settings, tiny.shape, torch.arange(n_tokens)[None], n_tokens, DTYPE).parts
         with pretend_device("cpu"):
             pretended = choose(parts, n_tokens)
         assert choose(parts, n_tokens) == pretended
@@ -135,8 +135,8 @@ def test_without_a_device_the_path_is_that_of_the_tensors(tiny):
 
 def test_alibi_on_cuda_is_asked_as_it_would_run_there(tiny):
     auto = tiny.settings(entries("position")["alibi"])
-    assert on("cuda", auto).fold == "always"
-    assert on("cpu", auto) is auto
+    assert settings_on("cuda", auto).fold == "always"
+    assert settings_on("cpu", auto) is auto
     position = positions.build(auto, tiny.shape)
     assert position._folds(torch.device("cuda"), 2)  # the reason why
     assert not position._folds(torch.device("cpu"), 2)
@@ -171,7 +171,7 @@ def test_all_frequencies_really_go_with_a_scheme_that_has_some(scheme, tiny):
     for rope_scaling in entries("position/rope_scaling").values():
         settings = tiny.settings(replace(entry, values=entry.values | {"rope_scaling": rope_scaling.values}))
         assert not settings.problems(tiny.model)
-        layer(settings, tiny.shape, torch.arange(5)[None], 5, DTYPE)
+        build_layer(settings, tiny.shape, torch.arange(5)[None], 5, DTYPE)
 
 
 def test_the_commands_shown_are_right(rows):

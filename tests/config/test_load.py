@@ -58,7 +58,7 @@ def test_every_choice_loads(choice):
 def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
     monkeypatch.setattr("coca_train.config.check.find_spec", lambda name: None)
     for name in ("wandb", "tensorboard"):
-        has(refused([f"tracking={name}"]), "E-CFG-37", [f"{name} is not installed", f"pip install {name}"])
+        has(refused([f"tracking={name}"]), "E-CFG-37", [f"pip install {name}"])
 
 
 def test_quickstart_is_the_default():
@@ -253,8 +253,8 @@ attention_pattern=sink | E-CFG-32 | command line attention_pattern=sink: | write
 attention_pattern=sinks attention_pattern.window=0 | E-CFG-05 | command line attention_pattern.window=0: | > 0
 attention_pattern.n_sink=4 | E-CFG-01 | command line attention_pattern.n_sink=4: | choose attention_pattern=sinks
 attention_pattern=sinks,rerope | E-CFG-16 | command line attention_pattern=sinks,rerope
-position=alibi | E-CFG-16 | command line position=alibi: | weights were trained
-position.rotary_pct=0.5 | E-CFG-16 | command line position.rotary_pct=0.5: | weights were trained
+position=alibi | E-CFG-16 | command line position=alibi:
+position.rotary_pct=0.5 | E-CFG-16 | command line position.rotary_pct=0.5:
 position/rope_scaling=clex | E-CFG-33 | command line position/rope_scaling: | parameters of its own
 """)
 def test_vary_refuses_in_one_line(trained, words, code, texts):
@@ -283,5 +283,5 @@ def test_a_file_that_changes_is_read_again(tmp_path):
         assert load(words, (tmp_path,)).config.train.max_steps == steps
         assert load([*words, "train.max_steps=13"], (tmp_path,)).config.train.max_steps == 13
     mine.unlink()
-    with pytest.raises(ConfigError, match="there is no experiment"):
+    with pytest.raises(ConfigError, match=r"E-CFG-32 .*experiment=mine"):
         load(words, (tmp_path,))

@@ -115,10 +115,9 @@ def test_defaults_fill_what_parts_leave_out_and_nothing_else(kitchen):
 def test_the_real_roots_know_nothing_of_each_other():
     assert set(sections(TRAIN)) & set(sections(PREPARE)) == set()
     assert not {option.key for option in options(TRAIN)} & {option.key for option in options(PREPARE)}
-    assert "there is no config group" in wrong(TRAIN, ["corpus/x=files"])
-    assert "E-CFG-01 command line corpus=files: unknown key" in wrong(TRAIN, ["corpus=files"])
-    assert "E-CFG-01 command line model=neox_tiny: unknown key" in wrong(PREPARE, ["model=neox_tiny"])
-    assert "E-CFG-01 command line model.n_layers=2: unknown key" in wrong(PREPARE, ["model.n_layers=2"])
+    assert wrong(TRAIN, ["corpus/x=files"]).startswith("E-CFG-32 ")
+    for root, word in ((TRAIN, "corpus=files"), (PREPARE, "model=neox_tiny"), (PREPARE, "model.n_layers=2")):
+        assert f"E-CFG-01 command line {word}: " in wrong(root, [word])
     assert set(loading.assemble(TRAIN, []).choices) == set(TRAIN.groups) - set(TRAIN.optional_groups)
 
 
@@ -146,7 +145,7 @@ def test_a_corpus_may_set_anything_and_messages_name_its_file(tmp_path):
     assert f"E-CFG-04 {path}:11 tokenizer.vocab_size=many" in wrong(PREPARE, ["corpus=mine"], (tmp_path,))
     path.write_text("\n".join(path.read_text().splitlines()[1:]))
     lines = wrong(PREPARE, ["corpus=mine"], (tmp_path,))
-    assert f"{path}:3 corpus.corpus.name=x: unknown key: a corpus file sets options from the top" in lines
+    assert lines.startswith(f"E-CFG-01 {path}:3 corpus.corpus.name=x: ") and "@package _global_" in lines
     assert lines.count("\n") == 0  # the rest follows from it
 
 

@@ -102,20 +102,20 @@ REFUSED = """
 +stages.two.optim.warmup_steps=60 | E-CFG-23 | stages.two.optim.warmup_steps=60, | stages.two.max_steps=60
 optim.warmup_steps=60 | E-CFG-23 | command line optim.warmup_steps=60, command line stages.two.max_steps=60: in
 +stages.two.tokens=5 | E-STG-03 | command line stages.two.max_steps=60, command line stages.two.tokens=5: both
-+stages.two.engine.dtype=fp32 | E-STG-04 | stages.two.engine.dtype=fp32: a stage cannot | keeps its precision
-+stages.two.position.scheme=coca | E-STG-04 | position.scheme=coca: | convert the weights | coca_train import
++stages.two.engine.dtype=fp32 | E-STG-04 | stages.two.engine.dtype=fp32: a stage cannot
++stages.two.position.scheme=coca | E-STG-04 | position.scheme=coca: | coca_train import
 +stages.two.data.tokenizer=x | E-STG-04 | data.tokenizer=x: | one vocabulary
-+stages.two.train.max_steps=5 | E-STG-04 | train.max_steps=5: | beside its name
-`+stages.two.position.rope_scaling={name: lin}` | E-CFG-05 | 'lin' is not one of | linear
-+stages.two.optim.min_lr=7 | E-CFG-23 | stages.two.optim.min_lr=7, | in stage two: it lies above
++stages.two.train.max_steps=5 | E-STG-04 | train.max_steps=5:
+`+stages.two.position.rope_scaling={name: lin}` | E-CFG-05 | linear
++stages.two.optim.min_lr=7 | E-CFG-23 | stages.two.optim.min_lr=7,
 +stages.two.nope=3 | E-CFG-01 | command line stages.two.nope=3: unknown key
-stages.all.optimizer=keep | E-STG-02 | stages.all.optimizer=keep: no stage comes before
+stages.all.optimizer=keep | E-STG-02 | stages.all.optimizer=keep: | stages.all.optimizer=fresh
 +stages.two.trainable=[] | E-CFG-05 | stages.two.trainable
-+stages.two.data.sources.new.weight=1 | E-STG-05 | stages have a source new, | has text, code. Fix: choose
-+stages.two.data.sources.new={path:x} | E-CFG-11 | stages.two.data.sources.new.weight | : in stage two
-position=tupe +stages.two.attention_pattern.name=rerope | E-CFG-44
-  | configs/attention_pattern/rerope.yaml: | stages.two.attention_pattern.window=
-+stages.two.train.seq=1 +stages.two.optim.min_lr=7 | E-CFG-23 | stages.two.optim.min_lr=7, | in stage two
++stages.two.data.sources.new.weight=1 | E-STG-05 | has text, code. Fix: choose
++stages.two.data.sources.new={path:x} | E-CFG-11 | stages.two.data.sources.new.weight
+position=tupe +stages.two.attention_pattern.name=rerope | E-CFG-44 | configs/attention_pattern/rerope.yaml:
+  | stages.two.attention_pattern.window=
++stages.two.train.seq=1 +stages.two.optim.min_lr=7 | E-CFG-23 | stages.two.optim.min_lr=7,
 """
 
 

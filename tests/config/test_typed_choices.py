@@ -1,4 +1,4 @@
-"""A choice that is typed is taken as it is, whatever an experiment says of its section; what is dropped is told."""
+"""A typed choice replaces its whole section, whatever an experiment sets there, and a note names what it replaces."""
 
 from functools import partial, reduce
 from operator import getitem
@@ -83,7 +83,7 @@ def test_what_does_not_apply_is_told_once(capsys, tmp_path):
     for command, stream in ([*words, "--cfg", "job"], "err"), (["plan", *words], "err"), ([*words, "--help"], "out"):
         assert main(command) == 0
         text = getattr(capsys.readouterr(), stream)
-        lines = [line for line in text.splitlines() if "model=llama2_7b is taken" in line]
+        lines = [line for line in text.splitlines() if line.startswith("choices ") and "model=llama2_7b" in line]
         assert len(lines) == 1, text
         for value in ("model.n_layers=4", "model.d_model=128", "model.n_heads=4", "model.d_ff=512"):
             assert value in lines[0]

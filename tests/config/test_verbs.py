@@ -56,15 +56,15 @@ def test_help_imports_no_torch():
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["evalute", "checkpoint=x"], "evalute: there is no such verb; .*Fix: write python -m coca_train evaluate$"),
-        (["generate", "run=x", "prompt=x", "seed=1,2"], "E-CFG-16 command line seed=1,2: several .*Fix: write one"),
-        (["evaluate", "eval=passkey,ruler", "checkpoint=x"], "several choices for eval. Fix: write eval="),
-        (["position=rope,coca"], "several choices for position. Fix: add --multirun to run each"),
-        (["nonsense"], "E-CFG-38 command line nonsense: there is no such verb; verbs are compare, .*--help$"),
-        (["optim.lr"], "E-CFG-16 command line optim.lr: not an override: there is no ="),
+        (["evalute", "checkpoint=x"], "E-CFG-38 .*evalute: .*Fix: write python -m coca_train evaluate$"),
+        (["generate", "run=x", "prompt=x", "seed=1,2"], "E-CFG-16 command line seed=1,2: .*Fix: write one"),
+        (["evaluate", "eval=passkey,ruler", "checkpoint=x"], "E-CFG-16 .*Fix: write eval="),
+        (["position=rope,coca"], "E-CFG-16 .*position=rope,coca: .*Fix: add --multirun"),
+        (["nonsense"], "E-CFG-38 command line nonsense: .*verbs are compare, .*--help$"),
+        (["optim.lr"], "E-CFG-16 command line optim.lr: "),
         (["train", "optim.lr=abc"], "E-CFG-04 command line optim.lr=abc: "),
-        (["generate", "--config-dir", "."], "E-CFG-38 command line --config-dir: there is no such flag"),
-        (["plan", "--cfg", "hydra"], "E-CFG-38 command line --cfg hydra: this shows job"),
+        (["generate", "--config-dir", "."], "E-CFG-38 command line --config-dir: "),
+        (["plan", "--cfg", "hydra"], "E-CFG-38 command line --cfg hydra: .*Fix: write --cfg job"),
     ],
 )
 def test_one_line_for_a_mistake(words, line, capsys):
@@ -78,9 +78,9 @@ def test_one_dialect(name, capsys):
     """The same words about the same mistakes, whatever the verb."""
     option = next(iter(fields_of(verb_of(name).root.schema)))
     for word, line in (
-        (f"{option}z=1", f"E-CFG-01 command line {option}z=1: unknown key. Fix: did you mean {option}"),
-        (f"{option}.x=1", "has no keys inside|unknown key"),
-        ("--nosuchflag", "E-CFG-38 command line --nosuchflag: there is no such flag. Fix: flags are --help, --version"),
+        (f"{option}z=1", f"E-CFG-01 command line {option}z=1: .*Fix: did you mean {option}"),
+        (f"{option}.x=1", "E-CFG-(01|16) "),
+        ("--nosuchflag", "E-CFG-38 command line --nosuchflag: .*Fix: flags are --help, --version"),
     ):
         assert main([name, word]) == 2
         assert re.search(line, capsys.readouterr().err), (word, line)

@@ -35,27 +35,27 @@ def copy(model, tmp_path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def bring(tmp_path) -> Callable[..., Path]:
-    """bring(folder, name="run", ...): import into a run directory."""
+def import_run(tmp_path) -> Callable[..., Path]:
+    """import_run(folder, name="run", ...): import into a run directory."""
 
     def run(source: Path, name: str = "run", **options) -> Path:
         from coca_train.hub import importing
-        from coca_train.hub.options import IMPORT, given
+        from coca_train.hub.options import ImportConfig
 
-        given_options = given(IMPORT, source=str(source), name=name, root=str(tmp_path / "runs"), **options)
-        return importing.import_weights(given_options)
+        words = ImportConfig(source=str(source), name=name, root=str(tmp_path / "runs"), **options)
+        return importing.import_weights(words)
 
     return run
 
 
 @pytest.fixture
-def send(tmp_path) -> Callable[..., Path]:
-    """send(run, name="out", ...): export into a folder."""
+def export_run(tmp_path) -> Callable[..., Path]:
+    """export_run(run, name="out", ...): export into a folder."""
 
     def run(source: Path, name: str = "out", **options) -> Path:
         from coca_train.hub import exporting
-        from coca_train.hub.options import EXPORT, given
+        from coca_train.hub.options import ExportConfig
 
-        return exporting.export_run(given(EXPORT, run=str(source), to=str(tmp_path / name), **options))
+        return exporting.export_run(ExportConfig(run=str(source), to=str(tmp_path / name), **options))
 
     return run

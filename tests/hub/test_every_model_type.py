@@ -16,13 +16,13 @@ from tests.hub import tiny_folders
 
 
 @pytest.mark.slow
-def test_no_folder_is_read_wrongly(tmp_path, bring, capsys):
+def test_no_folder_is_read_wrongly(tmp_path, import_run, capsys):
     given = os.environ.get("COCA_FOLDERS")
     folders = sorted(Path(given).iterdir()) if given else tiny_folders.write_all(tmp_path / "folders")
     outcomes, read = Counter(), set()
     for number, folder in enumerate(folders):
         try:
-            bring(folder, f"run{number}")
+            import_run(folder, f"run{number}")
         except UserError as refused:
             error = str(refused)
         else:

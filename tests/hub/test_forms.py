@@ -5,7 +5,7 @@ import json
 import pytest
 
 from coca_train.commands import main
-from coca_train.hub import forms
+from coca_train.hub import card, forms
 from coca_train.hub.families import FAMILIES
 from coca_train.schedule import resolve
 from coca_train.settings import load
@@ -64,7 +64,7 @@ def test_a_factor_that_no_two_lengths_give():
     config = forms.choose(architecture, "native")
     assert config["max_position_embeddings"] == 13 < architecture.seq_len == models.LENGTH
     said = " ".join(forms.caveats(architecture, config))
-    assert "1.3, where it is 1.33" in said and f"on {models.LENGTH} tokens" in said
+    assert "1.33" in said and f" {models.LENGTH} tokens" in said
 
 
 def test_a_temperature_that_others_do_not_read():
@@ -75,11 +75,11 @@ def test_a_temperature_that_others_do_not_read():
 
 
 def test_before_a_run_its_export_is_named():
-    assert of_words() == "LlamaForCausalLM (llama), a class of transformers"
+    assert of_words().startswith("LlamaForCausalLM (llama)")
     assert "export form=native" in of_words("position/rope_scaling=dynamic_ntk")
     assert "position scheme coca" in of_words("position=coca")
-    assert "qk_norm head, which no native class has" in of_words("model.qk_norm=head")
-    assert "it is native" not in of_words("position/rope_scaling=yarn", "model.qk_norm=head")
+    assert "qk_norm head" in of_words("model.qk_norm=head")
+    assert "convention=" not in of_words("position/rope_scaling=yarn", "model.qk_norm=head")
 
 
 @pytest.mark.parametrize("rope_scaling", ["yarn", "ntk_by_parts"])
@@ -87,7 +87,7 @@ def test_the_word_that_makes_it_native_does(rope_scaling):
     words = [f"position/rope_scaling={rope_scaling}"]
     words += ["position.rope_scaling.convention=authors"] * (rope_scaling == "ntk_by_parts")
     said = of_words(*words)
-    assert "a class of transformers" not in said
+    assert said.startswith("CocaForCausalLM (coca)")
     (word,) = [word for word in said.split() if "=" in word]
     assert of_words(*words, word) == of_words()
 
@@ -104,20 +104,20 @@ def test_the_word_of_a_stage_is_the_stages():
 def test_plan_says_it(capsys):
     assert main(["plan", *LLAMA, "position/rope_scaling=yarn", "model.vocab_size=512", "gpus=1"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "export: CocaForCausalLM (coca), its code goes with it" in printed
-    assert "trained with position.rope_scaling.convention=code it is native" in printed
+    assert "export: CocaForCausalLM (coca), " in printed
+    assert " position.rope_scaling.convention=code " in printed
 
 
-def test_an_export_says_it_before_it_reads_weights_and_its_card_after(model, bring, send, capsys):
-    run = bring(model("llama_gqa", "dynamic"))
+def test_an_export_says_it_before_it_reads_weights_and_its_card_after(model, import_run, export_run, capsys):
+    run = import_run(model("llama_gqa", "dynamic"))
     capsys.readouterr()
-    out = send(run, form="llama")
+    out = export_run(run, form="llama")
     said = capsys.readouterr()
     lines = (said.out + said.err).splitlines()
     (first,) = [i for i, line in enumerate(lines) if line.startswith("export ") and "LlamaForCausalLM" in line]
     (warned,) = [i for i, line in enumerate(lines) if f"WARNING: beyond {models.LENGTH} tokens" in line]
     assert first < warned < next(i for i, line in enumerate(lines) if "parity" in line)
     assert f"- beyond {models.LENGTH} tokens" in (out / "README.md").read_text()
-    own = send(run, "own")
+    own = export_run(run, "own")
     assert json.loads((own / "config.json").read_text())["model_type"] not in FAMILIES
-    assert "Where it computes something else" not in (own / "README.md").read_text()
+    assert card.DIFFERS not in (own / "README.md").read_text()

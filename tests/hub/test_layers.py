@@ -144,10 +144,10 @@ def test_lists_become_a_pattern_and_a_pattern_lists(ropes, types, pattern, tmp_p
 @pytest.mark.parametrize(
     ("given", "phrase"),
     [
-        (([1, 1], 4, None, None), "no_rope_layers: 3 of 0 and 1"),
-        (([1, 2, 0], 4, None, None), "no_rope_layers: 3 of 0 and 1"),
-        ((None, 4, ["chunked_attention"] * 3, None), "layer_types: 3 of full_attention and sliding_attention"),
-        ((None, 4, ["sliding_attention"] * 3, None), "no window"),
+        (([1, 1], 4, None, None), "no_rope_layers"),
+        (([1, 2, 0], 4, None, None), "no_rope_layers"),
+        ((None, 4, ["chunked_attention"] * 3, None), "layer_types: .*full_attention"),
+        ((None, 4, ["sliding_attention"] * 3, None), "sliding_window"),
     ],
 )
 def test_schedules_that_make_no_sense(given, phrase):
@@ -159,7 +159,7 @@ def test_schedules_that_make_no_sense(given, phrase):
     ("model", "phrase"),
     [
         ({"qk_norm": "head"}, "qk_norm head"),
-        ({"logit_scale": {"name": "log", "length": None, "beta": 0.1}}, "scores that grow with the length"),
+        ({"logit_scale": {"name": "log", "length": None, "beta": 0.1}}, "logit scale"),
     ],
 )
 def test_options_that_no_native_class_has(model, phrase):

@@ -85,8 +85,8 @@ def test_an_export_says_why_the_other_side_cannot_use_the_files(
 
     (tmp_path / "out").mkdir()
     tokenizer_files.export(path, Tokenizer(path), tmp_path / "out", fails)
-    said = capsys.readouterr().err
-    assert "WARNING" in said and "E-IOP-24 cut short" in said and "otherwise than we do" not in said
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("WARNING") and "E-IOP-24 cut short" in line
 
 
 def test_a_mistake_of_ours_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

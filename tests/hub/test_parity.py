@@ -10,26 +10,26 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from coca_train.hub import exporting, families, forms, parity, small_copy, transformers_side
-from coca_train.hub.options import VERIFY, given
+from coca_train.hub.options import VerifyConfig
 from coca_train.hub.weights import open_source
 from coca_train.runtime.errors import CheckpointError, UserError
 from tests.hub import models
 
 
-def ask(folder, max_tokens=2048):
+def probes_of(folder, max_tokens=2048):
     with open_source(folder) as source:
         return parity.probes(source.architecture, None, max_tokens)
 
 
 def test_probes_are_fixed_and_reach_four_times_the_trained_length(model):
-    first, again = ask(model()), ask(model())
+    first, again = probes_of(model()), probes_of(model())
     assert [probe.length for probe in first] == [models.LENGTH, 4 * models.LENGTH]
     assert all(torch.equal(a.tokens_BT, b.tokens_BT) for a, b in zip(first, again, strict=True))
     assert torch.equal(first[1].pos_BT[0], torch.arange(4 * models.LENGTH))
 
 
 def test_few_tokens_are_spread_over_all_positions(model):
-    near, far = ask(model(), 10)
+    near, far = probes_of(model(), 10)
     assert far.tokens_BT.shape == far.pos_BT.shape == (1, 10)
     assert (far.pos_BT[0, 0], far.pos_BT[0, -1], far.length) == (0, 4 * models.LENGTH - 1, 4 * models.LENGTH)
     assert (far.pos_BT[0].diff() > 5).all()
@@ -37,7 +37,7 @@ def test_few_tokens_are_spread_over_all_positions(model):
 
 
 def test_under_a_window_they_stand_together_at_the_end(model):
-    _, far = ask(model("mistral"), 10)
+    _, far = probes_of(model("mistral"), 10)
     assert far.pos_BT[0].tolist() == list(range(4 * models.LENGTH - 10, 4 * models.LENGTH))
 
 
@@ -54,23 +54,23 @@ def test_under_a_window_they_stand_together_at_the_end(model):
         ("llama_gqa", {}, 10, None),
     ],
 )
-def test_every_window_is_crossed(kind, changes, tokens, window, copy, bring):
+def test_every_window_is_crossed(kind, changes, tokens, window, copy, import_run):
     """In a small copy where the ordinary probes are too short for it."""
     folder = copy(kind)
     models.edit(folder, **changes)
-    record = json.loads((bring(folder, parity_tokens=tokens) / "parity.json").read_text())
+    record = json.loads((import_run(folder, parity_tokens=tokens) / "parity.json").read_text())
     beyond = [probe for probe in record["probes"] if probe["probe"] == "beyond the window"]
     assert [probe["length"] for probe in beyond] == ([] if window is None else [window + small_copy.BEYOND])
 
 
-def test_a_window_that_is_read_otherwise_is_seen(copy, bring, monkeypatch):
+def test_a_window_that_is_read_otherwise_is_seen(copy, import_run, monkeypatch):
     """At 4,128 tokens, where the folder's own probes have 96."""
     folder = copy("mistral")
     models.edit(folder, sliding_window=...)
     wrong = {"attention_pattern": {"name": "sliding_window", "window": 4000}}
     monkeypatch.setattr(families.WindowLayers, "read", lambda self, keys, n_layers: wrong)
     with pytest.raises(CheckpointError, match=r"E-IOP-13.*beyond the window"):
-        bring(folder)
+        import_run(folder)
 
 
 @pytest.mark.parametrize("length", [24, 80, 107, 120])
@@ -82,62 +82,64 @@ def test_one_probe_leaves_nothing_behind_for_the_next(length, rope_scaling, tmp_
         short = parity.Probe("text", torch.arange(length)[None] % models.VOCAB, torch.arange(length)[None], length)
         far = parity.probes(source.architecture, None, 2048)[1]
         side, spectra = transformers_side.side_of_folder(folder), parity.our_spectra(source.architecture)
-        ask = (lambda probes: side.ask_with(probes, spectra)[0]) if rope_scaling else side.ask
-        (alone,), (_, after) = ask([short]), ask([far, short])
+        logits = (lambda probes: side.logits_with(probes, spectra)[0]) if rope_scaling else side.logits
+        (alone,), (_, after) = logits([short]), logits([far, short])
         torch.testing.assert_close(after, alone, rtol=0, atol=0)
         results = parity.compare([far, short], parity.our_logits(source.architecture, source.read), side, spectra)
         assert parity.passed(results)
 
 
 @pytest.mark.parametrize("scaling", ["plain", "dynamic"])
-def test_spread_positions_mean_the_same_on_both_sides(scaling, model, bring):
-    run = bring(model("llama_gqa", scaling), parity_tokens=10)
+def test_spread_positions_mean_the_same_on_both_sides(scaling, model, import_run):
+    run = import_run(model("llama_gqa", scaling), parity_tokens=10)
     assert [p["n_tokens"] for p in json.loads((run / "parity.json").read_text())["probes"]] == [10, 10]
 
 
 @pytest.mark.parametrize("kind", models.KINDS)
 @pytest.mark.parametrize("scaling", ["plain", "dynamic"])
-def test_the_other_side_in_pieces_is_the_other_side(kind, scaling, model):
+def test_the_other_side_in_pieces_is_the_other_side(kind, scaling, model, monkeypatch):
     """Block by block from the folder, and with our weights streamed in: what from_pretrained gives."""
     folder = model(kind, scaling)
-    ids = ask(folder)
-    whole = transformers_side.side_of_folder(folder, share=math.inf).ask(ids)
+    ids = probes_of(folder)
+    monkeypatch.setattr(transformers_side, "SHARE", math.inf)
+    whole = transformers_side.side_of_folder(folder).logits(ids)
+    monkeypatch.setattr(transformers_side, "SHARE", 0.0)
     with open_source(folder) as source:
         sides = [
-            transformers_side.side_of_folder(folder, share=0.0),
+            transformers_side.side_of_folder(folder),
             transformers_side.side_of_source(source, forms.native_config(source.architecture, source.family)),
         ]
         for side in sides:
-            for a, b in zip(side.ask(ids), whole, strict=True):
+            for a, b in zip(side.logits(ids), whole, strict=True):
                 torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["model.layers.1.self_attn.q_proj.weight", "lm_head.weight", "model.norm.weight"])
-def test_one_weight_that_differs_is_seen(name, model, bring, copy, tmp_path):
-    run, folder = bring(model()), copy()
+def test_one_weight_that_differs_is_seen(name, model, import_run, copy, tmp_path):
+    run, folder = import_run(model()), copy()
     before = (run / "parity.json").read_text()
     tensors = load_file(folder / "model.safetensors")
     tensors[name].view(-1)[5] += 0.05
     (folder / "model.safetensors").unlink()
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(CheckpointError, match="E-IOP-13") as raised:
-        exporting.verify_export(given(VERIFY, run=str(run), against=str(folder)))
+        exporting.verify_export(VerifyConfig(run=str(run), against=str(folder)))
     assert raised.value.exit_code == 4
     record = json.loads((run / "parity.json").read_text())
     assert not record["passed"]
     assert json.loads(before)["passed"]
-    exporting.verify_export(given(VERIFY, run=str(run), against=str(model())))
+    exporting.verify_export(VerifyConfig(run=str(run), against=str(model())))
     assert json.loads((run / "parity.json").read_text())["passed"]
 
 
-def test_another_angle_is_no_rounding(model, bring, copy):
+def test_another_angle_is_no_rounding(model, import_run, copy):
     """Frequencies that differ by more than an ulp or two are not taken over in silence."""
-    run, folder = bring(model()), copy()
+    run, folder = import_run(model()), copy()
     values = json.loads((folder / "config.json").read_text())
     values["rope_parameters"]["rope_theta"] = 501.0
     models.edit(folder, **values)
-    with pytest.raises(CheckpointError, match=r"E-IOP-13.*theirs are off by"):
-        exporting.verify_export(given(VERIFY, run=str(run), against=str(folder)))
+    with pytest.raises(CheckpointError, match=r"E-IOP-13.*with our frequencies"):
+        exporting.verify_export(VerifyConfig(run=str(run), against=str(folder)))
 
 
 def result(relative, again=None, rope_scaling=None):
@@ -162,10 +164,10 @@ def test_what_passes(results, expected):
     assert parity.passed(results) is expected
 
 
-def test_rounding_of_frequencies_at_far_positions(tmp_path, bring):
+def test_rounding_of_frequencies_at_far_positions(tmp_path, import_run):
     """At 40,000 positions an ulp of a frequency is 1e-3 radians: seen, explained, and nothing else hides behind it."""
     folder = models.write(tmp_path / "far", "llama_gqa", max_position_embeddings=10_000, rope_parameters=None)
-    run = bring(folder, parity_tokens=48)
+    run = import_run(folder, parity_tokens=48)
     record = json.loads((run / "parity.json").read_text())
     far = record["probes"][1]
     assert record["passed"]
@@ -254,10 +256,10 @@ def test_one_block_is_in_memory_at_a_time():
     assert model.last.weight is model.first.weight
 
 
-def test_verify_wants_two_of_one_vocabulary(model, bring, copy, tmp_path):
-    run, folder = bring(model()), copy()
+def test_verify_wants_two_of_one_vocabulary(model, import_run, copy, tmp_path):
+    run, folder = import_run(model()), copy()
     models.edit(folder, vocab_size=102)
     with pytest.raises(UserError, match="E-IOP-10"):
-        exporting.verify_export(given(VERIFY, run=str(run), against=str(folder)))
+        exporting.verify_export(VerifyConfig(run=str(run), against=str(folder)))
     with pytest.raises(UserError, match="E-IOP-01"):
-        exporting.verify_export(given(VERIFY, run=str(run), against=str(tmp_path)))
+        exporting.verify_export(VerifyConfig(run=str(run), against=str(tmp_path)))

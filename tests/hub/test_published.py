@@ -51,7 +51,7 @@ def test_read_as_its_class_reads_it(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", READ)
-def test_computed_as_its_class_computes_it(name, tmp_path, bring):
+def test_computed_as_its_class_computes_it(name, tmp_path, import_run):
     values = small(READ[name])
     folder = tmp_path / "model"
     config = {key: value for key, value in values.items() if key not in ("architectures", "auto_map", "torch_dtype")}
@@ -60,7 +60,7 @@ def test_computed_as_its_class_computes_it(name, tmp_path, bring):
     model = cls(transformers.AutoConfig.for_model(**json.loads(json.dumps(config))))
     model.save_pretrained(folder)
     models.edit_new(folder, values)  # as it was published, not as this version writes it
-    record = json.loads((bring(folder) / "parity.json").read_text())
+    record = json.loads((import_run(folder) / "parity.json").read_text())
     assert record["passed"]
     assert max(probe["max_abs_logit"] for probe in record["probes"]) > 0.5
 

@@ -76,24 +76,6 @@ def test_read_and_written_as_transformers_computes(scaling, length):
     assert temperature_again == pytest.approx(temperature, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "section",
-    [
-        {"name": "ntk", "theta": 10000.0, "factor": 4.0},
-        {"name": "ntk_by_parts", "theta": 10000.0, "factor": 4.0, "original_seq_len": 2048, "beta_fast": 32.0,
-         "beta_slow": 1.0, "convention": "paper"},
-        {"name": "ntk_by_parts", "theta": 10000.0, "factor": 4.0, "original_seq_len": 2048, "beta_fast": 32.0,
-         "beta_slow": 1.0, "convention": "indices"},
-    ],
-)  # fmt: skip
-def test_ours_that_have_another_name_there(section):
-    settings, spectrum = ours(section, 512)
-    back = hugging_face.words(settings, D, 1.0)
-    inv_freq_J, temperature = theirs(back.scaling, back.theta)
-    torch.testing.assert_close(inv_freq_J, spectrum.inv_freq_J, rtol=1e-6, atol=0)
-    assert temperature == pytest.approx(1.0)
-
-
 RAMP = {"theta": 10000.0, "original_seq_len": 64, "beta_fast": 32.0, "beta_slow": 1.0}
 
 

@@ -11,7 +11,7 @@ from coca_train.data.corpus_config import load
 from coca_train.data.special_tokens import RECORD
 from coca_train.data.tokenizer import Tokenizer, main_file
 from coca_train.hub import importing
-from coca_train.hub.options import IMPORT, given
+from coca_train.hub.options import ImportConfig
 from coca_train.runtime.errors import DataError
 from data_prep.verbs import tokenizer as verb
 from tests.data.vocabularies import SPECIAL, byte_tokenizer, sentencepiece_model
@@ -141,34 +141,34 @@ def statements(folder):
     return said, generation, texts
 
 
-def test_a_folder_says_the_same_after_import_and_export(chat, bring, send, capsys):
-    run = bring(chat)
+def test_a_folder_says_the_same_after_import_and_export(chat, import_run, export_run, capsys):
+    run = import_run(chat)
     out = capsys.readouterr().err
     for word in ("end of document 258", "generation stops at [258, 256, 260] (config.json)", "a chat template"):
         assert word in out
-    assert statements(send(run)) == statements(chat)
-    again = bring(send(run, "first"), "again")
-    assert statements(send(again, "second")) == statements(chat)
+    assert statements(export_run(run)) == statements(chat)
+    again = import_run(export_run(run, "first"), "again")
+    assert statements(export_run(again, "second")) == statements(chat)
 
 
 @pytest.mark.parametrize("form", ["native", "own"])
-def test_and_in_either_form(form, chat, bring, send):
-    assert statements(send(bring(chat), form=form)) == statements(chat)
+def test_and_in_either_form(form, chat, import_run, export_run):
+    assert statements(export_run(import_run(chat), form=form)) == statements(chat)
 
 
 @pytest.mark.slow
-def test_a_training_between_import_and_export_keeps_it(chat, tmp_path, send):
+def test_a_training_between_import_and_export_keeps_it(chat, tmp_path, export_run):
     """As README has it: a start from the folder alone, with the quickstart's corpus in its tokens."""
     words = ["train.max_steps=2", "train.seq_len=24", "train.global_batch_size=4", "optim.warmup_steps=1"]
     command = [sys.executable, "-m", "coca_train", f"start.path={chat}", "engine.device=cpu", "run.name=r", *words]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
-    assert statements(send(tmp_path / "runs" / "r")) == statements(chat)
+    assert statements(export_run(tmp_path / "runs" / "r")) == statements(chat)
 
 
-def test_an_option_says_it_for_the_folder(chat, bring, send):
-    run = bring(chat, eod="</s>", pad=256)
+def test_an_option_says_it_for_the_folder(chat, import_run, export_run):
+    run = import_run(chat, eod="</s>", pad=256)
     assert Tokenizer(run / "tokenizer.json").eod == 260
-    said = statements(send(run))[0]
+    said = statements(export_run(run))[0]
     assert (said["eos_token_id"], said["bos_token_id"], said["pad_token_id"]) == (260, 257, 256)
 
 
@@ -178,8 +178,8 @@ def test_a_contradiction_is_mended_by_what_its_error_says(chat, tmp_path):
     models.edit(chat, eos_token_id=256)
     words = {"source": str(chat), "name": "run", "root": str(tmp_path / "runs")}
     with pytest.raises(DataError, match=r"E-TKN-14 .*eod=258 for `import`"):
-        importing.import_weights(given(IMPORT, **words))
-    importing.import_weights(given(IMPORT, **words, eod=258))
+        importing.import_weights(ImportConfig(**words))
+    importing.import_weights(ImportConfig(**words, eod=258))
 
 
 def test_data_prep_ends_documents_as_the_folder_says(chat, tmp_path, capsys):

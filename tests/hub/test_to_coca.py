@@ -35,7 +35,7 @@ def test_rows_of_t_by_hand(model):
 
 
 @pytest.mark.parametrize("how", ["mean_of_halves", "first_half"])
-def test_t_of_full_width_is_the_same_function(how, model, bring):
+def test_t_of_full_width_is_the_same_function(how, model, import_run):
     """Its halves averaged are the T of half width; K itself where that is asked for."""
     with open_source(model()) as source:
         k = source.read(K)
@@ -45,18 +45,18 @@ def test_t_of_full_width_is_the_same_function(how, model, bring):
     assert t.shape == full.shapes[K] == (G * D, C)
     torch.testing.assert_close(fold_full_mean(t, G), half, rtol=0, atol=0)
     assert torch.equal(t, k) == (how == "mean_of_halves")
-    run = bring(model(), position="coca", t_from_k=how)  # as wide as K, unless told otherwise
+    run = import_run(model(), position="coca", t_from_k=how)  # as wide as K, unless told otherwise
     with open_source(run) as source:
         assert source.architecture.position.t_width == "full_mean"
-    narrow = bring(model(), "half", position="coca", t_from_k=how, t_width="half")
+    narrow = import_run(model(), "half", position="coca", t_from_k=how, t_width="half")
     assert models.same(our_logits(run), our_logits(narrow))
 
 
 @pytest.mark.parametrize(("t_width", "words"), [("full_mean", "t_width=full_mean.*position=coca"), ("half", "t_width")])
-def test_a_width_needs_a_t_of_its_kind(model, bring, t_width, words):
+def test_a_width_needs_a_t_of_its_kind(model, import_run, t_width, words):
     """full_mean is of a T made from K; half folds a full width."""
     with pytest.raises(UserError, match=rf"E-IOP-14.*{words}"):
-        bring(model(), t_width=t_width)
+        import_run(model(), t_width=t_width)
 
 
 def test_random_is_what_a_new_run_would_begin_with(model):
@@ -104,24 +104,24 @@ def test_precision_is_kept_and_means_are_rounded_once(tmp_path):
     assert torch.equal(t, exact.to(torch.bfloat16))
 
 
-def test_from_a_folder_and_from_a_run_of_ours(model, bring):
+def test_from_a_folder_and_from_a_run_of_ours(model, import_run):
     """The two ways give the same run; strict is the other variant."""
-    direct = bring(model(), "direct", position="coca")
-    through = bring(bring(model(), "plain"), "through", position="coca")
+    direct = import_run(model(), "direct", position="coca")
+    through = import_run(import_run(model(), "plain"), "through", position="coca")
     with open_source(direct) as a, open_source(through) as b:
         assert a.architecture == b.architecture
         assert all(torch.equal(a.read(name), b.read(name)) for name in a.names)
-    strict = bring(model(), "strict", position="coca_strict")
+    strict = import_run(model(), "strict", position="coca_strict")
     with open_source(strict) as c:
         assert c.architecture.position.variant == "strict"
     for again in (direct, strict):
         with pytest.raises(UserError, match=r"E-IOP-14.*scheme is coca"):
-            bring(again, "twice", position="coca")
+            import_run(again, "twice", position="coca")
 
 
-def test_partial_rotation_has_no_t(model, bring):
+def test_partial_rotation_has_no_t(model, import_run):
     with pytest.raises(UserError, match=r"E-IOP-14.*0\.25"):
-        bring(model("gpt_neox"), position="coca")
+        import_run(model("gpt_neox"), position="coca")
 
 
 def contraction(query, t, query_turned, v, group):
@@ -165,7 +165,7 @@ def our_logits(path, **options):
 
 
 @pytest.mark.parametrize("scaling", ["plain", "dynamic"])
-def test_official_llama_weights(scaling, model, tmp_path, bring, send, monkeypatch):
+def test_official_llama_weights(scaling, model, tmp_path, import_run, export_run, monkeypatch):
     """t_proj of full width; imported as it is, folded to half width, exported: the same logits."""
     monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", official_llama)
     expected = models.logits(model("llama_gqa", scaling), 60)
@@ -178,19 +178,19 @@ def test_official_llama_weights(scaling, model, tmp_path, bring, send, monkeypat
     (folder / "config.json").write_text((model("llama_gqa", scaling) / "config.json").read_text())
 
     assert models.same(our_logits(folder), expected)
-    run, half = bring(folder), bring(folder, "half", t_width="half")
+    run, half = import_run(folder), import_run(folder, "half", t_width="half")
     assert models.same(our_logits(run), expected)
     assert models.same(our_logits(half), expected)
     # The files of an export, run: its own parity check has the same code on both sides, these numbers have none of it.
-    (exported,) = transformers_side.side_of_folder(send(half)).ask([probe()])
+    (exported,) = transformers_side.side_of_folder(export_run(half)).logits([probe()])
     assert models.same(exported, expected)
     with open_source(run) as wide, open_source(half) as narrow:
         assert wide.shapes[K][0] == 2 * narrow.shapes[K][0]
     with pytest.raises(UserError, match="keys=k"):
-        bring(folder, "wrong", keys="k")
+        import_run(folder, "wrong", keys="k")
 
 
-def test_official_neox_weights(tmp_path, bring, monkeypatch):
+def test_official_neox_weights(tmp_path, import_run, monkeypatch):
     """The same names as plain GPT-NeoX: keys=t says what they are."""
     rope = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0}
     folder = models.write(tmp_path / "m", "gpt_neox", rope_parameters=rope)
@@ -198,7 +198,7 @@ def test_official_neox_weights(tmp_path, bring, monkeypatch):
     expected = models.logits(folder, 60)
     monkeypatch.undo()
     assert models.same(our_logits(folder, keys="t"), expected)
-    assert models.same(our_logits(bring(folder, keys="t")), expected)
+    assert models.same(our_logits(import_run(folder, keys="t")), expected)
     assert models.same(our_logits(folder), models.logits(folder, 60))
 
 

@@ -84,7 +84,7 @@ def test_as_many_gpus_as_there_may_be_and_no_more() -> None:
 
 
 def test_a_change_for_one_stage_is_typed_for_it() -> None:
-    change = Change(2, "full", 3, 64)
+    change = Change(2, "full", 3, n_gpus=64)
     assert change.typed("all") == (
         "stages.all.train.micro_batch_size=2 stages.all.engine.activation_checkpointing=full "
         "stages.all.engine.zero_stage=3 gpus=64"

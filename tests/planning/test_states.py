@@ -33,24 +33,6 @@ def test_the_zero_papers_figure_1(zero: int, gb: float) -> None:
     assert kept(held("deepspeed", "fp16", zero, 64)) / 1e9 == pytest.approx(gb, abs=0.05)
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype", "zero", "per_parameter"),
-    [
-        ("local", "fp32", 0, 4 + 8 + 4),
-        ("local", "bf16", 0, 2 + 4 + 8 + 2),
-        ("deepspeed", "fp32", 0, 4 + 8 + 4),
-        ("deepspeed", "fp32", 1, 4 + 4 + 8 + 4),
-        ("deepspeed", "fp16", 1, 2 + 4 + 8 + 2),
-        ("deepspeed", "bf16", 1, 2 + 4 + 8 + 4 + 2),  # sums in float32, not sharded, beside autograd's own
-        ("deepspeed", "bf16", 2, 2 + 4 + 8 + 4),
-        ("deepspeed", "bf16", 3, 2 + 4 + 8 + 4),
-        ("deepspeed", "fp32", 3, 4 + 4 + 8 + 4),
-    ],
-)
-def test_bytes_a_parameter_on_one_gpu(kind: str, dtype: str, zero: int, per_parameter: int) -> None:
-    assert kept(held(kind, dtype, zero, 1)) == per_parameter * N
-
-
 @pytest.mark.parametrize(("kind", "zero"), [("local", 0), ("deepspeed", 0), ("deepspeed", 2), ("deepspeed", 3)])
 def test_muon_keeps_one_moment(kind: str, zero: int) -> None:
     """4 bytes of a matrix of a block, 8 of everything else."""
@@ -60,25 +42,7 @@ def test_muon_keeps_one_moment(kind: str, zero: int) -> None:
     assert zero < 2 or own.afterwards >= 6 * 6_000_000_000 / cut
 
 
-@pytest.mark.parametrize("zero", [1, 2, 3])
-def test_what_n_gpus_share(zero: int) -> None:
-    one, many = (held("deepspeed", "bf16", zero, n) for n in (1, 8))
-    assert (many.masters, many.moments) == (one.masters / 8, one.moments / 8)
-    assert many.weights == (one.weights / 8 if zero == 3 else one.weights)
-    assert many.summed_gradients == (one.summed_gradients if zero == 1 else one.summed_gradients / 8)
-
-
-@pytest.mark.parametrize(("kind", "zero"), [("local", 0), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3)])
-def test_frozen_parameters_cost_their_weights_alone(kind: str, zero: int) -> None:
-    counts = ParameterCounts(1_000_000, 80_000, 0)
-    states = held(kind, "bf16", zero, 1, counts)
-    assert states.weights == 2_000_000
-    assert (
-        kept(states) - states.weights == kept(held(kind, "bf16", zero, 1, ParameterCounts(80_000, 80_000, 0))) - 160_000
-    )
-
-
-# Of 1001 parameters, 201 of them trained, on 8 GPUs: shards of 126 and 26. By hand, from the table in states.py.
+# Of 1001 parameters, 201 of them trained, on 8 GPUs: shards of 126 and 26. By hand, from the table in engines.py.
 COUNTS = ParameterCounts(1001, 201, 8)
 NOTHING = {field.name: 0 for field in fields(States)}
 BY_HAND = {

@@ -13,7 +13,7 @@ from coca_train.checkpoint import record as run_record
 from coca_train.checkpoint.manifest import Checkpoint
 from coca_train.checkpoint.weights import Stored
 from coca_train.hub import importing
-from coca_train.hub.options import IMPORT, given
+from coca_train.hub.options import ImportConfig
 from coca_train.settings import load
 from coca_train.tracking.throughput import Peak
 from coca_train.tracking.writers import MetricsWriter
@@ -186,4 +186,4 @@ def begin(runs: Runs, folder: Path, *words: str, name: str = "r") -> Path:
 
 
 def imported(folder: Path, root: Path, name: str, **options: Any) -> Path:
-    return importing.import_weights(given(IMPORT, source=str(folder), name=name, root=str(root), **options))
+    return importing.import_weights(ImportConfig(source=str(folder), name=name, root=str(root), **options))

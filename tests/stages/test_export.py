@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import coca_train.transformers  # noqa: F401  # so that the Auto classes know our own form
 from coca_train.checkpoint.opening import load_run
 from coca_train.hub import exporting
-from coca_train.hub.options import EXPORT, given
+from coca_train.hub.options import ExportConfig
 from coca_train.runtime.errors import UserError
 from tests.stages.support import EXPORTABLE, Runs, begin, schedule, stage, weights
 
@@ -26,7 +26,7 @@ LONGER = (
 
 def export(run: Path, to: str, **options: object) -> Path:
     words = {"tokenizer": "none", "parity_tokens": 16} | options
-    return exporting.export_run(given(EXPORT, run=str(run), to=str(run.parent / to), **words))
+    return exporting.export_run(ExportConfig(run=str(run), to=str(run.parent / to), **words))
 
 
 def test_an_export_has_the_frequencies_and_the_window_of_its_stage(runs: Runs) -> None:

@@ -7,7 +7,7 @@ import pytest
 from coca_train.commands import _fine_tuning, main
 from coca_train.commands._training import load
 from coca_train.config.files import config_dir
-from coca_train.config.places import plain
+from coca_train.config.places import read_yaml
 from coca_train.runtime import machine
 from tests.faults import real
 from tests.stages.support import STILL, Runs
@@ -40,7 +40,7 @@ def test_the_values_are_those_of_fine_tuning(llama: Path) -> None:
 def test_words_win(llama: Path) -> None:
     start = f"start.path={llama}"
     typed = load(["optim=muon_quick", start, "train.micro_batch_size=4", "engine.dtype=fp32", "data=embedded"]).config
-    values = plain(config_dir() / "optim" / "muon_quick.yaml")
+    values = read_yaml(config_dir() / "optim" / "muon_quick.yaml")
     assert (typed.optim.name, typed.optim.lr, typed.optim.warmup_steps) == ("muon", values["lr"], 40)
     assert (typed.train.micro_batch_size, typed.engine.dtype) == (4, "fp32")
     assert load([start, "engine=deepspeed_fp32"]).config.engine.dtype == "fp32"

@@ -12,7 +12,7 @@ from coca_train.checkpoint.opening import load_run
 from coca_train.config.schema import LoraConfig
 from coca_train.engine.base import Engine
 from coca_train.hub import exporting
-from coca_train.hub.options import EXPORT, given
+from coca_train.hub.options import ExportConfig
 from coca_train.hub.weights import open_source
 from coca_train.models.init import init_parameter
 from coca_train.models.lora import is_adapter, named_parameters
@@ -251,7 +251,7 @@ def test_an_export_is_merged(runs: Runs) -> None:
     with open_source(run) as source:
         assert {name: source.read(name).numpy().tobytes() for name in source.names} == expected
     folder = exporting.export_run(
-        given(EXPORT, run=str(run), to=str(runs.folder / "out"), form="own", tokenizer="none", parity_tokens=16)
+        ExportConfig(run=str(run), to=str(runs.folder / "out"), form="own", tokenizer="none", parity_tokens=16)
     )
     with open_source(folder) as exported:
         assert {name: exported.read(name).numpy().tobytes() for name in exported.names} == expected

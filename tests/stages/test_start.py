@@ -93,7 +93,7 @@ def test_what_was_imported_from_something_else_is_refused(runs: Runs, spoilt: Pa
 def test_official_weights_are_folded_where_the_run_says_so(runs: Runs, spoilt: Path) -> None:
     """keys=t: the folder's key projections are T of full width."""
     words = ["position=coca", "position.rope_scaling.theta=500", "start.keys=t"]
-    with pytest.raises(UserError, match=r"E-STA-02 .*t_width is full_mean there, half here.*coca_full_to_half$"):
+    with pytest.raises(UserError, match=r"E-STA-02 .*t_width is full_mean.*coca_full_to_half$"):
         begin(runs, spoilt, *words, "position.t_width=half")
     run = begin(runs, spoilt, *words, "position.t_width=half", "start.convert=coca_full_to_half")
     assert record(run / "start")["imported"]["parity"]["conversion"]["equal"] == "everywhere"
@@ -104,10 +104,10 @@ def test_official_weights_are_folded_where_the_run_says_so(runs: Runs, spoilt: P
 MISMATCHES = {
     "width": (
         {"num_hidden_layers": 3, "intermediate_size": 40},
-        "model.d_ff is 40 there, 48 here; model.n_layers",
+        "model.d_ff is 40, not 48; model.n_layers",
     ),
-    "norm": ({"rms_norm_eps": 1e-5}, r"norm_eps is 1e-05 there, 1e-06 here. Fix: model.norm_eps=1e-05$"),
-    "heads": ({"num_key_value_heads": 1}, "model.n_kv_heads is 1 there, 2 here"),
+    "norm": ({"rms_norm_eps": 1e-5}, r"norm_eps is 1e-05, not 1e-06. Fix: model.norm_eps=1e-05$"),
+    "heads": ({"num_key_value_heads": 1}, "model.n_kv_heads is 1, not 2"),
     "rows": ({"vocab_size": 65}, "Fix: model.vocab_size=65"),
     "tied": ({"tie_word_embeddings": True}, "Fix: model.tie_embeddings=true"),
 }
@@ -139,9 +139,9 @@ def never(*_: Any) -> None:
             ["position=alibi", "~position.rope_scaling"],
             r"E-STA-03 .*is rope, the run's is alibi; .*Fix: position=rope$",
         ),
-        (["model.activation=gelu"], "E-STA-02 .*model.activation is swiglu there, gelu here"),
-        (["model.bias=true"], "model.bias is false there, true here"),
-        (["position.rotary_pct=0.5"], "position.rotary_pct is 1.0 there, 0.5 here"),
+        (["model.activation=gelu"], "E-STA-02 .*model.activation is swiglu, not gelu"),
+        (["model.bias=true"], "model.bias is false, not true"),
+        (["position.rotary_pct=0.5"], "position.rotary_pct is 1.0, not 0.5"),
     ],
     ids=["alibi", "activation", "bias", "rotary"],
 )

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from coca_train.checkpoint import RunLock
 from coca_train.engine.process import bound_waits
 from coca_train.hub import importing, parity
@@ -62,9 +60,3 @@ def test_both_ranks_end_when_the_import_fails(
     ended = server.run("tests.stages.test_start_ranks:refused", {"overrides": [*words, "run.name=r"]}, ranks=2)
     assert [rank.code for rank in ended] == [4, 4], ended[0].text
     assert ended[0].text.count("E-IOP-13") == 1 and "Traceback" not in ended[0].text + ended[1].text
-
-
-def test_an_import_knows_nothing_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its defaults are no launch: 7 ranks do not divide their batch."""
-    monkeypatch.setenv("WORLD_SIZE", "7")
-    assert importing.default_settings()["train"]["global_batch_size"] % 7

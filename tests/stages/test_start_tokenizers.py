@@ -57,7 +57,7 @@ def test_a_moved_import_and_a_tokenizer_in_two_forms(
     moved = source.rename(runs.folder / "moved")
     begin(runs, moved)
     begin(runs, spoilt, name="s")
-    assert "tokenizer its weights" not in capsys.readouterr().err
+    assert "tokenizer of its weights" not in capsys.readouterr().err
 
 
 def test_a_run_that_does_not_say_its_tokenizer(
@@ -69,4 +69,4 @@ def test_a_run_that_does_not_say_its_tokenizer(
     for number, folder in enumerate((bare, spoilt)):
         capsys.readouterr()
         begin(runs, folder, name=f"r{number}")
-        assert capsys.readouterr().err.count("does not say which tokenizer its weights go with") == 1
+        assert capsys.readouterr().err.count("does not name the tokenizer of its weights") == 1

@@ -1,4 +1,4 @@
-"""A command line, sorted: flags, then overrides. No torch here."""
+"""The words of a command line sorted into flags and overrides. No torch."""
 
 import os
 import re
@@ -14,11 +14,11 @@ LAUNCHER_FLAG = re.compile(r"--local[-_]rank(?:=(\d+))?")  # what torch.distribu
 
 @dataclass
 class Arguments:
-    """A command line, sorted. `flags` are the bare ones, such as --help."""
+    """A command line, sorted."""
 
     words: list[str] = field(default_factory=list)  # all of it
     overrides: list[str] = field(default_factory=list)
-    flags: set[str] = field(default_factory=set)
+    flags: set[str] = field(default_factory=set)  # those without a value, such as --help
     config_dirs: tuple[Path, ...] = ()
     cfg: str = ""
 
@@ -27,21 +27,13 @@ class Arguments:
         return f"python -m {command} {shlex.join(self.words)}".rstrip()
 
 
-BARE = {
-    "--help": "--help",
-    "-h": "--help",
-    "--version": "--version",
-    "--debug": "--debug",
-    "--multirun": "--multirun",
-    "-m": "--multirun",
-    "--results": "--results",
-    "--markdown": "--markdown",
-}
+BARE = {name: name for name in ("--help", "--version", "--debug", "--multirun", "--results", "--markdown")}
+BARE |= {"-h": "--help", "-m": "--multirun"}
 WITH_VALUE = {"--cfg": "--cfg job", "-c": "--cfg job", "--config-dir": "--config-dir", "-cd": "--config-dir"}
 
 
 def without_launcher_flags(argv: list[str]) -> list[str]:
-    """Return the words of the user; the rank that a launcher adds goes where torchrun puts it."""
+    """Return the words of the user; the rank that a launcher adds goes into LOCAL_RANK, as torchrun has it."""
     words, rest = [], list(argv)
     while rest:
         word = rest.pop(0)
@@ -53,7 +45,7 @@ def without_launcher_flags(argv: list[str]) -> list[str]:
 
 
 def read_arguments(argv: list[str], flags: tuple[str, ...]) -> Arguments:
-    """Sort a command line. flags: what the command takes, as messages list it. UserError for any other."""
+    """Sort a command line. flags: those of the command, as messages list them. Raises UserError for any other."""
     arguments, rest = Arguments(list(argv)), list(argv)
     while rest:
         word = rest.pop(0)
@@ -63,9 +55,14 @@ def read_arguments(argv: list[str], flags: tuple[str, ...]) -> Arguments:
         elif WITH_VALUE.get(name) in flags:
             value = value if equals else rest.pop(0) if rest else ""
             if WITH_VALUE[name] == "--config-dir":
-                arguments.config_dirs += (_folder(name, value),)
+                if not value or not Path(value).is_dir():
+                    fix = "give a folder of YAML files"
+                    raise UserError(f"E-CFG-15 command line {name} {value}: there is no such folder. Fix: {fix}")
+                arguments.config_dirs += (Path(value).resolve(),)
+            elif value != "job":
+                raise UserError(f"E-CFG-38 command line {name} {value}: only job can be shown. Fix: write --cfg job")
             else:
-                arguments.cfg = _shown(name, value)
+                arguments.cfg = value
         elif word.startswith("-"):
             raise UserError(_unknown_flag(word, flags, rest[0] if rest else ""))
         else:
@@ -73,22 +70,8 @@ def read_arguments(argv: list[str], flags: tuple[str, ...]) -> Arguments:
     return arguments
 
 
-def _folder(name: str, value: str) -> Path:
-    if not value or not Path(value).is_dir():
-        raise UserError(
-            f"E-CFG-15 command line {name} {value}: there is no such folder. Fix: give a folder of YAML files"
-        )
-    return Path(value).resolve()
-
-
-def _shown(name: str, value: str) -> str:
-    if value != "job":
-        raise UserError(f"E-CFG-38 command line {name} {value}: this shows job. Fix: write --cfg job")
-    return value
-
-
 def _unknown_flag(word: str, flags: tuple[str, ...], following: str) -> str:
-    """following: the word behind it, which is its value where somebody writes options as flags (--position rope)."""
+    """following: the next word, its value where an option is written as a flag (--position rope)."""
     from coca_train.config.messages import show
 
     name, equals, value = word.lstrip("-").partition("=")

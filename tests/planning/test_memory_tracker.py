@@ -2,48 +2,48 @@
 
 import torch
 
-from coca_train.planning.meta_step import Watch
+from coca_train.planning.meta_step import MemoryTracker
 
 
 def test_live_and_peak() -> None:
-    with Watch() as watch:
+    with MemoryTracker() as tracker:
         a = torch.empty(1000, device="meta")
-        assert watch.live == 4000
+        assert tracker.live == 4000
         b = a * 2
         view = b[10:]
         del b
-        assert watch.live == 8000  # the view holds its whole memory
+        assert tracker.live == 8000  # the view holds its whole memory
         del view
-        assert (watch.live, watch.peak) == (4000, 8000)
+        assert (tracker.live, tracker.peak) == (4000, 8000)
         a += 1
         c = a[:10] * 2
-        assert (watch.live, watch.peak) == (4040, 8000)
+        assert (tracker.live, tracker.peak) == (4040, 8000)
         del c
     del a
-    assert watch.live == 0
+    assert tracker.live == 0
 
 
 def test_what_was_there_before_does_not_count_nor_do_its_views() -> None:
     weight = torch.empty(10, 10, device="meta")
-    with Watch([weight]) as watch:
+    with MemoryTracker([weight]) as tracker:
         view = weight.t()
-        assert watch.live == 0
+        assert tracker.live == 0
         product = view @ weight
-        assert watch.live == product.nbytes == 400
+        assert tracker.live == product.nbytes == 400
 
 
 def test_a_table_of_the_host_is_taken_along_without_its_bytes() -> None:
-    with Watch() as watch:
+    with MemoryTracker() as tracker:
         x = torch.empty(5, 3, device="meta")
         y = x * torch.ones(3) + torch.tensor(2.0)
-        assert y.is_meta and watch.live == 120
+        assert y.is_meta and tracker.live == 120
 
 
 def test_what_autograd_keeps_and_gives_back() -> None:
     linear = torch.nn.Linear(100, 100, bias=False, device="meta")
-    with Watch(linear.parameters()) as watch:
+    with MemoryTracker(linear.parameters()) as tracker:
         x = torch.empty(10, 100, device="meta")
         loss = torch.nn.functional.silu(linear(x)).sum()
-        assert watch.live == 4000 + 4000 + 4  # x, what goes into silu, the loss; the output of silu is gone
+        assert tracker.live == 4000 + 4000 + 4  # x, what goes into silu, the loss; the output of silu is gone
         loss.backward()
-        assert watch.live == 4000 + 4 + 40_000  # x and the loss, which we hold; the gradient of the weight
+        assert tracker.live == 4000 + 4 + 40_000  # x and the loss, which we hold; the gradient of the weight

@@ -1,15 +1,12 @@
-"""Settings over other settings: the named parts of a configuration, which hold less than they mean, and choices that
-take the place of others.
+"""Inheritance between settings: stages, kinds of layers and sources hold only what differs from the run's sections.
 
-What names another choice of a config group brings the values of that choice's file (`exchanged`); what names none
-changes single values, and leaves all others as they are (`merge`). Sources, stages and kinds of layers are completed
-while everything is still plain values (`fill`). `stage_config` and `part_problems` put what a stage or a kind of layers
-holds over the run's own sections, and type only the sections in which it differs.
+A part that names another choice of a config group takes the values of that choice's file (`exchange_choice`); else it
+changes single values (`merge`). Parts are completed as plain values (`fill_defaults`); `stage_config` and
+`part_problems` merge a part into the run's sections, and type only those that differ.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
-from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from pydantic_core import PydanticUndefined
@@ -18,15 +15,15 @@ from coca_train.config import sizes
 from coca_train.config.fields import fields_of
 from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
-from coca_train.config.places import plain, read
+from coca_train.config.places import note_places, read_yaml
 from coca_train.config.root import Root
 from coca_train.config.schema import Config, StageConfig
 from coca_train.config.strict import type_sections
 from coca_train.runtime.trees import leaves, lookup, section
 
-# What may be exchanged on the same weights: group -> where its options stand.
+# What may be exchanged on the same weights: group -> the section of its options.
 GROUPS = {"attention_pattern": "attention_pattern", "position/rope_scaling": "position.rope_scaling"}
-# What may be varied on the same weights besides: a section without files of choices.
+# A section without files of choices that may be exchanged too.
 LOGIT_SCALE = "model.logit_scale"
 # Sections that are a choice, by their own name -> the option that names the choice.
 NAMED = {"position": "scheme", "rope_scaling": "name", "attention_pattern": "name"}
@@ -42,10 +39,10 @@ SECTIONS = (
     "engine",
     "eval",
 )  # what a stage may change
-# What a stage cannot change, and what to do instead. A key stands for everything below it.
+# What a stage cannot change, and what to do instead. A key includes everything below it.
 FIXED = {
-    "train.max_steps": "write the length of the stage beside its name: max_steps or tokens",
-    "data.tokenizer": "a model speaks one vocabulary: set data.tokenizer for the whole run",
+    "train.max_steps": "write the stage's own max_steps or tokens",
+    "data.tokenizer": "a model has one vocabulary: set data.tokenizer for the whole run",
     "position.scheme": "convert the weights first, schemes differ in parameters: python -m coca_train import",
     "engine.kind": "set it for the whole run",
     "engine.device": "set it for the whole run",
@@ -54,17 +51,17 @@ FIXED = {
 }
 
 
-def exchanged(group: str, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+def exchange_choice(group: str, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the choice `name` in place of the section `own`. KeyError when there is no such choice.
 
-    The file replaces the whole section, but for the base theta: it belongs to the weights, and stays. Only a choice
-    that is not named after its module (code_llama) is there for its base, and brings it.
+    The file replaces the whole section except the base theta, which belongs to the weights; a choice that is not named
+    after its module (code_llama) exists for its base, and sets it.
     """
-    values = plain(choices(group, (config_dir(),))[name])
+    values = read_yaml(choices(group, (config_dir(),))[name])
     for default in values.pop("defaults", ()):
         if default != "_self_":
             ((axis, chosen),) = default.items()
-            values[axis] = exchanged(f"{group}/{axis}", chosen, own.get(axis, {}))
+            values[axis] = exchange_choice(f"{group}/{axis}", chosen, own.get(axis, {}))
     keeps_theta = values.get("name") == name and "theta" in values and "theta" in own
     return values | ({"theta": own["theta"]} if keeps_theta else {})
 
@@ -72,8 +69,7 @@ def exchanged(group: str, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
 def merge(below: Any, above: Any, name: str = "", named: Mapping[str, str] = NAMED) -> Any:
     """Merge settings: `above` where it has a value, else `below`. Sections are merged, all else is replaced.
 
-    name: what the section is called. named: sections that are replaced too, when `above` names a choice. It is
-    complete by then (parts.py:fill), and an option of the choice below would be foreign to it.
+    name: of the section. named: sections that are replaced as a whole where `above` names a choice, which is complete.
     """
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return above
@@ -85,13 +81,13 @@ def merge(below: Any, above: Any, name: str = "", named: Mapping[str, str] = NAM
     return below | merged
 
 
-def fill(root: Root, tree: dict[str, Any], places: dict[str, str]) -> None:
-    """Give every section and part of `tree` the values it has none for, and note where they stand.
+def fill_defaults(root: Root, tree: dict[str, Any], places: dict[str, str]) -> None:
+    """Fill in missing values of every section and part of `tree`, and note their places.
 
-    Defaults of the schema first, then the files of the choices that stages and kinds of layers name. What is wrong with
-    a part is left as it is: typing reports it.
+    Defaults of the schema first, then the files of the choices that stages and kinds of layers name. Mistakes stay as
+    they are: typing reports them.
     """
-    _fill_defaults(root, root.schema, tree, "", places)
+    _fill_section(root, root.schema, tree, "", places)
     if root.has_stages:  # a stage may name a choice, a kind of layers too
         run = {key: section(tree, key) for key in ("position", "attention_pattern")}
         kinds, stages = section(tree, "layers.types"), section(tree, "stages")
@@ -104,7 +100,7 @@ def fill(root: Root, tree: dict[str, Any], places: dict[str, str]) -> None:
                 _fill_choices(f"stages.{stage_name}.layers.types.{name}", kind, base, places)
 
 
-def _fill_defaults(root: Root, schema: Any, tree: dict[str, Any], prefix: str, places: dict[str, str]) -> None:
+def _fill_section(root: Root, schema: Any, tree: dict[str, Any], prefix: str, places: dict[str, str]) -> None:
     for name, field in fields_of(schema).items():
         key, kind = f"{prefix}{name}", field.annotation
         part = get_args(kind)[1] if get_origin(kind) is dict else None
@@ -112,7 +108,7 @@ def _fill_defaults(root: Root, schema: Any, tree: dict[str, Any], prefix: str, p
             own = tree.setdefault(name, {})
             for part_name, inside in (own if isinstance(own, dict) and part else {"": own}).items():
                 if isinstance(inside, dict):
-                    _fill_defaults(root, part or kind, inside, f"{key}.{part_name}." if part else f"{key}.", places)
+                    _fill_section(root, part or kind, inside, f"{key}.{part_name}." if part else f"{key}.", places)
         elif name not in tree:
             default = field.get_default(call_default_factory=True)
             if default is not PydanticUndefined:
@@ -125,7 +121,7 @@ def _fill_defaults(root: Root, schema: Any, tree: dict[str, Any], prefix: str, p
 
 
 def _fill_choices(where: str, part: Any, base: dict[str, Any], places: dict[str, str]) -> None:
-    """Where a part names another choice than the sections it differs from, give it the rest of that choice's file."""
+    """Complete a part that names another choice than its base from that choice's file."""
     run_scheme, scheme = section(base, "position").get("scheme"), section(part, "position").get("scheme")
     other_scheme = scheme not in (None, run_scheme)
     # A whole position before its frequencies: its file brings some, and naming others exchanges those.
@@ -135,17 +131,11 @@ def _fill_choices(where: str, part: Any, base: dict[str, Any], places: dict[str,
             continue
         if (path := choices(group, (config_dir(),)).get(str(chosen[tag]))) is not None:
             # Another scheme has weights of its own, and a theta of its own: the run's is kept for the run's scheme.
-            values = exchanged(group, chosen[tag], {} if other_scheme else section(base, key))
+            values = exchange_choice(group, chosen[tag], {} if other_scheme else section(base, key))
             chosen |= merge(values, chosen)
-            _note(path, f"{where}.{key}", places)
-
-
-def _note(path: Path, key: str, places: dict[str, str]) -> None:
-    """A file stands behind the section at `key`: places that are known already are nearer to the value."""
-    behind: dict[str, str] = {}
-    read(path, key, behind)
-    for each in behind.keys() - places.keys():
-        places[each] = behind[each]
+            in_file: dict[str, str] = {}
+            note_places(path, f"{where}.{key}", in_file)
+            places.update(in_file | places)  # a place that is known is nearer to the value
 
 
 def stage_config(root: Root, config: Config, name: str) -> tuple[Config, list[Problem]]:
@@ -194,7 +184,7 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
             wrong += [each for kind in kinds for each in _kind_problems(root, complete, kind)]
         # Not among the rules of the run: its length is that of its stages.
         if {"train", "optim"} <= right:
-            wrong += sizes.schedule(complete.train, complete.optim)
+            wrong += sizes.check_schedule(complete.train, complete.optim)
         words = f"in stage {name}: " if len(config.stages) > 1 else ""
         length = "tokens" if stage.tokens is not None else "max_steps"
         names = {"train.max_steps": f"stages.{name}.{length}"} if getattr(stage, length) is not None else {}
@@ -203,7 +193,7 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
 
 
 def _unknown_sources(config: Config) -> list[Problem]:
-    """Sources that stages only weigh, as if the run's data had them: one problem for all, not three for each."""
+    """Report sources that stages weigh and the run's data lacks: one problem for all, not three for each."""
     known, unknown = config.data.sources, {}
     for name, stage in config.stages.items():
         for source, part in section(_changes(stage), "data.sources").items():
@@ -218,7 +208,7 @@ def _unknown_sources(config: Config) -> list[Problem]:
 
 
 def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:
-    """What is wrong in the layers of a kind. No launch: a rule that asks for one is about the run as a whole."""
+    """Return what is wrong in the layers of a kind. Rules about a launch are checked for the run as a whole."""
     kind = config.layers.types[name]
     changes = {
         "position": kind.position,
@@ -235,7 +225,7 @@ def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:
 
 
 def _no_frequencies(part: dict[str, Any], position: Any, place: str) -> list[Problem]:
-    """Frequencies of a part whose scheme has none, as one problem: each of their options would be one.
+    """Report frequencies of a part whose scheme has none, as one problem instead of one for each option.
 
     position: of the run. place: of the part."""
     own = section(part, "position")
@@ -247,10 +237,10 @@ def _no_frequencies(part: dict[str, Any], position: Any, place: str) -> list[Pro
 
 
 def _of_part(problem: Problem, part: Any, run: Any, place: str, words: str, names: dict[str, str]) -> Problem:
-    """A problem of complete sections, in terms of the keys that the part itself holds.
+    """Return a problem of merged sections in terms of the part's own keys.
 
-    run: the sections it stands over. place: of the part. words: which part it is. names: of keys that are called
-    otherwise in it.
+    run: the sections below the part. place: key of the part. words: which part it is. names: of keys with another name
+    in it.
     """
     keys, fix = [], problem.fix
     for key in problem.keys:
@@ -270,22 +260,23 @@ def _within(key: str, tree: Any) -> bool:
 
 
 def _changes(stage: StageConfig) -> dict[str, Any]:
-    """The sections in which a stage differs from the run, as plain values."""
+    """Return the sections in which a stage differs from the run, as plain values."""
     return {key: part for key in SECTIONS if (part := getattr(stage, key))}
 
 
 def _examples(config: Config) -> dict[str, Any]:
-    """Values that are right, to show in messages."""
+    """Return valid values, to show in messages."""
     return {key: value for key, value in leaves(asdict(config)) if not key.startswith(("stages.", "layers."))}
 
 
-def shorten(tree: dict[str, Any], places: dict[str, str], values: Sequence[Any], typed: dict[str, Any]) -> list[str]:
-    """Scale the warm-ups of stages that the command line makes shorter, where it does not set them, and note it.
+def scale_warmups(
+    tree: dict[str, Any], places: dict[str, str], values: Sequence[Any], typed: dict[str, Any]
+) -> list[str]:
+    """Scale the warm-ups of stages that the command line shortens and whose warm-up it does not set; return a note.
 
-    A training made longer keeps its warm-up: that many steps were enough, and a run that goes on must not warm up anew.
-    What else belongs to a schedule is a share of the steps by itself (optim.cooldown).
+    A longer training keeps its warm-up, so that a run that continues does not warm up again.
 
-    values: of the command line, parsed. typed: the tree as these have it, resolved.
+    values: of the command line, parsed. typed: the tree with them, resolved.
     """
     words = {key for each in values for key, _ in leaves(each.value(), each.key_or_group)}
     stages = [name for name in section(tree, "stages") if name in section(typed, "stages")]
@@ -298,7 +289,7 @@ def shorten(tree: dict[str, Any], places: dict[str, str], values: Sequence[Any],
             shorter = 0 < now < was and key not in words
             before[name], scaled[name] = steps, min(round(steps * now / was), now - 1) if shorter else steps
             lengths[name] = f"{now:,} steps, not {was:,}"
-    # The warm-up of the run serves all stages that have none of their own; where they differ now, each gets its own.
+    # Stages without a warm-up of their own share the run's; where they differ now, each gets its own.
     of_run = {steps for name, steps in scaled.items() if keys[name] == WARMUP}
     changes: dict[str, str] = {}
     for name in (name for name in scaled if scaled[name] != before[name]):
@@ -311,11 +302,11 @@ def shorten(tree: dict[str, Any], places: dict[str, str], values: Sequence[Any],
         places[key] = "as train.max_steps"
         changes[key] = f"{key}={scaled[name]}, not {before[name]} ({lengths[name]})"
     listed = "; ".join(changes.values())
-    return [f"schedule  shorter than its files say, and the warm-up with it: {listed}"] if changes else []
+    return [f"schedule  shortened, and its warm-up with it: {listed}"] if changes else []
 
 
 def _length(tree: dict[str, Any], stage: str) -> int | None:
-    """The steps of a stage; None where it is counted in tokens, or nothing is known of it."""
+    """Return the steps of a stage; None where it is counted in tokens, or is wrong."""
     own = section(tree, f"stages.{stage}")
     if own.get("tokens") is not None:
         return None
