@@ -1,7 +1,6 @@
 """The whole of an evaluation on tiny models: numbers from outside, cells kept, memory that runs out, what cannot be."""
 
 import json
-import math
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -13,7 +12,6 @@ from coca_train.evaluation import pipeline
 from coca_train.evaluation.configuration import load
 from coca_train.evaluation.grid import Progress
 from coca_train.evaluation.suites import perplexity
-from tests.hub.test_perplexity import one_window_at_a_time
 
 WINDOWS = (12, 24, 48)
 
@@ -47,22 +45,6 @@ def counted(monkeypatch):
 
     monkeypatch.setattr(perplexity.Evaluator, "measure", counting)
     return measured
-
-
-def test_the_figures_are_those_of_a_plain_loop_over_transformers(evaluate, folders, books):
-    record = evaluate()
-    tokenizer = Tokenizer(folders("one") / "tokenizer.model")
-    texts = [json.loads(line)["text"] for line in books.read_text().splitlines()]
-    documents = [torch.tensor([tokenizer.bos, *tokenizer.encode(text)][:49]).numpy() for text in texts]
-    for cell in record["cells"]:
-        stride = min(7, cell["point"])
-        nll = sum(one_window_at_a_time(folders("one"), d, cell["point"], stride) for d in documents)
-        result = cell["result"]["sources"]["books"]
-        assert result["n_tokens"] == 3 * 48
-        assert result["perplexity"] == pytest.approx(math.exp(nll / (3 * 48)), rel=1e-5)
-        n_bytes = sum(len(tokenizer.decode(d[1:].tolist()).encode()) for d in documents)
-        assert result["bits_per_byte"] == pytest.approx(nll / math.log(2) / n_bytes, rel=1e-5)
-        assert result["ci_low"] < result["perplexity"] < result["ci_high"]
 
 
 def test_a_cell_is_measured_once(evaluate, counted):

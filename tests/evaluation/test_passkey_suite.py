@@ -5,7 +5,7 @@ import re
 import pytest
 
 from coca_train.evaluation.suites import passkey
-from coca_train.evaluation.suites._prompts import depth_row
+from coca_train.evaluation.suites._prompts import nearest_depth
 from coca_train.report.blocks import HeatMaps, Lines, Table
 from coca_train.report.render.contents import best_places
 from tests.evaluation.grids import (
@@ -26,10 +26,6 @@ KEY = re.compile(r"The passkey is (\d+)\.")
 
 def small(**options):
     return settings("passkey", **(SMALL | options))
-
-
-def test_the_yaml_is_whole():
-    assert (settings("passkey").n_cases, settings("passkey").max_new_tokens) == (100, 64)  # CoCA paper B.1
 
 
 def test_right_answers_are_counted(monkeypatch):
@@ -157,7 +153,7 @@ def test_the_heat_map(page):
 @pytest.mark.parametrize("n_fillers", [9, 12, 15, 28, 400])
 def test_every_depth_of_an_even_grid_has_its_row(n_fillers):
     for row in range(10):
-        assert depth_row(round(n_fillers * row / 9) / n_fillers, 10) == row
+        assert nearest_depth(round(n_fillers * row / 9) / n_fillers, 10) == row
 
 
 def test_what_is_said(page):

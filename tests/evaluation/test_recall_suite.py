@@ -3,11 +3,8 @@
 import json
 
 import pytest
-import torch
 
 from coca_train.evaluation.suites import recall
-from coca_train.evaluation.suites.recall import value_in
-from tests.evaluation.copying import copying, successor
 from tests.evaluation.grids import (
     blocks,
     byte_subject,
@@ -27,56 +24,9 @@ def small(**options):
     return settings("recall", **(SMALL | options))
 
 
-def prompts_by_hand(length, n_cases=6):
-    """Prompts of the cell as text."""
-    material = recall.Evaluator(small(n_cases=n_cases)).prepare(byte_subject(), setup([length]))
-    return [bytes(case.tokens).decode() for case in material[length]]
-
-
 def value_by_hand(prompt: str) -> str:
     whole, asked = prompt.rsplit("\n", 1)
     return json.loads(whole)[json.loads(asked.removesuffix(":"))]
-
-
-def test_the_yaml_is_whole():
-    shipped = settings("recall")
-    assert (shipped.n_cases, shipped.keys, shipped.values, shipped.places) == (100, "words", "words", "even")
-
-
-@torch.no_grad()
-def test_a_cell_equals_decoding_by_hand():
-    """Every answer of a random model, the whole text computed anew for every token; and what is counted."""
-    subject = byte_subject()
-    known = result(recall.Evaluator(small()), subject, 300, setup([300], micro_batch_tokens=1000))
-    expected = []
-    for prompt in prompts_by_hand(300):
-        text = list(prompt.encode())
-        n = len(text)
-        for _ in range(len(' "bamilo"') + 2):
-            text.append(int(subject.model(torch.tensor([text]))[0, -1].argmax()))
-            if text[-1] == 0:  # the end of a document
-                break
-        answer = subject.tokenizer.decode(text[n:])
-        expected.append((answer, value_in(answer) == value_by_hand(prompt)))
-    assert [(case["answer"], case["found"]) for case in known["cases"]] == expected
-    assert len({answer for answer, _ in expected}) > 1
-
-
-@pytest.mark.parametrize("reach", [10_000, 300, 100])
-def test_a_reader_finds_what_is_within_its_reach(reach):
-    """A model that copies: which values it finds, by copying letter by letter in plain Python."""
-    known = result(recall.Evaluator(small()), copying(reach), 500, setup([500], micro_batch_tokens=2000))
-    expected = []
-    for prompt in prompts_by_hand(500):
-        text = list(prompt.encode())
-        for _ in range(11):
-            text.append(successor(text, reach))
-        expected.append(bytes(text[len(prompt) :]).decode(errors="replace").startswith(f' "{value_by_hand(prompt)}"'))
-    assert [case["found"] for case in known["cases"]] == expected
-    assert known["accuracy"] == sum(expected) / 6
-    within = [case["distance"] <= reach for case in known["cases"]]
-    assert within == expected  # distances of this cell are nowhere near the reach
-    assert {10_000: 1.0, 300: 4 / 6, 100: 2 / 6}[reach] == known["accuracy"]
 
 
 def test_answers_are_counted(monkeypatch):

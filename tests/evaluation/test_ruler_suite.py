@@ -26,12 +26,6 @@ def test_an_unknown_task():
         small(tasks=["needles"])
 
 
-def test_points():
-    assert ruler.Evaluator(small()).points((512, 1024)) == (
-        "needle@512", "needle@1024", "needle_values@512", "needle_values@1024"
-    )  # fmt: skip
-
-
 def test_scores(monkeypatch):
     """Answers with 4, 2, 1 and 0 of the four numbers."""
     n_said = iter([4, 2, 1, 0])

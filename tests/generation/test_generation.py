@@ -42,14 +42,6 @@ def test_sequence_mode_equals_full_recompute_beyond_the_window(position, frequen
     assert len(set(expected)) > 2  # says something
 
 
-def test_step_mode_equals_full_recompute_in_one_layer():
-    model = build("coca", n_layers=1)
-    expected = replay(model, 40, lambda held: held)
-    assert generate(model, PROMPT, 40, dynamic_length="step") == expected
-    assert generate(model, PROMPT, 40, dynamic_length="step", use_cache=False) == expected
-    assert expected != replay(model, 40, lambda held: len(PROMPT) + 40)  # the two modes can be told apart
-
-
 @torch.no_grad()
 def test_the_length_each_step_sees():
     model, seen = build(), []

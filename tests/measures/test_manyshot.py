@@ -1,10 +1,8 @@
 """Many-shot learning: what shots tell, what the asked word's label is, and what reading them all would give."""
 
-from collections import Counter
-
 import pytest
 
-from coca_train.evaluation.suites.manyshot import cases, ceiling, choices, indistinct, learnt
+from coca_train.evaluation.suites.manyshot import cases, ceiling, choices, learnt
 
 LABELS = ["A", "B", "C", "D"]
 
@@ -35,11 +33,6 @@ def test_the_label_is_that_of_the_shots(length):
         assert not case.seen or known[asked] == LABELS[case.label]
         assert len(known) == min(len(shots), 20)  # none comes again before all have come
         assert len(case.tokens) <= length < len(case.tokens) + len("bamilo: A\n") or len(case.tokens) >= 0.99 * length
-
-
-def test_as_many_words_have_one_label_as_another():
-    for case in make(700, n_words=21):
-        assert sorted(Counter(dict(parts(case)[0]).values()).values()) == [5, 5, 5, 6]
 
 
 def test_the_last_shot_of_the_asked_word():
@@ -83,12 +76,6 @@ def test_a_reader_of_all_shots_gets_the_ceiling_and_one_of_the_last_ones_does_no
     assert learnt(top, 4) == pytest.approx(min(n_shots, 40) / 40, abs=0.06)
 
 
-def test_ceiling_and_learnt_by_hand():
-    assert ceiling(30, 100, 4) == 0.475  # 30 + 70 / 4
-    assert learnt(0.475, 4) == pytest.approx(0.3)
-    assert (learnt(0.25, 4), learnt(1.0, 4)) == (0.0, 1.0)
-
-
 def test_choices_are_cut_where_they_differ():
     prompt = "bamilo: A\nbamilo:"
     for request, label in zip(choices(encode, prompt, LABELS, (1,)), LABELS, strict=True):
@@ -105,4 +92,4 @@ def test_choices_are_cut_where_they_differ():
     assert (first.continuation, second.continuation) == ((1000,), (1001,))
     unknown = cases(lambda text: [ord(letter) if letter > "Z" else 0 for letter in text], 80, 1, n_words=4,
                     labels=["A", "B"], seed=0)  # fmt: skip
-    assert indistinct(unknown[0]) and not indistinct(make(80)[0])
+    assert unknown[0].indistinct and not make(80)[0].indistinct

@@ -32,10 +32,6 @@ def test_competitors_take_turns_after_a_warm_up_that_does_not_count(monkeypatch)
     assert seconds == {"a": [2, 2, 2], "b": [4, 4, 4]}
 
 
-def test_a_ratio_is_turn_by_turn():
-    assert speed.ratio([2, 30, 3], [1, 10, 2]) == {"median": 2.0, "low": 1.5, "high": 3.0}
-
-
 def test_a_twin_shares_what_fits_and_has_plain_attention():
     model = build(LLAMA, ROPE, {"name": "sliding_window", "window": 4})
     other = speed.twin(model, "rope")

@@ -1,15 +1,10 @@
 """Suite `manyshot`: labels that can only be known from the shots before, from few shots to many (cf. arXiv 2404.11018).
 
 Agarwal et al. (Many-Shot In-Context Learning) find that models go on learning from hundreds and thousands of shots.
-Here the task is made so that a base model of any size can do nothing without reading the shots, and that what it can do
-by reading them is known: made-up words have labels, which word has which is drawn for each case, and no rule
-tells.
-
-* A rule would be guessed from a few shots, wherever they stand, and says little about length; words with a meaning are
-  labelled out of what was read in training; and no small model guesses rules.
-* Were every asked word among the shots, this would be recall with few values (recall.py), and its best result the same
-  at every length. Here a case has a fixed number of words, more than short prompts hold shots: each shot more teaches a
-  word more, until all have been seen. A model that reads the last m shots only stops getting better at m shots.
+Here made-up words have labels that are drawn for each case, so a base model of any size can do nothing without reading
+the shots, and what it can do by reading them is known. A rule would be guessed from a few shots, wherever they are, and
+words with a meaning would be labelled from what was read in training. A case has more words than short prompts hold
+shots: each shot more teaches a word more, and a model that reads the last m shots only stops getting better there.
 
 Definition. A prompt is k shots and the asked word with its colon, a line each:
 
@@ -25,14 +20,8 @@ Definition. A prompt is k shots and the asked word with its colon, a line each:
 * Found: of all labels, its label is the most probable behind the prompt, by the log-likelihood of the label's tokens
   (likelihood.py); where labels are equally probable, the first of them. Dynamic frequencies see the length of the
   prompt.
-* Chance is 1 / c. Of a word that was not seen no more can be known; of one that was, all. So the ceiling of cases of
-  which a share s is seen is s + (1 - s) / c. An accuracy a is that of a model that has read (a - 1 / c) / (1 - 1 / c)
-  of the words, on average: what was learnt.
-* Words, labels, orders and the asked word come from (seed, L, number of the case) alone.
-
-At each length: `accuracy`, the share found, its 95 % interval (Wilson); `chance`, and `ceiling`, the accuracy of a
-model that has read every shot of these very prompts; `learnt`, the share of the words that the accuracy stands for;
-`n_shots`, on average; and the cases: shots, `seen`, distance, found, and the log-probability of each label [nats].
+* `chance` is 1 / c. The `ceiling` of cases of which a share s is seen is s + (1 - s) / c. An accuracy a is that of a
+  model that has read (a - 1 / c) / (1 - 1 / c) of the words, on average: what was `learnt`.
 """
 
 import hashlib
@@ -53,7 +42,14 @@ from coca_train.evaluation.pages import by_point, document, table
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suite import CellSuite
-from coca_train.evaluation.suites._prompts import Encode, by_distance, by_length, counted, filled, share
+from coca_train.evaluation.suites._prompts import (
+    Encode,
+    by_distance,
+    by_length,
+    fill_prompts,
+    share_found,
+    summarise_cases,
+)
 from coca_train.report.blocks import Document, Line, Value
 from coca_train.runtime import dist
 
@@ -75,6 +71,11 @@ class Case(NamedTuple):
     def seen(self) -> bool:
         """Whether the asked word is among the shots."""
         return self.distance is not None
+
+    @property
+    def indistinct(self) -> bool:
+        """Whether the tokenizer makes the same tokens of two labels."""
+        return len(set(self.requests)) < len(self.requests)
 
 
 def cases(
@@ -109,7 +110,7 @@ def cases(
             tokens=max((request.row for request in requests), key=len),
         )
 
-    return filled(build, n_cases, length, LEAST)
+    return fill_prompts(build, n_cases, length, LEAST)
 
 
 def shots(n_words: int, n: int, draw: random.Random) -> list[int]:
@@ -128,11 +129,6 @@ def choices(encode: Encode, prompt: str, labels: Sequence[str], begin: Sequence[
     # At least one token of each is left; and one is read before it, whatever the tokens are.
     cut = max(1, min(common, *(len(whole) - 1 for whole in wholes)))
     return tuple(Request(whole[:cut], whole[cut:]) for whole in wholes)
-
-
-def indistinct(case: Case) -> bool:
-    """Return whether the tokenizer makes the same tokens of two labels."""
-    return len(set(case.requests)) < len(case.requests)
 
 
 def ceiling(n_seen: int, n: int, n_labels: int) -> float:
@@ -215,7 +211,7 @@ class Evaluator(CellSuite[Settings, Material]):
         cases = material[point]
         if not cases:
             return f"{point:,} tokens have no room for a shot and a question"
-        if any(map(indistinct, cases)):
+        if any(case.indistinct for case in cases):
             return f"the tokenizer does not tell the labels {', '.join(self.settings.labels)} apart"
         return missing_positions(subject.model, max(len(case.tokens) for case in cases))
 
@@ -247,7 +243,7 @@ class Evaluator(CellSuite[Settings, Material]):
             }
             for index, case in enumerate(cases)
         ]
-        all_cases = counted(kept)
+        all_cases = summarise_cases(kept)
         return all_cases | {
             "chance": 1 / n_labels,
             "ceiling": ceiling(sum(case.seen for case in cases), len(cases), n_labels),
@@ -275,7 +271,7 @@ class Evaluator(CellSuite[Settings, Material]):
                     ),
                     table(
                         rows,
-                        by_point(points, lambda result: share(result["cases"])),
+                        by_point(points, lambda result: share_found(result["cases"])),
                         name="manyshot-accuracy",
                         title="Share of right labels by length of the prompt [tokens]",
                         best="high",
@@ -308,14 +304,10 @@ class Evaluator(CellSuite[Settings, Material]):
         )
 
 
-def _among(result: Mapping[str, Any], seen: bool) -> Value:
-    return share(case for case in result["cases"] if case["seen"] is seen)
-
-
 BEHIND = {
     "shots": lambda result: Value.of(result["n_shots"], "{:,.0f}"),
-    "of words among the shots": lambda result: _among(result, True),
-    "of the others": lambda result: _among(result, False),
+    "of words among the shots": lambda result: share_found(case for case in result["cases"] if case["seen"]),
+    "of the others": lambda result: share_found(case for case in result["cases"] if not case["seen"]),
     "chance": lambda result: result["chance"],
     "ceiling": lambda result: result["ceiling"],
     "words learnt": lambda result: Value.of(result["learnt"], "{:.0%}"),

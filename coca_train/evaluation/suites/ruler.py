@@ -39,8 +39,8 @@ from coca_train.evaluation.pages import (
 )
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._prompts import Encode, PromptSuite, best_at_the_longest, filled, gathered
-from coca_train.evaluation.verdict import FOUND_SHARE, Asked, Part, finds, unknown, verdicts
+from coca_train.evaluation.suites._prompts import Encode, PromptSuite, best_at_the_longest, fill_prompts, gather_answers
+from coca_train.evaluation.verdict import verdicts
 from coca_train.report.blocks import Document, Line, Row, Table, Value
 from coca_train.runtime.errors import DataError
 from coca_train.statistics.pairs import Sample
@@ -75,7 +75,7 @@ def cases(
         sample = build_prompt(size, random.Random(f"{task.name} {seed} {length} {case}"), haystack)
         return Prompt(tokens=(*begin, *encode(sample.prompt)), expected=sample.expected)
 
-    return filled(build, n_cases, length - task.max_new_tokens * answer_inside, task.least)
+    return fill_prompts(build, n_cases, length - task.max_new_tokens * answer_inside, task.least)
 
 
 def score(expected: Sequence[str], answer: str) -> float:
@@ -95,6 +95,12 @@ def parted(point: Point) -> tuple[str, int]:
     """Split a point into task and length."""
     task, _, length = str(point).partition("@")
     return task, int(length)
+
+
+def axes(evaluation: Evaluation) -> tuple[list[str], list[int]]:
+    """Return the tasks and the lengths of a grid."""
+    tasks, lengths = zip(*map(parted, evaluation.points), strict=True)
+    return list(dict.fromkeys(tasks)), list(dict.fromkeys(lengths))
 
 
 def _known(name: str) -> str:
@@ -140,6 +146,7 @@ class Evaluator(PromptSuite[Settings, Prompt]):
 
     VERSION = 3
     AXIS = ("tasks", "found_share")
+    PART = "works with"
 
     def points(self, lengths: Sequence[int]) -> tuple[Point, ...]:
         return tuple(f"{task}@{length}" for task in self.settings.tasks for length in lengths)
@@ -185,7 +192,7 @@ class Evaluator(PromptSuite[Settings, Prompt]):
         return length - TASKS[task].max_new_tokens * self.settings.answer_inside
 
     def combine(self, point: Any, material: Mapping[Point, Sequence[Prompt]], parts: Sequence[Any]) -> dict[str, Any]:
-        texts = gathered(parts)
+        texts = gather_answers(parts)
         scores = [score(prompt.expected, text) for prompt, text in zip(material[point], texts, strict=True)]
         n = len(scores)
         return {
@@ -198,11 +205,7 @@ class Evaluator(PromptSuite[Settings, Prompt]):
 
     def page(self, evaluation: Evaluation) -> Document:
         rows = evaluation.rows()
-        pairs = [parted(point) for point in evaluation.points]
-        tasks, lengths = (
-            list(dict.fromkeys(task for task, _ in pairs)),
-            list(dict.fromkeys(length for _, length in pairs)),
-        )
+        tasks, lengths = axes(evaluation)
         about = "\n".join(f"* `{task}`: {TASKS[task].about}, {TASKS[task].max_new_tokens} new tokens" for task in tasks)
         by_task = Table(
             name="ruler-tasks",
@@ -270,26 +273,18 @@ class Evaluator(PromptSuite[Settings, Prompt]):
             verdicts=verdicts(evaluation, self.asked(evaluation)),
         )
 
-    def asked(self, evaluation: Evaluation) -> Asked:
-        """Return whether prompts of each length are done as they must be, all that is expected in the answer: every
-        task's prompts together, of lengths at which every task was measured."""
-        pairs = [parted(point) for point in evaluation.points]
-        tasks = list(dict.fromkeys(task for task, _ in pairs))
-        least = evaluation.settings.get("found_share", FOUND_SHARE)
-
-        def part(row: GridRow) -> Part:
-            done: dict[int, list[bool]] = {}
-            for length in dict.fromkeys(length for _, length in pairs):
-                results = [row.results.get(f"{task}@{length}") for task in tasks]
-                if all(results):
-                    done[length] = [case["score"] == 1 for result in results if result for case in result["cases"]]
-            seen = tuple(finds(n, sum(each), len(each), least) for n, each in done.items())
-            beyond = next((length for _, length in pairs if length > max(done, default=0)), 0)
-            absences = [cell.absence for task in tasks if (cell := row.cells.get(f"{task}@{beyond}"))]
-            whole = Part("works with", "prompts", seen, stopped=next(filter(None, absences), ""), bound=least)
-            return whole if seen else unknown(whole, row.cells.values())
-
-        return {row.name: [part(row)] for row in evaluation.rows()}
+    def hits(self, evaluation: Evaluation, row: GridRow) -> tuple[dict[int, list[bool]], str]:
+        """Return whether all that is expected is in the answer: every task's prompts together, of lengths at which
+        every task was measured."""
+        tasks, lengths = axes(evaluation)
+        done: dict[int, list[bool]] = {}
+        for length in lengths:
+            results = [row.results.get(f"{task}@{length}") for task in tasks]
+            if all(results):
+                done[length] = [case["score"] == 1 for result in results if result for case in result["cases"]]
+        beyond = next((length for length in lengths if length > max(done, default=0)), 0)
+        absences = [cell.absence for task in tasks if (cell := row.cells.get(f"{task}@{beyond}"))]
+        return done, next(filter(None, absences), "")
 
 
 def _mean(row: GridRow, tasks: list[str], length: int) -> Value:
