@@ -178,7 +178,8 @@ def by_length(row: GridRow, pick: Callable[[Mapping[str, Any]], Sequence[float |
 def curves(lines: Iterable[Line], **fields: Any) -> Lines | None:
     """Draw the lines that have points. fields: other ones of Lines."""
     drawn = tuple(line for line in lines if line.x)
-    return Lines(lines=drawn, **fields) if drawn else None
+    alt = f"{fields['title']}: {fields['y_label']} against {fields['x_label']}, with {len(drawn)} curves."
+    return Lines(lines=drawn, alt=alt, **fields) if drawn else None
 
 
 def share_by_length(evaluation: Evaluation, lines: Iterable[Line], **fields: Any) -> Lines | None:
@@ -211,8 +212,10 @@ def heat_maps(
             mark_after_x=within if 0 < within < len(lengths) else None,
         )
 
+    alt = f"{fields['title']}, a panel for each model and variant: {fields['y_label']} against {PROMPT}."
     note = {"note": "The line marks the training window.", **fields}
-    return HeatMaps(x_label=PROMPT, panels=tuple(map(panel, rows)), low=0.0, high=1.0, **note) if rows else None
+    panels = tuple(map(panel, rows))
+    return HeatMaps(x_label=PROMPT, alt=alt, panels=panels, low=0.0, high=1.0, **note) if rows else None
 
 
 def training_windows(evaluation: Evaluation) -> tuple[tuple[float, str], ...]:

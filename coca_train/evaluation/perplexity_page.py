@@ -33,7 +33,7 @@ from coca_train.evaluation.pages import (
     table,
     training_windows,
 )
-from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point, apart, pooled, several, trained
+from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point, most_seeds, pool_seeds, trained
 from coca_train.evaluation.verdict import (
     HOLDS_WITHIN,
     ROUNDING,
@@ -79,15 +79,15 @@ def page(evaluation: Evaluation, more: Sections | None = None, compared: bool = 
     """Return the document, the seeds of a model as one row. more: what else there is to see, before what is missing and
     the definition. compared: whether it says which models differ, as it does of several seeds. pool: false: a row a
     training; models differ as they do over their seeds."""
-    models = main_text(pooled(evaluation))  # what is compared, whatever the rows of the page are
-    evaluation = evaluation if pool else apart(evaluation)
-    whole, parts = pooled(evaluation), asked(evaluation)
+    models = main_text(pool_seeds(evaluation))  # what is compared, whatever the rows of the page are
+    evaluation = evaluation if pool else replace(evaluation, seeds={})
+    whole, parts = pool_seeds(evaluation), asked(evaluation)
     main, results = main_text(whole), dict[str, list[Block | str | None]]()
     found, first = list[Compared](), list[str]()
     if main.source:
         perplexities, judged_by = main.perplexities, models.perplexities
         first = finding(models.rows, judged_by, judged(evaluation, parts))
-        found = compare_models(models.rows, judged_by) if compared or several(models.evaluation) else []
+        found = compare_models(models.rows, judged_by) if compared or most_seeds(models.evaluation) else []
         bits = main.by_window(
             "bits-per-byte",
             _bits,
@@ -186,7 +186,7 @@ class OneText:
 def _each_seed(evaluation: Evaluation) -> Sections:
     """Return what the rows of the page are means of."""
     text = main_text(evaluation)
-    if not several(evaluation) or not text.source:
+    if not most_seeds(evaluation) or not text.source:
         return {}
     known = (f"{model}: {', '.join(each.values())}" for model, each in evaluation.seeds.items())
     shown = text.by_window(
@@ -244,7 +244,7 @@ def main_text(evaluation: Evaluation) -> OneText:
 def perplexity_text(evaluation: Evaluation) -> str:
     """Write for a terminal: the finding, the answers, the table of the text a comparison is about, and what was not
     measured; the seeds of a model together."""
-    main, shown = main_text(pooled(evaluation)), ""
+    main, shown = main_text(pool_seeds(evaluation)), ""
     if main.source:
         parts = asked(evaluation)
         said, answers = " ".join(finding(main.rows, main.perplexities, judged(evaluation, parts))), ""
@@ -329,7 +329,6 @@ def _perplexity_curves(evaluation: Evaluation, rows: Sequence[GridRow], name: st
         lines,
         name=name,
         title=f"Perplexity by context window{words}",
-        alt="Perplexity against context window, one curve a model and variant; the table below has the figures.",
         x_label="context window [tokens]",
         y_label="perplexity (lower is better)",
         x_log=True,
@@ -375,7 +374,6 @@ def loss_by_position(
             levels,
             name=file("loss-by-position"),
             title="Loss by position in the longest window",
-            alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",
             y_label="loss [nats per token]",
             note="First window of each document only: at one position all models are measured on the same tokens.",
             **axis,
@@ -384,7 +382,6 @@ def loss_by_position(
             compared if len(compared) > 1 else (),
             name=file("loss-by-position-compared"),
             title="Loss by position, minus the models' median",
-            alt="Mean loss minus the median of all models at the same position, one curve a model; below 0 is better.",
             y_label="loss minus the median [nats per token]",
             y_limits=(None, FAR_OFF if far else None),
             note="The models as they were trained. What all of them share, how hard the documents are, is taken away. "

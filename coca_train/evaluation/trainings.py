@@ -24,7 +24,7 @@ from coca_train.evaluation.measures.perplexity import perplexity_of
 from coca_train.evaluation.pages import FEW_NAMES, Sections, build_sections, curves, file_names, grid_in_words, tokens
 from coca_train.evaluation.perplexity_page import number
 from coca_train.evaluation.perplexity_page import page as perplexity_page
-from coca_train.evaluation.results import Evaluation, apart, pooled, several
+from coca_train.evaluation.results import Evaluation, most_seeds, pool_seeds
 from coca_train.report.blocks import MISSING, Document, Line, Lines, Row, Spread, Table, Value
 
 TOLERANCE = 1.05  # of the perplexity, where a window still keeps up
@@ -87,11 +87,11 @@ def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str],
     """Compare runs on a page. facts: by run. checks: what was verified to be the same for all runs, in words. pool: the
     seeds of a model as one row."""
     held_fixed = "\n".join(f"* {line}" for line in checks)
-    shown, n_seeds = evaluation if pool else apart(evaluation), several(evaluation)
+    shown, n_seeds = evaluation if pool else replace(evaluation, seeds={}), most_seeds(evaluation)
     sections: Sections = {"Training": [training_table(facts, shown.seeds)], "What was held fixed": [held_fixed]}
     page = perplexity_page(evaluation, sections, compared=True, pool=pool)
     seeds = f", {n_seeds} seeds" if n_seeds else ""
-    return replace(page, title=f"Comparison: {grid_in_words(pooled(shown))}{seeds}")
+    return replace(page, title=f"Comparison: {grid_in_words(pool_seeds(shown))}{seeds}")
 
 
 def loss_curves(records: Sequence[Record]) -> Lines:
@@ -386,7 +386,6 @@ def _curves(runs: Sequence[Swept], text: str, file: str) -> Lines | None:
         (Line.through(run.label, each) for run, each in zip(runs, points, strict=True)),
         name=f"held-out-{file}",
         title=f"Held-out loss: {text}",
-        alt=f"Loss on held-out {text} against the optimizer step, a curve for each training.",
         x_label="optimizer step",
         y_label="loss [nats per token]",
     )

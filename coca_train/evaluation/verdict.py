@@ -170,8 +170,9 @@ def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
 
 
 def verdict(each: Judged) -> Verdict:
-    said = tuple((name, words(parts)) for name, parts in each.parts()) if not is_untrained(each) else ()
-    return Verdict(label=each.label, line=clauses(each), parts=said, state=_state(each))
+    """Judge one model and variant."""
+    parts = () if is_untrained(each) else tuple((name, words(parts)) for name, parts in each.parts())
+    return Verdict(label=each.label, line=clauses(each), parts=parts, state=_state(each))
 
 
 def clauses(each: Judged, only: str = "") -> str:
@@ -199,23 +200,38 @@ def _state(each: Judged) -> State:
     return "reads" if all(part.sure >= each.window for part in parts) else "partly"
 
 
-def words(parts: Sequence[Part]) -> str:
-    """Say of one part the least over its seeds: "128, undecided at 256", "128, not 256", "not even 64"."""
+class Least(NamedTuple):
+    """What a part says over its seeds. part: of the seed that is sure of the least. failed: the first length that some
+    seed answers no. opened: what is open before it. rest: all of these, in words."""
+
+    part: Part
+    failed: int | None
+    opened: list[Evidence]
+    rest: list[str]
+
+
+def _least(parts: Sequence[Part]) -> Least:
     least = min(parts, key=lambda part: part.sure)
     failed = min((part.failed.length for part in parts if part.failed), default=None)
     opened = [seen for seen in least.unsettled if failed is None or seen.length < failed]
-    if not least.sure and failed is not None and not opened:
-        return f"not even {failed:,}"
+    rest = []
+    if opened:
+        at = "at" if len(opened) == 1 else "up to"
+        rest.append(f"undecided {at} {opened[-1].length:,}{settled_by(opened, least.of)}")
+    if failed is not None:
+        rest.append(f"not {failed:,}")
+    elif least.stopped:
+        rest.append(f"beyond: {least.stopped}")
+    return Least(least, failed, opened, rest)
+
+
+def words(parts: Sequence[Part]) -> str:
+    """Say of one part the least over its seeds: "128, undecided at 256", "128, not 256", "not even 64"."""
+    least, failed, opened, rest = _least(parts)
     if not least.sure and not opened:
-        return f"undecided: {least.stopped or NOTHING}"
-    said = [f"{least.sure:,}" if least.sure else ""]
-    said += [f"{_undecided(opened)}{settled_by(opened, least.of)}"] if opened else []
-    said += [f"not {failed:,}"] if failed is not None else []
-    said += [f"beyond: {least.stopped}"] if failed is None and least.stopped else []
-    if len(parts) > 1:
-        each = {f"{part.sure:,}" for part in parts}
-        said.append(f"every one of {len(parts)} seeds" if len(each) == 1 else f"seeds {' / '.join(sorted(each))}")
-    return ", ".join(filter(None, said))
+        return f"undecided: {least.stopped or NOTHING}" if failed is None else f"not even {failed:,}"
+    sure = [f"{least.sure:,}"] if least.sure else []
+    return ", ".join([*sure, *rest, *_seeds(parts, "every one")])
 
 
 def settled_by(unsettled: Sequence[Evidence], of: str) -> str:
@@ -226,9 +242,8 @@ def settled_by(unsettled: Sequence[Evidence], of: str) -> str:
     return f" (about {more:,} more {of} would settle it)" if more else ""
 
 
-CLAUSES: dict[
-    Name, tuple[str, str, str]
-] = {  # by part: when it is sure, when it fails at once, what it may or may not do
+# By part: when it is sure, when it fails at once, what it may or may not do.
+CLAUSES: dict[Name, tuple[str, str, str]] = {
     "holds": ("perplexity holds to {} tokens", "perplexity does not hold at {} tokens", "keep its perplexity at"),
     "uses": ("demonstrably uses its last {} tokens", "makes no use of {} tokens of context", "use its last"),
     "finds": (
@@ -237,7 +252,7 @@ CLAUSES: dict[
         "find what is hidden in",
     ),
     "works with": ("works with {} tokens", "does not work with {} tokens", "work with"),
-}  # fmt: skip
+}
 
 
 def _clause(name: Name, parts: Sequence[Part], window: int) -> str:
@@ -245,35 +260,26 @@ def _clause(name: Name, parts: Sequence[Part], window: int) -> str:
     if why := next((part.untrained for part in parts if part.untrained), ""):
         return why
     sure, fails, unclear = CLAUSES[name]
-    least = min(parts, key=lambda part: part.sure)
-    failed = min((part.failed.length for part in parts if part.failed), default=None)
-    opened = [seen for seen in least.unsettled if failed is None or seen.length < failed]
-    rest = [f"{_undecided(opened)}{settled_by(opened, least.of)}"] if opened else []
-    rest += [f"not {failed:,}"] if failed is not None else []
-    rest += [f"beyond: {least.stopped}"] if least.stopped and failed is None else []
-    rest += _seeds(parts)
+    least, failed, opened, rest = _least(parts)
+    seeds = _seeds(parts, "each")
     if name == "holds" and least.sure == window and failed is not None and not opened:
-        return ", ".join(["perplexity rises beyond its training window", *_seeds(parts)])
+        return ", ".join(["perplexity rises beyond its training window", *seeds])
     if least.sure:
         times = f" ({multiple(least.sure, window)})" if name == "holds" and least.sure > window else ""
-        return ", ".join([sure.format(f"{least.sure:,}") + times, *rest])
+        return ", ".join([sure.format(f"{least.sure:,}") + times, *rest, *seeds])
     if failed is not None and not opened:
-        return ", ".join([fails.format(f"{failed:,}"), *_seeds(parts)])
+        return ", ".join([fails.format(f"{failed:,}"), *seeds])
     if opened:
         return f"may or may not {unclear} {opened[0].length:,} tokens{settled_by(opened, least.of)}"
     return f"{name}: undecided, {least.stopped or NOTHING}"
 
 
-def _undecided(opened: Sequence[Evidence]) -> str:
-    return f"undecided {'at' if len(opened) == 1 else 'up to'} {opened[-1].length:,}"
-
-
-def _seeds(parts: Sequence[Part]) -> list[str]:
+def _seeds(parts: Sequence[Part], every: str) -> list[str]:
     """Return what each seed is sure of, where there are several."""
     if len(parts) < 2:
         return []
     each = [f"{part.sure:,}" for part in parts]
-    return [f"each of {len(parts)} seeds" if len(set(each)) == 1 else f"seeds {' / '.join(each)}"]
+    return [f"{every} of {len(parts)} seeds" if len(set(each)) == 1 else f"seeds {' / '.join(each)}"]
 
 
 def multiple(length: int, window: int) -> str:

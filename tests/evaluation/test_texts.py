@@ -2,21 +2,20 @@
 
 import gzip
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from coca_train.evaluation.configuration import TextConfig
-from coca_train.evaluation.texts import Library, Texts, TextStore, digest
+from coca_train.evaluation.texts import Library, Texts, digest, read_once
 from coca_train.runtime.errors import DataError
 
 NOTHING = {"begin": "auto", "files": [], "text_field": "text", "corpus": None, "sources": [], "max_documents": 100}
 
 
-def store(**changes) -> TextStore:
-    return TextStore(TextConfig(**(NOTHING | changes)), [])
+def store(**changes):
+    return read_once(TextConfig(**(NOTHING | changes)), [])
 
 
 class Letters:
@@ -117,17 +116,6 @@ def test_bytes_are_of_the_text_in_utf8():
     assert texts.n_bytes(np.array([ord("ä"), ord("€"), 1, ord("a")])) == 2 + 3 + 1
 
 
-def test_held_out_documents_come_back_as_text(tmp_path, folders):
-    """As a run keeps them: token files, decoded with its own tokenizer."""
-    from coca_train.data.dataset import IndexedDataset
-    from coca_train.data.tokenizer import Tokenizer
-    from coca_train.evaluation import texts as module
-    from tests.data.conftest import write
-
-    tokenizer = Tokenizer(Path(folders("one")) / "tokenizer.model")
-    wanted = ["the cat sat\non a mat", "  rain – €"]
-    write(tmp_path / "held", [[*tokenizer.encode(text), tokenizer.eod] for text in wanted])
-    assert module._decoded(IndexedDataset(tmp_path / "held"), tokenizer) == wanted
 
 
 def test_windows_that_too_few_documents_fill_are_left_out_where_enough_fill_shorter_ones():

@@ -213,7 +213,7 @@ def test_of_several_seeds_the_least_is_what_the_model_is_sure_of() -> None:
     far, fails, near = {64: "y", 128: "y", 256: "y"}, {64: "y", 128: "y", 256: "n"}, {64: "y", 128: "o"}
     assert words([part("uses", far), part("uses", far)]) == "256, every one of 2 seeds"
     assert words([part("uses", far), part("uses", near)]) == "64, undecided at 128, seeds 256 / 64"
-    assert words([part("uses", far), part("uses", fails)]) == "128, not 256, seeds 128 / 256"
+    assert words([part("uses", far), part("uses", fails)]) == "128, not 256, seeds 256 / 128"
     nowhere = [[part("uses", far)], [part("uses", {64: "n"})], [part("uses", far)]]
     said = verdict(of_seeds(*nowhere))
     assert said.state == "none" and dict(said.parts)["uses"].startswith("not even 64")

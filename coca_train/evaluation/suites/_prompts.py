@@ -226,7 +226,6 @@ class FoundSuite(PromptSuite[Settings, T]):
             at_depth,
             name=f"{self.NAME}-depth",
             title=f"{self.ITEMS.capitalize()} found by length and depth",
-            alt="One panel a model and variant: columns are lengths, rows are depths, the beginning on top.",
             y_label=f"depth of the {self.ITEM}",
             note=" ".join(
                 [f"A {self.ITEM} counts to the nearest row. The line marks the training window.", *depth_notes]
@@ -261,7 +260,6 @@ class FoundSuite(PromptSuite[Settings, T]):
             evaluation,
             name=f"{self.NAME}-{name}",
             title=title,
-            alt=f"{title}: share found against the length of the prompt, one curve a model and variant.",
             y_label=f"share of {self.ITEMS} found",
             **fields,
         )

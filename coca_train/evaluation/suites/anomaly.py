@@ -190,8 +190,6 @@ class Evaluator(DocumentSuite[Settings]):
                         "reach_by_pair",
                         name="anomaly-reach",
                         title="Tokens under the anomaly, mean of (2π - Θ)/θ_j over anomalous pairs",
-                        alt="Mean number of nearest tokens under the anomaly, by pair of features; it grows as the "
-                        "pairs turn slower.",
                         y_label="[tokens]",
                         note=f"Training windows: {windows}.",
                     ),
@@ -200,7 +198,6 @@ class Evaluator(DocumentSuite[Settings]):
                         "slowed_by_pair",
                         name="anomaly-slowed",
                         title="How much longer other frequencies make it",
-                        alt="Factor by which each pair's abnormal region is longer than with unscaled frequencies.",
                         y_label="factor",
                         note="At the longest length, exact: a quotient of frequencies, not of a sample. The paper "
                         "(2.3) gives s for position interpolation and λ^(2j/d) for NTK.",
@@ -281,7 +278,6 @@ def _densities(results: Iterable[tuple[str, Any]]) -> Lines | None:
         lines,
         name="anomaly-angles",
         title="Distribution of the initial angle",
-        alt="Density of the angle from key to query for each model; a model without preference is a flat line at 1.",
         x_label="initial angle Θ [degrees]",
         y_label="density (1 = uniform)",
         y_log=piled_up,

@@ -265,8 +265,6 @@ class Evaluator(CellSuite[Settings, Material]):
                         more=_bounds(evaluation),
                         name="manyshot-by-length",
                         title="Accuracy by length, from chance to what all shots teach",
-                        alt="Share of right labels against the length of the prompt, one curve a model and variant, "
-                        "one for chance and one for a model that has read every shot.",
                         y_label="share of right labels",
                     ),
                     table(

@@ -50,7 +50,7 @@ from coca_train.evaluation.measures.windows import (
 from coca_train.evaluation.results import ALL, Evaluation
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suite import CellSuite
-from coca_train.evaluation.texts import Frequencies, Library, Texts, digest, frequencies
+from coca_train.evaluation.texts import Frequencies, Library, Texts, count_frequencies, digest
 from coca_train.evaluation.verdict import Asked
 from coca_train.report.blocks import Document
 from coca_train.runtime.errors import UserError
@@ -212,7 +212,7 @@ class Evaluator(CellSuite[Settings, Material]):
             texts = library.choose(self.settings.min_document_tokens + len(subject.begin), "eval.min_document_tokens")
         trained = subject.training_window
         begin = subject.begin[0] if self.settings.begin_windows and subject.begin else None
-        stride, counted = self.settings.stride or trained, frequencies(subject) if trained in windows else None
+        stride, counted = self.settings.stride or trained, count_frequencies(subject) if trained in windows else None
         return Material(
             self.settings, texts, tuple(windows), trained, stride, setup.seed, library.longest, begin, counted
         )

@@ -203,8 +203,6 @@ class Evaluator(DocumentSuite[Settings]):
                         losses,
                         name="position-loss",
                         title="Loss by position in the longest window",
-                        alt="Mean loss of a prediction against the tokens before it, one curve for each model and "
-                        "variant.",
                         x_label="position [tokens of context]",
                         y_label="loss [nats per token]",
                         x_log=True,
@@ -218,8 +216,6 @@ class Evaluator(DocumentSuite[Settings]):
                         (by_length(row, lambda r: (r["perplexity"], r["ci_low"], r["ci_high"])) for row in rows),
                         name="growing-context",
                         title="Perplexity of the last tokens at growing context",
-                        alt="Perplexity of the last tokens read against the length of the context, a curve for each "
-                        "model and variant.",
                         x_label="context L [tokens]",
                         y_label="perplexity",
                         x_log=True,

@@ -160,7 +160,6 @@ class Evaluator(DocumentSuite[Settings]):
                         (by_length(row, _with_interval) for row in known),
                         name="recurrence-curves",
                         title="Perplexity by reach",
-                        alt="Perplexity against the reach of segment and memory, a curve for each model.",
                         x_label="reach [tokens]",
                         y_label="perplexity",
                         x_log=True,

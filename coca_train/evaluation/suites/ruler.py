@@ -244,8 +244,6 @@ class Evaluator(PromptSuite[Settings, Prompt]):
                         ),
                         name="ruler-by-length",
                         title="Mean score over all tasks by length",
-                        alt="Mean score against the length of the prompt, one curve a model and variant; the table "
-                        "has the figures.",
                         y_label="mean score",
                     ),
                     by_length,
@@ -258,8 +256,6 @@ class Evaluator(PromptSuite[Settings, Prompt]):
                         lambda row, length, y: row.results.get(f"{tasks[y]}@{length}", {}).get("score"),
                         name="ruler-map",
                         title="Score by task and length",
-                        alt="One panel a model and variant: columns are lengths, rows are tasks; the table has the "
-                        "figures.",
                         y_label="task",
                         note="The line marks the training window. "
                         + heat_map_precision(evaluation.settings["n_cases"]),

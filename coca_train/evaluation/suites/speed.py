@@ -139,8 +139,6 @@ class Evaluator(CellSuite[Settings, None]):
                 _with_twins(rows, baselines, number),
                 name=f"{quantity}-{work}",
                 title=f"{NAMES[work]}: {words} by length",
-                alt=f"{words.capitalize()} of {work} against the length, both logarithmic, a curve for each model and "
-                "its twins.",
                 x_label="length [tokens]",
                 y_label=y_label,
                 x_log=True,
