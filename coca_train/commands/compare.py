@@ -237,7 +237,7 @@ def place(root: Path, models: Sequence[str]) -> Path:
 def compare(run_dirs: dict[str, Path], root: Path, command: str, pool: bool = True) -> None:
     """Check that the runs can be compared, then write the report and the numbers into a folder below `root`. pool: the
     seeds of a model as one row; which models differ is said over all seeds in either case."""
-    from coca_train.evaluation.comparison import checks, facts_of, read_run, together
+    from coca_train.evaluation.comparison import checks, facts_of, merge_evaluations, read_run
     from coca_train.evaluation.perplexity_page import perplexity_text
     from coca_train.evaluation.results import RESULTS, group_seeds
     from coca_train.evaluation.trainings import comparison_page, training_table
@@ -254,7 +254,7 @@ def compare(run_dirs: dict[str, Path], root: Path, command: str, pool: bool = Tr
         raise DataError(
             f"E-CMP-01 {'; '.join(problems)}; a comparison needs them to be the same. Fix: train these runs anew"
         )
-    evaluation, facts = together(runs, seeds, command), {name: facts_of(run) for name, run in runs.items()}
+    evaluation, facts = merge_evaluations(runs, seeds, command), {name: facts_of(run) for name, run in runs.items()}
     page = comparison_page(evaluation, facts, verified, pool)
     shown = evaluation if pool else dataclasses.replace(evaluation, seeds={})
     said = {"checks": verified, "runs": facts, "summary": list(page.summary)}

@@ -217,7 +217,7 @@ def _texts(run: FinishedRun) -> list[str]:
     return list(dict.fromkeys(source for cell in run.evaluation.cells for source in cell.result.get("sources", {})))
 
 
-def together(runs: Mapping[str, FinishedRun], seeds: Seeds, command: str) -> Evaluation:
+def merge_evaluations(runs: Mapping[str, FinishedRun], seeds: Seeds, command: str) -> Evaluation:
     """Return the evaluations of comparable runs as one, each run under its name in the comparison."""
     first = next(iter(runs.values())).evaluation
     return replace(

@@ -46,7 +46,7 @@ class GridConfig:
     )
     names: list[Name] = Field(description="what the report calls them, in the same order; []: the folders' own names")
     frequencies: Annotated[list[str], Field(min_length=1)] = Field(
-        description="own: as trained; or choices of position/frequencies, with options behind an @: dynamic_ntk@alpha:4"
+        description="own: as trained; or choices of position/frequencies, with options after an @: dynamic_ntk@alpha:4"
     )
     visibilities: Annotated[list[str], Field(min_length=1)] = Field(
         description="own: as trained; or choices of visibility, with options: sliding_window@window:256"

@@ -48,8 +48,8 @@ def run_grid(
 ) -> tuple[list[Measured], list[Cell]]:
     """Measure, or find among what was measured, every cell. COLLECTIVE. names: of the checkpoints. lengths [tokens]."""
     grid, n_ranks, subjects, cells = config.grid, config.work.sequence_parallel, [], []
-    asked = [(part, replace(setup, points=part.points(lengths))) for part in suite_of(config.eval).parts()]
-    _check_sharing([part for part, _ in asked], n_ranks)
+    suites = [(part, replace(setup, points=part.points(lengths))) for part in suite_of(config.eval).parts()]
+    _check_sharing([part for part, _ in suites], n_ranks)
     choices = list(starmap(Choice, product(grid.frequencies, grid.visibilities, grid.logit_scales)))
     share, progress = join_sequence_group(n_ranks), Progress(config.work.progress_bar)
     try:
@@ -58,7 +58,7 @@ def run_grid(
             _check_heads(opened.model, path, n_ranks)
             opened.model.sequence = share
             subject = subject_of(opened, path, name, choices, config.text.begin)
-            cells += measure_cells(asked, subject, store, progress, len(names) - number)
+            cells += measure_cells(suites, subject, store, progress, len(names) - number)
             subjects.append(subject.facts)
             del opened, subject  # before the next is opened: two models may not fit
             _free()
@@ -94,7 +94,7 @@ def _check_heads(model: Transformer, path: str, n_ranks: int) -> None:
 
 
 def measure_cells(
-    asked: Sequence[tuple[CellSuite[Any, Any], Setup]],
+    suites: Sequence[tuple[CellSuite[Any, Any], Setup]],
     subject: Subject,
     store: "Store | None",
     progress: "Progress",
@@ -102,12 +102,12 @@ def measure_cells(
 ) -> list[Cell]:
     """Measure all cells of one model, the first of n_models that are left; the last variant stays on it. COLLECTIVE.
 
-    asked: suites, and with what they are asked. store: None: nothing is kept.
+    suites: each with its setup. store: None: nothing is kept.
     """
     rows: list[dict[Slot, Cell | None]] = []
     left: dict[Slot, float] = {}  # to be measured, and the work it takes
     # All that is known or impossible first: only then is the time left known.
-    for suite, setup in asked:
+    for suite, setup in suites:
         material = suite.prepare(subject, setup)
         for label, variant in subject.variants.items():
             # The longest first: passes over it give shorter windows too, and if memory runs out, it does so at once.
@@ -148,8 +148,8 @@ class Slot:
             return self.record(status="impossible", reason=reason)
         if store is None or not self.suite.CACHED:
             return None
-        # Asked on one rank for all: a file that appears between two looks would send ranks different ways, and the next
-        # collective would never end.
+        # Looked up on one rank for all: a file that appears between two looks would send ranks different ways, and the
+        # next collective would never end.
         known = dist.broadcast_from_rank0(lambda: store.get(self.content()))
         return None if known is None else self.record(status="done", result=known["result"], seconds=known["seconds"])
 

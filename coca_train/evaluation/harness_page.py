@@ -1,4 +1,4 @@
-"""The page of suite `harness`: its tasks beside the papers' figures, and every metric; models document by document.
+"""The page of suite `harness`: its tasks with the papers' figures, and every metric; models document by document.
 
 The harness logs what a metric made of each document: a number (1 where the answer was right, a log-likelihood), or a
 sum and what it is divided by (a log-likelihood and the words it is of). Kept is what gives the task's figure by one of
@@ -35,7 +35,7 @@ ERRORS = "95 % interval: Wilson's of a task's share, else 1.96 of the harness's 
 SHARES = {"acc", "acc_norm", "acc_bytes", "exact_match", "f1", "em"}  # shown in per cent
 HOW = (
     "Prompts, few-shot examples, metrics and standard errors are those of lm-evaluation-harness. A choice is scored by "
-    "the log-likelihood of its tokens behind the question; generations are greedy."
+    "the log-likelihood of its tokens after the question; generations are greedy."
 )
 OWN_FILE = "a task file of your own, `{}` (`eval.include_path`); lm-evaluation-harness has none"
 COVERAGE = "The 17 tasks of the CoCA paper's table 5, and what they are called here:\n\n" + "\n".join(
@@ -226,7 +226,7 @@ SAME = 1e-9  # relative: the harness adds up in another order
 
 
 def metric_name(metric: str, chosen: str) -> str:
-    """Name a metric. chosen: the filter behind it, "none" where the task has one alone."""
+    """Name a metric. chosen: its filter, "none" where the task has one alone."""
     return metric if chosen == "none" else f"{metric} ({chosen})"
 
 

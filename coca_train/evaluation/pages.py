@@ -1,8 +1,7 @@
-"""What all pages say in the same way: a grid as tables, curves and heat maps, its training windows, what is missing.
+"""What all pages share: a grid as tables, curves and heat maps, its training windows, what is missing.
 
-A page is a declaration: sections by title, each a list of blocks made here or by hand; a text stands for paragraphs.
-What has nothing to show is None and left out, so no page asks whether there was a result: section "Not measured" has
-the reasons.
+A page is a declaration: sections by title, each a list of blocks or text. A block with nothing to show is None and left
+out, so no page checks whether there was a result: section "Not measured" has the reasons.
 """
 
 import re
@@ -87,7 +86,7 @@ def tokens(lengths: Sequence[int]) -> str:
     return f"{first:,} tokens" if first == last else f"{first:,} to {last:,} tokens"
 
 
-def papers(evaluation: Evaluation, tables: Mapping[str, paper.Series]) -> tuple[Row, ...]:
+def paper_rows(evaluation: Evaluation, tables: Mapping[str, paper.Series]) -> tuple[Row, ...]:
     """Return the methods of CoCA's tables ("table 1": ...) below ours: at the same multiple of the training window
     where our models have one and the same, else at the same length."""
     windows = {subject.training_window for subject in evaluation.subjects}

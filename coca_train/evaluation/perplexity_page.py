@@ -29,21 +29,21 @@ from coca_train.evaluation.pages import (
     curves,
     document,
     file_names,
-    papers,
+    paper_rows,
     table,
     training_windows,
 )
-from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point, most_seeds, pool_seeds, trained
+from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point, as_trained, most_seeds, pool_seeds
 from coca_train.evaluation.verdict import (
     HOLDS_WITHIN,
     ROUNDING,
     USES_GAIN,
-    Asked,
     Part,
+    PartsByRow,
     answers_table,
     holds,
-    judged,
-    unknown,
+    judge_rows,
+    unmeasured,
     untrained,
     uses,
     verdicts,
@@ -81,12 +81,12 @@ def page(evaluation: Evaluation, more: Sections | None = None, compared: bool = 
     training; models differ as they do over their seeds."""
     models = main_text(pool_seeds(evaluation))  # what is compared, whatever the rows of the page are
     evaluation = evaluation if pool else replace(evaluation, seeds={})
-    whole, parts = pool_seeds(evaluation), asked(evaluation)
+    whole, parts = pool_seeds(evaluation), reach_parts(evaluation)
     main, results = main_text(whole), dict[str, list[Block | str | None]]()
     found, first = list[Compared](), list[str]()
     if main.source:
         perplexities, judged_by = main.perplexities, models.perplexities
-        first = finding(models.rows, judged_by, judged(evaluation, parts))
+        first = finding(models.rows, judged_by, judge_rows(evaluation, parts))
         found = compare_models(models.rows, judged_by) if compared or most_seeds(models.evaluation) else []
         bits = main.by_window(
             "bits-per-byte",
@@ -168,7 +168,7 @@ class OneText:
             "perplexity",
             _perplexity,
             title="Perplexity by context window [tokens]",
-            theirs=of_text or papers(self.evaluation, theirs) if self == main_text(self.evaluation) else (),
+            theirs=of_text or paper_rows(self.evaluation, theirs) if self == main_text(self.evaluation) else (),
             note=AUTHORS_NOTE if of_text else NOTE,
         )
 
@@ -198,13 +198,13 @@ def _each_seed(evaluation: Evaluation) -> Sections:
     return {"Each seed": [shown]}
 
 
-def asked(evaluation: Evaluation) -> Asked:
+def reach_parts(evaluation: Evaluation) -> PartsByRow:
     """Return what is said of the text a comparison is about; seeds apart."""
     within = evaluation.settings.get("holds_within", HOLDS_WITHIN)
     gain = evaluation.settings.get("uses_gain", USES_GAIN)
     nothing = Part("uses", "documents", (), bound=gain)
     return {
-        row.name: _parts(row, within, gain) if row.results else [unknown(nothing, row.cells.values())]
+        row.name: _parts(row, within, gain) if row.results else [unmeasured(nothing, row.cells.values())]
         for row in main_text(evaluation).rows
     }
 
@@ -246,8 +246,8 @@ def perplexity_text(evaluation: Evaluation) -> str:
     measured; the seeds of a model together."""
     main, shown = main_text(pool_seeds(evaluation)), ""
     if main.source:
-        parts = asked(evaluation)
-        said, answers = " ".join(finding(main.rows, main.perplexities, judged(evaluation, parts))), ""
+        parts = reach_parts(evaluation)
+        said, answers = " ".join(finding(main.rows, main.perplexities, judge_rows(evaluation, parts))), ""
         if table := answers_table(evaluation, parts):
             answers = f"{terminal_text(table)}\n"
         shown = f"{said}\n\n{answers}{terminal_text(main.perplexities)}\n"
@@ -310,7 +310,7 @@ def perplexity_by_window(evaluation: Evaluation, file: Callable[[str], str]) -> 
     rows = evaluation.rows()
     pictures = {"": rows}
     if len(rows) > FEW:
-        pictures = {"": trained(rows)}
+        pictures = {"": as_trained(rows)}
         for row in rows:
             if row.variant != row.subject.variants[0]:
                 pictures.setdefault(row.variant, []).append(row)
@@ -365,9 +365,9 @@ def loss_by_position(
         "x_log": True,
         "marks": marks,
     }
-    levels = _losses(rows if len(rows) <= FEW else trained(rows))
+    levels = _losses(rows if len(rows) <= FEW else as_trained(rows))
     looks = {line.label: index for index, line in enumerate(levels)}  # of a model, the same in both pictures
-    compared = [replace(line, look=looks[line.label]) for line in _less_median(_losses(trained(rows)))]
+    compared = [replace(line, look=looks[line.label]) for line in _less_median(_losses(as_trained(rows)))]
     far = any(y > FAR_OFF for line in compared for y in line.y)
     return [
         curves(
@@ -397,11 +397,11 @@ def _losses(rows: Sequence[GridRow]) -> list[Line]:
     lines = []
     for row in rows:
         if row.last:
-            unknown = [None] * len(row.last["ends"])
+            none = [None] * len(row.last["ends"])
             seeds = [each["loss_by_position"] for each in row.last.get("seeds", {}).values()]
             seeds = seeds if len(seeds) > 1 else []
             ends = [[end(losses) for losses in zip(*seeds, strict=True)] for end in (min, max)] if seeds else []
-            interval = [unknown, unknown] if seeds else [row.last["loss_low"], row.last["loss_high"]]
+            interval = [none, none] if seeds else [row.last["loss_low"], row.last["loss_high"]]
             columns = (middles(row.last["ends"]), row.last["loss_by_position"], *interval, *ends)
             lines.append(Line.through(row.label, zip(*columns, strict=True)))
     return lines

@@ -21,7 +21,7 @@ from coca_train.runtime.durable import sealed, unsealed
 Point = int | str  # a length [tokens], or the name of what a suite measures at this place of the grid
 Status = Literal["done", "out_of_memory", "impossible"]
 
-RESULTS = "results.json"  # an Evaluation, beside its report
+RESULTS = "results.json"  # an Evaluation, next to its report
 ALL = "all"  # the text of all sources together
 
 
@@ -107,7 +107,7 @@ class GridRow(NamedTuple):
         return next((cell.absence for point, cell in self.cells.items() if int(point) > length), "")
 
 
-def trained(rows: Sequence[GridRow]) -> list[GridRow]:
+def as_trained(rows: Sequence[GridRow]) -> list[GridRow]:
     """Return every model under its first variant: what it was trained with, unless the grid leaves that out."""
     return [row for row in rows if row.variant == row.subject.variants[0]]
 

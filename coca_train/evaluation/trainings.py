@@ -231,7 +231,7 @@ def _reach_table(probes: Sequence[Probed]) -> Table:
 
 def training_table(facts: Facts, seeds: Mapping[str, Iterable[str]]) -> Table:
     """Show size, losses, time of a step and memory, means over the seeds of a model; the last two also relative to the
-    first model's. facts: by run. seeds: by model, its runs; a run that is in none stands for itself."""
+    first model's. facts: by run. seeds: by model, its runs; a run that is in none is a model."""
     texts = list(dict.fromkeys(key for fact in facts.values() for key in fact if key.startswith("valid/")))
     known = {run for runs in seeds.values() for run in runs}
     models = {model: list(runs) for model, runs in seeds.items()} | {run: [run] for run in facts if run not in known}
@@ -278,7 +278,7 @@ DOUBT = "Each is one figure of one training: `compare` says which differences ou
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swept:
+class SweepRun:
     """One training. point: what it sets differently from the others, option -> value. records: of its metrics.jsonl.
     ended: how; "" where that is not known."""
 
@@ -299,7 +299,7 @@ class Swept:
         return pairs[0][1] if len(pairs) == 1 else ", ".join(f"{key}={value}" for key, value in pairs) or self.name
 
 
-def sweep_page(runs: Sequence[Swept], command: str, comparing: str) -> Document:
+def sweep_page(runs: Sequence[SweepRun], command: str, comparing: str) -> Document:
     """Show a sweep. command: of the sweep. comparing: that of a comparison of its finished runs; "" without two of
     them."""
     options, texts = _options(runs), _texts(runs)
@@ -320,7 +320,7 @@ def sweep_page(runs: Sequence[Swept], command: str, comparing: str) -> Document:
     )
 
 
-def results(runs: Sequence[Swept]) -> Table:
+def results(runs: Sequence[SweepRun]) -> Table:
     """Return a row for each training: its point of the sweep, its last step, losses, and the perplexities of
     validations."""
     options = _options(runs)
@@ -345,16 +345,16 @@ def results(runs: Sequence[Swept]) -> Table:
     )
 
 
-def _options(runs: Sequence[Swept]) -> list[str]:
+def _options(runs: Sequence[SweepRun]) -> list[str]:
     return list(dict.fromkeys(option for run in runs for option in run.point))
 
 
-def _texts(runs: Sequence[Swept]) -> list[str]:
+def _texts(runs: Sequence[SweepRun]) -> list[str]:
     """Return the held-out texts that anything was validated on."""
     return sorted({key.removeprefix(VALID) for run in runs for key in run.last if key.startswith(VALID)})
 
 
-def _measured(run: Swept) -> dict[str, Value]:
+def _measured(run: SweepRun) -> dict[str, Value]:
     """Return by column; nothing of a training that has not begun."""
     if not run.last:
         return {}
@@ -365,7 +365,7 @@ def _measured(run: Swept) -> dict[str, Value]:
     return cells | {f"perplexity {text}": Value.of(each, "{:.4g}") for text, each in perplexities.items()}
 
 
-def _finding(runs: Sequence[Swept], texts: Sequence[str]) -> list[str]:
+def _finding(runs: Sequence[SweepRun], texts: Sequence[str]) -> list[str]:
     """Say whose held-out losses are the lowest; nothing of fewer than two."""
     lowest: dict[str, list[str]] = {}
     for text in texts:
@@ -379,7 +379,7 @@ def _finding(runs: Sequence[Swept], texts: Sequence[str]) -> list[str]:
     return [f"Lowest held-out loss: {said} (nats a token, {len(runs)} runs)."]
 
 
-def _curves(runs: Sequence[Swept], text: str, file: str) -> Lines | None:
+def _curves(runs: Sequence[SweepRun], text: str, file: str) -> Lines | None:
     key = VALID + text
     points = ([(record["step"], record[key]) for record in run.records if key in record] for run in runs)
     return curves(

@@ -131,7 +131,7 @@ def _over(sums_D2: Any) -> Any:
 
 
 NOTHING = "nothing of it was measured"
-Asked = Mapping[tuple[str, str], Sequence[Part]]  # by model and variant, what their cells say
+PartsByRow = Mapping[tuple[str, str], Sequence[Part]]  # by model and variant, what their cells say
 
 
 class Judged(NamedTuple):
@@ -152,7 +152,7 @@ class Judged(NamedTuple):
             yield name, [part for parts in self.seeds for part in parts if part.name == name]
 
 
-def judged(evaluation: Evaluation, asked: Asked) -> list[Judged]:
+def judge_rows(evaluation: Evaluation, asked: PartsByRow) -> list[Judged]:
     """Return every model and variant of whom anything was asked, its seeds together."""
     models, rows = model_of(evaluation), dict[tuple[str, str], Judged]()
     names = model_names({models[subject.name]: subject.scheme for subject in evaluation.subjects})
@@ -164,9 +164,9 @@ def judged(evaluation: Evaluation, asked: Asked) -> list[Judged]:
     return list(rows.values())
 
 
-def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
+def verdicts(evaluation: Evaluation, asked: PartsByRow) -> list[Verdict]:
     """Judge each model and variant."""
-    return [verdict(each) for each in judged(evaluation, asked)]
+    return [verdict(each) for each in judge_rows(evaluation, asked)]
 
 
 def verdict(each: Judged) -> Verdict:
@@ -180,7 +180,7 @@ def clauses(each: Judged, only: str = "") -> str:
     return "; ".join(_clause(name, parts, each.window) for name, parts in each.parts() if not only or name == only)
 
 
-def unknown(part: Part, cells: Iterable[Cell]) -> Part:
+def unmeasured(part: Part, cells: Iterable[Cell]) -> Part:
     """Return the same part of a model that could be asked it at no length, with the reason."""
     return part._replace(evidence=(), stopped=next((cell.absence for cell in cells if cell.absence), NOTHING))
 
@@ -288,7 +288,7 @@ def multiple(length: int, window: int) -> str:
     return f"{times:.2g}×" if times < 99.5 else f"{times:,.0f}×"  # .2g would write 99.6 as 1e+02
 
 
-def lengths(evaluation: Evaluation, asked: Asked) -> dict[str, float]:
+def lengths(evaluation: Evaluation, asked: PartsByRow) -> dict[str, float]:
     """Return for trackers, of one model, the length up to which each part is sure under each variant [tokens],
     `uses/<variant>`."""
     return {
@@ -299,7 +299,7 @@ def lengths(evaluation: Evaluation, asked: Asked) -> dict[str, float]:
     }
 
 
-MEANT: dict[Name, tuple[str, str]] = {  # by part: in eight words, and the form of a figure
+MEANINGS: dict[Name, tuple[str, str]] = {  # by part: in eight words, and the form of a figure
     "holds": ("loss at most {bound:g} nats above the training window's", "{:+.4f}"),
     "uses": ("its farther half lowers the loss by over {bound:g} nats", "{:+.4f}"),
     "finds": ("over {bound:.0%} of hidden items are found", "{:.0%}"),
@@ -312,14 +312,14 @@ KEY = (
 )
 
 
-def answers_table(evaluation: Evaluation, asked: Asked) -> Table | None:
+def answers_table(evaluation: Evaluation, asked: PartsByRow) -> Table | None:
     """Return what was asked, by length: a row a model, variant and part, a column a length, a sign in each."""
-    every = judged(evaluation, asked)
+    every = judge_rows(evaluation, asked)
     at = sorted({seen.length for each in every for parts in each.seeds for part in parts for seen in part.evidence})
     rows, meant = [], dict[Name, str]()
     for each in every:
         for part_name, parts in each.parts():
-            meant[part_name] = MEANT[part_name][0].format(bound=parts[0].bound)
+            meant[part_name] = MEANINGS[part_name][0].format(bound=parts[0].bound)
             values = tuple(_figure(parts, length, part_name) for length in at)
             rows.append(Row(label=(each.label, part_name), values=values))
     if not at:
@@ -344,7 +344,7 @@ def _figure(parts: Sequence[Part], length: int, name: Name) -> Value:
     outcomes = [each.answer.outcome for each in seen]
     outcome = "no" if "no" in outcomes else "open" if "open" in outcomes else "yes"
     shown = next(each for each in seen if each.answer.outcome == outcome)
-    bounds, form = shown.answer.bounds, MEANT[name][1]
+    bounds, form = shown.answer.bounds, MEANINGS[name][1]
     figures = f"{form.format(bounds.estimate)} ({form.format(bounds.low)} to {form.format(bounds.high)}) of {bounds.n}"
     note = f"{outcome}: {figures}{settled_by([shown], parts[0].of) if outcome == 'open' else ''}"
     return Value(ANSWERS[outcome], number=bounds.estimate, note=note, low=bounds.low, high=bounds.high)

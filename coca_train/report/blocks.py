@@ -239,7 +239,7 @@ class HeatMap:
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMaps:
-    """Panels with the same axes and the same colours from low to high, which stand out most."""
+    """Panels with the same axes and the same colours from low to high."""
 
     name: str
     title: str

@@ -175,10 +175,8 @@ def test_scrolls_from_a_folder(suite, tmp_path, monkeypatch):
 
 def test_nothing_is_looked_for_elsewhere(suite, tmp_path):
     material = suite.Evaluator(infinite(suite, tmp_path)).prepare(copying(1), setup_of())
-    assert material.problems["infinitebench_passkey"].startswith(
-        "task infinitebench_passkey cannot be loaded: FileNotFoundError: there is no folder "
-    )
-    assert "xinrongzhang2022/InfiniteBench for the data set" in material.problems["infinitebench_passkey"]
+    problem = material.problems["infinitebench_passkey"]
+    assert "FileNotFoundError" in problem and str(tmp_path / "xinrongzhang2022/InfiniteBench") in problem
 
 
 def test_where_things_lie_in_a_folder(tmp_path):
@@ -205,15 +203,15 @@ def test_where_things_lie_in_a_folder(tmp_path):
         read = datasets.load_dataset("json", data_files={"train": hub})
         assert read["train"].to_list() == [{"id": "a", "output": "b"}]
         for address in ("https://example.org/other", hub):
-            with pytest.raises(FileNotFoundError, match="there is no file"):
+            with pytest.raises(FileNotFoundError, match="nothing"):
                 requests.get(address.replace("qasper", "nothing"))
     assert kept == (datasets.load.load_dataset_builder, huggingface_hub.hf_hub_download, requests.get)
     (tmp_path / "both").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"has no \.jsonl, \.json, \.parquet; a file for each split"):
+    with pytest.raises(FileNotFoundError, match=r"both .*\.parquet"):
         splits(tmp_path / "both", None)
     for name in ("test.jsonl", "train.parquet"):
         (tmp_path / "both" / name).touch()
-    with pytest.raises(FileNotFoundError, match="has files of several kinds"):
+    with pytest.raises(FileNotFoundError, match=r"both .*kinds"):
         splits(tmp_path / "both", None)
 
 

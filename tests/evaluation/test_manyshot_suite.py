@@ -1,5 +1,7 @@
 """The suite manyshot: a cell against plain forwards, a planted reach, ranks, and its page."""
 
+import re
+
 import pytest
 from pydantic import ValidationError
 
@@ -92,9 +94,7 @@ def test_the_page():
     }  # fmt: skip
     assert [value.number for value in shown["manyshot-by-distance"].rows[0].values] == [1.0, 0.0, None, None]
     nowhere = evaluation("manyshot", options, [measured("one", window=128)], (512,), cells[1:])
-    assert manyshot.Evaluator(small()).page(nowhere).summary == [
-        "one is nowhere above chance (25%), as far as 8 cases a length tell."
-    ]
-    assert document.summary == [
-        "one is right in 67% at best, in prompts of 128 tokens with 9 shots; chance is 25%, reading all of them 70%."
-    ]
+    (said,) = manyshot.Evaluator(small()).page(nowhere).summary
+    assert "nowhere" in said and "25%" in said and "8 cases" in said
+    (said,) = document.summary
+    assert re.findall(r"[0-9]+%?", said) == ["67%", "128", "9", "25%", "70%"]

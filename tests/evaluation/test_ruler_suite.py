@@ -22,7 +22,7 @@ def test_the_yaml_has_the_tasks_of_ruler():
 
 
 def test_an_unknown_task():
-    with pytest.raises(ValidationError, match="one of needle, needle_keys"):
+    with pytest.raises(ValidationError, match="needle_keys"):
         small(tasks=["needles"])
 
 
@@ -80,7 +80,7 @@ def test_the_page():
     assert one.mark_after_x == 1
     (said,) = document.summary
     assert said.startswith("In prompts of 400") and "two:" in said and "0.50 (0.22 to 0.78)" in said
-    assert document.title == "Tasks in the manner of RULER: one, two, 2 tasks of 100 to 400 tokens"
+    assert document.title.endswith("2 tasks of 100 to 400 tokens")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_the_page_says_which_is_best_beside_what_is_recommended(grid):
     # Of three documents, each in every draw with a chance of 1 in 27, the interval ends at the extremes themselves.
     assert (curve.low[1], curve.high[1]) == pytest.approx((100 * min(documents), 100 * max(documents)))
     assert (curve.low[0], curve.high[0]) == (0.0, 0.0)  # what changes are relative to
-    assert document.summary[1].startswith("RoPE + PI: inconclusive, 3 of the 20") and "1.208" in document.summary[1]
+    assert "RoPE + PI: inconclusive, 3" in document.summary[1] and "1.208" in document.summary[1]
     best = blocks(document)["temperature-best"]
     values = row(best, "rope", "linear").values
     assert (values[0].number, values[0].interval) == (1.2 if change < 0 else 1.0, (1.0, 1.2))

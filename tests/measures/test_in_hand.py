@@ -68,7 +68,7 @@ def test_windows_beyond_the_positions_of_a_scheme_are_absent_but_for_a_visibilit
     grid = measure(fake_model(limit=16), variants=variants)
     reasons = grid.reasons()
     assert set(reasons) == {(name, window) for name in ("plain", "sliding_window") for window in (32, 64)}
-    assert set(reasons.values()) == {"fake has 16 positions, and these windows need more"}
+    assert all(reason.startswith("fake has 16 positions") for reason in reasons.values())
     assert grid.result("all", "plain", 32) is None
     assert len(grid.result("all", "plain", 16).ends) < len(grid.result("all", "segments", 64).ends)
 

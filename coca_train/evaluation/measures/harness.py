@@ -5,10 +5,10 @@ likelihood (likelihood.py), the greedy generation (generation.py) and nothing el
 `answer` gives the model's answers to some of its requests (each rank to its share), `score` hands all answers to the
 harness's own evaluation, which asks again and gets them. So a figure does not depend on the number of ranks.
 
-Encoding is TemplateLM's: context and continuation as one text, cut behind the tokens of the context alone; spaces at
+Encoding is TemplateLM's: context and continuation as one text, cut after the tokens of the context alone; spaces at
 the end of a context belong to the continuation. Where nothing is left of a continuation (one token reaches from the
 context to its end), that token is scored, where the harness has an AssertionError. Which tokens a text begins with,
-and what stands in front of one without context, is said in harness_text.py. Without a `window` all is read as it is,
+and what precedes one without context, harness_text.py says. Without a `window` all is read as it is,
 however long the model was trained. With one, what is longer loses tokens on its left (counted in `n_clipped`), and
 texts of loglikelihood_rolling are cut into disjoint windows of at most `window` tokens (lm_eval.utils), each as far
 back as it reaches; an empty one has the log-likelihood 0. A generation ends before the first of its stop texts, with
@@ -211,7 +211,7 @@ def find_tasks(
 ) -> Tasks:
     """Return the index of task files: your own folder alone when it has all of `names`, else with the harness's own.
 
-    metadata: what tasks are told that make their texts, such as max_seq_lengths."""
+    metadata: for tasks that make their texts, such as max_seq_lengths."""
     options = {"tokenizer": name_of(text), **(metadata or {})}
     if include_path is not None:
         own = TaskManager(include_path=include_path, include_defaults=False, metadata=options)
@@ -247,7 +247,7 @@ def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | Non
     if rolling and not any(rolling):  # its metrics divide by bytes
         raise ValueError(f"task {name} has nothing but empty texts")
     if any(r.request_type == "loglikelihood" and not any(r.args) for r in requests):
-        raise ValueError(f"task {name} asks how likely an empty text is behind an empty one")
+        raise ValueError(f"task {name} asks how likely an empty text is after an empty one")
     return LoadedTask(tree, limit, seeds, requests)
 
 
@@ -319,7 +319,7 @@ def definition(task: LoadedTask) -> str:
     """Return what makes figures of answers: versions, metrics and filters of the tasks, as text."""
     keys = ("task", "metric_list", "filter_list", "num_fewshot", "output_type")
     definitions = [[str(each.VERSION), *map(each.get_config, keys)] for each in task.tree["tasks"].values()]
-    # Metrics and filters may be functions; their names tell them apart, and stay the same from process to process.
+    # Metrics and filters may be functions; their names differ, and are the same in every process.
     name_of = lambda thing: getattr(thing, "__qualname__", type(thing).__name__)  # noqa: E731
     return json.dumps(definitions, sort_keys=True, default=name_of)
 

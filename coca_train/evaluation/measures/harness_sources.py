@@ -88,7 +88,7 @@ def sources(folder: Path | None, text: TaskText) -> Iterator[None]:
 
 
 def file_at(folder: Path, url: str) -> Path:
-    """Return the file that an address stands for. Raises FileNotFoundError."""
+    """Return the local file for an address. Raises FileNotFoundError."""
     known = HUB_FILE.fullmatch(url)
     path = folder / known["dataset"] / known["file"] if known else folder / url.partition("://")[2]
     if not path.is_file():
@@ -156,7 +156,7 @@ def _local(folder: Path, data_files: Any) -> Any:
 
 
 def _copied(folder: Path, copies: Path, repo_id: str, filename: str, **options: Any) -> str:
-    """Copy a file of a repository, where a task may write beside it (SCROLLS does)."""
+    """Copy a file of a repository, to a folder that the task may write into (SCROLLS does)."""
     path = file_at(folder, f"https://huggingface.co/datasets/{repo_id}/resolve/main/{filename}")
     into = copies / repo_id / filename
     into.parent.mkdir(parents=True, exist_ok=True)

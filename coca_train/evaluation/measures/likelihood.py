@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from coca_train.evaluation.measures.perplexity import evaluating
+from coca_train.evaluation.measures.windows import same_at
 from coca_train.models.cache import KVCache
 
 PIECE = 1024  # scored tokens whose logits are held at once
@@ -79,7 +80,7 @@ def likelihoods(
     answers: list[Likelihood | None] = [None] * len(requests)
     trunk = None
     with evaluating(model):
-        fixed = length_is_unseen(model, max(map(len, by_row), default=1))
+        fixed = same_at(model, 1, max(map(len, by_row), default=1))
         for batch in plan(contexts, batch_tokens, fixed):
             # plan() keeps batches of one context together, so one trunk at a time is enough, and all that is held.
             if batch.n_shared and (trunk is None or trunk.row != batch.rows[0][: batch.n_shared]):
@@ -142,27 +143,13 @@ def _prefilled(model: Any, row: Row) -> Trunk:
 
 
 def _hidden(model: Any, batch: RowBatch, trunk: Trunk | None) -> Tensor:
-    """Return the last hidden states x_BTC behind the shared tokens, of rows that are padded on the right."""
+    """Return the last hidden states x_BTC after the shared tokens, of rows that are padded on the right."""
     longest = len(batch.rows[0])
     padded = [row[batch.n_shared :] + (0,) * (longest - len(row)) for row in batch.rows]
     tokens_BT = torch.tensor(padded, device=next(model.parameters()).device)
     if trunk is None or not batch.n_shared:
         return model.hidden(tokens_BT, length=longest)
     return model.hidden(tokens_BT, length=longest, cache=trunk.cache.fork(len(batch.rows), longest))
-
-
-def length_is_unseen(model: Any, longest: int) -> bool:
-    """Return whether texts of 1 to `longest` tokens have the same frequencies: dynamic ones change beyond some length
-    only."""
-    for kind in dict.fromkeys(model.kinds):
-        frequencies, visibility = getattr(model.position_of(kind), "frequencies", None), model.visibilities[kind]
-        if frequencies is None:
-            continue
-        with torch.no_grad():
-            first, last = (frequencies(visibility.length(length)) for length in (1, longest))
-        if first.temperature != last.temperature or not torch.equal(first.inv_freq_J, last.inv_freq_J):
-            return False
-    return True
 
 
 def _score(
@@ -179,7 +166,7 @@ def _score(
     parts = [_tokens(model, x_MC, target_M) for x_MC, target_M in pieces]
     log_p_N, best_N = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
     sizes = [len(k) for k in continuations]
-    # Summed in float64: differences of choices are small beside sums over long texts.
+    # Summed in float64: differences of choices are small compared with sums over long texts.
     return [
         Likelihood(float(log_p_M.double().sum()), bool(best_M.all()))
         for log_p_M, best_M in zip(log_p_N.split(sizes), best_N.split(sizes), strict=True)

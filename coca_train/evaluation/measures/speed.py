@@ -1,4 +1,4 @@
-"""How fast a model reads, writes and learns, and in how much memory, beside models of its shape with other positions.
+"""How fast a model reads, writes and learns, and in how much memory, against models of its shape with other positions.
 
 One sequence of L random tokens, the run's kernel, precision and device.
 

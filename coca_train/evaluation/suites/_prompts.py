@@ -21,7 +21,7 @@ from coca_train.evaluation.pages import by_point, document, heat_maps, share_by_
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suite import CellSuite
-from coca_train.evaluation.verdict import FOUND_SHARE, Asked, Name, Part, finds, unknown, verdicts
+from coca_train.evaluation.verdict import FOUND_SHARE, Name, Part, PartsByRow, finds, unmeasured, verdicts
 from coca_train.models.continuations import continuations
 from coca_train.report.blocks import Block, Document, Line, Lines, Table, Value
 from coca_train.report.headlines import POINTS, headline
@@ -157,13 +157,13 @@ class PromptSuite(CellSuite[Settings, Mapping[Point, Sequence[T]]]):
     def hits(self, evaluation: Evaluation, row: GridRow) -> tuple[dict[int, list[bool]], str]:
         """Return by length, whether each prompt was answered as it must be; and why no longer ones were asked."""
 
-    def asked(self, evaluation: Evaluation) -> Asked:
+    def reach_parts(self, evaluation: Evaluation) -> PartsByRow:
         least, parts = evaluation.settings.get("found_share", FOUND_SHARE), {}
         for row in evaluation.rows():
             hits, stopped = self.hits(evaluation, row)
             evidence = tuple(finds(n, sum(found), len(found), least) for n, found in hits.items())
             part = Part(self.PART, "prompts", evidence, stopped=stopped, bound=least)
-            parts[row.name] = [part if evidence else unknown(part, row.cells.values())]
+            parts[row.name] = [part if evidence else unmeasured(part, row.cells.values())]
         return parts
 
 
@@ -248,7 +248,7 @@ class FoundSuite(PromptSuite[Settings, T]):
             },
             after={"Definition": [definition]},
             facts=[("cases", f"{evaluation.settings['n_cases']} at each length"), *facts],
-            verdicts=verdicts(evaluation, self.asked(evaluation)),
+            verdicts=verdicts(evaluation, self.reach_parts(evaluation)),
         )
 
     def by_length(

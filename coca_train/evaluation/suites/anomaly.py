@@ -20,8 +20,7 @@ from coca_train.evaluation.measures.anomaly import (
     add,
     anomaly_sums,
     key_borders,
-    problem,
-    slowed_pairs,
+    slowed,
 )
 from coca_train.evaluation.measures.perplexity import intervals
 from coca_train.evaluation.pages import by_point, curves, document, figure, table, training_windows
@@ -76,7 +75,9 @@ class Evaluator(DocumentSuite[Settings]):
             )
         if point < 2:
             return "a pair needs two tokens"
-        return problem(subject.model.position) or material.problem(subject, point)
+        if not hasattr(subject.model.position, "frequencies"):
+            return f"{subject.model.position.settings.scheme} rotates nothing: there is no angle between query and key"
+        return material.problem(subject, point)
 
     def measure(self, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
         """Return this rank's sums over its share of the documents, and what shares are made of by document; and how far
@@ -89,7 +90,7 @@ class Evaluator(DocumentSuite[Settings]):
             for index, each in zip(batch, of_batch, strict=True):
                 documents[str(index)] = {name: pairs.tolist() for name, pairs in fractions(each).items()}
         sums = {name: values.tolist() for name, values in add(texts).items()} if texts else {}
-        return {"sums": sums, "documents": documents, "slowed": slowed_pairs(subject.model.position, point)}
+        return {"sums": sums, "documents": documents, "slowed": slowed(subject.model.position, point)}
 
     def combine(self, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return shares, by layer and head and by pair; low, high: ends of the 95 % interval over documents of those of
@@ -255,7 +256,7 @@ def _ratio(result: Any, key: str, form: str, border: str = "") -> Value:
 
 
 def _with_ends(result: Any, key: str, xs: Iterable[float]) -> list[tuple[float | None, ...]]:
-    """Return the points of a curve, with their intervals where documents tell one."""
+    """Return the points of a curve, with their intervals where known."""
     ys = result[key]
     ends = (each.get(key, [None] * len(ys)) for each in (result["low"], result["high"]))
     return list(zip(xs, ys, *ends, strict=True))

@@ -190,7 +190,7 @@ class Evaluator(CellSuite[Settings, Material]):
 
 
 def _harness() -> Any:
-    """Return the adapter, when it is needed: the package behind it is an extra, and takes seconds to import."""
+    """Import the adapter on first use: lm_eval is an extra, and takes seconds to import."""
     try:
         from coca_train.evaluation.measures import harness
     except ImportError as error:

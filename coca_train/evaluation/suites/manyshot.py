@@ -17,7 +17,7 @@ Definition. A prompt is k shots and the asked word with its colon, a line each:
   at most). The shots take all n words in an order that is drawn, then all of them in another order, and so on.
 * Length: as many shots, at least one, as fit into L tokens (_prompts.py; a token that begins texts counted).
 * The asked word is drawn from all n, equally likely, so it is among the shots (`seen`) with probability min(k, n) / n.
-* Found: of all labels, its label is the most probable behind the prompt, by the log-likelihood of the label's tokens
+* Found: of all labels, its label is the most probable after the prompt, by the log-likelihood of the label's tokens
   (likelihood.py); where labels are equally probable, the first of them. Dynamic frequencies see the length of the
   prompt.
 * `chance` is 1 / c. The `ceiling` of cases of which a share s is seen is s + (1 - s) / c. An accuracy a is that of a
@@ -123,7 +123,7 @@ def shots(n_words: int, n: int, draw: random.Random) -> list[int]:
 
 def choices(encode: Encode, prompt: str, labels: Sequence[str], begin: Sequence[int]) -> tuple[Request, ...]:
     """Return the prompt and each label, cut where their tokens first differ: a tokenizer may join the prompt's end and
-    what follows it, and what all have in common tells nothing apart."""
+    what follows it."""
     wholes = [(*begin, *encode(f"{prompt} {label}")) for label in labels]
     common = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*wholes, strict=False)))
     # At least one token of each is left; and one is read before it, whatever the tokens are.
@@ -169,7 +169,7 @@ DEFINITION = (
     "A prompt is many shots, a made-up word and its label on each line, and one of the words again with a colon; as "
     "many shots as keep it within the length. Which word has which label is drawn for every prompt, so that "
     "nothing but the shots tells; the words take turns, and the asked one is drawn from all of them, whether it is "
-    "among the shots or not. It is right when its label is the most probable one behind the prompt, by its "
+    "among the shots or not. It is right when its label is the most probable one after the prompt, by its "
     "log-likelihood. Chance is 1 by the number of labels; the ceiling is what a model gets that has read every shot of "
     "these prompts: all words that are among them, and chance for the others. A model that reads only its last shots "
     "stays at what they teach. The words learnt are (accuracy - chance) / (1 - chance). After many-shot learning in "

@@ -5,7 +5,7 @@ the words of the CoCA paper (B.1, listing 1) or of YaRN's authors (data/prompts.
 
 * Length: as many fillers as keep it at most L tokens (a token that begins texts counted); the new tokens come on top.
 * Place: `uniform`: x is drawn from 0 ... x + y (YaRN, arXiv 2309.00071). `even`: see `choose_place`. Depth is
-  x / (x + y): 0 right behind the task, 1 right before the question; 0 without fillers.
+  x / (x + y): 0 right after the task, 1 right before the question; 0 without fillers.
 * Distance: tokens of the prompt minus tokens of the text before the key's sentence. (A token across the border of the
   two counts to the sentence.)
 * Found: the generated text contains the key as a whole number: 12345 is not found in 123456, so a model that repeats
@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.data.prompts import COCA, YARN, Wording
-from coca_train.evaluation.pages import heat_map_precision, papers
+from coca_train.evaluation.pages import heat_map_precision, paper_rows
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._prompts import (
@@ -103,7 +103,7 @@ class Settings:
     max_new_tokens: Positive = Field(description="length of an answer, which comes on top of the prompt [tokens]")
     places: Literal["uniform", "even"] = Field(
         description="where the key stands. uniform: drawn for each case (YaRN); even: at n_depths depths in turn, from "
-        "right behind the task to right before the question"
+        "right after the task to right before the question"
     )
     n_depths: Positive = Field(description="depths of places=even, and rows of the heat maps")
     found_share: Annotated[float, Field(gt=0, lt=1)] = Field(
@@ -189,7 +189,7 @@ class Evaluator(FoundSuite[Settings, Case]):
                 "table 3": paper.by_alpha("passkey"),
                 "table 4": paper.table("table4_pi")["passkey"],
             }
-            theirs = {"theirs": papers(evaluation, tables), "note": THEIRS}
+            theirs = {"theirs": paper_rows(evaluation, tables), "note": THEIRS}
         inside, outside = (BY_WINDOW.format(words) for words in ("less than", "at least"))
         return self.found_page(
             evaluation,

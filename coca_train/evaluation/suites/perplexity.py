@@ -10,7 +10,7 @@ the window's length, the longest window's cell measures the others on the way, a
 
 What papers do otherwise: weighting=windows takes the mean of each window's mean loss, so that a first window of W
 predictions counts as much as a later one of `stride`; window_counts=tokens says that a window of W tokens predicts the
-W - 1 behind its first; begin_windows=true has the token that begins a text in front of every window, in place of the
+W - 1 after its first; begin_windows=true has the token that begins a text in front of every window, in place of the
 token that is there (YaRN's eval/perplexity.py does all three).
 
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
@@ -51,7 +51,7 @@ from coca_train.evaluation.results import ALL, Evaluation
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suite import CellSuite
 from coca_train.evaluation.texts import Frequencies, Library, Texts, count_frequencies, digest
-from coca_train.evaluation.verdict import Asked
+from coca_train.evaluation.verdict import PartsByRow
 from coca_train.report.blocks import Document
 from coca_train.runtime.errors import UserError
 from coca_train.statistics.answers import LEAST
@@ -307,8 +307,8 @@ class Evaluator(CellSuite[Settings, Material]):
     def page(self, evaluation: Evaluation) -> Document:
         return perplexity_page.page(evaluation)
 
-    def asked(self, evaluation: Evaluation) -> Asked:
-        return perplexity_page.asked(evaluation)
+    def reach_parts(self, evaluation: Evaluation) -> PartsByRow:
+        return perplexity_page.reach_parts(evaluation)
 
 
 def _rounds(subject: Subject, point: int, material: Material, known: Collection[Windowing]) -> list[list[Windowing]]:

@@ -88,7 +88,7 @@ def reduced(nll_T: np.ndarray, block: int) -> list[float]:
 
 def first_windows(documents: Sequence[Sequence[float]], length: int, block: int, seed: int = 0) -> FirstWindows:
     """Summarise `reduced` documents that were read at this length."""
-    # In float64 and by document, never as running means: ranks bring documents in any order, and sums must not tell.
+    # In float64 and by document, never as running means: ranks bring documents in any order.
     sums = np.asarray(documents, dtype=np.float64)
     n_documents, block_size = len(sums), min(block, length)
     ends = bin_ends(length)

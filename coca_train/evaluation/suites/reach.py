@@ -17,7 +17,7 @@ from coca_train.evaluation.perplexity_page import CONTEXT
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.suite import CellSuite, Suite
 from coca_train.evaluation.suites import perplexity, recall, ruler
-from coca_train.evaluation.verdict import Asked, Name, Part, answers_table, unknown, verdicts
+from coca_train.evaluation.verdict import Name, Part, PartsByRow, answers_table, unmeasured, verdicts
 from coca_train.report.blocks import Block, Document, Line, Lines, Panels, Section, Text
 from coca_train.statistics.answers import ANSWERS, LEAST, SURE, WRONG
 
@@ -85,14 +85,14 @@ class Evaluator(Suite[Settings]):
                 own[name] = suite(getattr(self.settings, name)), evaluation.of_suite(options, list(points))
         return own
 
-    def asked(self, evaluation: Evaluation) -> dict[tuple[str, str], list[Part]]:
+    def reach_parts(self, evaluation: Evaluation) -> dict[tuple[str, str], list[Part]]:
         """Return all parts together, in their order; those of which a model could be asked nothing too."""
         said: dict[tuple[str, str], list[Part]] = {row.name: [] for row in evaluation.rows()}
         for name, (part, of_part) in self._evaluations(evaluation).items():
-            asked = part.asked(of_part)
+            asked = part.reach_parts(of_part)
             for row, parts in said.items():
                 cells = [cell for cell in of_part.cells if (cell.subject, cell.variant) == row]
-                parts += asked.get(row) or ([unknown(Part(*NOTHING[name], ()), cells)] if cells else [])
+                parts += asked.get(row) or ([unmeasured(Part(*NOTHING[name], ()), cells)] if cells else [])
         # Of a model that has not learnt enough nothing else is said.
         return {row: [part for part in parts if part.untrained] or parts for row, parts in said.items()}
 
@@ -104,7 +104,7 @@ class Evaluator(Suite[Settings]):
             said.append(READING.format(within=settings.reads.holds_within, gain=settings.reads.uses_gain))
         shares = dict.fromkeys(part.found_share for part in (settings.finds, settings.works) if part is not None)
         said += [FINDING.format(share=share) for share in shares]
-        together = self.asked(evaluation)
+        together = self.reach_parts(evaluation)
         pictures, answers = _pictures(evaluation, together), answers_table(evaluation, together)
         blocks: dict[tuple[str, bool], list[Block]] = {}
         for section in (section for page in pages for section in page.sections if section.title != CONTEXT):
@@ -126,7 +126,7 @@ class Evaluator(Suite[Settings]):
         )
 
 
-def _pictures(evaluation: Evaluation, said: Asked) -> Panels | None:
+def _pictures(evaluation: Evaluation, said: PartsByRow) -> Panels | None:
     """Return what all parts have to show at each length: a panel a part."""
     rows = [row for row in evaluation.rows() if said.get(row.name)]
     parts: dict[Name, list[Part | None]] = {}

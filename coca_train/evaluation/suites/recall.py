@@ -52,7 +52,7 @@ from coca_train.runtime.errors import DataError
 
 LEAST = 2  # pairs
 ANSWER_CHARACTERS = 60  # of each answer that are kept
-SPARE = 2  # new tokens more than the answer has, for a tokenizer that cuts it otherwise than behind its prompt
+SPARE = 2  # new tokens more than the answer has, for a tokenizer that splits it otherwise after its prompt
 
 
 class Case(NamedTuple):

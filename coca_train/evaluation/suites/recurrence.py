@@ -1,6 +1,6 @@
 """Suite `recurrence`: a text read segment by segment with a memory (Transformer-XL, arXiv 1901.02860, sections 3.2, 4).
 
-A document's predictions are made in segments of S tokens, one behind the other, each token read once. In every layer
+A document's predictions are made in segments of S tokens, one after the other, each token read once. In every layer
 a segment attends to itself and to the M hidden states before it, which were computed when their own segment was read;
 M = 0: segments know nothing of each other. The first tokens have what there is before them. Every prediction counts
 exactly once; those of a segment see M + 1 ... M + S tokens directly, and what these have seen through them. With a
@@ -68,7 +68,7 @@ class Settings:
 
 
 ABOUT = (
-    "Documents are read in segments, one behind the other, every token once. Each layer attends to the segment and to "
+    "Documents are read in segments, one after the other, every token once. Each layer attends to the segment and to "
     "the hidden states of the memory before it, which stay as they were computed (Transformer-XL, section 3.2). A "
     "reach is segment and memory together; a reach of one segment is no memory. Perplexity by sliding windows, which "
     "remember nothing, is the suite perplexity."

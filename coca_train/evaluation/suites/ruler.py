@@ -266,7 +266,7 @@ class Evaluator(PromptSuite[Settings, Prompt]):
             after={"Definition": [DEFINITION, about]},
             facts=[("cases", f"{evaluation.settings['n_cases']} for each task and length")],
             at=f"{len(tasks)} tasks of {tokens(lengths)}" if len(tasks) > 1 else f"{tasks[0]} of {tokens(lengths)}",
-            verdicts=verdicts(evaluation, self.asked(evaluation)),
+            verdicts=verdicts(evaluation, self.reach_parts(evaluation)),
         )
 
     def hits(self, evaluation: Evaluation, row: GridRow) -> tuple[dict[int, list[bool]], str]:

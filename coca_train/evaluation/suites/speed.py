@@ -1,4 +1,4 @@
-"""Time and memory by length, beside plain attention of the same shape (measures/speed.py).
+"""Time and memory by length, against plain attention of the same shape (measures/speed.py).
 
 A cell measures the model under its variant and a twin for each baseline, in turns. Times are this machine's at this
 moment: they are never taken from an earlier measurement. Under torchrun the first rank measures, the others wait.
@@ -66,7 +66,7 @@ THEIRS = Table(
 
 
 class Evaluator(CellSuite[Settings, None]):
-    """Time and memory by length, beside plain attention of the same shape."""
+    """Time and memory by length, against plain attention of the same shape."""
 
     VERSION = 2
     CACHED = False
@@ -200,7 +200,7 @@ def _sentence(row: GridRow, works: Sequence[str], baseline: str) -> str:
 
 
 def _with_twins(rows: list[GridRow], baselines: Sequence[str], number: Pick) -> list[Line]:
-    """Return every model and variant, then each model's twins as measured beside its first variant.
+    """Return every model and variant, then each model's twins as measured with its first variant.
 
     number(result, competitor): what is drawn, (y,) or (y, low, high); y None where it was not measured.
     """

@@ -20,13 +20,11 @@ Shape legend: N documents, S segments, V values of 1/√t.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import nn
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.perplexity import intervals
@@ -34,7 +32,7 @@ from coca_train.evaluation.pages import curves, document
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order, read_longest
-from coca_train.positions.frequencies import Spectrum, stretch, yarn_temperature
+from coca_train.positions.frequencies import stretch, yarn_temperature
 from coca_train.report.blocks import MISSING, Block, Document, Line, Row, Table, Value
 from coca_train.statistics.answers import LEAST
 from coca_train.statistics.pairs import Sample, standings
@@ -100,6 +98,12 @@ class RowChanges:
         places = standings([list(self.whole.values())], "low")[0].best
         return best, [list(self.whole)[place] for place in places] or list(self.whole)
 
+    def best_row(self) -> Row:
+        """Return the best value tried, what is recommended, and the change at the best."""
+        best, tied = self.best()
+        values = Value.of(best, "{:g}", low=min(tied), high=max(tied)), Value.of(self.recommended, "{:.3f}")
+        return Row(label=self.row.name, values=(*values, self.whole[best]))
+
     def sentence(self) -> str:
         """Say which of the values tried is best, and what YaRN recommends."""
         best, tied = self.best()
@@ -147,18 +151,15 @@ class Evaluator(DocumentSuite[Settings]):
     def measure(self, subject: Subject, point: str, material: Prefixes, setup: Setup) -> dict[str, Any]:
         """Return this rank's documents: by index, the NLL of each segment."""
         model, length = subject.model, self.length_of(subject, subject.model.position.settings)
+        starts = np.arange(0, length, self.settings.block)
         with attention_scale(model, float(point)):
-            nll = material.by_document(model, length, setup, partial(segment_sums, block=self.settings.block))
+            nll = material.by_document(model, length, setup, lambda nll_T: np.add.reduceat(nll_T, starts).tolist())
         rule = recommended(model.position.settings.frequencies, length)
         return {"nll": nll, "tokens": segments(length, self.settings.block), "recommended": rule}
 
     def combine(self, point: str, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return nll: [nats] by document and segment. tokens: predictions of each segment. recommended: YaRN's 1/√t."""
-        return {
-            "nll": in_order(part["nll"] for part in parts),
-            "tokens": parts[0]["tokens"],
-            "recommended": parts[0]["recommended"],
-        }
+        return parts[0] | {"nll": in_order(part["nll"] for part in parts)}
 
     def page(self, evaluation: Evaluation) -> Document:
         """Return the document; rows without a result at 1/√t = 1 have nothing to be compared with and are left out."""
@@ -186,7 +187,7 @@ class Evaluator(DocumentSuite[Settings]):
                         title="The best temperature and the recommended one",
                         label_columns=("model", "variant"),
                         columns=("best 1/√t tried", "recommended", "change at the best"),
-                        rows=(*(Row(label=each.row.name, values=_best(each)) for each in known), THEIRS),
+                        rows=(*(each.best_row() for each in known), THEIRS),
                         interval="95 % interval; of 1/√t, from the first to the last tried that is not distinguishable",
                         note="Change against 1/√t = 1. The paper shows its measured values in figures only (2 to 4).",
                     ),
@@ -259,15 +260,6 @@ def _rule(known: Sequence[RowChanges]) -> list[Block | str | None]:
     ]
 
 
-def _best(each: RowChanges) -> tuple[Value, ...]:
-    scale, tied = each.best()
-    return (
-        Value.of(scale, "{:g}", low=min(tied), high=max(tied)),
-        Value.of(each.recommended, "{:.3f}"),
-        each.whole[scale],
-    )
-
-
 def _segments(number: int, each: RowChanges) -> list[Block | str | None]:
     """Show of one row the change in each segment, and how many documents are best where."""
     return [
@@ -292,27 +284,16 @@ def _segments(number: int, each: RowChanges) -> list[Block | str | None]:
     ]
 
 
-class _Scaled(nn.Module):
-    """Frequencies with another temperature."""
-
-    def __init__(self, own: nn.Module, scale: float) -> None:
-        super().__init__()
-        self.own, self.scale = own, scale
-
-    def forward(self, length: int) -> Spectrum:
-        return self.own(length)._replace(temperature=self.scale)
-
-
 @contextmanager
 def attention_scale(model: Any, scale: float) -> Iterator[None]:
     """Give a rotary scheme this 1/√t for as long as the context lasts."""
-    position = model.position
-    own = position.frequencies
-    position.frequencies = _Scaled(own, scale)
+    handle = model.position.frequencies.register_forward_hook(
+        lambda module, given, spectrum: spectrum._replace(temperature=scale)
+    )
     try:
         yield
     finally:
-        position.frequencies = own
+        handle.remove()
 
 
 def recommended(frequencies: Any, length: int) -> float:
@@ -351,11 +332,6 @@ def segments(n_predictions: int, block: int) -> list[int]:
     """Return the predictions in each segment."""
     whole, rest = divmod(n_predictions, block)
     return [block] * whole + [rest] * (rest > 0)
-
-
-def segment_sums(nll_T: np.ndarray, block: int) -> list[float]:
-    """Return the NLL [nats] of each segment of one document."""
-    return np.add.reduceat(nll_T, np.arange(0, len(nll_T), block)).tolist()
 
 
 def changes(nll_NS: np.ndarray, base_NS: np.ndarray, n_S: np.ndarray) -> np.ndarray:

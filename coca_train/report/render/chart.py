@@ -216,7 +216,7 @@ def panel_plots(block: Panels) -> list[tuple[Lines, list[Plot]]]:
 
 
 def small_multiples(block: Lines) -> Sequence[Plot]:
-    """Return a drawing for each curve with its interval, all others grey behind it; none where one drawing will do."""
+    """Return a drawing for each curve with its interval, all others in grey; none where one drawing will do."""
     return [
         Plot(
             block,
