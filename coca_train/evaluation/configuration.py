@@ -188,15 +188,14 @@ def _values(choice: str, offered: Mapping[str, Path]) -> dict[str, Any]:
 
 def overrides(words: Sequence[str]) -> list[str]:
     """Return the words as Hydra overrides: `checkpoint=a,b` is short for grid.checkpoints=[a,b]."""
-    return [_long(word) for word in words]
-
-
-def _long(word: str) -> str:
-    key, equals, value = word.partition("=")
-    if key != "checkpoint" or not equals:
-        return word
-    paths = [part.strip() for part in value.strip("[]").split(",") if part.strip()]
-    return f"grid.checkpoints=[{','.join(map(quoted, paths))}]"
+    whole = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if key == "checkpoint" and equals:
+            paths = [part.strip() for part in value.strip("[]").split(",") if part.strip()]
+            word = f"grid.checkpoints=[{','.join(map(quoted, paths))}]"
+        whole.append(word)
+    return whole
 
 
 def quoted(text: str) -> str:

@@ -91,7 +91,9 @@ def _overview(
     note = "Shares in per cent." if best == "high" else "Perplexities and the like, as they are."
     if printed:
         note += " The paper's figures are OpenCompass's, whose prompts differ: they show the order of magnitude."
-    columns = {name: column for point in points for name, column in by_point([point], partial(_main, point)).items()}
+    columns = {}
+    for point in points:
+        columns |= by_point([point], partial(_main, point))
     if _whole(points):
         columns[f"total of these {len(HERE)}"] = partial(_total, HERE)
         columns[f"total of all {len(ALL)}"] = partial(_total, ALL)
@@ -246,12 +248,8 @@ def by_document(log: Sequence[Mapping[str, Any]], figures: Mapping[str, float]) 
     documents = dict.fromkeys((entry["doc_id"], entry["doc_hash"], entry["target_hash"]) for entry in ordered)
     kept = {}
     for name, figure in figures.items():
-        found = [
-            entry[metric]
-            for entry in ordered
-            for metric in entry["metrics"]
-            if metric_name(metric, entry["filter"]) == name
-        ]
+        named = ((metric_name(m, entry["filter"]), entry[m]) for entry in ordered for m in entry["metrics"])
+        found = [value for metric, value in named if metric == name]
         if len(found) == len(documents) and (sums := _adding_up_to(figure, found)) is not None:
             kept[name] = sums
     digest = hashlib.sha256("\n".join(map(str, documents)).encode()).hexdigest()

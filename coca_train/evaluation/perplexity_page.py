@@ -116,7 +116,7 @@ def page(evaluation: Evaluation, more: Sections | None = None, compared: bool = 
 
 def _pictures(main: "OneText", perplexities: Table) -> list[Lines]:
     """Draw levels by window, and differences to the first row; these first where levels would hide them."""
-    levels = [block for block in perplexity_by_window(main.alone, main.file) if block is not None]
+    levels = perplexity_by_window(main)
     name = main.file("perplexity-differences")
     found = difference_curves(main.rows, perplexities, name, training_windows(main.evaluation))
     if found is None or not levels:
@@ -135,13 +135,8 @@ class OneText:
     source: str
 
     @cached_property
-    def alone(self) -> Evaluation:
-        """Without the other texts."""
-        return self.evaluation.reduced(lambda result: result["sources"].get(self.source, {}))
-
-    @cached_property
     def rows(self) -> list[GridRow]:
-        return self.alone.rows()
+        return self.evaluation.reduced(lambda result: result["sources"].get(self.source, {})).rows()
 
     def file(self, name: str) -> str:
         """Name the file of a block about this text."""
@@ -156,8 +151,8 @@ class OneText:
 
     @property
     def perplexities(self) -> Table:
-        """Beside the papers' figures, where the text is the one a comparison is about: those of the same text where
-        they are published, else those of CoCA's tables."""
+        """With the papers' figures, where the text is the one a comparison is about: those of the same text where they
+        are published, else those of CoCA's tables."""
         of_text = paper.yarn_perplexity_rows(self.source, self.evaluation.points)
         theirs = {
             "table 1": paper.table("table1_perplexity"),
@@ -304,39 +299,34 @@ def number(value: float) -> str:
     return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
 
 
-def perplexity_by_window(evaluation: Evaluation, file: Callable[[str], str]) -> list[Lines | None]:
-    """Draw all rows in one picture where they are few, else one a variant. evaluation: of one text. file: the name of
-    a block about it."""
-    rows = evaluation.rows()
+def perplexity_by_window(main: "OneText") -> list[Lines]:
+    """Draw all rows in one picture where they are few, else one a variant."""
+    rows = main.rows
     pictures = {"": rows}
     if len(rows) > FEW:
         pictures = {"": as_trained(rows)}
         for row in rows:
             if row.variant != row.subject.variants[0]:
                 pictures.setdefault(row.variant, []).append(row)
-    files = {"": "", **{name: f"-{part}" for name, part in file_names([name for name in pictures if name]).items()}}
-    name = file("perplexity-curves")
-    return [
-        _perplexity_curves(evaluation, shown, f"{name}{files[variant]}", f": {variant}" if variant else "")
-        for variant, shown in pictures.items()
-    ]
-
-
-def _perplexity_curves(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: str) -> Lines | None:
-    lines = [by_length(row, _with_ends) for row in rows]
-    limits = _y_limits(lines)
-    return curves(
-        lines,
-        name=name,
-        title=f"Perplexity by context window{words}",
-        x_label="context window [tokens]",
-        y_label="perplexity (lower is better)",
-        x_log=True,
-        y_log=True,
-        y_limits=limits,
-        marks=training_windows(evaluation),
-        note=BEYOND if limits[1] else "",
-    )
+    files, pictures_of = file_names([name for name in pictures if name]), []
+    for variant, shown in pictures.items():
+        lines = [by_length(row, _with_ends) for row in shown]
+        limits = _y_limits(lines)
+        pictures_of.append(
+            curves(
+                lines,
+                name=main.file("perplexity-curves") + (f"-{files[variant]}" if variant else ""),
+                title="Perplexity by context window" + (f": {variant}" if variant else ""),
+                x_label="context window [tokens]",
+                y_label="perplexity (lower is better)",
+                x_log=True,
+                y_log=True,
+                y_limits=limits,
+                marks=training_windows(main.evaluation),
+                note=BEYOND if limits[1] else "",
+            )
+        )
+    return [picture for picture in pictures_of if picture]
 
 
 def _with_ends(result: Mapping[str, Any]) -> list[float | None]:

@@ -119,7 +119,7 @@ def loss_curves(records: Sequence[Record]) -> Lines:
 
 
 def _by_step(records: Sequence[Record], key: str) -> list[tuple[float, float | None]]:
-    return [(record["step"], record.get(key)) for record in records if key in record]
+    return [(record["step"], record[key]) for record in records if key in record]
 
 
 class Probed(NamedTuple):
@@ -306,7 +306,16 @@ def sweep_page(runs: Sequence[SweepRun], command: str, comparing: str) -> Docume
     files = file_names(texts)
     named = ": " + ", ".join(run.label for run in runs) if len(options) == 1 and len(runs) <= FEW_NAMES else ""
     sections: Sections = {
-        "Held-out loss": [_curves(runs, text, files[text]) for text in texts],
+        "Held-out loss": [
+            curves(
+                (Line.through(run.label, _by_step(run.records, VALID + text)) for run in runs),
+                name=f"held-out-{files[text]}",
+                title=f"Held-out loss: {text}",
+                x_label="optimizer step",
+                y_label="loss [nats per token]",
+            )
+            for text in texts
+        ],
         "Results": [results(runs)],
         "Compare them": [f"{DOUBT}\n\n`{comparing}`" if comparing else ""],
     }
@@ -377,15 +386,3 @@ def _finding(runs: Sequence[SweepRun], texts: Sequence[str]) -> list[str]:
         return []
     said = "; ".join(f"{label}, {' and '.join(losses)}" for label, losses in lowest.items())
     return [f"Lowest held-out loss: {said} (nats a token, {len(runs)} runs)."]
-
-
-def _curves(runs: Sequence[SweepRun], text: str, file: str) -> Lines | None:
-    key = VALID + text
-    points = ([(record["step"], record[key]) for record in run.records if key in record] for run in runs)
-    return curves(
-        (Line.through(run.label, each) for run, each in zip(runs, points, strict=True)),
-        name=f"held-out-{file}",
-        title=f"Held-out loss: {text}",
-        x_label="optimizer step",
-        y_label="loss [nats per token]",
-    )

@@ -32,7 +32,6 @@ from coca_train.evaluation.results import Cell, Evaluation, GridRow, model_names
 from coca_train.report.blocks import ANSWERED, ANSWERS, Row, State, Table, Value, Verdict
 from coca_train.statistics.answers import LEAST, SURE, WRONG, Answer, above, below, share_above
 from coca_train.statistics.intervals import OverDocuments
-from coca_train.statistics.shares import share_bounds
 
 HOLDS_WITHIN = 0.01  # [nats per token]
 USES_GAIN = 0.005  # [nats per token]
@@ -123,7 +122,7 @@ def untrained(result: Mapping[str, Any], gain: float = USES_GAIN) -> str:
 
 def finds(length: int, n_found: int, n_prompts: int, share: float = FOUND_SHARE) -> Evidence:
     """Return so many of the prompts of this length were answered as they must be."""
-    return Evidence(length, share_above(n_found, n_prompts, share, share_bounds))
+    return Evidence(length, share_above(n_found, n_prompts, share))
 
 
 def _over(sums_D2: Any) -> Any:

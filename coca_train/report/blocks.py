@@ -162,7 +162,7 @@ class Line:
         return index if self.look is None else self.look
 
     def points(self) -> Iterator[tuple[float, float, float | None, float | None, float | None, float | None]]:
-        """Yield (x, y, low, high, least, most); a bound that is not known is None."""
+        """Return (x, y, low, high, least, most) of each point; a bound that is not known is None."""
         nothing = (None,) * len(self.x)
         bounds = (each or nothing for each in (self.low, self.high, self.least, self.most))
         return zip(self.x, self.y, *bounds, strict=True)

@@ -17,19 +17,12 @@ WINDOWS = (12, 24, 48)
 
 
 @pytest.fixture
-def evaluate(tmp_path, folders, books, monkeypatch):
-    """evaluate("grid.…=…", ...): the results of suite `perplexity` on one model; cells are kept between calls.
-
-    Without the report, whose pictures take five times as long as the cells; test_command.py has whole ones.
-    """
-    monkeypatch.setattr(pipeline, "write_report", lambda document, directory: {})
+def evaluate(evaluated):
+    """evaluate("grid.…=…", ...): the results of suite `perplexity` on one model; cells are kept between calls."""
 
     def results(*words: str, checkpoint: str = ""):
-        checkpoint = checkpoint or str(folders("one"))
-        own = [f"checkpoint={checkpoint}", f"text.files=[{books}]", f"work.root={tmp_path / 'made'}", "eval.stride=7"]
-        config, _ = load([*own, f"grid.lengths=[{','.join(map(str, WINDOWS))}]", *words])
-        directory = pipeline.evaluate(config, "the command")
-        return json.loads((directory / "results.json").read_text())
+        chosen = [f"checkpoint={checkpoint}"] if checkpoint else []
+        return evaluated("perplexity", f"grid.lengths={list(WINDOWS)}", "eval.stride=7", *chosen, *words)[0]
 
     return results
 

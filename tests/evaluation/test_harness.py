@@ -257,11 +257,6 @@ def test_a_model_without_the_positions_says_so(suite, tmp_path):
         assert reason.startswith(problem) and bool(reason) == bool(problem)
 
 
-def test_a_context_that_does_not_fit_is_clipped_and_counted(suite, subject, monkeypatch):
-    by_point, _ = cells(suite, settings(suite, "own_capitals", window=24), subject, monkeypatch)
-    assert by_point["own_capitals"]["n_clipped"] == by_point["own_capitals"]["n_requests"] == 18
-
-
 def test_where_a_continuation_begins(subject):
     from coca_train.evaluation.measures import harness
 

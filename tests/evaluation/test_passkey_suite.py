@@ -7,7 +7,6 @@ import pytest
 from coca_train.evaluation.suites import passkey
 from coca_train.evaluation.suites._prompts import nearest_depth
 from coca_train.report.blocks import HeatMaps, Lines, Table
-from coca_train.report.render.contents import best_places
 from tests.evaluation.grids import (
     blocks,
     byte_subject,
@@ -188,14 +187,3 @@ def test_one_sentence_says_what_variants_make_of_a_model(shares, words):
     summary = passkey.Evaluator(small()).page(grid).summary
     assert len(summary) == bool(words)
     assert all(part in summary[0] for part in words)
-
-
-@pytest.mark.parametrize(("n", "places"), [(19, set()), (20, {(0, 0)})])
-def test_of_few_prompts_no_variant_finds_most(n, places):
-    cells = [done("one", 512, [case(found)] * n, name) for name, found in (("plain", True), ("ntk", False))]
-    page = passkey.Evaluator(small()).page(
-        evaluation("passkey", SMALL, [measured("one", ("plain", "ntk"))], (512,), cells)
-    )
-    assert ("one finds most" in page.summary[0]) == bool(places)
-    assert ("19 of the 20" in page.summary[0]) == (not places)
-    assert {place for place in best_places(blocks(page)["passkey-found"]) if place[0] < 2} == places  # ours

@@ -14,7 +14,7 @@ from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import perplexity
 from coca_train.evaluation.verdict import NOTHING, verdicts
 from coca_train.report.render import write_report
-from coca_train.report.render.contents import best_places, explain_marks
+from coca_train.report.render.contents import best_places
 from tests.evaluation.grids import ROPE, blocks, cell, evaluation, measured, settings, setup, subject
 
 WINDOWS = (512, 1024, 2048)
@@ -67,17 +67,6 @@ def test_a_text_of_yarns_has_its_authors_figures_beside_ours():
 def test_what_it_says_at_a_glance():
     (best,) = page(some("books")).finding
     assert "CoCA predicts best" in best and "perplexity 50.00" in best and "24 of 24" in best
-
-
-def test_of_few_documents_nothing_is_best():
-    few = page(some("books", n_documents=3))
-    (said,) = few.finding
-    assert "inconclusive" in said and "3 of the 20" in said and "50.00 to 90.00" in said
-    for table in (blocks(few)[name] for name in ("perplexity-books", "bits-per-byte-books")):
-        assert not any(not table.rows[row].theirs for row, _ in best_places(table))
-        assert "fewer than 20" in explain_marks(table)
-    enough = blocks(page(some("books", n_documents=20)))["perplexity-books"]
-    assert (1, 2) in best_places(enough) and "Nothing is bold" not in explain_marks(enough)
 
 
 def test_models_of_two_tokenizers_have_no_best():

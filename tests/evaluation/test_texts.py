@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coca_train.evaluation.configuration import TextConfig
-from coca_train.evaluation.texts import Library, Texts, digest, read_once
+from coca_train.evaluation.texts import Library, digest, read_once
 from coca_train.runtime.errors import DataError
 
 NOTHING = {"begin": "auto", "files": [], "text_field": "text", "corpus": None, "sources": [], "max_documents": 100}
@@ -107,11 +107,6 @@ def test_the_digest_is_of_sources_borders_and_tokens():
     first = of(a=[[1, 2], [3]])
     assert first == of(a=[[1, 2], [3]])
     assert len({first, of(b=[[1, 2], [3]]), of(a=[[1], [2, 3]]), of(a=[[1, 2], [4]]), of(a=[[1, 2]], b=[[3]])}) == 5
-
-
-def test_bytes_are_of_the_text_in_utf8():
-    texts = Texts({}, Letters())  # type: ignore[arg-type]
-    assert texts.n_bytes(np.array([ord("ä"), ord("€"), 1, ord("a")])) == 2 + 3 + 1
 
 
 def test_windows_that_too_few_documents_fill_are_left_out_where_enough_fill_shorter_ones():

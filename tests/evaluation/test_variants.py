@@ -66,16 +66,12 @@ def test_learned_frequencies_go_with_no_others():
     assert "clex" in from_clex["yarn"].problem
 
 
-def test_a_visibility_that_a_scheme_cannot_have_is_a_variant_with_a_reason():
-    config = load(["position=learned"]).config
-    (variant,) = variants(config, [Choice("own", "rerope")]).values()
-    assert "learned" in variant.problem
+@pytest.mark.parametrize(("scheme", "choice"), [("learned", Choice("own", "rerope")), ("alibi", Choice("yarn"))])
+def test_a_choice_that_a_scheme_cannot_have_is_a_variant_with_a_reason(scheme, choice):
+    config = load([f"position={scheme}"]).config
+    (variant,) = variants(config, [choice]).values()
+    assert scheme in variant.problem
     assert (variant.position, variant.visibility) == (config.position, config.visibility)
-
-
-def test_frequencies_of_a_scheme_that_has_none():
-    (variant,) = variants(load(["position=alibi"]).config, [Choice("yarn")]).values()
-    assert "alibi" in variant.problem
 
 
 def test_a_wrong_word_is_the_user_s_error():

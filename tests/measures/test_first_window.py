@@ -1,6 +1,7 @@
 """One window from a document's beginning, against a plain loop over single predictions."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def plain_loop(doc, length):
 def test_means_over_documents_by_position_and_of_the_last_block(fake_model, length, block):
     docs = [document(40, 1), document(40, 2)]
     kept = [reduced(nll_T, block) for nll_T in first_window_nll(fake_model(), docs, length)]
-    summary = first_windows(kept, length, block)
+    summary = SimpleNamespace(**first_windows(kept, length, block))
     expected = np.mean([plain_loop(doc, length) for doc in docs], 0)
     assert summary.perplexity == pytest.approx(math.exp(expected[-block:].mean()), rel=1e-5)
     assert summary.block == min(block, length)

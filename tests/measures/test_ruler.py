@@ -8,14 +8,7 @@ import pytest
 
 from coca_train.data.prompts import EVERYDAY
 from coca_train.data.ruler import ADJECTIVES, NOISE, NOUNS, TASKS, hidden
-from coca_train.evaluation.suites.ruler import cases, essays, score
-
-SENTENCES = essays(["It rained all day. Nobody\n came.", "", "Then the sun  rose! Why?"])
-
-
-def build(name, size=None, seed="a"):
-    size = size or {"frequent_words": 60}.get(name, 40)
-    return TASKS[name].build(size, random.Random(seed), SENTENCES)
+from coca_train.evaluation.suites.ruler import cases, score
 
 
 def solve_needles(prompt):
@@ -49,25 +42,6 @@ SOLVERS = dict.fromkeys([*NEEDLES, *WORDS], solve_needles) | {
     "common_words": solve_common,
     "frequent_words": solve_frequent,
 }
-
-
-@pytest.mark.parametrize(("name", "n_expected", "n_hidden"), [
-    ("needle", 1, 1), ("needle_keys", 1, 4), ("needle_values", 4, 4), ("needle_queries", 4, 4), ("variables", 5, 5),
-    ("word", 1, 1), ("word_keys", 1, 4), ("word_values", 4, 4), ("word_queries", 4, 4),
-    ("common_words", 10, 190 + 10 + 420), ("frequent_words", 3, sum(n for n in (9, 4, 2, 1, 1))),
-])  # fmt: skip
-def test_the_answer_follows_from_the_prompt(name, n_expected, n_hidden):
-    for seed in "abcdefgh":
-        sample = build(name, seed=seed)
-        assert set(sample.expected) == SOLVERS[name](sample.prompt)
-        assert len(set(sample.expected)) == len(sample.expected) == n_expected
-        marks = dict.fromkeys(WORDS, r"^The special word of \w+ \w+ is [a-z]+\.$") | {
-            "variables": r"^VAR", "common_words": r"\d+\. ", "frequent_words": r"\b\w{6}\b",
-        }  # fmt: skip
-        text = sample.prompt.splitlines()[1] if name == "frequent_words" else sample.prompt
-        assert len(re.findall(marks.get(name, r"\d{7}"), text, re.MULTILINE)) == n_hidden
-        assert not sample.prompt.endswith((" ", "\n"))
-    assert set(SOLVERS) == set(TASKS)
 
 
 def test_needles_are_everywhere_alike():

@@ -30,7 +30,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lm_eval
 import numpy as np
@@ -58,16 +58,14 @@ os.environ.setdefault("DISABLE_MULTIPROC", "1")
 logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of every default of every task
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reading:
+class Reading(NamedTuple):
     """How much is read at once: see the module. window, batch_tokens [tokens], window None: none."""
 
     window: int | None
     batch_tokens: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Seeds:
+class Seeds(NamedTuple):
     """As in `lm_eval --seed`."""
 
     python: int
@@ -79,16 +77,11 @@ class Seeds:
 class Adapter(TemplateLM):
     """A model as the harness asks it."""
 
-    def __init__(
-        self,
-        model: Any,
-        text: TaskText,
-        reading: Reading,
-        progress: Callable[[int], None] = lambda n_requests: None,
-    ) -> None:
+    def __init__(self, model: Any, text: TaskText, reading: Reading) -> None:
         super().__init__()
-        self.model, self.text, self.reading, self.progress = model, text, reading, progress
+        self.model, self.text, self.reading = model, text, reading
         self.n_clipped = 0  # requests that did not fit
+        self.progress: Callable[[int], None] = lambda n_requests: None
 
     @property
     def eot_token_id(self) -> int:
@@ -175,8 +168,7 @@ class _Answered(LM):
         return [self.answers[key_of(request)] for request in requests]
 
 
-@dataclass(frozen=True)
-class LoadedTask:
+class LoadedTask(NamedTuple):
     """A task, or a group of them, with its data. requests: all of them, in a fixed order."""
 
     tree: Any  # what TaskManager.load gives
@@ -234,7 +226,11 @@ def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | Non
             for task in tree["tasks"].values():
                 own = task.get_config("num_fewshot")
                 task.set_config("num_fewshot", own or 0 if num_fewshot is None or own == 0 else num_fewshot)
-            requests = _requests(tree, limit, seeds)
+            requests = []
+            for task in tree["tasks"].values():
+                task.set_fewshot_seed(seeds.few_shot)
+                task.build_all_requests(limit=get_sample_size(task, limit))
+                requests += task.instances
     except Exception as error:  # data sets, their hub and task files fail in every way there is
         words = [line.strip() for line in str(error).splitlines() if re.search(r"\w", line)] or [""]
         raise ValueError(f"task {name} cannot be loaded: {type(error).__name__}: {words[0][:200]}") from error
@@ -249,15 +245,6 @@ def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | Non
     if any(r.request_type == "loglikelihood" and not any(r.args) for r in requests):
         raise ValueError(f"task {name} asks how likely an empty text is after an empty one")
     return LoadedTask(tree, limit, seeds, requests)
-
-
-def _requests(tree: Any, limit: int | None, seeds: Seeds) -> list[Any]:
-    requests = []
-    for task in tree["tasks"].values():
-        task.set_fewshot_seed(seeds.few_shot)
-        task.build_all_requests(limit=get_sample_size(task, limit))
-        requests += task.instances
-    return requests
 
 
 @contextmanager

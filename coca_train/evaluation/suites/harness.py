@@ -103,30 +103,23 @@ class Evaluator(CellSuite[Settings, Material]):
     def prepare(self, subject: Subject, setup: Setup) -> Material:
         """Load the tasks. COLLECTIVE. Rank 0 loads first, so that a data set is fetched once; a task lost on one rank
         is lost on all."""
-        harness = _harness()
-        reading = harness.Reading(
-            window={"whole": None, "training": subject.training_window}.get(
-                str(self.settings.window), self.settings.window
-            ),
-            batch_tokens=setup.micro_batch_tokens,
-        )
-        seeds = harness.Seeds(**dict(zip(("python", "numpy", "torch", "few_shot"), self.settings.seed, strict=True)))
+        harness, options = _harness(), self.settings
+        window = {"whole": None, "training": subject.training_window}.get(str(options.window), options.window)
+        seeds = harness.Seeds(*options.seed)
         text: TaskText = OwnText(subject.tokenizer, subject.begin)
         if subject.facts.kind == "huggingface":
             text = FolderText(subject.path, {"auto": None, "bos": True, "none": False}[subject.begin_choice])
-        adapter = harness.Adapter(subject.model, text, reading)
+        adapter = harness.Adapter(subject.model, text, harness.Reading(window, setup.micro_batch_tokens))
         tasks: dict[Point, Any] = {}
         problems: dict[Point, str] = {}
         longest: dict[Point, int] = {}
-        data = None if self.settings.data is None else Path(self.settings.data)
+        data = None if options.data is None else Path(options.data)
 
         def load() -> None:
-            known = harness.find_tasks(
-                self.settings.tasks, self.settings.include_path, text, data, self.settings.metadata
-            )
-            for name in self.settings.tasks:
+            known = harness.find_tasks(options.tasks, options.include_path, text, data, options.metadata)
+            for name in options.tasks:
                 try:
-                    tasks[name] = harness.load_task(known, name, self.settings.shots(name), self.settings.limit, seeds)
+                    tasks[name] = harness.load_task(known, name, options.shots(name), options.limit, seeds)
                     problems[name] = harness.too_long(adapter, tasks[name].requests)
                     if subject.model.max_positions is not None:  # all texts become tokens for it
                         longest[name] = harness.longest(adapter, tasks[name].requests)
@@ -139,8 +132,7 @@ class Evaluator(CellSuite[Settings, Material]):
             load()
         everywhere = dist.all_gather_object(problems)
         merged: dict[Point, str] = {
-            name: next((problems[name] for problems in everywhere if problems[name]), "")
-            for name in self.settings.tasks
+            name: next((each[name] for each in everywhere if each[name]), "") for name in options.tasks
         }
         return Material(tasks, merged, longest, adapter, f"{subject.tokenizer.digest} {text.identity}")
 
@@ -211,19 +203,12 @@ def summary(results: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict
     metrics = {
         each: _metrics(values, results["higher_is_better"].get(each, {})) for each, values in results["results"].items()
     }
-    counts = {
-        each: {
-            "version": str(results["versions"][each]),
-            "num_fewshot": results["n-shot"][each],
-            **results["n-samples"][each],
-        }
-        for each in tasks
-    }
-    logged = results.get("samples", {})
-    documents = {
-        each: by_document(logged.get(each, ()), {name: m["value"] for name, m in metrics[each].items()})
-        for each in tasks
-    }
+    logged, counts, documents = results.get("samples", {}), {}, {}
+    for each in tasks:
+        version, shots = str(results["versions"][each]), results["n-shot"][each]
+        counts[each] = {"version": version, "num_fewshot": shots, **results["n-samples"][each]}
+        figures = {name: metric["value"] for name, metric in metrics[each].items()}
+        documents[each] = by_document(logged.get(each, ()), figures)
     own = metrics.get(name, {})
     main = main_of(own)
     return {"main": None if main is None else own[main], "metrics": metrics, "documents": documents, "tasks": counts}

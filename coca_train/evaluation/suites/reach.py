@@ -109,9 +109,7 @@ class Evaluator(Suite[Settings]):
         blocks: dict[tuple[str, bool], list[Block]] = {}
         for section in (section for page in pages for section in page.sections if section.title != CONTEXT):
             blocks.setdefault((section.title, section.folded), []).extend(section.blocks)
-        blocks.setdefault(("Definition", True), []).insert(
-            0, Text(text="\n\n".join(said))
-        )  # where every page has its own
+        blocks.setdefault(("Definition", True), []).insert(0, Text(text="\n\n".join(said)))  # before each page's own
         return Document(
             title=f"How far the context reaches: {grid_in_words(evaluation)}",
             summary=[sentence for page in pages for sentence in page.summary],
@@ -140,10 +138,7 @@ def _pictures(evaluation: Evaluation, said: PartsByRow) -> Panels | None:
     def panel(name: Name, known: list[Part | None]) -> Lines:
         file, y_label, must = SHOWN[name]
         bound = next(part.bound for part in known if part)
-        lines = tuple(
-            Line.through(row.label, [*_within(row, name, part), *_points(part)])
-            for row, part in zip(rows, known, strict=True)
-        )
+        lines = tuple(Line.through(row.label, _points(row, part)) for row, part in zip(rows, known, strict=True))
         limits = {"holds": _limits(lines, bound), "uses": (None, None)}
         return Lines(
             name=file,
@@ -171,11 +166,6 @@ def _pictures(evaluation: Evaluation, said: PartsByRow) -> Panels | None:
     )
 
 
-def _within(row: GridRow, name: Name, part: Part | None) -> list[tuple[float | None, ...]]:
-    """Return where a curve of what is added to the loss begins: with nothing, in the training window."""
-    return [(row.subject.training_window, 0.0, None, None)] if part and name == "holds" else []
-
-
 def _limits(lines: Sequence[Line], bound: float) -> tuple[float | None, float | None]:
     """Limit a y axis with the bound and all that is not FAR off, which is shown at an edge; None: where the curves
     end."""
@@ -184,10 +174,14 @@ def _limits(lines: Sequence[Line], bound: float) -> tuple[float | None, float | 
     return (None, None) if (low, high) == (min(ys), max(ys)) else (low - MARGIN * far, high + MARGIN * far)
 
 
-def _points(part: Part | None) -> list[tuple[float | None, ...]]:
-    """Return (length, estimate, low, high) of what was seen."""
-    points = []
-    for length, answer in () if part is None else part.evidence:
+def _points(row: GridRow, part: Part | None) -> list[tuple[float | None, ...]]:
+    """Return (length, estimate, low, high) of the evidence; the loss added begins with 0 at the training window."""
+    if part is None:
+        return []
+    points: list[tuple[float | None, ...]] = []
+    if part.name == "holds":
+        points.append((row.subject.training_window, 0.0, None, None))
+    for length, answer in part.evidence:
         estimate, low, high, _ = answer.bounds
         if math.isfinite(estimate):
             ends = (low, high) if math.isfinite(low) and math.isfinite(high) else (None, None)  # of two documents, say
