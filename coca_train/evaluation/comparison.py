@@ -102,7 +102,7 @@ def parameter_shapes(run_dir: Path) -> dict[str, tuple[int, ...]]:
         return {name.removeprefix("model/"): shape for name, shape in stored.spec.items() if name.startswith("model/")}
 
 
-def checks(runs: Mapping[str, FinishedRun], seeds: Seeds) -> tuple[list[str], list[str]]:
+def check_comparable(runs: Mapping[str, FinishedRun], seeds: Seeds) -> tuple[list[str], list[str]]:
     """Return what was verified to be the same for one seed of every model, and what is not, in words."""
     line, wrong = same_seeds(runs, seeds)
     found = [same_text(runs)] + [(line, wrong)] * (wrong or len(runs) > len(seeds))
@@ -178,12 +178,12 @@ def same_initial_weights(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
             if mine[parameter] != first[parameter]:
                 return f"initial weights: {parameter} of {first_name} and {run} differ", True
     total = len({name for other in digests.values() for name in other})
-    own = sorted({part_of(name) for other in digests.values() for name in other if name not in shared})
+    own = sorted({module_of(name) for other in digests.values() for name in other if name not in shared})
     rest = f"; not shared, because of another shape or only in some: {', '.join(own)}" if own else ""
     return f"initial weights: identical for {len(shared)} of {total} parameters{rest}", not shared
 
 
-def part_of(parameter: str) -> str:
+def module_of(parameter: str) -> str:
     """Return what a parameter belongs to, in a word: its module (blocks.0.attention.k.weight: k), or `position`."""
     parts = parameter.split(".")
     return "position" if "position" in parts else parts[-2]
@@ -230,7 +230,7 @@ def merge_evaluations(runs: Mapping[str, FinishedRun], seeds: Seeds, command: st
     )
 
 
-def facts_of(run: FinishedRun) -> dict[str, Any]:
+def training_facts(run: FinishedRun) -> dict[str, Any]:
     """Return numbers of a training.
 
     parameters; loss: mean over the last tenth of the logged steps [nats per token]; valid/*: the last;

@@ -19,7 +19,7 @@ from coca_train.evaluation.findings import (
     finding,
     hidden_by_levels,
 )
-from coca_train.evaluation.measures.windows import middles
+from coca_train.evaluation.measures.windows import bin_middles
 from coca_train.evaluation.pages import (
     BEYOND,
     Pick,
@@ -392,7 +392,7 @@ def _losses(rows: Sequence[GridRow]) -> list[Line]:
             seeds = seeds if len(seeds) > 1 else []
             ends = [[end(losses) for losses in zip(*seeds, strict=True)] for end in (min, max)] if seeds else []
             interval = [none, none] if seeds else [row.last["loss_low"], row.last["loss_high"]]
-            columns = (middles(row.last["ends"]), row.last["loss_by_position"], *interval, *ends)
+            columns = (bin_middles(row.last["ends"]), row.last["loss_by_position"], *interval, *ends)
             lines.append(Line.through(row.label, zip(*columns, strict=True)))
     return lines
 

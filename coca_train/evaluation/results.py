@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from coca_train.evaluation.measures.perplexity import summarise, weighted
+from coca_train.evaluation.measures.perplexity import summarise, weigh_windows
 from coca_train.runtime.durable import sealed, unsealed
 
 Point = int | str  # a length [tokens], or the name of what a suite measures at this place of the grid
@@ -338,7 +338,7 @@ def _pool_text(seeds: Mapping[str, Result]) -> dict[str, Any]:
     summary = summarise(sums_SD2.mean(0), first["n_bytes"])
     if "windows_by_document" in first:
         windows_SD2 = np.array([result["windows_by_document"] for result in seeds.values()], dtype=float)
-        summary = weighted(summary, windows_SD2.mean(0))
+        summary = weigh_windows(summary, windows_SD2.mean(0))
     return {
         **asdict(summary),
         "ends": first["ends"],

@@ -42,7 +42,7 @@ TRAINING_NOTE = (
 )
 
 Record = Mapping[str, Any]  # of metrics.jsonl
-Facts = Mapping[str, Mapping[str, Any]]  # by run, what comparison.facts_of gives
+Facts = Mapping[str, Mapping[str, Any]]  # by run, what comparison.training_facts returns
 
 
 @dataclass(frozen=True, kw_only=True)

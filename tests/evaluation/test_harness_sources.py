@@ -184,7 +184,7 @@ def test_where_things_lie_in_a_folder(tmp_path):
     import huggingface_hub
     import requests
 
-    from coca_train.evaluation.measures.harness_sources import sources, splits
+    from coca_train.evaluation.measures.harness_sources import files_by_split, sources
 
     write(tmp_path / "rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json", [{"data": []}])
     write(tmp_path / "tau/scrolls/qasper/train.jsonl", [{"id": "a", "output": "b"}])
@@ -208,22 +208,22 @@ def test_where_things_lie_in_a_folder(tmp_path):
     assert kept == (datasets.load.load_dataset_builder, huggingface_hub.hf_hub_download, requests.get)
     (tmp_path / "both").mkdir()
     with pytest.raises(FileNotFoundError, match=r"both .*\.parquet"):
-        splits(tmp_path / "both", None)
+        files_by_split(tmp_path / "both", None)
     for name in ("test.jsonl", "train.parquet"):
         (tmp_path / "both" / name).touch()
     with pytest.raises(FileNotFoundError, match=r"both .*kinds"):
-        splits(tmp_path / "both", None)
+        files_by_split(tmp_path / "both", None)
 
 
 def test_tasks_that_count_tokens_count_the_models_own(tmp_path):
     from lm_eval.tasks.ruler.common_utils import get_tokenizer, resolve_tokenizer_name
 
-    from coca_train.evaluation.measures.harness_sources import name_of, sources
+    from coca_train.evaluation.measures.harness_sources import sources, tokenizer_name
 
     tokenizer = random_subject(tmp_path).tokenizer
     text = OwnText(tokenizer)
     with sources(None, text):
-        counted = get_tokenizer(resolve_tokenizer_name({"tokenizer": name_of(text)}))
+        counted = get_tokenizer(resolve_tokenizer_name({"tokenizer": tokenizer_name(text)}))
     assert counted("Where is Mary?").input_ids == tokenizer.encode("Where is Mary?")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coca_train.evaluation.suites._documents import first_window_nll
-from coca_train.evaluation.suites.position_loss import first_windows, reduced
+from coca_train.evaluation.suites.position_loss import first_windows, reduce_nll
 
 
 def document(n, seed):
@@ -22,7 +22,7 @@ def plain_loop(doc, length):
 @pytest.mark.parametrize(("length", "block"), [(24, 8), (24, 24), (6, 8)])
 def test_means_over_documents_by_position_and_of_the_last_block(fake_model, length, block):
     docs = [document(40, 1), document(40, 2)]
-    kept = [reduced(nll_T, block) for nll_T in first_window_nll(fake_model(), docs, length)]
+    kept = [reduce_nll(nll_T, block) for nll_T in first_window_nll(fake_model(), docs, length)]
     summary = SimpleNamespace(**first_windows(kept, length, block))
     expected = np.mean([plain_loop(doc, length) for doc in docs], 0)
     assert summary.perplexity == pytest.approx(math.exp(expected[-block:].mean()), rel=1e-5)

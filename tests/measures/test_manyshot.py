@@ -1,6 +1,6 @@
 """Many-shot learning: what shots tell, what the asked word's label is, and what reading them all would give."""
 
-from coca_train.evaluation.suites.manyshot import cases, choices
+from coca_train.evaluation.suites.manyshot import cases, label_requests
 
 LABELS = ["A", "B", "C", "D"]
 
@@ -43,7 +43,7 @@ def test_draws_do_not_depend_on_what_else_there_is():
 
 def test_choices_are_cut_where_they_differ():
     prompt = "bamilo: A\nbamilo:"
-    for request, label in zip(choices(encode, prompt, LABELS, (1,)), LABELS, strict=True):
+    for request, label in zip(label_requests(encode, prompt, LABELS, (1,)), LABELS, strict=True):
         assert [*request.context, *request.continuation] == [1, *encode(f"{prompt} {label}")]
         assert request.continuation == (ord(label),)
     merging = {": A": 1000, ": B": 1001}
@@ -52,7 +52,7 @@ def test_choices_are_cut_where_they_differ():
         """The colon, the space and the label are one token."""
         return [*encode(text[:-3]), merging.get(text[-3:], 0)]
 
-    first, second = choices(joined, prompt, ["A", "B"], ())
+    first, second = label_requests(joined, prompt, ["A", "B"], ())
     assert first.context == second.context == tuple(encode(prompt[:-1]))
     assert (first.continuation, second.continuation) == ((1000,), (1001,))
     unknown = cases(lambda text: [ord(letter) if letter > "Z" else 0 for letter in text], 80, 1, n_words=4,

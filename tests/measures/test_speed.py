@@ -108,7 +108,7 @@ def test_a_process_of_its_own_builds_a_model_with_layers_of_several_kinds(monkey
     monkeypatch.setattr(speed, "turn", lambda model, *a: built.append(model) or turn(model, *a))
     layers = LayersConfig(pattern=["own", "far"], kinds={"far": KindConfig(position={"scheme": "nope"})})
     model = build(NEOX, ROPE, layers=layers)
-    assert list(speed._child(json.loads(json.dumps(speed._task(model, ["prefill"], 16))))) == ["prefill"]
+    assert list(speed._child(json.loads(json.dumps(speed._child_task(model, ["prefill"], 16))))) == ["prefill"]
     assert built[0].layers == layers
     assert built[0].config == NEOX
 

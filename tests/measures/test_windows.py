@@ -11,7 +11,7 @@ from coca_train.evaluation.measures.windows import (
     Scored,
     Windowing,
     batches,
-    passes,
+    plan_passes,
     same_at,
     sliding_windows,
 )
@@ -57,7 +57,7 @@ def test_windows_tile_the_predictions():
 
 def test_windows_that_begin_together_are_one_pass():
     """By hand: 20 predictions in windows of 4 and 8, stride 4, and of 8 cut to 10."""
-    plan = passes([20], [Windowing(4, 4), Windowing(8, 4), Windowing(8, 8, cut=10)])
+    plan = plan_passes([20], [Windowing(4, 4), Windowing(8, 4), Windowing(8, 8, cut=10)])
     assert plan == [
         Pass(0, 0, 8, (Scored(0, 0, 4), Scored(1, 0, 8), Scored(2, 0, 8))),
         Pass(0, 4, 12, (Scored(0, 0, 4), Scored(1, 4, 8))),
@@ -68,7 +68,7 @@ def test_windows_that_begin_together_are_one_pass():
 
 
 def test_batches_are_of_one_shape_and_within_the_micro_batch():
-    work = passes([20, 20, 17], [Windowing(4, 4), Windowing(8, 4)])
+    work = plan_passes([20, 20, 17], [Windowing(4, 4), Windowing(8, 4)])
     groups = batches(work, 16)
     assert sorted(each for batch in groups for each in batch) == sorted(work)
     for batch in groups:

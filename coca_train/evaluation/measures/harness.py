@@ -42,7 +42,7 @@ from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_tex
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from coca_train.evaluation.measures.harness_sources import name_of, sources
+from coca_train.evaluation.measures.harness_sources import sources, tokenizer_name
 from coca_train.evaluation.measures.harness_text import TaskText
 from coca_train.evaluation.measures.likelihood import Request, clip, likelihoods
 from coca_train.models.generation import generate
@@ -51,7 +51,7 @@ VERSION = lm_eval.__version__
 # Of the harness's bootstrap, for metrics whose standard error has no formula. It draws 100,000 on all cores, which
 # takes half an hour on one for 1,000 documents; the figures are the same, their standard errors within 3 %.
 RESAMPLES = 1000
-Answers = dict[str, Any]  # answer by key_of(request)
+Answers = dict[str, Any]  # answer by request_key(request)
 
 # The harness would fork a process for each core, of one that may hold a GPU.
 os.environ.setdefault("DISABLE_MULTIPROC", "1")
@@ -131,7 +131,7 @@ class Adapter(TemplateLM):
         return likelihoods(self.model, clipped, batch_tokens=self.reading.batch_tokens, progress=self.progress)
 
     def _generate(self, context: str, options: dict[str, Any]) -> str:
-        wanted = _wanted(options)
+        wanted = _generation_options(options)
         n_new, stops = wanted["max_gen_toks"], [stop for stop in (*wanted["until"], *self.text.stops) if stop]
         tokens = self.tok_encode(context) or [self.text.prefix]
         kept = tokens if self.reading.window is None else tokens[-(self.reading.window - n_new) :]
@@ -146,7 +146,7 @@ class Adapter(TemplateLM):
         return postprocess_generated_text(self.text.decode(new), stops, think_end_token=None)
 
 
-def _wanted(options: dict[str, Any]) -> dict[str, Any]:
+def _generation_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return max_gen_toks, until and do_sample of a request to generate, whatever a task calls them."""
     return dict(normalize_gen_kwargs(options))
 
@@ -159,13 +159,13 @@ class _Answered(LM):
         self.answers = answers
 
     def loglikelihood(self, requests: Any) -> list[Any]:
-        return [tuple(self.answers[key_of(request)]) for request in requests]
+        return [tuple(self.answers[request_key(request)]) for request in requests]
 
     def loglikelihood_rolling(self, requests: Any) -> list[Any]:
-        return [self.answers[key_of(request)] for request in requests]
+        return [self.answers[request_key(request)] for request in requests]
 
     def generate_until(self, requests: Any) -> list[Any]:
-        return [self.answers[key_of(request)] for request in requests]
+        return [self.answers[request_key(request)] for request in requests]
 
 
 class LoadedTask(NamedTuple):
@@ -177,7 +177,7 @@ class LoadedTask(NamedTuple):
     requests: list[Any]
 
 
-def key_of(request: Any) -> str:
+def request_key(request: Any) -> str:
     """Return the digest of what is asked; the same question has the same answer."""
     question = json.dumps([request.request_type, request.args], sort_keys=True, default=str)
     return hashlib.sha256(question.encode()).hexdigest()[:32]
@@ -204,7 +204,7 @@ def find_tasks(
     """Return the index of task files: your own folder alone when it has all of `names`, else with the harness's own.
 
     metadata: for tasks that make their texts, such as max_seq_lengths."""
-    options = {"tokenizer": name_of(text), **(metadata or {})}
+    options = {"tokenizer": tokenizer_name(text), **(metadata or {})}
     if include_path is not None:
         own = TaskManager(include_path=include_path, include_defaults=False, metadata=options)
         if set(names) <= set(own.all_tasks):
@@ -234,8 +234,8 @@ def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | Non
     except Exception as error:  # data sets, their hub and task files fail in every way there is
         words = [line.strip() for line in str(error).splitlines() if re.search(r"\w", line)] or [""]
         raise ValueError(f"task {name} cannot be loaded: {type(error).__name__}: {words[0][:200]}") from error
-    sampled = [r for r in requests if r.request_type == "generate_until" and _wanted(r.args[1])["do_sample"]]
-    if sampled:
+    generated = [_generation_options(r.args[1]) for r in requests if r.request_type == "generate_until"]
+    if any(options["do_sample"] for options in generated):
         raise ValueError(f"task {name} asks for sampled answers; only the most probable ones are generated")
     if any(r.doc.get("outputs") == [] for r in requests if isinstance(r.doc, dict)):  # RULER's common words
         raise ValueError(f"task {name} has questions without an answer: prompts of this length have no room for one")
@@ -262,27 +262,27 @@ def _seeded(seeds: Seeds) -> Iterator[None]:
         np.random.set_state(before[1])
 
 
-def too_long(adapter: Adapter, requests: Sequence[Any]) -> str:
+def explain_too_long(adapter: Adapter, requests: Sequence[Any]) -> str:
     """Say why some request can never fit into the window, in words; "" when all can."""
     window = adapter.reading.window
     if window is None:
         return ""
     for request in requests:
         if request.request_type == "generate_until":
-            if (n_new := _wanted(request.args[1])["max_gen_toks"]) >= window:
+            if (n_new := _generation_options(request.args[1])["max_gen_toks"]) >= window:
                 return f"{n_new:,} new tokens leave no room for a prompt in a window of {window:,}"
         elif request.request_type == "loglikelihood" and len(adapter.text.encode(request.args[1], False)) > window:
             return f"a continuation is longer than the window of {window:,} tokens"
     return ""
 
 
-def longest(adapter: Adapter, requests: Sequence[Any]) -> int:
+def longest_request(adapter: Adapter, requests: Sequence[Any]) -> int:
     """Return the positions that the longest of these requests takes as it is asked, its answer included [tokens]."""
     window, taken = adapter.reading.window, [0]
     for request in requests:
         n_new, texts = 0, request.args
         if request.request_type == "generate_until":
-            n_new, texts = _wanted(request.args[1])["max_gen_toks"], request.args[:1]
+            n_new, texts = _generation_options(request.args[1])["max_gen_toks"], request.args[:1]
         taken.append(len(adapter.tok_encode("".join(texts)) or [adapter.text.prefix]) + n_new)
     return max(taken) if window is None else min(window, max(taken))
 
@@ -297,8 +297,8 @@ def answer(adapter: Adapter, requests: Sequence[Any]) -> Answers:
     """Answer these requests, as plain JSON."""
     answers: Answers = {}
     for kind in dict.fromkeys(request.request_type for request in requests):
-        unique = list({key_of(r): r for r in requests if r.request_type == kind}.values())
-        answers |= {key_of(r): given for r, given in zip(unique, getattr(adapter, kind)(unique), strict=True)}
+        unique = list({request_key(r): r for r in requests if r.request_type == kind}.values())
+        answers |= {request_key(r): given for r, given in zip(unique, getattr(adapter, kind)(unique), strict=True)}
     return answers
 
 

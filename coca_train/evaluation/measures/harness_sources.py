@@ -12,7 +12,7 @@ fetched:
 What is not there is an error that names the path, never a look elsewhere.
 
 Tokenizer. Tasks that make texts of a given length (RULER's) count with a tokenizer of transformers that they open by
-name; under the name `name_of(tokenizer)` they get the model's own.
+name; under the name `tokenizer_name(tokenizer)` they get the model's own.
 
 SQuAD. Tasks (SCROLLS, CoQA, ReCoRD) import transformers.data.metrics.squad_metrics, which transformers 5 has no more;
 they get the functions below, which compare answers as SQuAD does (Rajpurkar et al., arXiv 1606.05250).
@@ -30,6 +30,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,7 +51,7 @@ OF_TRANSFORMERS_4 = "transformers.data.metrics"
 HUB_FILE = re.compile(r"https://huggingface\.co/datasets/(?P<dataset>[^/]+/[^/]+)/resolve/[^/]+/(?P<file>.+)")
 
 
-def name_of(text: TaskText) -> str:
+def tokenizer_name(text: TaskText) -> str:
     """Return what a task calls the tokenizer of a model."""
     return f"coca_train/{hashlib.sha256(text.identity.encode()).hexdigest()}"
 
@@ -63,7 +64,7 @@ def sources(folder: Path | None, text: TaskText) -> Iterator[None]:
         def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
             stack.enter_context(patch.object(owner, name, by))
 
-        opened, ours = transformers.AutoTokenizer.from_pretrained, name_of(text)
+        opened, ours = transformers.AutoTokenizer.from_pretrained, tokenizer_name(text)
 
         def from_pretrained(name: str, *given: Any, **options: Any) -> Any:
             if name == ours:
@@ -82,7 +83,7 @@ def sources(folder: Path | None, text: TaskText) -> Iterator[None]:
         replace(datasets.load, "load_dataset_builder", _builder(folder, datasets.load.load_dataset_builder))
         if folder is not None:
             copies = Path(stack.enter_context(TemporaryDirectory()))
-            replace(huggingface_hub, "hf_hub_download", lambda *given, **file: _copied(folder, copies, *given, **file))
+            replace(huggingface_hub, "hf_hub_download", partial(_copy_file, folder, copies))
             replace(requests, "get", lambda url, **options: _answer(file_at(folder, url)))
         yield
 
@@ -102,23 +103,23 @@ def _builder(folder: Path | None, hub: Callable[..., Any]) -> Callable[..., Any]
     def builder(
         path: str, name: str | None = None, data_files: Any = None, features: Any = None, **options: Any
     ) -> Any:
-        options["features"] = typed(features)
+        options["features"] = typed_features(features)
         if folder is None:
             return hub(path, name, data_files=data_files, **options)
         if data_files is not None:  # of a packaged builder, such as json
-            return hub(path, name, data_files=_local(folder, data_files), **options)
+            return hub(path, name, data_files=_local_files(folder, data_files), **options)
         local = folder / path
         if not path or not local.is_dir():
             raise FileNotFoundError(f"there is no folder {local} for the data set {path}")
         if (local / "README.md").is_file():
             return hub(str(local), name, **options)
-        kind, files = splits(local, name)
+        kind, files = files_by_split(local, name)
         return hub(kind, data_files=files, **options)
 
     return builder
 
 
-def typed(features: Any) -> Any:
+def typed_features(features: Any) -> Any:
     """Return the types of columns, also as InfiniteBench's task files write them, {column: {dtype: …, sequence: …}}:
     datasets takes no such words."""
     if not isinstance(features, dict) or isinstance(features, datasets.Features):
@@ -132,7 +133,7 @@ def typed(features: Any) -> Any:
     )
 
 
-def splits(folder: Path, configuration: str | None) -> tuple[str, dict[str, str]]:
+def files_by_split(folder: Path, configuration: str | None) -> tuple[str, dict[str, str]]:
     """Return the builder of datasets that reads a data set's files, and the file of each split. Raises
     FileNotFoundError."""
     where = folder / (configuration or "")
@@ -144,18 +145,18 @@ def splits(folder: Path, configuration: str | None) -> tuple[str, dict[str, str]
     return kinds.pop(), {split: str(path) for split, path in files.items()}
 
 
-def _local(folder: Path, data_files: Any) -> Any:
+def _local_files(folder: Path, data_files: Any) -> Any:
     """Return the files of a builder by split, addresses made paths; zip://inside::address is read out of the
     archive."""
     if isinstance(data_files, Mapping):
-        return {split: _local(folder, files) for split, files in data_files.items()}
+        return {split: _local_files(folder, files) for split, files in data_files.items()}
     if not isinstance(data_files, str):
-        return [_local(folder, file) for file in data_files]
+        return [_local_files(folder, file) for file in data_files]
     inside, chained, address = data_files.rpartition("::")
     return f"{inside}{chained}{file_at(folder, address)}" if "://" in address else data_files
 
 
-def _copied(folder: Path, copies: Path, repo_id: str, filename: str, **options: Any) -> str:
+def _copy_file(folder: Path, copies: Path, repo_id: str, filename: str, **options: Any) -> str:
     """Copy a file of a repository, to a folder that the task may write into (SCROLLS does)."""
     path = file_at(folder, f"https://huggingface.co/datasets/{repo_id}/resolve/main/{filename}")
     into = copies / repo_id / filename

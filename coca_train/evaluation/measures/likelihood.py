@@ -84,7 +84,7 @@ def likelihoods(
         for batch in plan(contexts, batch_tokens, fixed):
             # plan() keeps batches of one context together, so one trunk at a time is enough, and all that is held.
             if batch.n_shared and (trunk is None or trunk.row != batch.rows[0][: batch.n_shared]):
-                trunk = _prefilled(model, batch.rows[0][: batch.n_shared])
+                trunk = _prefill(model, batch.rows[0][: batch.n_shared])
             x_BTC = _hidden(model, batch, trunk)
             places = [(place, index) for place, row in enumerate(batch.rows) for index in by_row[row]]
             for (_, index), answer in zip(places, _score(model, x_BTC, batch, requests, places), strict=True):
@@ -136,7 +136,7 @@ class Trunk(NamedTuple):
     cache: KVCache
 
 
-def _prefilled(model: Any, row: Row) -> Trunk:
+def _prefill(model: Any, row: Row) -> Trunk:
     cache = model.new_cache(len(row))
     model.hidden(torch.tensor([row], device=next(model.parameters()).device), cache=cache)
     return Trunk(row, cache)

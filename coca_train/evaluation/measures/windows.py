@@ -114,7 +114,7 @@ def sliding_windows(n_predictions: int, window: int, stride: int) -> Iterator[Wi
         start += stride
 
 
-def passes(lengths: Sequence[int], rows: Sequence[Windowing]) -> list[Pass]:
+def plan_passes(lengths: Sequence[int], rows: Sequence[Windowing]) -> list[Pass]:
     """Return what is read so that every row is scored: one pass for all windows that begin at the same token.
 
     lengths: predictions in each document.
@@ -149,7 +149,7 @@ def batches(work: Sequence[Pass], micro_batch_tokens: int) -> list[list[Pass]]:
     return micro_batches
 
 
-def stretches(parts: Sequence[Scored]) -> list[tuple[int, int]]:
+def merge_scored(parts: Sequence[Scored]) -> list[tuple[int, int]]:
     """Return [begin, end) of everything that some part scores: in order, and apart from each other."""
     merged: list[tuple[int, int]] = []
     for begin, end in sorted((part.begin, part.end) for part in parts):
@@ -189,7 +189,7 @@ def same_at(model: Any, one: int, other: int) -> bool:
 
 
 @torch.no_grad()
-def treatment(model: Any, length: int) -> tuple[Any, ...]:
+def tables_at(model: Any, length: int) -> tuple[Any, ...]:
     """Return how the model, a Transformer, treats windows of a length [tokens], to be compared with `equal`.
 
     Two variants of the same weights that are equal in this compute the same: a dynamic frequency is the plain one up to
@@ -222,7 +222,7 @@ def bin_ends(window: int) -> np.ndarray:
     return np.append(ends[ends < window], window)
 
 
-def binned(by_position: np.ndarray) -> np.ndarray:
+def sum_bins(by_position: np.ndarray) -> np.ndarray:
     """Return the sums of bins from sums by position: (window, n) -> (n_bins, n)."""
     starts = np.append(0, bin_ends(len(by_position))[:-1])
     return np.add.reduceat(by_position, starts, axis=0)
@@ -236,6 +236,6 @@ def means(sums: np.ndarray) -> np.ndarray:
         return nll / count
 
 
-def middles(ends: Sequence[int]) -> tuple[float, ...]:
+def bin_middles(ends: Sequence[int]) -> tuple[float, ...]:
     """Return the geometric middle of each bin, where it is drawn. ends: of the bins, the first of which begins at 1."""
     return tuple(math.sqrt((before + 1) * end) for before, end in zip((0, *ends[:-1]), ends, strict=True))

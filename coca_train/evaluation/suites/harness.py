@@ -2,7 +2,7 @@
 
 A point is the name of a task, or of a group of tasks. Result of a cell: `main`, the figure of the overview: of a group
 what the harness makes of its tasks together, of a task its first metric (`acc` where there is one); `metrics`, all of
-them with standard errors, by task; `documents`, what each document adds to them, by task (harness_documents.py);
+them with standard errors, by task; `documents`, what each document adds to them, by task (harness_page.py);
 `tasks`, version, few-shot examples, documents asked and documents there are; `n_requests` and `n_clipped`, those that
 lost tokens on the left.
 """
@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation import harness_page
-from coca_train.evaluation.harness_page import by_document, main_of, metric_name
+from coca_train.evaluation.harness_page import by_document, main_metric, metric_name
 from coca_train.evaluation.measures.harness_text import FolderText, OwnText, TaskText
 from coca_train.evaluation.measures.windows import missing_positions
 from coca_train.evaluation.results import Evaluation, Point
@@ -120,9 +120,9 @@ class Evaluator(CellSuite[Settings, Material]):
             for name in options.tasks:
                 try:
                     tasks[name] = harness.load_task(known, name, options.shots(name), options.limit, seeds)
-                    problems[name] = harness.too_long(adapter, tasks[name].requests)
+                    problems[name] = harness.explain_too_long(adapter, tasks[name].requests)
                     if subject.model.max_positions is not None:  # all texts become tokens for it
-                        longest[name] = harness.longest(adapter, tasks[name].requests)
+                        longest[name] = harness.longest_request(adapter, tasks[name].requests)
                 except ValueError as error:
                     problems[name] = str(error)
 
@@ -147,7 +147,7 @@ class Evaluator(CellSuite[Settings, Material]):
         known = [material.tokenizer, repr(material.adapter.reading), harness.VERSION]
         if point in material.tasks:
             task = material.tasks[point]
-            known += [f"{task.limit} {task.seeds}", *map(harness.key_of, task.requests), harness.definition(task)]
+            known += [f"{task.limit} {task.seeds}", *map(harness.request_key, task.requests), harness.definition(task)]
         return hashlib.sha256("\n".join(known).encode()).hexdigest()
 
     def impossible(self, subject: Subject, point: Point, material: Material) -> str:
@@ -210,7 +210,7 @@ def summary(results: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict
         figures = {name: metric["value"] for name, metric in metrics[each].items()}
         documents[each] = by_document(logged.get(each, ()), figures)
     own = metrics.get(name, {})
-    main = main_of(own)
+    main = main_metric(own)
     return {"main": None if main is None else own[main], "metrics": metrics, "documents": documents, "tasks": counts}
 
 

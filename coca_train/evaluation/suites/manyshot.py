@@ -99,7 +99,7 @@ def cases(
         order = shots(n_words, size, draw)
         lines = [f"{known[index]}: {labels[right[index]]}\n" for index in order]
         prompt = f"{''.join(lines)}{known[asked]}:"
-        requests = choices(encode, prompt, labels, begin)
+        requests = label_requests(encode, prompt, labels, begin)
         last = max((turn for turn, index in enumerate(order) if index == asked), default=None)
         return Case(
             word=known[asked],
@@ -121,7 +121,7 @@ def shots(n_words: int, n: int, draw: random.Random) -> list[int]:
     return order[:n]
 
 
-def choices(encode: Encode, prompt: str, labels: Sequence[str], begin: Sequence[int]) -> tuple[Request, ...]:
+def label_requests(encode: Encode, prompt: str, labels: Sequence[str], begin: Sequence[int]) -> tuple[Request, ...]:
     """Return the prompt and each label, cut where their tokens first differ: a tokenizer may join the prompt's end and
     what follows it."""
     wholes = [(*begin, *encode(f"{prompt} {label}")) for label in labels]
@@ -143,7 +143,7 @@ def learnt(accuracy: float, n_labels: int) -> float:
     return (accuracy - 1 / n_labels) / (1 - 1 / n_labels)
 
 
-def _apart(labels: list[str]) -> list[str]:
+def _distinct_labels(labels: list[str]) -> list[str]:
     """Check labels of which none begins another: the longer one would never be the more probable."""
     if any(one.startswith(other) for one, other in permutations(labels, 2)):
         raise ValueError(f"labels that differ from their beginning on are needed, and {', '.join(labels)} do not")
@@ -159,7 +159,7 @@ class Settings:
         description="words that have a label in each prompt. As long as a prompt holds fewer shots, one shot more "
         "teaches one word more; beyond that shots come again"
     )
-    labels: Annotated[list[str], Field(min_length=2), AfterValidator(_apart)] = Field(
+    labels: Annotated[list[str], Field(min_length=2), AfterValidator(_distinct_labels)] = Field(
         description="what words are labelled with, as many words with one as with another"
     )
     n_cases: Positive = Field(description="prompts of each length")

@@ -36,16 +36,16 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation import perplexity_page
-from coca_train.evaluation.measures.perplexity import Scores, intervals, score_share, summarise, weighted
+from coca_train.evaluation.measures.perplexity import Scores, intervals, score_share, summarise, weigh_windows
 from coca_train.evaluation.measures.windows import (
     Windowing,
     bin_ends,
     equal,
     means,
     missing_positions,
-    passes,
+    plan_passes,
     same_at,
-    treatment,
+    tables_at,
 )
 from coca_train.evaluation.results import ALL, Evaluation
 from coca_train.evaluation.subject import Setup, Subject
@@ -220,12 +220,12 @@ class Evaluator(CellSuite[Settings, Material]):
     def work(self, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
         """Estimate the tokens that are read for each window and, on the way, for shorter ones."""
         model, costs = subject.model, []
-        known = {row for row, treated in material.expected if equal(treated, treatment(model, row.length))}
+        known = {row for row, treated in material.expected if equal(treated, tables_at(model, row.length))}
         for point in points:
             rounds = _rounds(subject, point, material, known)
             costs.append(float(sum(_tokens_read(material, rows) for rows in rounds)))
             known.update(*rounds)
-            material.expected.extend((row, treatment(model, row.length)) for rows in rounds for row in rows)
+            material.expected.extend((row, tables_at(model, row.length)) for rows in rounds for row in rows)
         return costs
 
     def fingerprint(self, material: Material, point: int) -> str:
@@ -244,7 +244,7 @@ class Evaluator(CellSuite[Settings, Material]):
         """Return by what is read for it, see Material.read_for."""
         model = subject.model
         material.fresh.clear()  # of the cell before: if some rank ran out of memory in it, nothing of it may be shared
-        known = {row: sums for row, treated, sums in material.shared if equal(treated, treatment(model, row.length))}
+        known = {row: sums for row, treated, sums in material.shared if equal(treated, tables_at(model, row.length))}
         rounds, done = _rounds(subject, point, material, known), 0
         total = sum(_tokens_read(material, rows) for rows in rounds)
 
@@ -261,7 +261,7 @@ class Evaluator(CellSuite[Settings, Material]):
                 for row, scores in zip(rows, scored, strict=True):
                     sums[row][source] = [part.tolist() for part in scores]
             known |= sums
-            material.fresh.extend((row, treatment(model, row.length), each) for row, each in sums.items())
+            material.fresh.extend((row, tables_at(model, row.length), each) for row, each in sums.items())
         return {str(name): known[row] for name, row in material.read_for(point).items()}
 
     def combine(
@@ -279,7 +279,7 @@ class Evaluator(CellSuite[Settings, Material]):
             draws = material.seed, self.settings.bootstrap_resamples
             summary = summarise(scores.documents, size[source], *draws)
             if self.settings.weighting == "windows":
-                summary = weighted(summary, scores.windows, *draws)
+                summary = weigh_windows(summary, scores.windows, *draws)
             low, high = intervals(scores.bins, material.seed, self.settings.bootstrap_resamples)
             curve = {
                 "ends": bin_ends(material.row(point).window).tolist(),
@@ -327,7 +327,7 @@ def _tokens_read(material: Material, rows: Sequence[Windowing]) -> int:
     return sum(
         each.length
         for documents in material.texts.documents.values()
-        for each in passes([len(document) - 1 for document in documents], rows)
+        for each in plan_passes([len(document) - 1 for document in documents], rows)
     )
 
 

@@ -26,7 +26,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.perplexity import Bound, intervals, summarise
-from coca_train.evaluation.measures.windows import bin_ends, binned, middles
+from coca_train.evaluation.measures.windows import bin_ends, bin_middles, sum_bins
 from coca_train.evaluation.pages import (
     OTHER_TOKENS,
     by_length,
@@ -56,10 +56,10 @@ class Octave(NamedTuple):
     high: Bound
 
 
-def reduced(nll_T: np.ndarray, block: int) -> list[float]:
+def reduce_nll(nll_T: np.ndarray, block: int) -> list[float]:
     """Return what is kept of one document: the NLL of its last `block` predictions, then that of each bin of
     positions."""
-    return [float(nll_T[-block:].sum()), *binned(nll_T[:, None])[:, 0].tolist()]
+    return [float(nll_T[-block:].sum()), *sum_bins(nll_T[:, None])[:, 0].tolist()]
 
 
 def first_windows(documents: Sequence[Sequence[float]], length: int, block: int, seed: int = 0) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Evaluator(DocumentSuite[Settings]):
 
     def measure(self, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
         """Return this rank's documents: by index, what `reduced` keeps of each."""
-        return material.by_document(subject.model, point, setup, partial(reduced, block=self.settings.block))
+        return material.by_document(subject.model, point, setup, partial(reduce_nll, block=self.settings.block))
 
     def combine(self, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return `first_windows` by source; the last source is the one a comparison is about."""
@@ -157,7 +157,7 @@ class Evaluator(DocumentSuite[Settings]):
         losses = (
             Line.through(
                 f"{row.label} (L = {max(map(int, row.results)):,})",
-                zip(middles(row.last["ends"]), *(row.last[key] for key in ("loss", "low", "high")), strict=True),
+                zip(bin_middles(row.last["ends"]), *(row.last[key] for key in ("loss", "low", "high")), strict=True),
             )
             for row in rows
             if row.last

@@ -91,7 +91,7 @@ def essays(texts: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def parted(point: Point) -> tuple[str, int]:
+def split_point(point: Point) -> tuple[str, int]:
     """Split a point into task and length."""
     task, _, length = str(point).partition("@")
     return task, int(length)
@@ -99,11 +99,11 @@ def parted(point: Point) -> tuple[str, int]:
 
 def axes(evaluation: Evaluation) -> tuple[list[str], list[int]]:
     """Return the tasks and the lengths of a grid."""
-    tasks, lengths = zip(*map(parted, evaluation.points), strict=True)
+    tasks, lengths = zip(*map(split_point, evaluation.points), strict=True)
     return list(dict.fromkeys(tasks)), list(dict.fromkeys(lengths))
 
 
-def _known(name: str) -> str:
+def _known_task(name: str) -> str:
     if name not in TASKS:
         raise ValueError(f"one of {', '.join(TASKS)} is needed")
     return name
@@ -114,7 +114,7 @@ class Settings:
     """RULER's kinds of tasks."""
 
     suite: Literal["ruler"]
-    tasks: Annotated[list[Annotated[str, AfterValidator(_known)]], Field(min_length=1)] = Field(
+    tasks: Annotated[list[Annotated[str, AfterValidator(_known_task)]], Field(min_length=1)] = Field(
         description="what is asked: needle, needle_keys, needle_values, needle_queries, variables, common_words, "
         "frequent_words, and word, word_keys, word_values, word_queries, for models that are too small for numbers "
         "(docs/evaluation.md)"
@@ -173,11 +173,11 @@ class Evaluator(PromptSuite[Settings, Prompt]):
                 answer_inside=self.settings.answer_inside,
             )
             for point in setup.points
-            for task, length in [parted(point)]
+            for task, length in [split_point(point)]
         }
 
     def no_room(self, subject: Subject, point: Any) -> str:
-        task, length = parted(point)
+        task, length = split_point(point)
         counted = ", its answer included" if self.settings.answer_inside else ""
         return f"the shortest prompt of {task} is longer than {length:,} tokens{counted}"
 
@@ -185,10 +185,10 @@ class Evaluator(PromptSuite[Settings, Prompt]):
         return case.expected
 
     def max_new_tokens(self, point: Point, cases: Sequence[Prompt]) -> int:
-        return TASKS[parted(point)[0]].max_new_tokens
+        return TASKS[split_point(point)[0]].max_new_tokens
 
     def prompt_length(self, point: Any) -> int:
-        task, length = parted(point)
+        task, length = split_point(point)
         return length - TASKS[task].max_new_tokens * self.settings.answer_inside
 
     def combine(self, point: Any, material: Mapping[Point, Sequence[Prompt]], parts: Sequence[Any]) -> dict[str, Any]:
