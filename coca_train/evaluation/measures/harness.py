@@ -1,22 +1,18 @@
 """The tasks of lm-evaluation-harness (Gao et al., github.com/EleutherAI/lm-evaluation-harness), answered by our models.
 
-Tasks, prompts, few-shot examples, filters, metrics and their standard errors are the harness's own; ours is the
-likelihood (likelihood.py), the greedy generation (generation.py) and nothing else. A task is evaluated in two halves:
-`answer` gives the model's answers to some of its requests (each rank to its share), `score` hands all answers to the
-harness's own evaluation, which asks again and gets them. So a figure does not depend on the number of ranks.
+Tasks, prompts, few-shot examples, filters, metrics and standard errors are the harness's; ours is the likelihood
+(likelihood.py) and the greedy generation. A task is evaluated in two halves: `answer` gives the model's answers to some
+of its requests (each rank to its share), `score` hands all answers to the harness's own evaluation, which asks again.
+So a figure does not depend on the number of ranks.
 
 Encoding is TemplateLM's: context and continuation as one text, cut after the tokens of the context alone; spaces at
-the end of a context belong to the continuation. Where nothing is left of a continuation (one token reaches from the
-context to its end), that token is scored, where the harness has an AssertionError. Which tokens a text begins with,
-and what precedes one without context, harness_text.py says. Without a `window` all is read as it is,
-however long the model was trained. With one, what is longer loses tokens on its left (counted in `n_clipped`), and
-texts of loglikelihood_rolling are cut into disjoint windows of at most `window` tokens (lm_eval.utils), each as far
-back as it reaches; an empty one has the log-likelihood 0. A generation ends before the first of its stop texts, with
-the document, or after max_gen_toks tokens (256 where a task names none); the prompt is clipped to `window` -
-max_gen_toks; dynamic frequencies see both.
+the end of a context belong to the continuation. Where one token reaches from the context to the continuation's end,
+that token is scored; the harness has an AssertionError. Without a `window` all is read as it is. With one, what is
+longer loses tokens on its left (counted in `n_clipped`), and texts of loglikelihood_rolling are cut into disjoint
+windows (lm_eval.utils); the prompt of a generation is clipped to `window` - max_gen_toks.
 
-Seeds are those of `lm_eval --seed`: of Python's, NumPy's and torch's generators before a task is loaded, and of the
-draw of its examples. Each task is loaded by itself, so that its figure does not depend on those before it.
+Seeds are those of `lm_eval --seed`. Each task is loaded by itself, so that its figure does not depend on those before
+it.
 """
 
 import hashlib

@@ -1,24 +1,14 @@
 """Where the tasks of lm-evaluation-harness get their texts and their tokenizer from, while they are loaded.
 
-Folder. Tasks name data sets of the Hugging Face hub, single files of it, and addresses. With a folder nothing is
-fetched:
+With a folder nothing is fetched; docs/evaluation.md says where it has a data set, a file of one, and an address. What
+is not there is an error that names the path, never a look elsewhere. The harness's own option for a data set's files is
+in each task file, and some tasks have the hub's names in their code: so the four functions that all of them come
+through are replaced for as long as it takes.
 
-* the data set `org/name` is `<folder>/org/name`: as the hub has it (with the README.md whose `configs` name its files,
-  so `hf download --repo-type dataset org/name --local-dir <folder>/org/name` makes it), or one file a split,
-  `<split>.jsonl`, `.json` or `.parquet`; in a folder `<configuration>/` where a task names a configuration;
-* a file of a data set's repository is that file in `<folder>/org/name`;
-* any other address is `<folder>/<host>/<path>`, as `wget -x` writes it.
-
-What is not there is an error that names the path, never a look elsewhere.
-
-Tokenizer. Tasks that make texts of a given length (RULER's) count with a tokenizer of transformers that they open by
-name; under the name `tokenizer_name(tokenizer)` they get the model's own.
-
-SQuAD. Tasks (SCROLLS, CoQA, ReCoRD) import transformers.data.metrics.squad_metrics, which transformers 5 has no more;
-they get the functions below, which compare answers as SQuAD does (Rajpurkar et al., arXiv 1606.05250).
-
-The harness's own option for a data set's files is in each task file (dataset_path, dataset_kwargs), and some tasks have
-the hub's names in their code: so the four functions that all of them come through are replaced for as long as it takes.
+Tasks that make texts of a given length (RULER's) count with a tokenizer of transformers that they open by name; under
+the name `tokenizer_name(text)` they get the model's own. SCROLLS, CoQA and ReCoRD import
+transformers.data.metrics.squad_metrics, which transformers 5 has no more; they get the functions below, which compare
+answers as SQuAD does (Rajpurkar et al., arXiv 1606.05250).
 """
 
 import hashlib

@@ -1,8 +1,7 @@
 """The rotational anomaly: at which angles queries and keys begin, and which borders they cross (measures/anomaly.py).
 
-A cell reads the first L tokens of every document, with L the length of the grid, in one window. All lengths read the
-same documents: those with more tokens than the longest length that any document has. Shares are over sampled pairs of
-tokens, all heads and all pairs of features that have an angle.
+A cell reads the first L tokens of every document in one window, the same documents at all lengths. Shares are over
+sampled pairs of tokens, all heads and all pairs of features that have an angle.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,10 +1,9 @@
 """Tasks of lm-evaluation-harness, and your own task files of its form (measures/harness.py).
 
-A point is the name of a task, or of a group of tasks. Result of a cell: `main`, the figure of the overview: of a group
-what the harness makes of its tasks together, of a task its first metric (`acc` where there is one); `metrics`, all of
-them with standard errors, by task; `documents`, what each document adds to them, by task (harness_page.py);
-`tasks`, version, few-shot examples, documents asked and documents there are; `n_requests` and `n_clipped`, those that
-lost tokens on the left.
+A point is the name of a task, or of a group of tasks. Result of a cell: `main`, the figure of the overview; `metrics`,
+all of them with standard errors, by task; `documents`, what each document adds to them (harness_page.py); `tasks`,
+version, few-shot examples, documents asked and documents there are; `n_requests` and `n_clipped`, those that lost
+tokens on the left.
 """
 
 import hashlib

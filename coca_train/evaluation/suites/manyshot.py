@@ -1,25 +1,21 @@
 """Suite `manyshot`: labels that can only be known from the shots before, from few shots to many (cf. arXiv 2404.11018).
 
-Agarwal et al. (Many-Shot In-Context Learning) find that models go on learning from hundreds and thousands of shots.
-Here made-up words have labels that are drawn for each case, so a base model of any size can do nothing without reading
-the shots, and what it can do by reading them is known. A rule would be guessed from a few shots, wherever they are, and
-words with a meaning would be labelled from what was read in training. A case has more words than short prompts hold
-shots: each shot more teaches a word more, and a model that reads the last m shots only stops getting better there.
-
-Definition. A prompt is k shots and the asked word with its colon, a line each:
+Made-up words have labels that are drawn for each case, so a base model of any size can do nothing without reading the
+shots, and what it can do by reading them is known. A case has more words than short prompts hold shots: each shot more
+teaches a word more, and a model that reads the last m shots only stops getting better there. A prompt is k shots and
+the asked word with its colon, a line each:
 
     bamilo: B
     tufage: A
     kirado: A
     bamilo:
 
-* Words and labels: a case has n words, all different, and c labels; as many words have one label as another (one more
-  at most). The shots take all n words in an order that is drawn, then all of them in another order, and so on.
-* Length: as many shots, at least one, as fit into L tokens (_prompts.py; a token that begins texts counted).
-* The asked word is drawn from all n, equally likely, so it is among the shots (`seen`) with probability min(k, n) / n.
+* A case has n words, all different, and c labels; as many words have one label as another (one more at most). The shots
+  take all n words in an order that is drawn, then all of them in another order, and so on; as many shots, at least one,
+  as fit into L tokens (_prompts.py; a token that begins texts counted).
+* The asked word is drawn from all n, so it is among the shots (`seen`) with probability min(k, n) / n.
 * Found: of all labels, its label is the most probable after the prompt, by the log-likelihood of the label's tokens
-  (likelihood.py); where labels are equally probable, the first of them. Dynamic frequencies see the length of the
-  prompt.
+  (likelihood.py); where labels are equally probable, the first of them. Dynamic frequencies see the prompt's length.
 * `chance` is 1 / c. The `ceiling` of cases of which a share s is seen is s + (1 - s) / c. An accuracy a is that of a
   model that has read (a - 1 / c) / (1 - 1 / c) of the words, on average: what was `learnt`.
 """

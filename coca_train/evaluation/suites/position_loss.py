@@ -1,16 +1,12 @@
 """Suite `position_loss`: loss by position, and the perplexity of the last tokens at growing context (YaRN B.3).
 
 A window of L reads x_0 ... x_{L-1} of a document, positions from 0, dynamic frequencies at l = L, and predicts
-x_1 ... x_L: every context from 1 to L tokens occurs once.
+x_1 ... x_L: every context from 1 to L tokens occurs once. Loss by position is the mean NLL of the predictions with
+context c, over documents, in the bins of windows.py. Growing context (YaRN, arXiv 2309.00071, appendix B.3) is the
+perplexity of the last `block` predictions: at L = block, 2 block ... consecutive blocks of the document, each read with
+all that precedes it, by frequencies that know no more than it.
 
-* Loss by position: the mean NLL of the predictions with context c, over documents, in the bins of windows.py.
-* Growing context (YaRN, arXiv 2309.00071, appendix B.3): the perplexity at context L is exp of the mean NLL of the last
-  `block` predictions, x_{L-block+1} ... x_L, whose contexts are L - block + 1 ... L (all L when L < block). With
-  L = block, 2 block, 3 block ... these are consecutive blocks of the document, each read with all that precedes it, by
-  frequencies that know no more than it. Every document weighs as much as any other: all have the same predictions.
-
-A cell reads the first L tokens of every document in one window. All lengths read the same documents: those with more
-tokens than the longest length that any document has. `all`: all sources together.
+All lengths read the same documents: those with more tokens than the longest length that any document has.
 
 Shape legend: B documents, T = L predictions, K bins of positions.
 """

@@ -1,12 +1,8 @@
 """Suite `recall`: a JSON object of random keys and values, then one of its keys (Liu et al., arXiv 2307.03172), by
 length, depth and distance.
 
-Every pair looks like every other one, so nothing gives the asked one away, as a sentence in foreign filler gives away a
-passkey: a model must match the key over the whole length. HELMET (arXiv 2410.02694), which finds that perplexity and
-literal needles do not foretell what models do in other long tasks, has recall of this kind among its own. There is no
-instruction: models that were never tuned for any see the form of the answer in every line.
-
-Definition. A prompt is an object of n pairs, each on a line, and the asked key in the same form up to its colon:
+Every pair looks like every other one, so a model must match the key over the whole length, as in HELMET (arXiv
+2410.02694). There is no instruction: models that were never tuned for any see the form of the answer in every line.
 
     {
     "bamilo": "tufage",
@@ -16,7 +12,6 @@ Definition. A prompt is an object of n pairs, each on a line, and the asked key 
 
 * Length: as many pairs, at least two, as fit into L tokens (_prompts.py; a token that begins texts counted). What is
   generated comes on top.
-* Keys and values: of the forms of data/prompts.py, all keys of a prompt different from one another, and all values.
 * Place: `choose_place`; depth is i / (n - 1): 0 the first pair, 1 the last one.
 * Distance: tokens of the prompt minus those before the asked pair's line.
 * Found: the generated text is the value, exactly: white space, a quotation mark, the value, a quotation mark, whatever

@@ -1,13 +1,10 @@
 """Suite `recurrence`: a text read segment by segment with a memory (Transformer-XL, arXiv 1901.02860, sections 3.2, 4).
 
-A document's predictions are made in segments of S tokens, one after the other, each token read once. In every layer
-a segment attends to itself and to the M hidden states before it, which were computed when their own segment was read;
-M = 0: segments know nothing of each other. The first tokens have what there is before them. Every prediction counts
-exactly once; those of a segment see M + 1 ... M + S tokens directly, and what these have seen through them. With a
-memory as long as the text every state is that of one pass over all of it.
+A document's predictions are made in segments of S tokens, each token read once. In every layer a segment attends to
+itself and to the M hidden states before it, as they were computed when their own segment was read; M = 0: segments know
+nothing of each other. With a memory as long as the text every state is that of one pass over all of it.
 
-The points are reaches: how far the last token of a segment sees directly, its segment and the memory before it. A
-reach of one segment is none. All reaches score the same predictions of the same documents.
+The points are reaches: segment and memory together. All reaches score the same predictions of the same documents.
 
 Shape legend: B texts, T predictions, M memory, C d_model.
 """

@@ -1,18 +1,10 @@
 """Suite `ruler`: tasks in the manner of RULER (Hsieh et al., arXiv 2404.06654) at any length: retrieval, tracing,
-counting.
+counting. The tasks are in data/ruler.py, in words of our own.
 
-The tasks are in data/ruler.py, in words of our own, so figures compare between models measured here, not with
-those of RULER's own prompts.
-
-Length. A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (_prompts.py);
-with answer_inside, as RULER does, to those that the new tokens of its answer leave. A case's draws come from a
-generator seeded by (task, seed, L, case).
-
-Score. The share of the expected strings that the generated text contains, upper and lower case taken as equal
-(RULER's string match over all references); 1 when all are there.
-
-A point is task@length. Its result: `score`, the mean over its cases; `standard_error` of that mean (None with one
-case); and the cases: score and the answer's beginning.
+A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (_prompts.py); with
+answer_inside, as RULER does, to those that the new tokens of its answer leave. The score is the share of the expected
+strings that the generated text contains, upper and lower case taken as equal (RULER's string match). A point is
+task@length.
 """
 
 import math

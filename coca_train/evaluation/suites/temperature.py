@@ -1,18 +1,15 @@
 """Suite `temperature`: the temperature of attention under other rotary frequencies (YaRN, arXiv 2309.00071, A.2).
 
-1/√t multiplies the rotated queries and the rotated keys, hence the scores by 1/t. It takes the place of the temperature
-that the frequencies bring (1 for all but YaRN's); the frequencies stay. YaRN recommends 1/√t = 0.1 ln s + 1 (Eq. 25).
-
-A document of N predictions is read in one window and cut into segments of `block` predictions, the last one as long as
-there are left. The change of a segment is (ppl(t) - ppl(1)) / ppl(1) (Eq. 26), ppl the exp of its mean NLL; that of a
-whole document is the same of all its predictions. Means are over documents. The best 1/√t of a document's segment is
-the one with its lowest NLL, the smallest of those where several are equal.
+1/√t multiplies the rotated queries and the rotated keys, hence the scores by 1/t, in place of the temperature that the
+frequencies bring (1 for all but YaRN's). A document of N predictions is read in one window and cut into segments of
+`block` predictions. The change of a segment is (ppl(t) - ppl(1)) / ppl(1) (Eq. 26), ppl the exp of its mean NLL; that
+of a whole document is the same of all its predictions. Means are over documents.
 
 The rule itself (Eq. 22) was found by a fit: the best 1/√t of whole documents at several s, against ln s. `lowest` is
 the vertex of the parabola through the lowest mean change and its two neighbours, `fit` the least-squares line.
 
-The points are values of 1/√t, and 1 is always among them: changes are relative to it. Every document is cut to
-document_tokens predictions, to which dynamic frequencies adapt.
+The points are values of 1/√t, with 1 among them. Every document is cut to document_tokens predictions, to which dynamic
+frequencies adapt.
 
 Shape legend: N documents, S segments, V values of 1/√t.
 """
