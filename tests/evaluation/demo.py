@@ -4,19 +4,7 @@ import math
 from collections.abc import Collection
 
 from coca_train.report import paper
-from coca_train.report.blocks import (
-    Document,
-    HeatMap,
-    HeatMaps,
-    Line,
-    Lines,
-    Row,
-    Section,
-    Table,
-    Text,
-    Value,
-    Verdict,
-)
+from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Text, Value, Verdict
 
 WINDOWS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 OUT_OF_MEMORY = Value("–", note="out of memory")

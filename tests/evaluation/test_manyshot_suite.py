@@ -7,16 +7,7 @@ from pydantic import ValidationError
 
 from coca_train.evaluation.suites import manyshot
 from tests.evaluation.copying import copying, successor
-from tests.evaluation.grids import (
-    blocks,
-    byte_subject,
-    cell,
-    evaluation,
-    measured,
-    result,
-    settings,
-    setup,
-)
+from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, result, settings, setup
 
 SMALL = {"n_words": 12, "n_cases": 8}
 

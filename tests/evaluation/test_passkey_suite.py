@@ -7,17 +7,7 @@ import pytest
 from coca_train.evaluation.suites import passkey
 from coca_train.evaluation.suites._prompts import nearest_depth
 from coca_train.report.blocks import HeatMaps, Lines, Table
-from tests.evaluation.grids import (
-    blocks,
-    byte_subject,
-    cell,
-    evaluation,
-    measured,
-    parrot,
-    result,
-    settings,
-    setup,
-)
+from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, parrot, result, settings, setup
 
 SMALL = {"n_cases": 6, "max_new_tokens": 8, "places": "even", "n_depths": 3}
 KEY = re.compile(r"The passkey is (\d+)\.")

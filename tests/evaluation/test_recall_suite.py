@@ -5,17 +5,7 @@ import json
 import pytest
 
 from coca_train.evaluation.suites import recall
-from tests.evaluation.grids import (
-    blocks,
-    byte_subject,
-    cell,
-    evaluation,
-    measured,
-    parrot,
-    result,
-    settings,
-    setup,
-)
+from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, parrot, result, settings, setup
 
 SMALL = {"n_cases": 6, "n_depths": 3}
 

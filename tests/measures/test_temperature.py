@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.evaluation.suites.temperature import (
-    attention_scale,
-    changes,
-    lowest,
-    recommended,
-    segments,
-    times_best,
-)
+from coca_train.evaluation.suites.temperature import attention_scale, changes, lowest, recommended, segments, times_best
 from tests.models.conftest import LLAMA, PLAIN, build
 
 TOKENS_BT = torch.randint(0, 101, (2, 33), generator=torch.Generator().manual_seed(5))

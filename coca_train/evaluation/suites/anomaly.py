@@ -5,6 +5,7 @@ sampled pairs of tokens, all heads and all pairs of features that have an angle.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -12,17 +13,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.measures.anomaly import (
-    BINS,
-    BORDERS,
-    Sums,
-    add,
-    anomaly_sums,
-    key_borders,
-    slowed,
-)
+from coca_train.evaluation.measures.anomaly import BINS, BORDERS, Sums, add, anomaly_sums, key_borders, slowed
 from coca_train.evaluation.measures.perplexity import intervals
-from coca_train.evaluation.pages import by_point, curves, document, figure, table, training_windows
+from coca_train.evaluation.pages import Column, Pick, by_point, curves, document, figure, table, training_windows
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order
@@ -118,6 +111,10 @@ class Evaluator(DocumentSuite[Settings]):
     def page(self, evaluation: Evaluation) -> Document:
         """Return the document; models without angles appear with the reason."""
         rows, points = evaluation.rows(), evaluation.points
+
+        def at_first(pick: Pick) -> Column:
+            return lambda row: figure(row.cells.get(points[0]), pick)
+
         # Angles are those before rotation: frequencies do not move them, so one variant of each model says it all.
         trained = [row for row in rows if row.variant == row.subject.variants[0] and row.results]
         first = {row.subject.name: next(iter(row.results.items())) for row in trained}
@@ -137,12 +134,7 @@ class Evaluator(DocumentSuite[Settings]):
                     ABOUT,
                     table(
                         rows,
-                        {
-                            words: lambda row, key=key: figure(
-                                row.cells.get(points[0]), lambda r: _ratio(r, key, "{:.1%}")
-                            )
-                            for words, key in SHARES.items()
-                        },
+                        {words: at_first(partial(_ratio, key=key, form="{:.1%}")) for words, key in SHARES.items()},
                         name="anomaly-shares",
                         title=f"Share in the anomalous sector, at {int(points[0]):,} tokens",
                         note=ABOUT_SHARES,
@@ -153,12 +145,7 @@ class Evaluator(DocumentSuite[Settings]):
                 "Borders": [
                     table(
                         rows,
-                        {
-                            words: lambda row, i=i: figure(
-                                row.cells.get(points[0]), lambda r: key_borders(r["anomalous_counts"])[i], "{:,}"
-                            )
-                            for i, words in enumerate(BORDER_COUNTS)
-                        },
+                        {words: at_first(partial(_border_count, i)) for i, words in enumerate(BORDER_COUNTS)},
                         name="anomaly-key-borders",
                         title=f"Number of different rotary borders, at {int(points[0]):,} tokens",
                         note="k: one for each pair of features, head and layer in which some sampled pair of tokens "
@@ -246,6 +233,11 @@ ABOUT_SHARES = (
 
 def _percent(share: float | None) -> str:
     return "none" if share is None else f"{100 * share:.1f} %"
+
+
+def _border_count(which: int, result: Any) -> Value:
+    """Return one of BORDER_COUNTS."""
+    return Value.of(key_borders(result["anomalous_counts"])[which], "{:,}")
 
 
 def _ratio(result: Any, key: str, form: str, border: str = "") -> Value:

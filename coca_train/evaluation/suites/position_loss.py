@@ -23,15 +23,7 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.perplexity import Bound, intervals, summarise
 from coca_train.evaluation.measures.windows import bin_ends, bin_middles, sum_bins
-from coca_train.evaluation.pages import (
-    OTHER_TOKENS,
-    by_length,
-    by_point,
-    curves,
-    document,
-    table,
-    training_windows,
-)
+from coca_train.evaluation.pages import OTHER_TOKENS, by_length, by_point, curves, document, table, training_windows
 from coca_train.evaluation.results import ALL, Evaluation, GridRow, same_tokens
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order
