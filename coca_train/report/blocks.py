@@ -186,7 +186,6 @@ class Lines:
     """Curves over one axis. marks: (x, words) of vertical lines, such as the training window.
 
     x_shown: what the axis shows in addition to the curves' own x, where pictures side by side have one axis.
-    y_span: how much of y the axis shows at least, where smaller differences mean nothing (scales.py has the rule).
     view, other: what a page calls it in a choice between two views of the same curves, and the name of the other one.
     """
 
@@ -200,7 +199,6 @@ class Lines:
     x_shown: tuple[float, ...] = ()
     y_log: bool = False
     y_limits: tuple[float | None, float | None] = (None, None)
-    y_span: float = 0.0
     marks: tuple[tuple[float, str], ...] = ()
     levels: tuple[tuple[float, str], ...] = ()  # (y, words) of horizontal lines, such as what must be passed
     interval: str = INTERVAL  # what low and high of its curves are

@@ -2,9 +2,23 @@
 
 import math
 from collections.abc import Collection
+from typing import Any
 
 from coca_train.report import paper
-from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Text, Value, Verdict
+from coca_train.report.blocks import (
+    Block,
+    Document,
+    HeatMap,
+    HeatMaps,
+    Line,
+    Lines,
+    Row,
+    Section,
+    Table,
+    Text,
+    Value,
+    Verdict,
+)
 
 WINDOWS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 OUT_OF_MEMORY = Value("–", note="out of memory")
@@ -109,6 +123,17 @@ def verdicts() -> tuple[Verdict, ...]:
         Verdict(label="<ALiBi>", line="no verdict: 17 of 20 documents missing", parts=(), state="unknown"),
         Verdict(label="CoCA", line="reads to 256 tokens (0.5x its window)", parts=parts[:2], state="partly"),
     )
+
+
+def lines_of(*lines: Line, **fields: Any) -> Lines:
+    """These curves, without words."""
+    return Lines(**({"name": "l", "title": "", "alt": "", "x_label": "", "y_label": ""} | fields), lines=lines)
+
+
+def document_of(*blocks: Block, **fields: Any) -> Document:
+    """These blocks, without words."""
+    sections = (Section(title="", blocks=blocks),)
+    return Document(**({"title": "", "summary": (), "facts": (), "command": ""} | fields), sections=sections)
 
 
 def document() -> Document:

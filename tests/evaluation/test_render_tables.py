@@ -19,7 +19,7 @@ from coca_train.report.render.contents import (
     split_opening,
 )
 from coca_train.report.render.plain import csv_text, latex_text, markdown_text
-from tests.evaluation.demo import curves, document, perplexity_table
+from tests.evaluation.demo import curves, document, document_of, perplexity_table
 from tests.evaluation.page_parser import render
 
 OOM = Value("–", note="out of memory")
@@ -200,6 +200,5 @@ def test_numbers_people_can_read():
 @pytest.mark.parametrize("names", [("a", "a"), ("a b",), ("../a",), ("",)])
 def test_names_must_be_a_files_and_unique(names):
     blocks = [Table(name=n, title="", label_columns=("l",), columns=(), rows=()) for n in names]
-    document = Document(title="", summary=(), sections=(Section(title="", blocks=blocks),), facts=(), command="")
     with pytest.raises(ValueError, match="block name"):
-        list(named_blocks(document))
+        list(named_blocks(document_of(*blocks)))

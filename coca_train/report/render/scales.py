@@ -70,7 +70,7 @@ def least_span(block: Lines) -> float:
     """Return how much of y an axis shows at least, of logarithms where it is logarithmic: noise makes no slope.
 
     TIMES_INTERVAL times the widest interval that lies inside it, so that a change within an interval never takes more
-    than half of the height; where no interval is known, LEAST_RATIO of the middle figure; and never less than y_span.
+    than half of the height; where no interval is known, LEAST_RATIO of the middle figure.
     """
     bottom, top = block.y_limits
     points = [point for line in block.lines for point in line.points() if math.isfinite(point[1])]
@@ -81,10 +81,9 @@ def least_span(block: Lines) -> float:
         if low is not None and high is not None and math.isfinite(high - low) and (low > 0 or not block.y_log)
     ]
     if widths:
-        return max(TIMES_INTERVAL * max(widths), block.y_span)
+        return TIMES_INTERVAL * max(widths)
     ys = sorted(point[1] for point in inside)
-    least = math.log(1 + LEAST_RATIO) if block.y_log else LEAST_RATIO * abs(ys[len(ys) // 2]) if ys else 0.0
-    return max(least, block.y_span)
+    return math.log(1 + LEAST_RATIO) if block.y_log else LEAST_RATIO * abs(ys[len(ys) // 2]) if ys else 0.0
 
 
 def needs_panels(block: Lines) -> bool:
