@@ -64,11 +64,6 @@ def test_a_text_of_yarns_has_its_authors_figures_beside_ours():
     assert theirs["Llama-2-70b-hf", "YaRN's authors"] == [None, 3.7056, 3.2749]
 
 
-def test_what_it_says_at_a_glance():
-    (best,) = page(some("books")).finding
-    assert "CoCA predicts best" in best and "perplexity 50.00" in best and "24 of 24" in best
-
-
 def test_models_of_two_tokenizers_have_no_best():
     alike = some("books")
     rope, coca = alike.subjects

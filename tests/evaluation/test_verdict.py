@@ -165,20 +165,6 @@ def test_what_is_said_of_a_part(answers: dict[int, str], more: int | None, said:
     assert clause in clauses(of_seeds([asked]))
 
 
-@pytest.mark.parametrize(
-    ("name", "sure", "fails", "unclear"),
-    [
-        ("holds", "holds to 128", "not hold at", "its perplexity at 128"),
-        ("uses", "uses its last", "makes no use", "use its last 128"),
-        ("finds", "finds what", "does not find", "hidden in 128"),
-        ("works with", "works with", "does not work", "work with 128"),
-    ],
-)
-def test_each_part_has_its_own_words(name: Any, sure: str, fails: str, unclear: str) -> None:
-    for sign, wanted in (("y", sure), ("n", fails), ("o", unclear)):
-        assert wanted in clauses(of_seeds([part(name, {128: sign})]))
-
-
 def test_a_verdict_joins_what_is_said_of_each_part() -> None:
     asked = [part("holds", {256: "y", 512: "n"}, granted=128), part("uses", {128: "y", 256: "n"})]
     said = verdict(of_seeds(asked))

@@ -57,11 +57,6 @@ def test_more_pairs_than_there_are_common_words(options):
         make(40_000, n_cases=1, **options)
 
 
-def test_keys_and_values_have_forms_of_their_own():
-    held, _ = parts(make(300, keys="digits", values="hex")[0])
-    assert all(len(key) == 6 and len(value) == 8 for key, value in held.items())
-
-
 def test_no_room():
     assert make(len(PROMPT) - 1) == [] == make(len(PROMPT), begin=(1,))
     assert len(parts(make(len(PROMPT))[0])[0]) == 2

@@ -7,7 +7,7 @@ import pytest
 
 from coca_train.evaluation.perplexity_page import perplexity_text
 from coca_train.evaluation.trainings import comparison_page
-from coca_train.report.render import scales, write_report
+from coca_train.report.render import write_report
 from coca_train.report.render.plain import terminal_text
 from tests.evaluation.grids import blocks
 from tests.report.support import facts, pixels, report, several
@@ -70,10 +70,6 @@ def test_comparison_of_many(tmp_path):
         "\\", ""
     )
     assert pixels(tmp_path / "figures" / "perplexity-curves-text.png").std() > 0.02
-
-
-def test_28_curves_look_different():
-    assert len({scales.look(index) for index in range(28)}) == 28
 
 
 def test_loss_by_position():
