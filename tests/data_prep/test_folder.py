@@ -98,7 +98,7 @@ def test_what_is_no_folder_of_texts_is_refused(make, code, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path):
+def test_a_folder_that_cannot_be_looked_into_is_reported(tmp_path):
     (tmp_path / "my" / "closed").mkdir(parents=True)
     (tmp_path / "my" / "closed").chmod(0)
     with pytest.raises(DataError, match=r"E-RAW-02 .*closed"):
@@ -124,7 +124,7 @@ def test_the_verbs_take_a_folder_and_fit_sizes_to_its_text(tmp_path, capsys):
     ]
 
 
-def test_several_kinds_in_a_list_of_files_are_told_with_what_to_write(tmp_path, capsys):
+def test_several_kinds_in_a_list_of_files_are_reported_with_the_fix(tmp_path, capsys):
     mixed(tmp_path / "my")
     assert main(["sources", f"corpus.sources.text.files=[{tmp_path}/my,{tmp_path}/my/a.txt]"]) == 2
     assert "E-CFG-50" in capsys.readouterr().err

@@ -144,7 +144,7 @@ def test_padding_is_said(run_of, ask) -> None:
         assert (f"⟦added: {left} x end of document⟧" in row) == (left > 0)
 
 
-def test_a_document_that_is_a_target_only_is_not_shown(run_of) -> None:
+def test_a_document_that_is_a_target_only_is_not_printed(run_of) -> None:
     run_of("windows")
     tokenizer = Tokenizer("tiny/tokenizer.model")
     ids = np.array(tokenizer.encode("one two three four"))
