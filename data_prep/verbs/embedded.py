@@ -334,7 +334,7 @@ def _build(
 
 
 def _vocabulary_sample(documents: Sequence[Document], weight: float) -> list[str]:
-    """Choose training documents spread_evenly, about weight * VOCABULARY_CHARACTERS in all."""
+    """Choose training documents, evenly spread, about weight * VOCABULARY_CHARACTERS in all."""
     share = min(1.0, weight * VOCABULARY_CHARACTERS / sum(len(document.text) for document in documents))
     return [d.text for i, d in enumerate(documents) if int((i + 1) * share) > int(i * share)]
 

@@ -5,8 +5,9 @@ The main process cuts an input into chunks (cheap, no parsing), a worker makes d
 """
 
 import hashlib
-import importlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -158,10 +159,11 @@ def cursor_beyond(path: str, what: str) -> DataError:
     )
 
 
-def import_package(name: str, reads: str) -> Any:
-    """Import a module of the extra `data`. Raises UserError E-RAW-25."""
+@contextmanager
+def package_needed(name: str, reads: str) -> Iterator[None]:
+    """Import a package of the extra `data` in this context. Raises UserError E-RAW-25."""
     try:
-        return importlib.import_module(name)
+        yield
     except ImportError as error:
         raise UserError(
             f"E-RAW-25 {name}: cannot be imported ({error}); it reads {reads}. Fix: pip install 'coca-train[data]'"

@@ -60,7 +60,8 @@ def _open(source: CorpusSourceConfig) -> tuple[Any, str]:
 
 @functools.lru_cache(maxsize=4)
 def _load(name: str, config: str | None, split: str, files: tuple[str, ...]) -> tuple[Any, str]:
-    datasets = base.import_package("datasets", "data sets of the hub")
+    with base.package_needed("datasets", "data sets of the hub"):
+        import datasets
     builder = datasets.load_dataset_builder(name, config, data_files={split: list(files)} if files else None)
     return builder.as_streaming_dataset(split=split), str(builder.hash)
 

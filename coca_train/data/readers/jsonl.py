@@ -84,7 +84,8 @@ def _gzip(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _zstd(file: BinaryIO) -> Iterator[bytes]:
-    zstandard = base.import_package("zstandard", ".zst files")
+    with base.package_needed("zstandard", ".zst files"):
+        import zstandard
     n_bytes = 0
     data = file.read(ZSTD_HEADER_BYTES)
     while data:

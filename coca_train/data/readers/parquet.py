@@ -20,8 +20,10 @@ READ_BYTES = 1 << 20
 
 
 def _pyarrow() -> Any:
-    base.import_package("pyarrow.parquet", ".parquet files")
-    return base.import_package("pyarrow", ".parquet files")
+    with base.package_needed("pyarrow", ".parquet files"):
+        import pyarrow
+        import pyarrow.parquet
+    return pyarrow
 
 
 def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None) -> Iterator[Chunk]:
