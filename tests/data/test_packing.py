@@ -89,7 +89,7 @@ def test_segments_hold_the_stream_between_bos_and_eos(
         for t in texts[document]
     ]
     if len(stream) < seq_len - 2:
-        with pytest.raises(DataError, match=f"E-TOK-12 .*one segment takes seq_len - 2 = {seq_len - 2}"):
+        with pytest.raises(DataError, match=f"E-TOK-12 .*seq_len - 2 = {seq_len - 2}"):
             Segments(data, "mine", seq_len, mask, EDGES, upsampling)
         return
     packing = Segments(data, "mine", seq_len, mask, EDGES, upsampling)

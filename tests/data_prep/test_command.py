@@ -206,7 +206,7 @@ def test_exit_codes(stub, capsys):
     assert "Traceback" in capsys.readouterr().err
     stub("verify", fail(KeyboardInterrupt()))
     assert command.main(["verify", FILES]) == 130
-    assert capsys.readouterr().err == "Interrupted. The same command goes on where it stopped.\n"
+    assert capsys.readouterr().err.startswith("Interrupted")
     stub("verify", fail(RuntimeError("oops")))
     assert command.main(["verify", FILES]) == 1
     assert "This is a bug" in capsys.readouterr().err

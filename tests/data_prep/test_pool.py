@@ -129,7 +129,7 @@ def test_an_error_is_raised_after_everything_before_it(workers, tasks, code, bef
 
 
 def test_a_bug_in_a_worker_comes_with_its_traceback():
-    with pytest.raises(RuntimeError, match=r"(?s)in a worker process.*ZeroDivisionError: eight"):
+    with pytest.raises(RuntimeError, match=r"(?s)worker.*ZeroDivisionError: eight"):
         results([1, 8, 2], 2)
 
 

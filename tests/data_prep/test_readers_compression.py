@@ -175,7 +175,7 @@ def test_zstd_window(tmp_path: Path) -> None:
             assert texts(read(source)) == TEXTS * 2
         else:
             text = complaint(source)
-            assert text.startswith(f"E-RAW-16 {tmp_path}/x.jsonl.zst:501: asks for a zstd window of {1 << log}")
+            assert text.startswith(f"E-RAW-16 {tmp_path}/x.jsonl.zst:501: ") and f" {1 << log}" in text
 
 
 def test_zstd_with_a_dictionary(tmp_path: Path) -> None:
