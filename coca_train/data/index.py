@@ -128,8 +128,6 @@ class Index:
             raise DataError(
                 f"E-TOK-04 {bin_path}: {bin_bytes} bytes, but {self.idx_path} describes {end // item} tokens of {item} "
                 f"bytes = {end} bytes. Fix: copy both files again, or prepare the data again"
-                f"E-TOK-04 {bin_path}: {bin_bytes} bytes, but {self.idx_path} describes {end // item} tokens of {item} "
-                f"bytes = {end} bytes; both must agree. Fix: copy both files again, or prepare the data again"
             )
         self._limit, self.n_tokens = end, end // item
         for chunks, check in self._checks:

@@ -266,7 +266,6 @@ def listing(folder: str, option: str) -> Listing:
             "convert the texts to one of these, or name another folder"
         )
     return Listing(folder, files, dict(skipped))
-    return Listing(folder, files, dict(skipped))
 
 
 def _files(folder: str, skipped: Counter[str]) -> Iterator[File]:
