@@ -74,6 +74,8 @@ def test_the_order_of_runs_that_exist_stays() -> None:
         proportions = Proportions(weights)
         assert "".join(map(str, proportions.locate(10**9, 40)[0])) == sources
         assert proportions.counts(1_000_003) == counts
+    many_equal = Proportions([5, 5, *[1] * 30]).locate(10**9, 40)[0]
+    assert "".join(np.base_repr(source, 36) for source in many_equal) == "6E0M21IAQ0UG8O14K0SC7F1N30JBR1VH9P05L1TD"
 
 
 @settings(max_examples=100, deadline=None)
