@@ -62,6 +62,8 @@ def answers(shape: str) -> list[str]:
 class Level:
     """A figure of a table: its sample decides."""
 
+    text, n = "", None
+
     def __init__(self, losses_D: np.ndarray) -> None:
         sums_SU2 = np.stack((losses_D, np.ones_like(losses_D)), -1)[None]
         self.number, self.sample = float(losses_D.mean()), Sample(sums_SU2=sums_SU2, units="books")

@@ -5,7 +5,7 @@ import sys
 from coca_train.runtime import shutdown
 from coca_train.runtime.entry import run
 
-RESUMING = ("tokenize",)  # ends with 75 when it is asked to stop; the others end of the signal
+RESUMING = ("tokenize",)  # exits with 75 after a signal to stop; the others die of the signal
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -5,7 +5,6 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from data_prep.minhash import plan
 from data_prep.parts import DOCS, damaged, finished, input_folder, read_record, settings
 
 BLOCK = 1 << 16  # documents read at a time
-NEAR = np.dtype([("input", "<u4"), ("line", "<u8")])
+NEAR = np.dtype([("input", "<u4"), ("line", "<u8")])  # of a list of near duplicates
 
 
 @dataclass(frozen=True)
@@ -68,73 +67,55 @@ class NearDuplicates:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows = np.empty(0, NEAR)
+        self.rows, self.digest, wrong = np.empty(0, NEAR), None, ""
         if not path.is_file():
             return
         try:
-            self.rows = np.load(path, mmap_mode="r", allow_pickle=False)
+            rows = np.load(path, allow_pickle=False)
+            if rows.dtype != NEAR or rows.ndim != 1:
+                wrong = f"{rows.dtype} {rows.shape}"[:80]
+            else:
+                same = rows["input"][1:] == rows["input"][:-1]
+                rising = np.where(same, rows["line"][1:] > rows["line"][:-1], rows["input"][1:] > rows["input"][:-1])
+                wrong = "" if rising.all() else "not sorted, or with a document twice"
         except (ValueError, EOFError, OSError) as error:
-            raise self._not_a_list(str(error)[:80]) from error
-        if self.rows.dtype != NEAR or self.rows.ndim != 1:
-            raise self._not_a_list(f"{self.rows.dtype} {self.rows.shape}"[:80])
-        for begin in range(0, len(self.rows) - 1, BLOCK):
-            rows = self.rows[begin : begin + BLOCK + 1]
-            same = rows["input"][1:] == rows["input"][:-1]
-            if not np.where(same, rows["line"][1:] > rows["line"][:-1], rows["input"][1:] > rows["input"][:-1]).all():
-                raise self._not_a_list("not sorted, or with a document twice")
+            wrong = str(error)[:80]
+        if wrong:
+            raise DataError(
+                f"E-TOK-20 {path}: {wrong}; a sorted list of (input, line) is needed. Fix: remove it, or make it "
+                "again: python -m data_prep near_duplicates"
+            )
+        self.rows, self.digest = rows, file_digest(path)
 
-    def _not_a_list(self, what: str) -> DataError:
-        return DataError(
-            f"E-TOK-20 {self.path}: {what}; a sorted list of (input, line) is needed. Fix: remove it, or make it "
-            "again: python -m data_prep near_duplicates"
-        )
-
-    @cached_property
-    def digest(self) -> str | None:
-        """SHA-256 of the file; None without one."""
-        return file_digest(self.path) if self.path.is_file() else None
-
-    def holds(self, input: int, lines: np.ndarray) -> np.ndarray:
-        """Return whether each of these lines of an input, in rising order, is on the list: bool (n,)."""
-        if not len(self.rows) or not len(lines):
-            return np.zeros(len(lines), bool)
-        # The list is mapped and may be long: two bisections find the rows of these lines without reading the others.
-        begin, end = (
-            bisect.bisect_left(range(len(self.rows)), (input, line), key=lambda i: tuple(self.rows[i].tolist()))
-            for line in (int(lines[0]), int(lines[-1]) + 1)
-        )
-        return np.isin(lines, self.rows["line"][begin:end])
+    def contains(self, input: int, lines: np.ndarray) -> np.ndarray:
+        """Return whether each of these lines of an input is on the list: bool (n,)."""
+        begin, end = np.searchsorted(self.rows["input"], [input, input + 1])
+        listed = self.rows["line"][begin:end]
+        at = np.searchsorted(listed, lines)
+        return np.append(listed, np.zeros(1, listed.dtype))[at] == lines  # lines count from 1
 
 
 def check_near(config: PrepareConfig, identities: dict[str, list[dict[str, Any]]]) -> None:
     """Check that lists of near duplicates are finished, and of the inputs and settings as they are now (E-TOK-20)."""
-    folder = Path(config.corpus.dir) / "near_duplicates"
+    folder, wrong = Path(config.corpus.dir) / "near_duplicates", ""
     if not any((folder / f"{name}.npy").exists() for name in identities):
         return
-    if wrong := _not_now(folder, config, identities):
+    try:
+        report = untrusted_io.read_object(folder / "report.json")
+        inputs, every = report["inputs"], [one for name in sorted(identities) for one in identities[name]]
+        if other := [name for name, now in identities.items() if inputs.get(name) != now]:
+            wrong = f"was made of other files of {', '.join(other)}"
+        elif report.get("plan") != plan(config, every):
+            wrong = "was made with other filters, held-out shares or settings of near_duplicates"
+    except FileNotFoundError:
+        wrong = "is not finished (it has no report.json)"
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        wrong = f"has a report.json that cannot be read ({getattr(error, 'strerror', None) or error})"
+    if wrong:
         raise DataError(
             f"E-TOK-20 {folder}: {wrong}; lists of what is merged now are needed. Fix: remove the folder, or make it "
             "again: python -m data_prep near_duplicates"
         )
-
-
-def _not_now(folder: Path, config: PrepareConfig, identities: dict[str, list[dict[str, Any]]]) -> str:
-    """Return why the lists of a folder are not those of what is merged now; "": they are."""
-    try:
-        report = untrusted_io.read_object(folder / "report.json")
-    except FileNotFoundError:
-        return "is not finished (it has no report.json)"
-    except (OSError, ValueError) as error:
-        return f"has a report.json that cannot be read ({getattr(error, 'strerror', None) or error})"
-    inputs = report.get("inputs")
-    if not isinstance(inputs, dict):
-        return "has a damaged report.json (it names no inputs)"
-    if other := [name for name, now in identities.items() if inputs.get(name) != now]:
-        return f"was made of other files of {', '.join(other)}"
-    if report.get("plan") != plan(config, [identity for name in sorted(identities) for identity in identities[name]]):
-        return "was made with other filters, held-out shares or settings of near_duplicates"
-    return ""
 
 
 @dataclass(frozen=True)
@@ -150,30 +131,27 @@ class Collection:
     def n_documents(self) -> int:
         return self.parts[-1].first + self.parts[-1].n_documents if self.parts else 0
 
-    def of_source(self, source: int) -> list[Part]:
-        return [part for part in self.parts if part.source == source]
-
-    def stretches(self, parts: list[Part] | None = None) -> Iterator[Stretch]:
-        """Yield every document, or those of some parts, some at a time."""
-        for part in self.parts if parts is None else parts:
-            first = part.first
-            for documents in part.blocks():
-                near = self.near[part.source].holds(part.input.number, documents["line"])
-                yield Stretch(part.source, first, documents, near)
+    def stretches(self, source: int | None = None, part: Part | None = None) -> Iterator[Stretch]:
+        """Yield every document, or those of a source or a part, some at a time."""
+        for each in self.parts if part is None else [part]:
+            first = each.first
+            for documents in each.blocks() if source in (None, each.source) else ():
+                near = self.near[each.source].contains(each.input.number, documents["line"])
+                yield Stretch(each.source, first, documents, near)
                 first += len(documents)
 
-    def place(self, document: int) -> str:
+    def format_place(self, document: int) -> str:
         """Return file:line of a document by its number in the corpus."""
         part = self.parts[bisect.bisect_right(self.parts, document, key=lambda part: part.first) - 1]
         row = document - part.first
         for documents in part.blocks():
             if row < len(documents):
-                return place(part.input, int(documents["line"][row]))
+                return format_place(part.input, int(documents["line"][row]))
             row -= len(documents)
         raise AssertionError(document)
 
 
-def place(input: Input, line: int) -> str:
+def format_place(input: Input, line: int) -> str:
     """Return file:line for messages; the file alone where each file is a document."""
     return escape(input.files[line - 1]) if input.files else f"{escape(input.path)}:{line}"
 
@@ -200,27 +178,22 @@ def gather_parts(config: PrepareConfig, tokenizer: Tokenizer) -> Collection:
                 missing.append(f"{name} {escape(input.path)} from part {finished_parts.parts} on")
             for number in range(finished_parts.parts):
                 stem = folder / f"{number:05d}"
-                parts.append(Part(source, input, stem, total, _n_documents(stem)))
-                total += parts[-1].n_documents
+                rows, path, record = _open_documents(stem), Path(f"{stem}.docs.npy"), read_record(stem)
+                assert record is not None, stem
+                if file_digest(path) != record["files"][path.name]["sha256"]:
+                    raise damaged(stem, f"{path.name} is not what was written (SHA-256)")
+                parts.append(Part(source, input, stem, total, rows.shape[0]))
+                total += rows.shape[0]
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise DataError(
             f"E-TOK-23 {dir}/parts: {len(missing)} of {sum(map(len, inputs_by_source.values()))} inputs are not "
             f"tokenized to their end: {', '.join(missing[:3])}{more}; all are needed. "
-            "Fix: python -m data_prep tokenize with the same settings, which goes on where it ended"
+            "Fix: python -m data_prep tokenize with the same settings, which continues where it ended"
         )
     check_near(config, identities)
     near = [NearDuplicates(dir / "near_duplicates" / f"{name}.npy") for name in names]
     return Collection(names, identities, parts, near)
-
-
-def _n_documents(stem: Path) -> int:
-    path = stem.parent / f"{stem.name}.docs.npy"
-    record = read_record(stem)
-    assert record is not None, stem
-    if file_digest(path) != record["files"][path.name]["sha256"]:
-        raise damaged(stem, f"{path.name} is not what was written (SHA-256)")
-    return _open_documents(stem).shape[0]
 
 
 def _open_documents(stem: Path) -> NpyRows:

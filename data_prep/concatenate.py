@@ -5,7 +5,7 @@ comes from and the digest of its text, and `.sums`: BLAKE2b-64 of each BLOCK_BYT
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ class SumsWriter:
         self._sums, self._left = sums, BLOCK_BYTES
         self._hash = hashlib.blake2b(digest_size=SUM_BYTES)
 
-    def update(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         view = memoryview(data)
         while len(view):
             piece, view = view[: self._left], view[self._left :]
@@ -46,7 +46,7 @@ class SumsWriter:
 
 
 class DatasetWriter:
-    """The four files of one dataset, below `folder`; a context manager that closes them whatever happens.
+    """Write the four files of one dataset, below `folder`; a context manager that closes them whatever happens.
 
     n_documents: known beforehand. After the block: `files`, the records for the manifest, and `counts`.
     """
@@ -55,8 +55,7 @@ class DatasetWriter:
         self.name, self.dtype, self.n_documents = name, np.dtype(dtype), n_documents
         self.counts = {"documents": 0, "tokens": 0, "characters": 0, "bytes": 0, "longest_document": 0}
         self.files: dict[str, dict[str, Any]] = {}
-        self._folder = folder
-        self._lengths_path = folder / f"{name}.lengths"
+        self._folder, self._lengths_path = folder, folder / f"{name}.lengths"
 
     def __enter__(self) -> "DatasetWriter":
         self._open = {end: HashedFile(self._folder / f"{self.name}{end}") for end in ENDS}
@@ -67,7 +66,7 @@ class DatasetWriter:
 
     def write_tokens(self, data: bytes) -> None:
         self._open[".bin"].write(data)
-        self._sums.update(data)
+        self._sums.write(data)
 
     def add(self, input: int, documents: np.ndarray) -> None:
         """Append the rows of the documents (DOCS) whose tokens were written last."""
@@ -103,14 +102,12 @@ class DatasetWriter:
 
 
 class _PartTokens:
-    """The .bin of one split of a part, gone through once; its SHA-256 is checked at the end."""
+    """The .bin of one split of a part, read once; its SHA-256 is checked at the end."""
 
-    def __init__(self, part: Part, split: str, files: dict[str, Any]) -> None:
-        self.part, self.name = part, f"{part.stem.name}.{split}.bin"
-        self.record = files[self.name]
-        self._file = open(part.file(f"{split}.bin"), "rb")  # noqa: SIM115 (closed by close)
+    def __init__(self, part: Part, split: str) -> None:
+        self.part, self.name, self.n_bytes = part, f"{part.stem.name}.{split}.bin", 0
+        self._file = open(f"{part.stem}.{split}.bin", "rb")  # noqa: SIM115 (closed by close)
         self._sha = hashlib.sha256()
-        self.n_bytes = 0
 
     def take(self, n_bytes: int, target: DatasetWriter | None) -> None:
         """Copy the next bytes, or skip them."""
@@ -124,44 +121,40 @@ class _PartTokens:
                 target.write_tokens(data)
             n_bytes -= len(data)
 
-    def close(self, complete: bool) -> None:
+    def digest(self) -> str:
+        return self._sha.hexdigest()
+
+    def close(self) -> None:
         self._file.close()
-        if complete and (self.n_bytes, self._sha.hexdigest()) != (self.record["bytes"], self.record["sha256"]):
-            raise damaged(self.part.stem, f"{self.name} is not what was written (SHA-256)")
 
 
 def copy_part(
-    part: Part, kept: Iterator[tuple[Stretch, np.ndarray]], item_bytes: int, targets: dict[str, DatasetWriter]
+    part: Part, kept: Iterable[tuple[Stretch, np.ndarray]], item_bytes: int, targets: dict[str, DatasetWriter]
 ) -> None:
     """Copy the kept documents of a part into the datasets of their splits.
 
     kept: the stretches of the part, and for each bool (n,) which documents stay. targets: by split; a split without
     documents in the whole source has none. Raises DataError E-TOK-08 where a part is not what was written.
     """
-    files = part.record["files"]
-    sources = {split: _PartTokens(part, split, files) for split in SPLITS}
-    complete = False
+    sources = {split: _PartTokens(part, split) for split in SPLITS}
     try:
         for stretch, keep in kept:
             for number, split in enumerate(SPLITS):
-                here = stretch.documents["split"] == number
-                _copy_runs(sources[split], stretch.documents[here], keep[here], item_bytes, targets.get(split))
+                of_split = stretch.documents["split"] == number
+                documents, stays = stretch.documents[of_split], keep[of_split]
+                if len(documents):
+                    # Neighbours that share a fate go in one piece. What is skipped is read too: the SHA-256 is that of
+                    # the whole file.
+                    begins = np.concatenate(([0], np.flatnonzero(np.diff(stays)) + 1))
+                    sizes = np.add.reduceat(documents["tokens"].astype(np.int64) * item_bytes, begins)
+                    for begin, size in zip(begins, sizes, strict=True):
+                        sources[split].take(int(size), targets.get(split) if stays[begin] else None)
                 if split in targets:
-                    targets[split].add(part.input.number, stretch.documents[here & keep])
-        complete = True
+                    targets[split].add(part.input.number, documents[stays])
+        files = part.record["files"]
+        for source in sources.values():
+            if (source.n_bytes, source.digest()) != (files[source.name]["bytes"], files[source.name]["sha256"]):
+                raise damaged(part.stem, f"{source.name} is not what was written (SHA-256)")
     finally:
         for source in sources.values():
-            source.close(complete)
-
-
-def _copy_runs(
-    source: _PartTokens, documents: np.ndarray, keep: np.ndarray, item_bytes: int, target: DatasetWriter | None
-) -> None:
-    """Copy or skip neighbours that share a fate in one piece."""
-    if not len(documents):
-        return
-    # What is passed over is read too: the SHA-256 is that of the whole file.
-    begins = np.concatenate(([0], np.flatnonzero(np.diff(keep)) + 1))
-    sizes = np.add.reduceat(documents["tokens"].astype(np.int64) * item_bytes, begins)
-    for begin, size in zip(begins, sizes, strict=True):
-        source.take(int(size), target if keep[begin] else None)
+            source.close()

@@ -11,6 +11,7 @@ from coca_train.data.provenance import Origins
 from coca_train.data.readers.base import escape
 from coca_train.data.readers.files import describe_origin
 from coca_train.data.tokenizer import Tokenizer
+from coca_train.runtime.printing import escaped
 
 OPEN, CLOSE = "⟦", "⟧"  # around what is not text: ends of documents, special tokens, what is left out
 LEFT_OUT = f"{OPEN}…{CLOSE}"
@@ -20,11 +21,7 @@ FEWEST_CHARACTERS = 40  # of each document in a window with many
 
 def visible(text: str) -> str:
     """Escape every character of a text that is not printable; line breaks and tabs stay."""
-    return "".join(c if c in "\n\t" or (c.isprintable() and c not in OPEN + CLOSE) else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return escaped(text).replace(OPEN, "\\u27e6").replace(CLOSE, "\\u27e7")
 
 
 def lines(text: str) -> str:
@@ -33,7 +30,7 @@ def lines(text: str) -> str:
 
 
 def as_text(ids: np.ndarray, tokenizer: Tokenizer) -> str:
-    """Decode ids to visible text; tokens that are no text stand in their place as ⟦end of document⟧, ⟦token 1⟧.
+    """Decode ids to visible text; tokens that are no text become ⟦end of document⟧, ⟦token 1⟧.
 
     ids: int64 (tokens,).
     """
@@ -51,7 +48,7 @@ def as_text(ids: np.ndarray, tokenizer: Tokenizer) -> str:
 def shortened(ids: np.ndarray, tokenizer: Tokenizer, characters: int) -> str:
     """Decode ids to about `characters` of visible text: all of it, or its beginning and its end with ⟦…⟧ between.
 
-    Only what is shown is decoded, however long the document is.
+    Only the part that is printed is decoded, however long the document is.
     """
     reach, half = characters * TOKENS_PER_CHARACTER, max(1, characters // 2)
     if len(ids) > 2 * reach:
@@ -60,7 +57,7 @@ def shortened(ids: np.ndarray, tokenizer: Tokenizer, characters: int) -> str:
     return text if len(text) <= characters else f"{text[:half]}{LEFT_OUT}{text[-half:]}"
 
 
-def evenly(n: int, k: int) -> list[int]:
+def spread_evenly(n: int, k: int) -> list[int]:
     """Choose at most k different numbers of 0 .. n - 1, evenly spread, the same ones every time."""
     return sorted({(2 * i + 1) * n // (2 * k) for i in range(k)}) if n else []
 
@@ -68,13 +65,13 @@ def evenly(n: int, k: int) -> list[int]:
 def chosen_windows(data: IndexedDataset, k: int, seq_len: int) -> list[int]:
     """Choose at most k windows of seq_len tokens in which evenly chosen documents end."""
     n_windows = (data.n_tokens - 1) // seq_len
-    ends = [data.document_start(document + 1) - 1 for document in evenly(data.n_documents, k)]
+    ends = [data.document_start(document + 1) - 1 for document in spread_evenly(data.n_documents, k)]
     return sorted({min(end // seq_len, n_windows - 1) for end in ends}) if n_windows > 0 else []
 
 
 def describe_source(origins: Origins, document: int) -> str:
     """Say where a document comes from, to follow its number; empty when it is not known."""
-    origin = origins.of(document)
+    origin = origins.find(document)
     return f", {escape(describe_origin(origin))}" if origin else ""
 
 

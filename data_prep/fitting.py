@@ -17,8 +17,8 @@ from coca_train.config.corpus_schema import CorpusSourceConfig, PrepareConfig
 from coca_train.data.readers import all_inputs, chunks, documents, inputs
 from coca_train.data.readers.base import Reject
 from coca_train.data.readers.files import text_bytes
+from coca_train.runtime import printing
 from coca_train.runtime.errors import DataError
-from coca_train.runtime.printing import n_bytes as of_bytes
 from coca_train.runtime.printing import percent
 from data_prep import manifest
 from data_prep.messages import bar, say
@@ -50,10 +50,8 @@ class HeldOut(NamedTuple):
 
 
 def vocabulary_for(n_bytes: int) -> int:
-    """Choose a vocabulary size for a text [bytes]: so small that each id occurs some hundred times in a small text,
-    too."""
-    size = 200 * round(math.sqrt(n_bytes) / 100)
-    return min(max(size, VOCABULARY.start), VOCABULARY.stop)
+    """Choose a vocabulary for a text [bytes]: so small that each id occurs some hundred times in a small text, too."""
+    return min(max(200 * round(math.sqrt(n_bytes) / 100), VOCABULARY.start), VOCABULARY.stop)
 
 
 def stretch_for(n_bytes: int) -> int:
@@ -75,23 +73,27 @@ def fit_vocab_size(config: PrepareConfig) -> PrepareConfig:
 
 def vocabulary(size: int, n_bytes: int, option: str) -> str:
     """Describe the size of a vocabulary. n_bytes: of the text; 0: not known."""
-    text = f"{of_bytes(n_bytes)} of text" if n_bytes else "a text of unknown size"
+    text = f"{printing.n_bytes(n_bytes)} of text" if n_bytes else "a text of unknown size"
     return f"vocabulary: {size:,} token ids for {text} ({option}={size})"
 
 
 def fit_valid_share(config: PrepareConfig, option: str = "corpus.valid_share") -> PrepareConfig:
-    """Fill in the held-out share, and say so, where it is open. Reads the text for it, but not that of a finished
-    corpus, and of a large one no more than is needed. option: what sets it, for people.
+    """Fill in the held-out share, and say so, where it is open. option: what sets it, for people.
 
-    Raises what readers raise, and the first bad document under work.on_error=stop.
+    Reads the text for it, but not that of a finished corpus, and of a large one no more than is needed. Raises what
+    readers raise, and the first bad document under work.on_error=stop.
     """
     corpus = config.corpus
     if corpus.valid_share is not None:
         return config
     if not any(source.hold_out == "hash" for source in corpus.sources.values()):
         return replace(config, corpus=replace(corpus, valid_share=0.0))
-    if (done := _of_finished(config)) is not None:
-        return done
+    try:  # what an existing corpus was made with
+        settings = next(iter(manifest.read(corpus.dir)["settings"]["sources"].values()))
+        length = corpus.valid_characters or settings["valid_characters"]
+        return replace(config, corpus=replace(corpus, valid_share=settings["valid_share"], valid_characters=length))
+    except (DataError, StopIteration, KeyError):
+        pass  # there is none, or the code that needs it reports it
     lengths = (corpus.valid_characters,) if corpus.valid_characters else CHARACTERS
     by_length = {length: choose(found, length) for length, found in _documents(config, lengths).items()}
     length = next((each for each, taken in by_length.items() if taken.long >= LONG), lengths[-1])
@@ -117,47 +119,44 @@ def choose(documents: Documents, long: int) -> HeldOut:
     n = max(min(wanted, max(within, min(at_most, LEAST))), min(at_most, of_many), 1)
     if n >= len(places):
         return HeldOut(0.0, 0, 0.0, 0)
-    return HeldOut(_between(int(places[n - 1]), int(places[n])), n, float(text[n - 1]), int(longs[n - 1]))
-
-
-def _between(last: int, following: int) -> float:
-    """Return the shortest decimal that takes the one place and not the other."""
-    for digits in range(3, 17):
-        share = (math.floor(last / 2.0**64 * 10**digits) + 1) / 10**digits
-        if last < share * 2.0**64 <= following:
-            return share
-    return following / 2.0**64
+    last, following = int(places[n - 1]), int(places[n])
+    share = following / 2.0**64
+    for digits in range(3, 17):  # the shortest decimal that takes the one place and not the other
+        shorter = (math.floor(last / 2.0**64 * 10**digits) + 1) / 10**digits
+        if last < shorter * 2.0**64 <= following:
+            share = shorter
+            break
+    return HeldOut(share, n, float(text[n - 1]), int(longs[n - 1]))
 
 
 def _documents(config: PrepareConfig, lengths: tuple[int, ...]) -> dict[int, Documents]:
     """Return for each length of stretches, the longest first, the documents there would be."""
     whole: list[tuple[int, int]] = []
     cut: dict[int, list[tuple[int, int]]] = {length: [] for length in lengths}
-    documents = longs = 0
+    n_taken = n_long = 0
+
+    def entry(text: str) -> tuple[int, int]:
+        return int.from_bytes(digest_of(text)[:8], "big"), len(text)
+
     with bar("looking at the text", _text_bytes(config) or None, config.work.progress_bar) as progress:
         for n_bytes, source, texts in _by_chunk(config):
             progress.update(n_bytes)
             for text in texts:
-                whole.append(_seen(text))
+                whole.append(entry(text))
                 for length in lengths:
                     if len(text) > 2 * length:
-                        cut[length] += map(_seen, stretches(text, source, length))
+                        cut[length] += map(entry, stretches(text, source, length))
                 taken = whole[-1][0] < SHARE * 2.0**64
-                documents, longs = documents + taken, longs + (taken and len(text) >= lengths[0])
-            if documents >= WANTED and longs >= LONG:  # more text adds some, whatever it is
+                n_taken, n_long = n_taken + taken, n_long + (taken and len(text) >= lengths[0])
+            if n_taken >= WANTED and n_long >= LONG:  # more text adds some, whatever it is
                 break
-    return {
-        length: _as_arrays([*(one for one in whole if one[1] <= 2 * length), *pieces]) for length, pieces in cut.items()
-    }
-
-
-def _seen(text: str) -> tuple[int, int]:
-    return int.from_bytes(digest_of(text)[:8], "big"), len(text)
-
-
-def _as_arrays(documents: list[tuple[int, int]]) -> Documents:
-    places, lengths = zip(*documents, strict=True) if documents else ((), ())
-    return Documents(np.array(places, np.uint64), np.array(lengths, np.uint32))
+    found = {}
+    for length, pieces in cut.items():
+        places, sizes = (
+            zip(*(*(one for one in whole if one[1] <= 2 * length), *pieces), strict=True) if whole else ((), ())
+        )
+        found[length] = Documents(np.array(places, np.uint64), np.array(sizes, np.uint32))
+    return found
 
 
 def _by_chunk(config: PrepareConfig) -> Iterator[tuple[int, CorpusSourceConfig, list[str]]]:
@@ -182,15 +181,3 @@ def _text_bytes(config: PrepareConfig) -> int:
     """Estimate the size of what is trained on [bytes]; 0: the hub's, not known before it is read."""
     every = all_inputs({name: one for name, one in config.corpus.sources.items() if one.hold_out != "all"})
     return 0 if any(input.hub for input in every) else sum(text_bytes(input.path, input.size) for input in every)
-
-
-def _of_finished(config: PrepareConfig) -> PrepareConfig | None:
-    """Fill in what an existing corpus was made with; None: there is none."""
-    try:
-        made = manifest.read(config.corpus.dir)["settings"]["sources"]
-        settings = next(iter(made.values()))
-        length = config.corpus.valid_characters or settings["valid_characters"]
-        corpus = replace(config.corpus, valid_share=settings["valid_share"], valid_characters=length)
-    except (DataError, StopIteration, KeyError):  # reported by whoever needs the corpus
-        return None
-    return replace(config, corpus=corpus)

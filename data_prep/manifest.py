@@ -29,7 +29,7 @@ from coca_train.runtime.errors import DataError, UserError
 from coca_train.runtime.printing import plain
 from data_prep.collect import Collection, NearDuplicates
 from data_prep.concatenate import BLOCK_BYTES
-from data_prep.messages import differences, first_ones
+from data_prep.messages import differences, join_first
 from data_prep.parts import settings
 
 FORMAT = 1
@@ -39,7 +39,6 @@ READ, KEPT = "read", "kept"
 
 def build(
     config: PrepareConfig,
-    settings: dict[str, Any],
     tokenizer: Tokenizer,
     dtype: Any,
     collection: Collection,
@@ -70,7 +69,7 @@ def build(
             "kind": tokenizer.kind,
             "vocab_size": tokenizer.vocab_size,
         },
-        "settings": settings,
+        "settings": settings_now(config, tokenizer),
         "sources": sources,
         "datasets": datasets,
         "files": files,
@@ -127,8 +126,8 @@ def read(dir: Path | str) -> dict[str, Any]:
 
 def _changed(path: Path) -> DataError:
     return DataError(
-        f"E-TOK-08 {path}: is not what was written (its content and its own SHA-256 do not agree); the manifest of a "
-        "corpus must stay as it is. Fix: copy it again, or make the corpus again in another corpus.dir"
+        f"E-TOK-08 {path}: is not what was written (its content and its own SHA-256 do not agree). Fix: copy it again, "
+        "or make the corpus again in another corpus.dir"
     )
 
 
@@ -164,7 +163,7 @@ def existing(config: PrepareConfig) -> dict[str, Any] | None:
     if tokenizer.digest != (made_with := manifest["tokenizer"]["sha256"]):
         raise DataError(
             f"E-TOK-11 {config.corpus.dir}: was made with tokenizer {made_with[:16]}, {tokenizer.path} is now "
-            f"{tokenizer.digest[:16]}; nothing is overwritten. Fix: give it back, or choose another corpus.dir"
+            f"{tokenizer.digest[:16]}; nothing is overwritten. Fix: bring it back, or choose another corpus.dir"
         )
     changes = differences(manifest["settings"], settings_now(config, tokenizer))
     # Raw files may be gone or copied by now; only those that are there and differ in content speak against the corpus.
@@ -177,8 +176,8 @@ def existing(config: PrepareConfig) -> dict[str, Any] | None:
         changes += differences(then, now, f"inputs of {name}")
     if changes:
         raise DataError(
-            f"E-TOK-18 {config.corpus.dir}: holds a corpus of other settings: {first_ones(changes)}; nothing is "
-            "overwritten. Fix: give the settings of then, choose another corpus.dir, or move this one away"
+            f"E-TOK-18 {config.corpus.dir}: holds a corpus of other settings: {join_first(changes)}; nothing is "
+            "overwritten. Fix: restore those settings, choose another corpus.dir, or move this one away"
         )
     return manifest
 
@@ -197,31 +196,22 @@ def warnings(manifest: dict[str, Any]) -> list[str]:
 
 def describe(manifest: dict[str, Any]) -> str:
     """Return two small tables: what there is, and what was left out."""
-    rows = [
-        (
-            name,
-            *(f"{dataset[key]:,}" for key in ("documents", "tokens")),
-            f"{dataset['bytes'] / dataset['tokens']:.2f}",
-            f"{dataset['longest_document']:,}",
-        )
-        for name, dataset in sorted(manifest["datasets"].items())
-    ]
+    rows = []
+    for name, dataset in sorted(manifest["datasets"].items()):
+        numbers = [f"{dataset[key]:,}" for key in ("documents", "tokens")]
+        per_token = f"{dataset['bytes'] / dataset['tokens']:.2f}"
+        rows.append([name, *numbers, per_token, f"{dataset['longest_document']:,}"])
     counts = {name: source["counts"] for name, source in sorted(manifest["sources"].items())}
-    reasons = sorted({reason for record in counts.values() for reason, n in record.items() if n} - {READ, KEPT})
-    columns = (READ, KEPT, *reasons)
-    tokenizer = manifest["tokenizer"]
-    return "\n".join(
-        (
-            plain(("dataset", "documents", "tokens", "bytes/token", "longest"), rows),
-            plain(
-                ("source", *(reason.replace("_", " ") for reason in columns)),
-                [(name, *(f"{record.get(reason, 0):,}" for reason in columns)) for name, record in counts.items()],
-            ),
-            f"{manifest['name']}: {tokenizer['vocab_size']:,} token ids as {manifest['dtype']}, tokenizer "
-            f"{tokenizer['file']} {tokenizer['sha256'][:16]}",
-            *warnings(manifest),
-        )
+    reasons = {reason for record in counts.values() for reason, n in record.items() if n} - {READ, KEPT}
+    columns, tokenizer = (READ, KEPT, *sorted(reasons)), manifest["tokenizer"]
+    left_out = [[name, *(f"{record.get(reason, 0):,}" for reason in columns)] for name, record in counts.items()]
+    tables = (
+        plain(("dataset", "documents", "tokens", "bytes/token", "longest"), rows),
+        plain(("source", *(reason.replace("_", " ") for reason in columns)), left_out),
+        f"{manifest['name']}: {tokenizer['vocab_size']:,} token ids as {manifest['dtype']}, tokenizer "
+        f"{tokenizer['file']} {tokenizer['sha256'][:16]}",
     )
+    return "\n".join([*tables, *warnings(manifest)])
 
 
 class Corpus:
@@ -239,11 +229,11 @@ class Corpus:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """Raises DataError E-TOK-11 when it is not the one the corpus was made with, E-TKN-01 when it is gone."""
-        tokenizer = Tokenizer(self.tokenizer_path)
-        if tokenizer.digest != self.manifest["tokenizer"]["sha256"]:
+        tokenizer, made_with = Tokenizer(self.tokenizer_path), self.manifest["tokenizer"]["sha256"]
+        if tokenizer.digest != made_with:
             raise DataError(
                 f"E-TOK-11 {self.tokenizer_path}: is tokenizer {tokenizer.digest[:16]}, the corpus was made with "
-                f"{self.manifest['tokenizer']['sha256'][:16]}; they must be the same. Fix: restore the tokenizer"
+                f"{made_with[:16]}. Fix: restore the tokenizer"
             )
         return tokenizer
 
@@ -261,7 +251,7 @@ class Corpus:
         if (data.n_documents, data.n_tokens) != (record["documents"], record["tokens"]):
             raise DataError(
                 f"E-TOK-25 {data.prefix}: holds {data.n_documents:,} documents of {data.n_tokens:,} tokens together, "
-                f"the manifest says {record['documents']:,} and {record['tokens']:,}; both must agree. "
-                "Fix: python -m data_prep verify, then copy the files again or prepare the corpus again"
+                f"the manifest says {record['documents']:,} and {record['tokens']:,}. Fix: python -m data_prep verify, "
+                "then copy the files again or prepare the corpus again"
             )
         return data

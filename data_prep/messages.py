@@ -3,21 +3,18 @@
 import sys
 from typing import Any
 
-ABSENT = "nothing"
-SHOWN_CHANGES = 3
 
-
-def bar(what: str | None, total: int | None, shown: bool, **options: Any) -> Any:
+def bar(what: str | None, total: int | None, enabled: bool, **options: Any) -> Any:
     """Return tqdm's bar over `total` bytes, or over the unit in `options`; hidden where stderr is no terminal."""
     from tqdm import tqdm  # on first use: --help comes without it
 
-    known = {"unit": "B", "unit_scale": True, **options}
-    return tqdm(total=total, desc=what, disable=None if shown else True, **known)
+    options = {"unit": "B", "unit_scale": True, **options}
+    return tqdm(total=total, desc=what, disable=None if enabled else True, **options)
 
 
-def say(message: str, shown: bool = True) -> None:
+def say(message: str, enabled: bool = True) -> None:
     """Print a line on stderr."""
-    if shown:
+    if enabled:
         print(message, file=sys.stderr, flush=True)
 
 
@@ -27,12 +24,13 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
     name: of the root, in front of every key. A section that one tree lacks is one difference.
     """
     if isinstance(before, dict) and isinstance(now, dict):
-        pairs = ((key, before.get(key, ABSENT), now.get(key, ABSENT)) for key in sorted(before.keys() | now.keys()))
+        pairs = (
+            (key, before.get(key, "nothing"), now.get(key, "nothing")) for key in sorted(before.keys() | now.keys())
+        )
         return [line for key, old, new in pairs for line in differences(old, new, f"{name}.{key}" if name else key)]
     return [] if before == now else [f"{name} was {repr(before)[:80]}, is {repr(now)[:80]}"]
 
 
-def first_ones(changes: list[str]) -> str:
-    """Join the first changes into a sentence, and count the others."""
-    more = len(changes) - SHOWN_CHANGES
-    return "; ".join(changes[:SHOWN_CHANGES]) + (f" and {more} more" if more > 0 else "")
+def join_first(changes: list[str]) -> str:
+    """Join the first three changes into a sentence, and count the others."""
+    return "; ".join(changes[:3]) + (f" and {len(changes) - 3} more" if len(changes) > 3 else "")

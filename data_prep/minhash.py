@@ -4,23 +4,25 @@ A document becomes the set of its n-grams of words (lower case, no punctuation, 
 hashes of that set are its signature. Two documents match where the 8 of one bucket agree, which happens with
 probability 1 - (1 - s^8)^14 at a Jaccard similarity s: 0.92 at s = 0.8, 0.9996 at 0.9. (Broder 1997; FineWeb, arXiv
 2406.17557, section 3.) datatrove makes the signatures and finds the matches; the files between the two are its own.
-datatrove's third step keeps every match in memory and one document of a group, whichever; here the groups are a
-memory-mapped file of 8 bytes a document, and the document that stays is the first by rank, then by number.
+datatrove's third step keeps every match in memory and one document of a group, whichever; here matches are joined
+bucket by bucket, and the document that stays is the first by rank, then by number.
 """
 
 import dataclasses
 import hashlib
 import json
-import os
 import resource
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from coca_train.config.corpus_schema import CorpusSourceConfig, NearDuplicatesConfig, PrepareConfig
+from coca_train.config.corpus_schema import NearDuplicatesConfig, PrepareConfig
 from coca_train.data.readers import chunks, documents
 from coca_train.data.readers.base import Chunk, Input, Reject
 from coca_train.data.storage import flush_to_disk, storage
@@ -37,16 +39,6 @@ BLOCK_BYTES = 128 << 20  # signatures held in memory, and sorted, at a time
 SLICE = 4096  # n-grams hashed at a time
 READ_SIGNATURES = 64
 SPARE_FILES = 64
-CHUNK = 1 << 18
-
-
-def n_hashes(config: NearDuplicatesConfig) -> int:
-    return config.buckets * config.hashes_per_bucket
-
-
-def block_documents(config: NearDuplicatesConfig) -> int:
-    """Return how many documents' signatures make up a block."""
-    return max(1, BLOCK_BYTES // (8 * n_hashes(config)))
 
 
 def _settings(config: NearDuplicatesConfig) -> Any:
@@ -63,18 +55,19 @@ def _settings(config: NearDuplicatesConfig) -> Any:
 
 def _local(folder: Path) -> Any:
     """Open a folder for datatrove; never taken for an address, whatever its name looks like."""
-    files = datatrove("io", WHERE)
     from fsspec.implementations.local import LocalFileSystem
 
-    return files.DataFolder(str(folder), fs=LocalFileSystem())
+    return datatrove("io", WHERE).DataFolder(str(folder), fs=LocalFileSystem())
 
 
 class Signer:
     """Texts to signatures. Raises UserError E-RAW-25 when datatrove, or the word splitter it needs, is missing."""
 
     def __init__(self, config: NearDuplicatesConfig, folder: Path) -> None:
+        option = f"{WHERE}.language={config.language}"
+        splitter = _words() if config.language == WORDS else word_splitter(config.language, option)
         minhash = datatrove("pipeline.dedup.minhash", WHERE)
-        self._step = minhash.MinhashDedupSignature(_local(folder), _settings(config), language=_splitter(config))
+        self._step = minhash.MinhashDedupSignature(_local(folder), _settings(config), language=splitter)
 
     def signature(self, text: str) -> np.ndarray | None:
         """Return uint64 (buckets * hashes_per_bucket,); None for a text of fewer words than an n-gram has.
@@ -89,10 +82,7 @@ class Signer:
         return lowest
 
 
-def _splitter(config: NearDuplicatesConfig) -> Any:
-    if config.language != WORDS:
-        return word_splitter(config.language, f"{WHERE}.language={config.language}")
-
+def _words() -> Any:
     class Words(datatrove("utils.word_tokenizers", WHERE).WordTokenizer):
         """datatrove's simplification leaves nothing but words and spaces."""
 
@@ -123,7 +113,7 @@ def write_block(
         order = np.lexsort((documents, *part.T[::-1]))
         records = np.empty(len(documents), form)
         records["signature"], records["document"] = part[order], documents[order]
-        path = _bucket(folder, bucket) / f"{block:05d}.minhash.sig"
+        path = folder / f"bucket_{bucket:03d}" / f"{block:05d}.minhash.sig"
         with storage(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "wb") as file:
@@ -131,34 +121,12 @@ def write_block(
                 flush_to_disk(file)
 
 
-def _bucket(folder: Path, bucket: int) -> Path:
-    return folder / f"bucket_{bucket:03d}"
-
-
-def drop_blocks(folder: Path, first: int) -> None:
-    """Remove the files of blocks from `first` on: what a killed run left."""
-    for path in folder.glob("bucket_*/*.minhash.sig"):
-        if int(path.name.split(".")[0]) >= first:
-            path.unlink()
-
-
-def match(folder: Path, bucket: int, config: NearDuplicatesConfig, n_blocks: int) -> Path:
-    """Find the matches of one bucket; return the file with them (see `matches`).
+def match(folder: Path, config: NearDuplicatesConfig, n_blocks: int, bucket: int) -> Path:
+    """Find the matches of one bucket; return the file with them (see `read_matches`).
 
     Raises UserError E-RUN-12 where a process may not open a file of each block at once.
     """
-    minhash = datatrove("pipeline.dedup.minhash", WHERE)
-    _allow_files(n_blocks + SPARE_FILES)
-    matches_folder = folder / "matches"
-    step = minhash.MinhashDedupBuckets(
-        _local(folder), _local(matches_folder), config=_settings(config), lines_to_buffer=READ_SIGNATURES
-    )
-    with storage(str(matches_folder)):
-        step.run(rank=bucket, world_size=config.buckets)
-    return matches_folder / f"{bucket:05d}_00.dups"
-
-
-def _allow_files(needed: int) -> None:
+    needed = n_blocks + SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
@@ -167,60 +135,39 @@ def _allow_files(needed: int) -> None:
                 f"documents. Fix: ulimit -n {needed}"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    step = datatrove("pipeline.dedup.minhash", WHERE).MinhashDedupBuckets(
+        _local(folder), _local(folder / "matches"), config=_settings(config), lines_to_buffer=READ_SIGNATURES
+    )
+    path = folder / "matches" / f"{bucket:05d}_00.dups"
+    with storage(str(path)):
+        step.run(rank=bucket, world_size=config.buckets)
+    return path
 
 
-def matches(path: Path, block_starts: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield numbers of two documents that match, int64 (n, 2), some at a time. block_starts: (blocks,), where each
-    begins."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        assert size % 16 == 0, (path, size)
-        while data := file.read(1 << 20):
-            pairs = np.frombuffer(data, "<u4").reshape(-1, 2, 2).astype(np.int64)
-            yield block_starts[pairs[:, :, 0]] + pairs[:, :, 1]
+def read_matches(path: Path, block_starts: np.ndarray) -> np.ndarray:
+    """Return the numbers of two documents that match, int64 (n, 2). block_starts: (blocks,), where each begins."""
+    pairs = np.fromfile(path, "<u4").reshape(-1, 2, 2).astype(np.int64)
+    return block_starts[pairs[:, :, 0]] + pairs[:, :, 1]
 
 
 STAYS, HELD_OUT, TRAINED_ON = range(3)  # ranks; STAYS is never left out: a document of an evaluation set
 
 
-class Clusters:
-    """Union-find over document numbers 0 .. len(ranks) - 1. ranks: uint8 (n,), memory-mapped or not."""
+def representatives(ranks: np.ndarray, matches: Iterable[np.ndarray]) -> np.ndarray:
+    """Return for each document the one of its group that stays, the first by rank, then by number: int64 (n,).
 
-    def __init__(self, path: Path, ranks: np.ndarray) -> None:
-        self.n, self._ranks = len(ranks), ranks
-        with storage(str(path)), open(path, "wb") as file:
-            for begin in range(0, self.n, CHUNK):
-                file.write(np.arange(begin, min(begin + CHUNK, self.n), dtype=np.int64).tobytes())
-        # A plain view: reading single numbers through np.memmap itself is ten times slower.
-        self._up = np.asarray(np.memmap(path, np.int64, "r+", shape=(self.n,))) if self.n else np.empty(0, np.int64)
-
-    def _root(self, document: int) -> int:
-        up = self._up
-        while (above := int(up[document])) != document:
-            up[document] = document = int(up[above])  # halve the way for those who come later
-        return document
-
-    def join(self, pairs: Iterable[np.ndarray]) -> None:
-        """Join documents into groups. pairs: arrays (k, 2). The root of a group is the document that stays."""
-        ranks, up = self._ranks, self._up
-        for array in pairs:
-            for a, b in array.tolist():
-                a, b = self._root(a), self._root(b)
-                if a != b:
-                    # The root is the document that stays, so groups need no second pass to elect one.
-                    first, second = (a, b) if (ranks[a], a) < (ranks[b], b) else (b, a)
-                    up[second] = first
-
-    def left_out(self) -> Iterator[np.ndarray]:
-        """Yield int64 (k, 2), rising, some at a time: a document that goes, and the one of its group that stays."""
-        for begin in range(0, self.n, CHUNK):
-            up = self._up[begin : begin + CHUNK]
-            own = np.arange(begin, begin + len(up))
-            gone = np.flatnonzero((up != own) & (self._ranks[begin : begin + CHUNK] != STAYS))
-            roots = up[gone]
-            while not np.array_equal(above := self._up[roots], roots):
-                roots = above
-            yield np.stack((own[gone], roots), axis=1)
+    ranks: uint8 (n,). matches: arrays (k, 2); documents that match, directly or through others, are one group.
+    Memory: some 60 bytes a document, and 24 a match of one array.
+    """
+    n = len(ranks)
+    stays = np.arange(n)
+    for pairs in matches:
+        rows, columns = np.append(np.arange(n), pairs[:, 0]), np.append(stays, pairs[:, 1])
+        graph = coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(n, n))
+        group = connected_components(graph, directed=False)[1]
+        order = np.lexsort((ranks, group))  # stable: by number among equal ranks
+        stays = order[np.unique(group[order], return_index=True)[1]][group]
+    return stays
 
 
 # Signing. Below the work folder: documents.bin (DOCUMENTS, a record for each document that the rules keep, in order:
@@ -258,38 +205,33 @@ class Worker:
     def __init__(self, config: PrepareConfig, folder: Path) -> None:
         self._config, self._names = config, sorted(config.corpus.sources)
         self._signer = Signer(config.near_duplicates, folder)
-        self._rules: dict[str, Rules] = {}
+        self._rules = cache(lambda name: Rules(config.corpus.sources[name].filter))
 
     def __call__(self, task: tuple[Input, Chunk]) -> Signed:
         input, chunk = task
-        source, number = self._config.corpus.sources[input.source], self._names.index(input.source)
-        if input.source not in self._rules:
-            self._rules[input.source] = Rules(source.filter)
+        config, source = self._config, self._config.corpus.sources[input.source]
+        rules, number = self._rules(input.source), self._names.index(input.source)
         records, signed, signatures, rejected = [], [], [], 0
         stop = None
-        for document in documents(input.path, source, self._config.work, chunk):
+        for document in documents(input.path, source, config.work, chunk):
             if isinstance(document, Reject):
                 rejected += 1
-                if self._config.work.on_error == "stop":
+                if config.work.on_error == "stop":
                     stop = document
                     break
-            elif self._rules[input.source].refuses(document) is None:
+            elif rules.refuses(document) is None:
                 signature = self._signer.signature(document.text)
                 if signature is not None:
                     signed.append(len(records))
                     signatures.append(signature)
-                digest = digest_of(document.text)
-                rank = self._rank(document.text, source)
-                records.append((number, input.number, document.line, rank, int.from_bytes(digest[:8], "little")))
-        width = n_hashes(self._config.near_duplicates)
+                digest, rank = int.from_bytes(digest_of(document.text)[:8], "little"), STAYS
+                if source.hold_out != "all":
+                    held_out = any(piece.split for piece in pieces(document.text, source, config.corpus))
+                    rank = HELD_OUT if held_out else TRAINED_ON
+                records.append((number, input.number, document.line, rank, digest))
+        width = config.near_duplicates.buckets * config.near_duplicates.hashes_per_bucket
         stacked = np.stack(signatures) if signatures else np.empty((0, width), np.uint64)
         return Signed(np.array(records, DOCUMENTS), np.array(signed, np.int64), stacked, rejected, stop)
-
-    def _rank(self, text: str, source: CorpusSourceConfig) -> int:
-        if source.hold_out == "all":
-            return STAYS
-        held_out = any(piece.split for piece in pieces(text, source, self._config.corpus))
-        return HELD_OUT if held_out else TRAINED_ON
 
 
 class State(NamedTuple):
@@ -304,14 +246,13 @@ class State(NamedTuple):
 
 def plan(config: PrepareConfig, identities: list[dict[str, Any]]) -> str:
     """Return the SHA-256 of everything the signatures depend on."""
-    sources = {}
-    for name, source in config.corpus.sources.items():
-        settings = dataclasses.asdict(source)
-        sources[name] = {key: value for key, value in settings.items() if key not in UNUSED}
     record = {
         "format": FORMAT,
         "near_duplicates": dataclasses.asdict(config.near_duplicates),
-        "sources": sources,
+        "sources": {
+            name: {key: value for key, value in dataclasses.asdict(source).items() if key not in UNUSED}
+            for name, source in config.corpus.sources.items()
+        },
         "valid_share": config.corpus.valid_share,
         "valid_characters": config.corpus.valid_characters,
         "max_line_bytes": config.work.max_line_bytes,
@@ -335,8 +276,11 @@ def sign(config: PrepareConfig, inputs: list[Input], folder: Path, state: State,
 
     Raises what readers raise, and under work.on_error=stop the first bad document (DataError).
     """
-    drop_blocks(folder, len(state.blocks))
-    limit = block_documents(config.near_duplicates)
+    for path in folder.glob("bucket_*/*.minhash.sig"):  # what a killed run left
+        if int(path.name.split(".")[0]) >= len(state.blocks):
+            path.unlink()
+    width = config.near_duplicates.buckets * config.near_duplicates.hashes_per_bucket
+    limit = max(1, BLOCK_BYTES // (8 * width))  # documents of a block
     tasks, workers = _tasks(config, inputs, state), config.work.workers
     with (
         storage(str(folder)),

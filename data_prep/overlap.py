@@ -1,4 +1,4 @@
-"""Runs of n words as 64-bit numbers, vectorised: the same words in a row give the same number, wherever they stand.
+"""Runs of n words as 64-bit numbers, vectorised: the same words in a row give the same number in any document.
 
 A word is a run of letters, marks and digits (Unicode categories L, M, N) of the lower-cased text; everything else,
 the underscore too, parts words and is not looked at. So "Don't stop" is the three words don, t, stop. Two different
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from coca_train.data.dataset import IndexedDataset
+from coca_train.data.sampling import mix
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from data_prep.workers import map_ordered
@@ -31,13 +32,6 @@ TOGETHER = PIECE  # tokens decoded at a time, of several documents
 def _word_table() -> np.ndarray:
     """bool (0x110000,): whether a code point belongs to a word."""
     return np.array([unicodedata.category(chr(point))[0] in "LMN" for point in range(0x110000)])
-
-
-def _mixed(values: np.ndarray) -> np.ndarray:
-    """Every bit of the result depends on every bit of the value (splitmix64's finaliser)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
 
 
 def words(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -58,7 +52,7 @@ def words(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     firsts = np.cumsum(lengths) - lengths  # of each word among the characters of words
     places = np.arange(lengths.sum()) - np.repeat(firsts, lengths)
     powers = np.multiply.accumulate(np.full(int(lengths.max()), BASE))
-    return _mixed(np.add.reduceat(chars[inside] * powers[places], firsts)), counts
+    return mix(np.add.reduceat(chars[inside] * powers[places], firsts)), counts
 
 
 def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
@@ -186,21 +180,24 @@ class HeldOut:
         self.bounds = np.concatenate(([0], np.cumsum(counts)))
 
     def overlap(self, source: str | None, places: np.ndarray, first_seen: np.ndarray, max_share: float) -> Overlap:
-        """places: of its numbers in the sorted array; first_seen: training document by place, -1 = nowhere."""
+        """Return its overlap with a source.
+
+        places: of its numbers in the sorted array; first_seen: training document by place, -1 = nowhere.
+        """
         seen = first_seen[places]
         sums = np.concatenate(([0], np.cumsum(seen >= 0)))
         hits, n = np.diff(sums[self.bounds]), np.diff(self.bounds)
         shares = hits / np.maximum(n, 1)
-        order = np.lexsort((np.arange(len(n)), -shares))[:WORST]
-        worst = [self._worst(int(d), seen, float(shares[d]), source) for d in order if hits[d]]
+        worst = []
+        for document in np.lexsort((np.arange(len(n)), -shares))[:WORST]:
+            if hits[document]:
+                mine, most = seen[self.bounds[document] : self.bounds[document + 1]], None
+                if source is not None:
+                    others, counts = np.unique(mine[mine >= 0], return_counts=True)
+                    most = int(others[counts.argmax()])
+                worst.append(Worst(int(document), len(mine), float(shares[document]), most))
         above = int((shares > max_share).sum())
         return Overlap(source, self.name, len(n), int((n == 0).sum()), int(n.sum()), int(hits.sum()), above, worst)
-
-    def _worst(self, document: int, seen: np.ndarray, share: float, source: str | None) -> Worst:
-        mine = seen[self.bounds[document] : self.bounds[document + 1]]
-        others, counts = np.unique(mine[mine >= 0], return_counts=True)
-        most = None if source is None else int(others[counts.argmax()])
-        return Worst(document, len(mine), share, most)
 
 
 class Scanner:

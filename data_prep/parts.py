@@ -31,7 +31,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
-from data_prep.messages import differences, first_ones
+from data_prep.messages import differences, join_first
 
 FORMAT = 1
 SPLITS = ("train", "valid")  # as numbered in DOCS
@@ -152,47 +152,36 @@ def finished(folder: Path, input: Input, identity: dict[str, Any], now: dict[str
 
 
 def _check(stem: Path, record: dict[str, Any], input: Input, identity: dict[str, Any], now: dict[str, Any]) -> None:
-    if record["settings"] != now or record["plan"] != plan(now):
-        _refuse_settings(stem, record["settings"], now)
-    if record["input"] != identity:
-        _refuse_input(stem, record["input"], identity, input)
+    again = f"or remove {escape(stem.parent.parent)}, which begins this source again"
+    old, then = record["settings"], record["input"]
+    if old != now or record["plan"] != plan(now):
+        changes = differences(old, now)
+        if len(changes) == 1 and old["tokenizer"] != now["tokenizer"]:
+            raise DataError(
+                f"E-TOK-11 {escape(stem)}: was made with the tokenizer {str(old['tokenizer'])[:16]}, now it is "
+                f"{now['tokenizer'][:16]}. Fix: bring the tokenizer file back, {again}"
+            )
+        raise DataError(
+            f"E-TOK-18 {escape(stem)}: was made with other settings ({join_first(changes)}). Fix: restore those "
+            f"settings, {again}"
+        )
+    if then.get("name") != identity.get("name"):
+        raise DataError(
+            f"E-TOK-18 {escape(stem)}: was made of {repr(then.get('name'))[:80]}, now {escape(input.path)} is in its "
+            "place; files were added to the source, renamed or removed since then. Fix: bring back the files as they "
+            f"were, {again}"
+        )
+    if then != identity:
+        raise DataError(
+            f"E-RAW-19 {escape(input.path)}: has changed since {escape(stem)} was made "
+            f"({', '.join(differences(then, identity))}). Fix: bring the old one back, {again}"
+        )
     for name, file in record["files"].items():
         path = stem.parent / name
         size = path.stat().st_size if path.is_file() else None
         if size != file["bytes"]:
             what = "missing" if size is None else f"{size} bytes"
             raise damaged(stem, f"{name} is {what}, its .json says {file['bytes']} bytes")
-
-
-def _refuse_settings(stem: Path, old: dict[str, Any], now: dict[str, Any]) -> None:
-    changes = differences(old, now)
-    again = f"or remove {escape(stem.parent.parent)}, which begins this source again"
-    if len(changes) == 1 and old["tokenizer"] != now["tokenizer"]:
-        raise DataError(
-            f"E-TOK-11 {escape(stem)}: was made with the tokenizer {str(old['tokenizer'])[:16]}, now it is "
-            f"{now['tokenizer'][:16]}; all parts need the same. Fix: bring the tokenizer file back, {again}"
-        )
-    raise DataError(
-        f"E-TOK-18 {escape(stem)}: was made with other settings ({first_ones(changes)}); all parts need the same. "
-        f"Fix: give the settings of then, {again}"
-    )
-
-
-def _refuse_input(stem: Path, old: dict[str, Any], now: dict[str, Any], input: Input) -> None:
-    again = f"or remove {escape(stem.parent.parent)}, which begins this source again"
-    if old.get("name") != now.get("name"):
-        raise DataError(
-            f"E-TOK-18 {escape(stem)}: was made of {repr(old.get('name'))[:80]}, now {escape(input.path)} is in "
-            "its place; files were added to the source, renamed or removed since then, and it needs the same ones. "
-            f"Fix: give the files of then, {again}"
-        )
-    words = ", ".join(
-        f"{key} was {repr(old.get(key))[:80]}, is {repr(now[key])[:80]}" for key in now if old.get(key) != now[key]
-    )
-    raise DataError(
-        f"E-RAW-19 {escape(input.path)}: has changed since {escape(stem)} was made ({words}); the parts of an input "
-        f"need the same one. Fix: bring the old one back, {again}"
-    )
 
 
 def damaged(stem: Path, what: str) -> DataError:
@@ -207,7 +196,6 @@ def damaged(stem: Path, what: str) -> DataError:
 
 BUFFER_BYTES = 1 << 20
 JUDGED_FROM = 1000  # documents read before the share of bad ones says something
-LOCK = "lock"
 
 
 class HashedFile:
@@ -260,14 +248,22 @@ class Part:
         self._rows.write(encoded.documents.tobytes())
         self._n_rows += len(encoded.documents)
         self.counts.update(encoded.counts)
-        self.rejects += [_as_json(reject) for reject in encoded.rejects]
+        for reject in encoded.rejects:
+            record = reject._asdict()
+            self.rejects.append({key: record[key] for key in record if key != "path" or reject.path is not None})
 
     def commit(self, record: dict[str, Any]) -> None:
-        """Publish: the .json, made of `record` and of what is known here, is the last name that appears."""
+        """Publish: the .json, made of `record` and of what is known of the part, is the last name that appears."""
         # Content to the disk, then names, the .json as the last: a part counts when its .json is there, and then all of
         # it is there. The folder is flushed before and after that name, so a power loss cannot reorder them.
         files = {f"{self.stem.name}.{split}.bin": self._tokens[split].close() for split in SPLITS}
-        files[f"{self.stem.name}.docs.npy"] = self._finish_documents()
+        documents = HashedFile(self._temporary("docs.npy"))
+        with self._rows:
+            self._rows.seek(0)
+            write_npy_header(documents, DOCS, self._n_rows)
+            while rows := self._rows.read(BUFFER_BYTES):
+                documents.write(rows)
+        files[f"{self.stem.name}.docs.npy"] = documents.close()
         record = record | {"counts": dict(self.counts), "rejects": self.rejects, "files": files}
         with open(self._temporary("json"), "w", encoding="utf-8") as file:
             json.dump(record, file, sort_keys=True)
@@ -278,16 +274,6 @@ class Part:
         sync_folder(self.stem.parent)
         os.rename(self._temporary("json"), f"{self.stem}.json")
         sync_folder(self.stem.parent)
-
-    def _finish_documents(self) -> dict[str, Any]:
-        """Copy the rows after a header that says how many they are."""
-        documents = HashedFile(self._temporary("docs.npy"))
-        with self._rows:
-            self._rows.seek(0)
-            write_npy_header(documents, DOCS, self._n_rows)
-            while rows := self._rows.read(BUFFER_BYTES):
-                documents.write(rows)
-        return documents.close()
 
     def close(self) -> None:
         """Close the files; the next run sweeps what is not committed."""
@@ -312,25 +298,22 @@ class InputParts:
         self._part: Part | None = None
         with storage(str(self._folder)):
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self._folder / LOCK, "ab")  # noqa: SIM115 (close closes it, and with it the lock)
+            self._lock = open(self._folder / "lock", "ab")  # noqa: SIM115 (close closes it, and with it the lock)
             try:
-                self._lock_alone()
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 finished_parts = finished(self._folder, input, self._identity, settings, config.work.on_error)
                 self._number, self.after, self.done = finished_parts.parts, finished_parts.after, finished_parts.last
                 self._read, self._rejected = finished_parts.read, finished_parts.rejected
                 self._sweep()
+            except BlockingIOError:
+                self._lock.close()
+                raise DataError(
+                    f"E-TOK-15 {escape(input.path)}: another process tokenizes it into {escape(self._folder)}. Fix: "
+                    "wait for it to end, or give each process a shard=i/n of its own"
+                ) from None
             except BaseException:
                 self._lock.close()
                 raise
-
-    def _lock_alone(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(
-                f"E-TOK-15 {escape(self.input.path)}: another process tokenizes it into {escape(self._folder)}; one "
-                "writer at a time. Fix: wait for it to end, or give each process a shard=i/n of its own"
-            ) from None
 
     def _sweep(self) -> None:
         """Remove what no finished part vouches for."""
@@ -353,7 +336,9 @@ class InputParts:
             self._part.add(encoded)
             self._read += n_read({"counts": encoded.counts, "rejects": encoded.rejects})
             self._rejected += len(encoded.rejects)
-            self._judge(last)
+            share = self._config.work.max_reject_share
+            if self._rejected > share * self._read and (last or self._read >= JUDGED_FROM):
+                self._refuse_rejects(self._part)
             self.after = after
             if ends_part or last:
                 self._commit(self._part, last)
@@ -377,28 +362,22 @@ class InputParts:
     def _reject_file(self) -> Path:
         return Path(self._config.corpus.dir) / "rejects" / f"{self.input.source}-{self.input.number:05d}.jsonl"
 
-    def _judge(self, last: bool) -> None:
-        share = self._config.work.max_reject_share
-        if self._rejected <= share * self._read or not (last or self._read >= JUDGED_FROM):
-            return
-        assert self._part is not None
+    def _refuse_rejects(self, part: Part) -> None:
+        """List all rejects, and raise DataError E-RAW-21."""
         path = self._reject_file()
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
-            for number in range(self._number):
-                record = read_record(self._folder / f"{number:05d}")
-                self._list(file, record["rejects"] if record else [])
-            self._list(file, self._part.rejects)
+            records = [read_record(self._folder / f"{number:05d}") for number in range(self._number)]
+            for rejects in [*(record["rejects"] for record in records if record), part.rejects]:
+                for reject in rejects:
+                    file.write(json.dumps({"input": self.input.path, **reject}, sort_keys=True) + "\n")
             flush_to_disk(file)
         raise DataError(
             f"E-RAW-21 {escape(self.input.path)}: {self._rejected:,} of {self._read:,} documents are bad "
-            f"({self._rejected / self._read:.2%}), more than work.max_reject_share={share}; they are listed in "
-            f"{escape(path)}. Fix: mend the input, or raise work.max_reject_share"
+            f"({self._rejected / self._read:.2%}), more than work.max_reject_share="
+            f"{self._config.work.max_reject_share}; they are listed in {escape(path)}. Fix: mend the input, or raise "
+            "work.max_reject_share"
         )
-
-    def _list(self, file: IO[str], rejects: list[dict[str, Any]]) -> None:
-        for reject in rejects:
-            file.write(json.dumps({"input": self.input.path, **reject}, sort_keys=True) + "\n")
 
     def close(self) -> None:
         """Release the input. The next run makes an unfinished part again."""
@@ -408,10 +387,3 @@ class InputParts:
         if not self._lock.closed:
             with self._lock, suppress(OSError):  # the next run sweeps again
                 self._sweep()
-
-
-def _as_json(reject: Reject) -> dict[str, Any]:
-    fields = reject._asdict()
-    if reject.path is None:
-        del fields["path"]
-    return fields

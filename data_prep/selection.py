@@ -11,21 +11,27 @@ from coca_train.runtime.errors import UserError
 
 
 class Rules:
-    """The rules of one source, in the order they are asked: the first that refuses a document names why.
+    """The rules of one source, applied in order: the first that refuses a document names why.
 
-    A document without the field a rule looks at (missing, null or of another type) is left out as `<rule> unknown`:
-    what is not known to be allowed is not used.
+    A document without the field of a rule (missing, null or of another type) is left out as `<rule> unknown`: what is
+    not known to be allowed is not used.
     """
 
     def __init__(self, filter: FilterConfig) -> None:
         """Raises UserError E-RAW-23 for values without the field they are compared with, 25 without datatrove."""
+        for values, name in (
+            ("languages", "language_field"),
+            ("licences", "licence_field"),
+            ("min_stars", "stars_field"),
+        ):
+            if (wanted := getattr(filter, values)) and getattr(filter, name) is None:  # would silently keep everything
+                raise UserError(
+                    f"E-RAW-23 filter.{values}: is {wanted!r}, but filter.{name} is null; the field that holds it is "
+                    f"needed. Fix: set filter.{name}"
+                )
         self.filter = filter
-        self.languages = frozenset(filter.languages) if _asked(filter, "languages", "language_field") else None
-        self.licences = frozenset(filter.licences) if _asked(filter, "licences", "licence_field") else None
-        self.stars = _asked(filter, "min_stars", "stars_field")
-        self.quality: list[Callable[[str], str | None]] = []
-        if filter.quality:
-            self.quality = quality_filters(filter.quality)
+        self.languages, self.licences = frozenset(filter.languages), frozenset(filter.licences)
+        self.quality = quality_filters(filter.quality)
 
     def refuses(self, document: Document) -> str | None:
         """Return the name of the rule that leaves a document out; None: it is kept."""
@@ -37,26 +43,22 @@ class Rules:
         if self.filter.max_chars is not None and len(text) > self.filter.max_chars:
             return "long"
         refused = self._refuses_fields(document.fields)
-        for ask in self.quality:
-            if refused:
-                break
-            refused = ask(text)
-        return refused
+        return refused or next((name for judge in self.quality if (name := judge(text))), None)
 
     def _refuses_fields(self, record: dict[str, Any]) -> str | None:
-        if self.languages is not None:
-            values = _names(record, self.filter.language_field)
+        if self.languages:
+            values = _texts(record, self.filter.language_field)
             if not values:
                 return "language unknown"
             if not self.languages.intersection(values):
                 return "language"
-        if self.licences is not None:
-            values = _names(record, self.filter.licence_field)
+        if self.licences:
+            values = _texts(record, self.filter.licence_field)
             if not values:
                 return "licence unknown"
             if not self.licences.issuperset(values):
                 return "licence"
-        if self.stars:
+        if self.filter.min_stars:
             stars = _value(record, self.filter.stars_field)
             if isinstance(stars, bool) or not isinstance(stars, int | float) or stars != stars:
                 return "stars unknown"
@@ -65,22 +67,19 @@ class Rules:
         return None
 
 
-def _asked(filter: FilterConfig, values: str, name: str) -> bool:
-    """Return whether a rule is on. Values without a field would silently keep everything, so they raise E-RAW-23."""
-    if getattr(filter, values) and getattr(filter, name) is None:
-        raise UserError(
-            f"E-RAW-23 filter.{values}: is {getattr(filter, values)!r}, but filter.{name} is null; the field that "
-            f"holds it is needed. Fix: set filter.{name}"
-        )
-    return bool(getattr(filter, values))
-
-
 def _value(record: dict[str, Any], name: str | None) -> Any:
     """Return the value of a dotted field; None when there is none."""
     try:
         return None if name is None else field(record, name)
     except KeyError:
         return None
+
+
+def _texts(record: dict[str, Any], name: str | None) -> list[str]:
+    """Return a text or a list of texts as a list; empty when it is neither."""
+    value = _value(record, name)
+    names = [value] if isinstance(value, str) else value
+    return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
 
 
 def _names(record: dict[str, Any], name: str | None) -> list[str]:
@@ -116,23 +115,16 @@ class Piece(NamedTuple):
 def pieces(text: str, source: CorpusSourceConfig, corpus: CorpusConfig) -> list[Piece]:
     """Split a text: itself, or if it is long its held-out stretches (corpus.valid_characters) and what lies
     between them, in order."""
-    share = corpus.valid_share
-    assert share is not None  # fitted
-    parts: list[str] = []
-    found: list[Piece] = []
+    assert corpus.valid_share is not None  # fitted
+    parts: list[tuple[list[str], int]] = []
     for stretch in stretches(text, source, corpus.valid_characters):
-        digest = digest_of(stretch)
-        if split_of(digest, source, share):
-            found += [*_trained(parts), Piece(stretch, digest, 1)]
-            parts = []
+        split = split_of(digest_of(stretch), source, corpus.valid_share)
+        if parts and not split and not parts[-1][1]:  # neighbours that are trained on are one document
+            parts[-1][0].append(stretch)
         else:
-            parts.append(stretch)
-    return [*found, *_trained(parts)]
-
-
-def _trained(parts: list[str]) -> list[Piece]:
-    text = "".join(parts)
-    return [Piece(text, digest_of(text), 0)] if parts else []
+            parts.append(([stretch], split))
+    texts = (("".join(part), split) for part, split in parts)
+    return [Piece(text, digest_of(text), split) for text, split in texts]
 
 
 def stretches(text: str, source: CorpusSourceConfig, length: int | None) -> Iterator[str]:
@@ -141,17 +133,14 @@ def stretches(text: str, source: CorpusSourceConfig, length: int | None) -> Iter
     begin = 0
     if length is not None and source.hold_out == "hash":
         while len(text) - begin > 2 * length:
-            end = _cut(text, begin + length, begin + length + length // 4)
+            end = first = begin + length
+            for mark in ("\n\n", "\n", " "):
+                if (at := text.find(mark, first, first + length // 4)) >= 0:
+                    end = at + len(mark)
+                    break
             yield text[begin:end]
             begin = end
     yield text[begin:]
-
-
-def _cut(text: str, first: int, last: int) -> int:
-    for mark in ("\n\n", "\n", " "):
-        if (at := text.find(mark, first, last)) >= 0:
-            return at + len(mark)
-    return first
 
 
 # Quality filters by name, as datatrove has them: https://github.com/huggingface/datatrove (Apache-2.0). They are for
@@ -165,7 +154,6 @@ FILTERS = {
     "gopher_repetition": "GopherRepetitionFilter",  # repeated lines, paragraphs and n-grams (the same table)
     "fineweb_quality": "FineWebQualityFilter",  # short and repeated lines, line ends (FineWeb, arXiv 2406.17557)
 }
-NEEDS_NO_WORDS = ("c4_paragraph",)
 
 
 def datatrove(module: str, needed_for: str) -> Any:
@@ -194,7 +182,8 @@ def word_splitter(language: str, needed_for: str) -> Any:
             "de, zh. Fix: choose one of them"
         ) from error
     except ImportError as error:
-        package = _package(error)
+        quoted = str(error).split("`")  # datatrove writes the missing package as `name`, Python keeps it in .name
+        package = quoted[1] if len(quoted) > 2 else (error.name or "spacy").split(".")[0]
         raise UserError(
             f"E-RAW-25 {needed_for}: the package {package} is not installed; datatrove cuts words of {language!r} with "
             f"it. Fix: pip install {package}"
@@ -202,26 +191,20 @@ def word_splitter(language: str, needed_for: str) -> Any:
     return splitter
 
 
-def _package(error: ImportError) -> str:
-    """Return the missing package: datatrove writes it as `name`, Python keeps it in .name."""
-    quoted = str(error).split("`")
-    return quoted[1] if len(quoted) > 2 else (error.name or "spacy").split(".")[0]
-
-
 def quality_filters(names: list[str]) -> list[Callable[[str], str | None]]:
     """Return the filters of these names. Each takes a text and returns its own name to leave the text out, else None.
 
     Raises UserError E-RAW-29 no such filter, E-RAW-25 a package it needs is not installed.
     """
-    return [_filter(name) for name in names]
+    return [_quality_filter(name) for name in names]
 
 
-def _filter(name: str) -> Callable[[str], str | None]:
+def _quality_filter(name: str) -> Callable[[str], str | None]:
     where = f"filter.quality={name}"
     if name not in FILTERS:
         raise UserError(f"E-RAW-29 {where}: no such filter; known are {', '.join(FILTERS)}. Fix: choose one of them")
     judge = getattr(datatrove("pipeline.filters", where), FILTERS[name])()
-    if name not in NEEDS_NO_WORDS:
+    if name != "c4_paragraph":  # the only one that needs no words
         word_splitter("en", where)
     document = datatrove("data", where).Document
 

@@ -47,7 +47,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class TextFolder:
-    """A folder, and how it is made into data. tokenizer: SHA-256 of one that is brought along; None: one is trained."""
+    """A folder, and how it is made into data. tokenizer: SHA-256 of an existing one; None: one is trained."""
 
     path: str
     text_field: str
@@ -78,9 +78,8 @@ class TextFolder:
     @property
     def fitting_vocabulary(self) -> int | None:
         """Return the size of the vocabulary that is trained [token ids]."""
-        if self.tokenizer is not None:
-            return self.vocab_size
-        return self.vocab_size or vocabulary_for(self.listing.text_bytes)
+        size = self.vocab_size
+        return size if size or self.tokenizer is not None else vocabulary_for(self.listing.text_bytes)
 
     def changes(self, dir: Path) -> str:
         """Describe what has changed in the folder since the data in `dir` were made of it; "": nothing."""
@@ -145,7 +144,9 @@ def prepare(data: DataConfig) -> None:
                 say(vocabulary(data.vocab_size, listed.text_bytes, SIZE))
             tokenizer.run(config)
             tokenize.run(config)
-            _check_split(data, dir)
+            for split, what in (("train", "left to train on"), ("valid", "held out")):
+                if not (dir / f"{SOURCE}_{split}.idx").is_file():
+                    raise _too_little(data, what)
             write_json(dir / RECORD, {"path": os.path.abspath(listed.folder), "files": _files(listed)})
 
 
@@ -153,33 +154,17 @@ def _configuration(data: DataConfig) -> PrepareConfig:
     """Return the configuration of the verbs `tokenizer` and `tokenize` for a data section."""
     assert data.path is not None
     config = load([f"corpus.sources.{SOURCE}.files=[of_a_training.txt]"])
-    given = data.valid_share is not None
-    stretch = stretch_for(listing(data.path, "data.path").text_bytes) if given else None
+    stretch = None if data.valid_share is None else stretch_for(listing(data.path, "data.path").text_bytes)
     source = replace(config.corpus.sources[SOURCE], kind="folder", files=[data.path], text_field=data.text_field)
-    corpus = replace(
-        config.corpus,
-        name=Path(data.dir).parent.name,
-        dir=data.dir,
-        valid_share=data.valid_share,
-        valid_characters=stretch,
-        sources={SOURCE: source},
-    )
+    name, sources = Path(data.dir).parent.name, {SOURCE: source}
+    corpus = replace(config.corpus, name=name, dir=data.dir, sources=sources)
+    corpus = replace(corpus, valid_share=data.valid_share, valid_characters=stretch)
     own = Path(data.dir) / f"tokenizer{Path(data.tokenizer).suffix}"
-    tokenizer = replace(
-        config.tokenizer,
-        path=str(own),
-        import_from=None if Path(data.tokenizer) == own else data.tokenizer,
-        vocab_size=data.vocab_size,
-    )
-    # Whoever asks to skip has seen what is wrong: a folder of three files may lose one.
+    origin = None if Path(data.tokenizer) == own else data.tokenizer
+    tokenizer = replace(config.tokenizer, path=str(own), import_from=origin, vocab_size=data.vocab_size)
+    # skip is set by a person who has seen what is wrong: a folder of three files may lose one.
     work = replace(config.work, on_error=data.on_error, max_reject_share=1.0)
     return replace(config, corpus=corpus, tokenizer=tokenizer, work=work)
-
-
-def _check_split(data: DataConfig, dir: Path) -> None:
-    for split, what in (("train", "left to train on"), ("valid", "held out")):
-        if not (dir / f"{SOURCE}_{split}.idx").is_file():
-            raise _too_little(data, what)
 
 
 def _too_little(data: DataConfig, what: str) -> DataError:

@@ -24,7 +24,7 @@ from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import replace
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.settings import TOKENIZERS
-from data_prep.messages import differences, first_ones
+from data_prep.messages import differences, join_first
 
 MIN_VOCAB, MAX_VOCAB = 512, 1_000_000
 MAX_LINE_BYTES = 4000
@@ -48,12 +48,11 @@ def train(
     threads: int = 1,
     option: str = "vocab_size",
 ) -> bytes:
-    """Train on the lines of `texts`; returns the model file. where: the file it is for, and option: what
-    sets vocab_size, in messages.
+    """Train on the lines of `texts`; return the model file. where: the file it is for, and option: what sets
+    vocab_size, in messages.
 
-    Identity normalisation, no dummy prefix; with byte fallback decode(encode(x)) == x for any text.
-    Newline and tab are pieces of their own, runs of spaces are learned, digits are split. Ids: 0 <unk>, 1 <s>,
-    2 </s> (ends a document).
+    Identity normalisation, no dummy prefix; with byte fallback decode(encode(x)) == x for any text. Newline and tab are
+    pieces of their own, runs of spaces are learned, digits are split. Ids: 0 <unk>, 1 <s>, 2 </s> (ends a document).
     threads: a fixed number, never that of the machine: it is written into the model, and under unigram it decides in
     which order scores are summed up. With the same number the same texts give the same bytes.
     Raises DataError E-PREP-01 for a vocabulary size out of range or more pieces than the text can fill.
@@ -156,11 +155,11 @@ def publish(path: Path, model: bytes, record: dict[str, Any] | None) -> None:
     # The record first: a record without a model is nothing, a model without a record would be foreign to the next run.
     if record is not None:
         record = {"format": FORMAT, "sha256": hashlib.sha256(model).hexdigest(), **record}
-        _write(record_path(path), json.dumps(record, indent=2, sort_keys=True).encode() + b"\n")
-    _write(path, model)
+        replace_file(record_path(path), json.dumps(record, indent=2, sort_keys=True).encode() + b"\n")
+    replace_file(path, model)
 
 
-def _write(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     with storage(str(path)):
         replace(path, content)
 
@@ -170,21 +169,20 @@ def already_trained(config: PrepareConfig) -> bool:
     path = Path(config.tokenizer.path)
     if not path.exists():
         return False
+    wrong = ""
     try:
-        record = untrusted_io.read_object(record_path(path))
+        record, now = untrusted_io.read_object(record_path(path)), training_settings(config)
+        digest = hashlib.sha256(untrusted_io.read_bytes(path)).hexdigest()
+        if record.get("format") != FORMAT or record.get("sha256") != digest:
+            wrong = "was not made by this version, or was changed since"
+        elif changes := differences({key: record.get(key) for key in now}, now):
+            wrong = f"was made with other settings: {join_first(changes)}"
     except FileNotFoundError:
-        raise refusal(path, "was not made by this command") from None
+        wrong = "was not made by this command"
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise refusal(path, f"its record {record_path(path).name} cannot be read ({reason})") from error
-    if (
-        record.get("format") != FORMAT
-        or record.get("sha256") != hashlib.sha256(untrusted_io.read_bytes(path)).hexdigest()
-    ):
-        raise refusal(path, "was not made by this version, or was changed since")
-    now = training_settings(config)
-    if changes := differences({key: record.get(key) for key in now}, now):
-        raise refusal(path, f"was made with other settings: {first_ones(changes)}")
+        wrong = f"its record {record_path(path).name} cannot be read ({getattr(error, 'strerror', None) or error})"
+    if wrong:
+        raise refusal(path, wrong)
     return True
 
 
@@ -240,8 +238,8 @@ def copy_companions(origin: Path, tokenizer: Tokenizer, into: Path) -> None:
     with storage(str(into)):
         into.mkdir(exist_ok=True)
     for file in files:
-        _write(into / file.name, untrusted_io.read_bytes(file))
-    _write(into / RECORD, tokenizer.special.as_json())
+        replace_file(into / file.name, untrusted_io.read_bytes(file))
+    replace_file(into / RECORD, tokenizer.special.as_json())
 
 
 def find_tokenizer_file(origin: Path) -> Path:

@@ -121,7 +121,7 @@ def _in_order(
 
 
 class _Worker:
-    """A process, seen from here."""
+    """A worker process as its parent sees it."""
 
     def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         resource_tracker.ensure_running()  # started with the first process, it would let signals through

@@ -110,12 +110,12 @@ def commands(overrides: list[str], config_dirs: tuple[Path, ...]) -> str:
 
 def show_results(planned: list[Job], ends: dict[str, str], command: str) -> None:
     """Print the table of results, and write their page beside the runs. ends: how each job of this process ended."""
-    from coca_train.evaluation.trainings import Swept, results, sweep_page
+    from coca_train.evaluation.trainings import SweepRun, results, sweep_page
     from coca_train.report.render import write_index, write_report
 
     root = planned[0].root
     runs = [
-        Swept(
+        SweepRun(
             name=job.name,
             point=job.point,
             records=list(read_jsonl(job.root / job.name / "metrics.jsonl")),

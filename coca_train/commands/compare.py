@@ -237,25 +237,27 @@ def place(root: Path, models: Sequence[str]) -> Path:
 def compare(run_dirs: dict[str, Path], root: Path, command: str, pool: bool = True) -> None:
     """Check that the runs can be compared, then write the report and the numbers into a folder below `root`. pool: the
     seeds of a model as one row; which models differ is said over all seeds in either case."""
-    from coca_train.evaluation.comparison import checks, facts_of, read_run, together
+    from coca_train.evaluation.comparison import check_comparable, merge_evaluations, read_run, training_facts
     from coca_train.evaluation.perplexity_page import perplexity_text
-    from coca_train.evaluation.results import RESULTS, apart, grouped
+    from coca_train.evaluation.results import RESULTS, group_seeds
     from coca_train.evaluation.trainings import comparison_page, training_table
     from coca_train.report.render import write_index, write_report
     from coca_train.report.render.plain import terminal_text
     from coca_train.runtime.durable import write_json
 
     runs = {name: read_run(run_dir) for name, run_dir in run_dirs.items()}
-    seeds = grouped({name: run.settings for name, run in runs.items()})
-    verified, problems = checks(runs, seeds)
+    seeds = group_seeds({name: run.settings for name, run in runs.items()})
+    verified, problems = check_comparable(runs, seeds)
     for line in verified:
         dist.log(f"checked   {line}")
     if problems:
         raise DataError(
             f"E-CMP-01 {'; '.join(problems)}; a comparison needs them to be the same. Fix: train these runs anew"
         )
-    evaluation, facts = together(runs, seeds, command), {name: facts_of(run) for name, run in runs.items()}
-    page, shown = comparison_page(evaluation, facts, verified, pool), evaluation if pool else apart(evaluation)
+    evaluation = merge_evaluations(runs, seeds, command)
+    facts = {name: training_facts(run) for name, run in runs.items()}
+    page = comparison_page(evaluation, facts, verified, pool)
+    shown = evaluation if pool else dataclasses.replace(evaluation, seeds={})
     said = {"checks": verified, "runs": facts, "summary": list(page.summary)}
     directory = place(root, list(seeds))
     write_json(directory / RESULTS, {**said, "evaluation": evaluation.to_json()})

@@ -59,18 +59,16 @@ def collate(rows: Sequence[Row]) -> Batch:
             begins[starts] = starts
             pos_BT[b] -= np.maximum.accumulate(begins[:-1])
             doc_BT[b] = np.cumsum(begins[:-1] > 0)
-    documents = torch.from_numpy(doc_BT) if document_mask else None
     return Batch(
         tokens_BT=torch.from_numpy(ids_BT1[:, :-1].copy()),
         targets_BT=torch.from_numpy(targets_BT),
         pos_BT=torch.from_numpy(pos_BT),
-        doc_BT=documents,
+        doc_BT=torch.from_numpy(doc_BT) if document_mask else None,
     )
 
 
 def digest_of(batch: Batch) -> int:
-    """Return a fingerprint of the inputs: a sum over the rows, so that the digests of the parts of a global batch add
-    up."""
+    """Return a fingerprint of the inputs; those of the parts of a global batch add up to that of the whole."""
     rows = (hashlib.sha256(row.numpy().tobytes()).digest()[:8] for row in batch.tokens_BT.cpu())
     return sum(int.from_bytes(row, "little") for row in rows)
 

@@ -4,7 +4,7 @@ import glob
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,30 +39,29 @@ LONGEST_LINE = 2**31 - 1  # what pyarrow's columns and a pickle's frames hold wi
 
 
 @RULES.rule("corpus", "mix")
-def _names(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
-    problems = [*names("corpus.sources", corpus.sources), *names("mix.groups", mix.groups)]
+def _names(corpus: CorpusConfig, mix: MixConfig) -> Iterator[Problem]:
+    yield from names("corpus.sources", corpus.sources)
+    yield from names("mix.groups", mix.groups)
     if corpus.name in choices("data", (config_dir(),)):
         text = "coca_train comes with a data choice of this name, and would read that one and not what mix writes"
-        problems.append(Problem("E-CFG-59", ("corpus.name",), text, f"write corpus.name=my_{corpus.name}"))
-    return problems
+        yield Problem("E-CFG-59", ("corpus.name",), text, f"write corpus.name=my_{corpus.name}")
 
 
 @RULES.rule("corpus", "tokenizer", "leakage", "retrieval")
 def _paths(
     corpus: CorpusConfig, tokenizer: TokenizerConfig, leakage: LeakageConfig, retrieval: RetrievalConfig
-) -> list[Problem]:
+) -> Iterator[Problem]:
     options = {"corpus.dir": corpus.dir, "tokenizer.path": tokenizer.path, "retrieval.dir": retrieval.dir}
     if tokenizer.import_from is not None:
         options["tokenizer.import_from"] = tokenizer.import_from
-    problems = paths(options)
+    yield from paths(options)
     for name, source in corpus.sources.items():
-        key = f"corpus.sources.{name}.files"
-        problems += [Problem(p.id, (key,), p.message, p.fix) for path in source.files for p in paths({key: path})]
+        for path in source.files:
+            yield from paths({f"corpus.sources.{name}.files": path})
     for prefix in leakage.against:
         if prefix.endswith((".bin", ".idx")):
             text = f"{prefix} is one file of a pair; the prefix of both is needed"
-            problems.append(Problem("E-CFG-58", ("leakage.against",), text, f"write leakage.against=[{prefix[:-4]}]"))
-    return problems
+            yield Problem("E-CFG-58", ("leakage.against",), text, f"write leakage.against=[{prefix[:-4]}]")
 
 
 def kind_of(source: CorpusSourceConfig) -> Kind:
@@ -94,170 +93,137 @@ def _unknown_kind(name: str, source: CorpusSourceConfig) -> Problem:
 
 
 @RULES.rule("corpus")
-def _kinds(corpus: CorpusConfig) -> list[Problem]:
+def _kinds(corpus: CorpusConfig) -> Iterator[Problem]:
     """Check that each source says where its documents come from, and sets no option of another kind."""
-    problems = []
     for name, source in corpus.sources.items():
-        key = f"corpus.sources.{name}"
-        source = replace(source, kind=kind_of(source))
-        if source.kind == "auto" and source.files:
-            problems.append(_unknown_kind(name, source))
+        key, kind = f"corpus.sources.{name}", kind_of(source)
+        if kind == "auto" and source.files:
+            yield _unknown_kind(name, source)
             continue
-        needed, other = ("hub", "files") if source.kind == "hub" else ("files", "hub")
+        needed, what, example = ("files", "the files that it reads", "'[raw/*.jsonl.gz]'")
+        if kind == "hub":
+            needed, what, example = ("hub", "the name of a data set, or a folder", "<name>")
         if not getattr(source, needed):
-            what = "the name of a data set, or a folder" if source.kind == "hub" else "the files that it reads"
-            example = "<name>" if source.kind == "hub" else "'[raw/*.jsonl.gz]'"
-            text = f"a source of kind {source.kind} needs {what}"
-            problems.append(
-                Problem("E-CFG-50", (f"{key}.{needed}", f"{key}.kind"), text, f"write {key}.{needed}={example}")
-            )
-        if source.hub_files and source.kind != "hub":
-            text = f"a source of kind {source.kind} does not read it"
-            fix = f"write {key}.hub_files=[] and {key}.files=[…]"
-            problems.append(Problem("E-CFG-62", (f"{key}.hub_files", f"{key}.kind"), text, fix))
-        if getattr(source, other):
-            text = f"a source of kind {source.kind} does not read it"
-            fix = f"write {key}.{other}={'[]' if other == 'files' else 'null'}, or another {key}.kind"
-            problems.append(Problem("E-CFG-62", (f"{key}.{other}", f"{key}.kind"), text, fix))
-    return problems
+            keys, text = (f"{key}.{needed}", f"{key}.kind"), f"a source of kind {kind} needs {what}"
+            yield Problem("E-CFG-50", keys, text, f"write {key}.{needed}={example}")
+        for option, empty in (("files", "[]"),) if kind == "hub" else (("hub_files", "[]"), ("hub", "null")):
+            if getattr(source, option):
+                keys, text = (f"{key}.{option}", f"{key}.kind"), f"a source of kind {kind} does not read it"
+                yield Problem("E-CFG-62", keys, text, f"write {key}.{option}={empty}, or another {key}.kind")
 
 
 @RULES.rule("corpus")
-def _filters(corpus: CorpusConfig) -> list[Problem]:
-    problems = []
+def _filters(corpus: CorpusConfig) -> Iterator[Problem]:
     for name, source in corpus.sources.items():
-        key, kept = f"corpus.sources.{name}.filter", source.filter
-        pairs = (
-            ("languages", "language_field", bool(kept.languages)),
-            ("licences", "licence_field", bool(kept.licences)),
-            ("min_stars", "stars_field", kept.min_stars > 0),
-        )
-        for option, field, is_set in pairs:
-            if is_set and getattr(kept, field) is None:
+        key, rules = f"corpus.sources.{name}.filter", source.filter
+        pairs = (("languages", "language_field"), ("licences", "licence_field"), ("min_stars", "stars_field"))
+        for option, field in pairs:
+            if getattr(rules, field) is None and getattr(rules, option):
                 text = "it says what to keep, and no field says where to look"
-                fix = f"write {key}.{field}=<field>"
-                problems.append(Problem("E-CFG-55", (f"{key}.{option}", f"{key}.{field}"), text, fix))
-            elif getattr(kept, field) is not None and kind_of(source) == "text":
+                yield Problem("E-CFG-55", (f"{key}.{option}", f"{key}.{field}"), text, f"write {key}.{field}=<field>")
+            elif getattr(rules, field) is not None and kind_of(source) == "text":
                 keys = (f"{key}.{field}", f"corpus.sources.{name}.kind")
                 text = "plain text files have no fields, so every document would be left out"
-                problems.append(Problem("E-CFG-64", keys, text, f"write {key}.{field}=null"))
-        if kept.max_chars is not None and kept.max_chars < kept.min_chars:
-            text = "no document is this long and this short"
-            fix = f"write {key}.max_chars=null"
-            problems.append(Problem("E-CFG-56", (f"{key}.min_chars", f"{key}.max_chars"), text, fix))
-    return problems
+                yield Problem("E-CFG-64", keys, text, f"write {key}.{field}=null")
+        if rules.max_chars is not None and rules.max_chars < rules.min_chars:
+            keys, text = (f"{key}.min_chars", f"{key}.max_chars"), "no document is this long and this short"
+            yield Problem("E-CFG-56", keys, text, f"write {key}.max_chars=null")
 
 
 @RULES.rule("corpus", "mix")
-def _groups(corpus: CorpusConfig, mix: MixConfig) -> list[Problem]:
-    problems = []
-    if not mix.groups:
-        named = sorted({source.group for source in corpus.sources.values()})
-        if len(named) == 1:
-            return []
-        text = f"the sources are of {len(named)} groups, {', '.join(named)}; each needs its share of the training"
-        fix = "write " + " ".join(f"+mix.groups.{group}.share={1 / len(named):.2g}" for group in named)
-        return [Problem("E-CFG-52", ("mix.groups",), text, fix + ", or other numbers, which are relative")]
+def _groups(corpus: CorpusConfig, mix: MixConfig) -> Iterator[Problem]:
+    used, known = sorted({source.group for source in corpus.sources.values()}), list(mix.groups)
+    if not known:
+        if len(used) > 1:
+            text = f"the sources are of {len(used)} groups, {', '.join(used)}; each needs its share of the training"
+            fix = "write " + " ".join(f"+mix.groups.{group}.share={1 / len(used):.2g}" for group in used)
+            yield Problem("E-CFG-52", ("mix.groups",), text, fix + ", or other numbers, which are relative")
+        return
     for name, source in corpus.sources.items():
-        if source.group not in mix.groups:
-            key, known = f"corpus.sources.{name}.group", list(mix.groups)
-            text = f"the mixture has no such group; it has {', '.join(known)}"
+        if source.group not in known:
+            key, text = f"corpus.sources.{name}.group", f"the mixture has no such group; it has {', '.join(known)}"
             best = next(iter(nearest(source.group, known)), known[0])
-            fix = f"write {key}={best}, or +mix.groups.{source.group}.share=0.1"
-            problems.append(Problem("E-CFG-52", (key,), text, fix))
-    used = {source.group for source in corpus.sources.values()}
-    for group in mix.groups:
+            yield Problem("E-CFG-52", (key,), text, f"write {key}={best}, or +mix.groups.{source.group}.share=0.1")
+    for group in known:
         if group not in used:
-            text = f"no source counts towards it; the groups of the sources are {', '.join(sorted(used))}"
-            problems.append(
-                Problem("E-CFG-52", (f"mix.groups.{group}.share",), text, f"remove it: ~mix.groups.{group}")
-            )
-    return problems
+            text = f"no source counts towards it; the groups of the sources are {', '.join(used)}"
+            yield Problem("E-CFG-52", (f"mix.groups.{group}.share",), text, f"remove it: ~mix.groups.{group}")
 
 
 @RULES.rule("corpus")
-def _weights(corpus: CorpusConfig) -> list[Problem]:
+def _weights(corpus: CorpusConfig) -> Iterator[Problem]:
     """Check that within a group every source has a weight or none has, and that only trained sources have one."""
-    problems = []
-    trained = {name: source for name, source in corpus.sources.items() if source.hold_out != "all"}
+    by_group: dict[str, list[str]] = {}
     for name, source in corpus.sources.items():
-        key = f"corpus.sources.{name}.weight"
-        if name not in trained and source.weight is not None:
+        if source.hold_out != "all":
+            by_group.setdefault(source.group, []).append(name)
+        elif source.weight is not None:
+            keys = (f"corpus.sources.{name}.weight", f"corpus.sources.{name}.hold_out")
             text = "every document is held out, so none is trained on"
-            keys = (key, f"corpus.sources.{name}.hold_out")
-            problems.append(Problem("E-CFG-53", keys, text, f"write {key}=null"))
-    for group in dict.fromkeys(source.group for source in trained.values()):
-        weights = {name: source.weight for name, source in trained.items() if source.group == group}
-        without = [name for name, weight in weights.items() if weight is None]
-        if 0 < len(without) < len(weights):
-            other = next(name for name, weight in weights.items() if weight is not None)
+            yield Problem("E-CFG-53", keys, text, f"write {keys[0]}=null")
+    for group, members in by_group.items():
+        without = [name for name in members if corpus.sources[name].weight is None]
+        if 0 < len(without) < len(members):
+            other = next(name for name in members if name not in without)
             keys = (f"corpus.sources.{without[0]}.weight", f"corpus.sources.{other}.weight")
             text = f"some sources of the group {group} have a weight and some have none"
-            problems.append(Problem("E-CFG-53", keys, text, f"write {keys[0]}=0.1, for example, or {keys[1]}=null"))
-    return problems
+            yield Problem("E-CFG-53", keys, text, f"write {keys[0]}=0.1, for example, or {keys[1]}=null")
 
 
 @RULES.rule("work")
-def _work(work: WorkConfig) -> list[Problem]:
-    problems = []
+def _work(work: WorkConfig) -> Iterator[Problem]:
     shard = re.fullmatch(r"(0|[1-9][0-9]{0,6})/([1-9][0-9]{0,6})", work.shard)
     if shard is None:
         text = "a shard is i/n: its number, from 0, and how many there are"
-        problems.append(Problem("E-CFG-51", ("work.shard",), text, "write shard=0/16, for example"))
+        yield Problem("E-CFG-51", ("work.shard",), text, "write shard=0/16, for example")
     elif int(shard[1]) >= int(shard[2]):
         text = f"of {shard[2]} shards the last is number {int(shard[2]) - 1}"
-        problems.append(Problem("E-CFG-51", ("work.shard",), text, f"write shard={int(shard[2]) - 1}/{shard[2]}"))
+        yield Problem("E-CFG-51", ("work.shard",), text, f"write shard={int(shard[2]) - 1}/{shard[2]}")
     if work.chunk_bytes > work.part_bytes:
-        text = "a part holds whole chunks, so it cannot be smaller than one"
-        fix = f"write work.chunk_bytes={work.part_bytes}"
-        problems.append(Problem("E-CFG-54", ("work.chunk_bytes", "work.part_bytes"), text, fix))
+        keys, text = ("work.chunk_bytes", "work.part_bytes"), "a part holds whole chunks, so it cannot be smaller"
+        yield Problem("E-CFG-54", keys, text, f"write work.chunk_bytes={work.part_bytes}")
     for key in ("max_line_bytes", "chunk_bytes"):
         if getattr(work, key) > LONGEST_LINE:
             text = f"at most {LONGEST_LINE} bytes are held in memory at a time"
-            problems.append(Problem("E-CFG-63", (f"work.{key}",), text, f"write work.{key}={LONGEST_LINE}"))
-    return problems
+            yield Problem("E-CFG-63", (f"work.{key}",), text, f"write work.{key}={LONGEST_LINE}")
 
 
 @RULES.rule("look", "corpus")
-def _look(look: LookConfig, corpus: CorpusConfig) -> list[Problem]:
-    if look.source is None or look.source in corpus.sources:
-        return []
-    text = f"there is no source {look.source!r}; the sources are {', '.join(corpus.sources)}"
-    best = next(iter(nearest(look.source, list(corpus.sources))), next(iter(corpus.sources)))
-    return [Problem("E-CFG-57", ("look.source",), text, f"write look.source={best}")]
+def _look(look: LookConfig, corpus: CorpusConfig) -> Iterator[Problem]:
+    if look.source is not None and look.source not in corpus.sources:
+        text = f"there is no source {look.source!r}; the sources are {', '.join(corpus.sources)}"
+        best = next(iter([*nearest(look.source, list(corpus.sources)), *corpus.sources]), "null")
+        yield Problem("E-CFG-57", ("look.source",), text, f"write look.source={best}")
 
 
 @RULES.rule("retrieval")
-def _retrieval(retrieval: RetrievalConfig) -> list[Problem]:
-    problems = names("retrieval.sets", retrieval.sets)
+def _retrieval(retrieval: RetrievalConfig) -> Iterator[Problem]:
+    yield from names("retrieval.sets", retrieval.sets)
     for name, chosen in retrieval.sets.items():
         key = f"retrieval.sets.{name}.kinds"
         if not chosen.kinds:
             text = f"no kind of prompt is named; there are {', '.join(KINDS)}"
-            problems.append(Problem("E-CFG-84", (key,), text, f"write {key}={{recall: 6}}"))
-        for kind in chosen.kinds:
+            yield Problem("E-CFG-84", (key,), text, f"write {key}={{recall: 6}}")
+        for kind, size in chosen.kinds.items():
             if kind not in KINDS:
                 text = f"there is no such kind of prompt; there are {', '.join(KINDS)}"
                 best = next(iter(nearest(kind, list(KINDS))), "recall")
-                fix = f"write {key}.{best}={chosen.kinds[kind]}"
-                problems.append(Problem("E-CFG-84", (f"{key}.{kind}",), text, fix))
-            elif chosen.kinds[kind] > LARGEST.get(kind, math.inf):
+                yield Problem("E-CFG-84", (f"{key}.{kind}",), text, f"write {key}.{best}={size}")
+            elif size > LARGEST.get(kind, math.inf):
                 text, fix = f"there are {LARGEST[kind]} common words", f"write {key}.{kind}={LARGEST[kind]}"
-                problems.append(Problem("E-CFG-84", (f"{key}.{kind}",), text, fix))
-    return problems
+                yield Problem("E-CFG-84", (f"{key}.{kind}",), text, fix)
 
 
-def own_sources(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
-    """Drop sources without files (corpus=files has one) when the command line adds sources of its own."""
+def drop_sources_without_files(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
+    """Drop sources without files (corpus=files has one) when the command line adds sources."""
     if not any("corpus.sources" in word for word in a.overrides):
         return  # resolving takes time
     ours, all_of_them = section(a.tree, "corpus.sources"), section(typed(), "corpus.sources")
-    waiting = [
-        name for name in ours if not (section(all_of_them, name).get("files") or section(all_of_them, name).get("hub"))
-    ]
     if all_of_them.keys() - ours.keys():
-        for name in waiting:
-            del ours[name]
+        for name in list(ours):
+            source = section(all_of_them, name)
+            if not (source.get("files") or source.get("hub")):
+                del ours[name]
 
 
 PREPARE = Root(
@@ -269,15 +235,15 @@ PREPARE = Root(
     examples="work.workers=8, or group=choice, e.g. corpus=files",
     place="corpus.dir and corpus.name",
     global_groups=("corpus",),
-    derive=own_sources,
+    derive=drop_sources_without_files,
 )
 
 
 def load(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> PrepareConfig:
-    """Compose, check and freeze the configuration. words: Hydra overrides, `shard=i/n` for work.shard; dirs: of YAML
-    files.
+    """Compose, check and freeze the configuration.
 
-    Raises ConfigError, which names every problem and who set the value.
+    words: Hydra overrides, `shard=i/n` for work.shard; dirs: of YAML files. Raises ConfigError, which names every
+    problem and who set the value.
     """
     return load_with_yaml(words, dirs)[0]
 
@@ -285,25 +251,20 @@ def load(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> PrepareConfig:
 def load_with_yaml(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> tuple[PrepareConfig, str]:
     """Load the configuration, and return it with its YAML as `--cfg job` shows it."""
     loaded = loading.load(loading.assemble(PREPARE, overrides(words), dirs))
-    return _complete(loaded.config), loaded.yaml
-
-
-def _complete(config: PrepareConfig) -> PrepareConfig:
-    """Fill in what the sources imply: how their files are read, and their one group."""
+    config = loaded.config
     sources = {name: replace(source, kind=kind_of(source)) for name, source in config.corpus.sources.items()}
     groups = config.mix.groups or {source.group: GroupConfig(share=1.0) for source in sources.values()}
     corpus, mix = replace(config.corpus, sources=sources), replace(config.mix, groups=groups)
-    return replace(config, corpus=corpus, mix=mix, tokenizer=_found(config.tokenizer))
+    return replace(config, corpus=corpus, mix=mix, tokenizer=_with_ending(config.tokenizer)), loaded.yaml
 
 
-def _found(tokenizer: TokenizerConfig) -> TokenizerConfig:
-    """A path to a .model that is not there is one to a .json where that is, or comes from import_from, so that no verb
-    has to know which kind it is."""
+def _with_ending(tokenizer: TokenizerConfig) -> TokenizerConfig:
+    """Let a path to a .model that does not exist name the .json that exists, or that import_from will be copied to."""
     path, origin = Path(tokenizer.path), tokenizer.import_from
-    if path.suffix != ".model" or path.exists():
-        return tokenizer
     other = path.with_suffix(".json")
-    return replace(tokenizer, path=str(other)) if other.is_file() or _is_json(origin) else tokenizer
+    if path.suffix == ".model" and not path.exists() and (other.is_file() or _is_json(origin)):
+        return replace(tokenizer, path=str(other))
+    return tokenizer
 
 
 def _is_json(origin: str | None) -> bool:

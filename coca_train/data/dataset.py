@@ -8,6 +8,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,37 +31,29 @@ def block_sum(block: bytes | bytearray) -> bytes:
 
 
 class BlockSums:
-    """Checks each block of a .bin once, when something in it is read for the first time.
+    """Check each block of a .bin once, when something in it is read for the first time.
 
     Memory: 9 bytes a block, 0.2 MB for 50 billion tokens. Time: some 5 ms a block.
     Raises DataError E-TOK-08 for a block that is not what was written, and for sums that are not of this file.
     """
 
-    def __init__(self, bin_path: str, sums: bytes) -> None:
-        self._bin_path, self._sums = bin_path, sums
-        size = os.path.getsize(bin_path)
-        n_blocks = -(-size // BLOCK_BYTES)
-        if len(sums) != SUM_BYTES * n_blocks:
+    def __init__(self, bin_path: str) -> None:
+        """Raises FileNotFoundError where there are no sums (data of another tool)."""
+        self._bin_path, path = bin_path, sums_path(bin_path)
+        n_blocks = -(-os.path.getsize(bin_path) // BLOCK_BYTES)
+        try:
+            self._sums = untrusted_io.read_bytes(path, SUM_BYTES * n_blocks + untrusted_io.CHUNK)
+            what = f"{len(self._sums)} bytes, {SUM_BYTES} a block"
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            self._sums, what = b"", f"cannot be read ({error.strerror})"
+        if len(self._sums) != SUM_BYTES * n_blocks:
             raise DataError(
-                f"E-TOK-08 {sums_path(bin_path)}: {len(sums)} bytes, but {bin_path} has {n_blocks} blocks, {SUM_BYTES} "
-                "bytes each; the sums are of another file. Fix: copy both again, or remove the sums: nothing is "
-                "checked then"
+                f"E-TOK-08 {path}: {what}, but {bin_path} has {n_blocks} blocks. Fix: copy both again, or remove the "
+                "sums: nothing is checked then"
             )
         self._checked = bytearray(n_blocks)
-
-    @classmethod
-    def of(cls, bin_path: str) -> "BlockSums | None":
-        """Open the sums of a .bin; None when there are none (data of another tool)."""
-        path, n_blocks = sums_path(bin_path), -(-os.path.getsize(bin_path) // BLOCK_BYTES)
-        try:
-            return cls(bin_path, untrusted_io.read_bytes(path, SUM_BYTES * n_blocks + untrusted_io.CHUNK))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise DataError(
-                f"E-TOK-08 {path}: cannot be read ({error.strerror}); the sums of {n_blocks} blocks are needed. "
-                "Fix: copy the file again, or remove it: nothing is checked then"
-            ) from error
 
     def check(self, data: OpenFile, n_bytes: int, start: int, stop: int) -> None:
         """Check the blocks that hold bytes start .. stop - 1 and were not checked yet. data: the .bin, of n_bytes."""
@@ -71,8 +64,7 @@ class BlockSums:
             if block_sum(data.read(begin, end)) != self._sums[SUM_BYTES * k : SUM_BYTES * (k + 1)]:
                 raise DataError(
                     f"E-TOK-08 {self._bin_path} block {k}, bytes {begin} to {end - 1}: do not agree with their sum in "
-                    f"{sums_path(self._bin_path)}; the data is not what was written. Fix: copy the file again, or "
-                    "prepare the data again"
+                    f"{sums_path(self._bin_path)}. Fix: copy the file again, or prepare the data again"
                 )
             self._checked[k] = 1
 
@@ -98,9 +90,7 @@ def best_dtype(vocab_size: int) -> type[np.integer[Any]]:
 class IndexedDataset(Index):
     """Read-only view of one `.bin/.idx` pair; nothing of it stays in memory.
 
-    verify_blocks: hold the blocks of the .bin against `<prefix>.sums`, where that is there, when they are read first.
-
-    Attributes: n_tokens, n_sequences, n_documents, dtype.
+    verify_blocks: check blocks of the .bin against `<prefix>.sums`, where that exists, when they are read first.
     Raises DataError: E-TOK-01 file missing, 02 to 06 as the index, 08 damaged block, 16 file changed under the run.
     """
 
@@ -111,17 +101,17 @@ class IndexedDataset(Index):
             if not os.path.isfile(path):
                 state = "exists, so the build was not finished" if os.path.exists(other) else "is missing too"
                 raise DataError(
-                    f"E-TOK-01 {path}: no such file ({other} {state}); a dataset is a .bin and an .idx with the same "
-                    "prefix. Fix: check data.sources.*.path (a prefix, without .bin), or prepare the data again"
+                    f"E-TOK-01 {path}: no such file ({other} {state}). Fix: check data.sources.*.path (a prefix, "
+                    "without .bin), or prepare the data again"
                 )
         try:
             self._bin, idx = OpenFile(self.bin_path), OpenFile(self.idx_path)
         except OSError as error:
-            raise DataError(
-                f"E-TOK-01 {error.filename}: {error.strerror}; the file must be readable. Fix: check its owner and mode"
-            ) from error
-        # Sums are checked as blocks are read, not now: reading a terabyte first would delay the first step by an hour.
-        self._sums = BlockSums.of(self.bin_path) if verify_blocks else None
+            raise DataError(f"E-TOK-01 {error.filename}: {error.strerror}. Fix: check its owner and mode") from error
+        self._sums = None
+        if verify_blocks:  # as blocks are read: reading a terabyte first would delay the first step by an hour
+            with suppress(FileNotFoundError):
+                self._sums = BlockSums(self.bin_path)
         super().__init__(idx, self.bin_path, self._bin.size())
 
     def document(self, i: int) -> np.ndarray:
@@ -132,12 +122,11 @@ class IndexedDataset(Index):
         """Return a stretch of the token stream across document borders: int64 (stop - start,)."""
         assert 0 <= start <= stop <= self.n_tokens, (start, stop, self.n_tokens)
         item = self.dtype.itemsize
-        needed = self.n_tokens * item
-        size = self._bin.size()
+        needed, size = self.n_tokens * item, self._bin.size()
         if size < needed:  # reported with the first batch, not when the lost part is reached
             raise DataError(
-                f"E-TOK-16 {self.bin_path}: shrank from {needed} to {size} bytes while it was in use; data files must "
-                "not change during a run. Fix: restore the file and start the same command again"
+                f"E-TOK-16 {self.bin_path}: shrank from {needed} to {size} bytes while it was in use. Fix: restore the "
+                "file and start the same command again"
             )
         if self._sums is not None:
             self._sums.check(self._bin, needed, start * item, stop * item)
@@ -148,9 +137,8 @@ class IndexedDataset(Index):
 class IndexedWriter:
     """Write a `.bin/.idx` pair as a stream; both appear under their names only when complete.
 
-    Context manager. Documents go to `<prefix>.bin.tmp` (locked: a second writer is refused, and the lock
-    dies with its process). On leaving: fsync, the old .idx, .sums and .origins.npy are removed, .bin renamed, .idx
-    renamed last, folder fsynced. An exception inside removes the temporary files. Memory: 4 bytes a document.
+    Context manager. Documents go to `<prefix>.bin.tmp` (locked against a second writer) and are renamed at the end; an
+    exception inside removes the temporary files. Memory: 4 bytes a document.
     Raises DataError E-TOK-10 (id that the dtype cannot hold; numpy would wrap 70 000 to 4 464),
     E-TOK-15 (second writer), StorageError (disk).
     """

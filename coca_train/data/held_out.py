@@ -16,7 +16,7 @@ from coca_train.data.packing import Row, Windows, checked_row
 
 
 class HeldOut:
-    """The held-out files of a data section, open for the whole stage. files: by source, of those that have any.
+    """The held-out files of a data section by source, open for the whole stage.
 
     Raises DataError as IndexedDataset does, and E-TOK-11 for another tokenizer's data.
     """
@@ -76,9 +76,9 @@ class Validation:
         Every rank gets the same number of batches of the same shape (ZeRO-3 needs that); rows beyond the last
         window are padding: all their targets are -100. The scored windows do not depend on the world size.
         """
-        return {name: self._of(rows) for name, rows in self._rows.items()}
+        return {name: self._collated(rows) for name, rows in self._rows.items()}
 
-    def _of(self, rows: list[Row]) -> Iterator[Batch]:
+    def _collated(self, rows: list[Row]) -> Iterator[Batch]:
         for begin in range(0, len(rows), self.micro_batch_size):
-            some = rows[begin : begin + self.micro_batch_size]
-            yield collate([row._replace(ids=row.ids.astype(np.int64)) for row in some])
+            batch = rows[begin : begin + self.micro_batch_size]
+            yield collate([row._replace(ids=row.ids.astype(np.int64)) for row in batch])

@@ -34,7 +34,7 @@ EAGER_ENTRIES = 1 << 20  # an index of up to so many is checked whole when it is
 
 
 class Column:
-    """Integers of one width, back to back in an open file from byte `begin` on; each is read when it is asked for."""
+    """Integers of one width, back to back in an open file from byte `begin` on; read on demand."""
 
     def __init__(self, file: OpenFile, dtype: str, begin: int, n: int) -> None:
         self._file, self._dtype, self._begin, self._n = file, np.dtype(dtype), begin, n
@@ -59,8 +59,6 @@ class Index:
 
     Header, sizes, totals and both ends are checked when it is opened; every entry too, unless there are more than
     EAGER_ENTRIES: then a chunk of them is checked when one of it is used for the first time.
-    idx: the file; bin_path, bin_bytes: name and size of the .bin it describes.
-
     Attributes: n_tokens, n_sequences, n_documents, dtype.
     Raises DataError: E-TOK-02 not this format, 03 dtype, 04 size of the .bin, 05 truncated index, 06 impossible entry.
     """
@@ -82,10 +80,7 @@ class Index:
         head = bytes(idx.read(0, min(HEADER.size, size)))
         if head[:9] != MAGIC:
             hint = "re-tokenize with --dataset-impl mmap" if head[:6] == b"TNTIDX" else "prepare the data again"
-            raise DataError(
-                f"E-TOK-02 {self.idx_path}: begins with {head[:9]!r}; needed is {MAGIC!r} "
-                f"(a Megatron/GPT-NeoX mmap index). Fix: {hint}"
-            )
+            raise DataError(f"E-TOK-02 {self.idx_path}: begins with {head[:9]!r}; {MAGIC!r} is needed. Fix: {hint}")
         if len(head) < HEADER.size:
             raise self._truncated(f"the header is {len(head)} bytes long instead of {HEADER.size}")
         _, version, code, n_sequences, n_entries = HEADER.unpack(head)
@@ -121,18 +116,18 @@ class Index:
         """Check the totals and both ends; every entry too in a small index, else when it is used."""
         item, n, n_entries = self.dtype.itemsize, self.n_sequences, len(self._entries)
         if not n_entries:
-            raise DataError(
-                f"E-TOK-06 {self.idx_path}: the document index is empty; it begins with 0. Fix: prepare the data again"
-            )
+            raise DataError(f"E-TOK-06 {self.idx_path}: the document index is empty. Fix: prepare the data again")
         # Only after the size of the .bin agrees is an entry known to lie inside it: the limit comes last.
         end = self._pointers.at(n - 1) + self._sizes.at(n - 1) * item if n else 0
         self._limit = 2**63 - 1  # until the size of the .bin is known to be right
         if n + n_entries <= EAGER_ENTRIES:
-            self._check_all()
+            for chunks, check in self._checks:
+                for chunk in range(len(chunks)):
+                    check(chunk * CHUNK)
         if bin_bytes != end:
             raise DataError(
                 f"E-TOK-04 {bin_path}: {bin_bytes} bytes, but {self.idx_path} describes {end // item} tokens of {item} "
-                f"bytes = {end} bytes; both must agree. Fix: copy both files again, or prepare the data again"
+                f"bytes = {end} bytes. Fix: copy both files again, or prepare the data again"
             )
         self._limit, self.n_tokens = end, end // item
         for chunks, check in self._checks:
@@ -143,13 +138,6 @@ class Index:
         self._n_closed = n_entries - 1
         self._last = self._entries.at(n_entries - 1)
         self.n_documents = self._n_closed + n - self._last
-
-    def _check_all(self) -> None:
-        """Check every entry of the index that was not checked yet, in chunks: O(1) memory for any number of
-        documents."""
-        for chunks, check in self._checks:
-            for chunk in range(len(chunks)):
-                check(chunk * CHUNK)
 
     def _check_sequence(self, i: int) -> None:
         """Check lengths and pointers of the chunk that holds sequence i, each against the one before it."""
@@ -167,8 +155,8 @@ class Index:
             k = int(bad[0])
             raise DataError(
                 f"E-TOK-06 {self.idx_path} entry {begin + k}: length {sizes[k]}, begins at byte {pointers[k]}; the "
-                f"length must be >= 0 and the begin {starts[k]} (sequences lie back to back; a "
-                "negative begin is a 32-bit overflow of the tool). Fix: prepare the data again"
+                f"length must be >= 0 and the begin {starts[k]} (a negative begin is a 32-bit overflow of the tool). "
+                "Fix: prepare the data again"
             )
         self._checked_sequences[i // CHUNK] = 1
 
@@ -184,7 +172,7 @@ class Index:
             k = int(bad[0]) if bad.size else 0
             raise DataError(
                 f"E-TOK-06 {self.idx_path} document entry {begin + k}: {entries[k]}; the entries begin at 0, never "
-                f"fall, and end at most at {self.n_sequences} (sequences). Fix: prepare the data again"
+                f"fall, and end at most at {self.n_sequences}. Fix: prepare the data again"
             )
         self._checked_entries[i // CHUNK] = 1
 

@@ -15,14 +15,12 @@ from coca_train.runtime.staging import Staging
 
 
 class Loader:
-    """Iterator over steps: next(loader) is the list of this rank's micro batches of one optimizer step.
+    """Iterate over steps: next(loader) is the list of this rank's micro batches of one optimizer step.
 
-    first_sample: where in the mixture step 0 begins. staging: begins to copy a step's tensors when the step before it
-    is handed out, if it has been read by then; one step ahead and no more.
-
-    Begins at start_step (nothing has to be skipped: the order is computed). Ends (StopIteration) when a
-    source with on_exhausted=stop cannot fill another global batch. prefetch_steps=0: no thread.
-    Errors of the thread are raised by next(). Call close(), or use it as a context manager.
+    Begins at start_step and ends (StopIteration) when a source with on_exhausted=stop cannot fill another global batch.
+    first_sample: where in the mixture step 0 begins. prefetch_steps: read ahead by a thread, whose errors next()
+    raises; 0: no thread. staging: copies the tensors of the next step, if it has been read by then.
+    Call close(), or use it as a context manager.
     """
 
     def __init__(
@@ -38,11 +36,8 @@ class Loader:
         staging: Staging | None = None,
     ) -> None:
         assert 0 <= rank < world_size, (rank, world_size)
-        assert global_batch_size % (micro_batch_size * world_size) == 0, (
-            global_batch_size,
-            micro_batch_size,
-            world_size,
-        )
+        batch = (global_batch_size, micro_batch_size, world_size)
+        assert global_batch_size % (micro_batch_size * world_size) == 0, batch
         assert mixture.global_batch_size in (None, global_batch_size), (mixture.global_batch_size, global_batch_size)
         self.mixture, self.global_batch_size, self.micro_batch_size = mixture, global_batch_size, micro_batch_size
         self.share = global_batch_size // world_size
@@ -96,19 +91,16 @@ class Loader:
         assert not self._closed.is_set(), "the loader is closed"
         item = self._queue.get() if self._next is None else self._next
         if isinstance(item, BaseException):
-            self._next = item  # asked again, it says the same again
+            self._next = item  # every later call raises it too
             raise item
         self._next = None
         if self._staging is not None:
-            self._stage(self._staging)
+            with contextlib.suppress(queue.Empty):  # the disk is too slow: the step will copy what it needs itself
+                self._next = self._queue.get_nowait()
+            for batch in self._next if isinstance(self._next, list) else ():
+                for tensor in (batch.tokens_BT, batch.targets_BT, batch.pos_BT, batch.doc_BT):
+                    self._staging.ahead(tensor)
         return item
-
-    def _stage(self, staging: Staging) -> None:
-        with contextlib.suppress(queue.Empty):  # the disk is too slow: the step will copy what it needs itself
-            self._next = self._queue.get_nowait()
-        for batch in self._next if isinstance(self._next, list) else ():
-            for tensor in (batch.tokens_BT, batch.targets_BT, batch.pos_BT, batch.doc_BT):
-                staging.ahead(tensor)
 
     def close(self) -> None:
         """Stop reading ahead and wait for the thread. May be called twice."""

@@ -1,7 +1,7 @@
 """The training mixture: sample number -> window of a source, as a pure function of the configuration.
 
 Nothing is stored and nothing is shuffled in memory: sample i of a run with (data.seed, data.order, data.packing,
-sources, seq_len; in streams the global batch size too) is the same tokens whoever asks, on any rank, at any world size,
+sources, seq_len; in streams the global batch size too) is the same tokens on any rank, at any world size,
 after any number of restarts.
 """
 
@@ -63,17 +63,18 @@ class Mixture:
 
     def provenance(self, i: int) -> Provenance:
         """Return which tokens of which documents make up sample i."""
-        place = self._order.place(i)
+        (place,) = self._order.places(i, 1)
         source, origins = self.sources[place.source], self._origins[place.source]
+        start = source.dataset.document_start
         parts = (
             Passage(
                 span.at,
                 span.document,
                 span.start,
                 span.stop,
-                source.dataset.document_start(span.document),
-                source.dataset.document_start(span.document + 1),
-                origins.of(span.document),
+                start(span.document),
+                start(span.document + 1),
+                origins.find(span.document),
             )
             for span in source.packing.spans(place.window)
         )
@@ -82,10 +83,6 @@ class Mixture:
     def places(self, first: int, n: int) -> list[SamplePlace]:
         """Return source, epoch and window of samples first .. first + n - 1."""
         return self._order.places(first, n)
-
-    def place(self, i: int) -> SamplePlace:
-        """Return source, epoch and window of one sample."""
-        return self._order.place(i)
 
     def batch(self, places: Sequence[SamplePlace]) -> Batch:
         """Return the samples of these places, one row each."""
@@ -115,16 +112,16 @@ class Mixture:
         Paths are left out: moved data is the same data. Files below 64 MiB are hashed whole, larger ones in 64 blocks
         of 64 KiB (`of` says which).
         """
-        digests = file_digests(source.dataset for source in self.sources)
+        digests, config = file_digests(source.dataset for source in self.sources), self.config
+        order = {"seed": config.seed, "seq_len": self.seq_len, "document_mask": config.document_mask}
+        order |= {"packing": config.packing, **self._order.fingerprint()}
+        if config.packing != "windows":  # which adds no ids and repeats no document
+            assert self.edges is not None
+            order["upsample"] = {"from_tokens": config.upsample_from_tokens, "factor": config.upsample_factor}
+            order["edges"] = self.edges._asdict()
         return {
-            "tokenizer": tokenizer_digest(self.config.tokenizer),
-            "order": {
-                "seed": self.config.seed,
-                "seq_len": self.seq_len,
-                "document_mask": self.config.document_mask,
-                **self._order.fingerprint(),
-                **self._packing(),
-            },
+            "tokenizer": tokenizer_digest(config.tokenizer),
+            "order": order,
             "sources": {
                 source.name: {
                     "weight": source.config.weight,
@@ -138,15 +135,6 @@ class Mixture:
             },
         }
 
-    def _packing(self) -> dict[str, Any]:
-        """Nothing for `windows`: fingerprints of runs older than the other packings stay what they were."""
-        config = self.config
-        if config.packing == "windows":
-            return {}
-        upsample = {"from_tokens": config.upsample_from_tokens, "factor": config.upsample_factor}
-        assert self.edges is not None
-        return {"packing": config.packing, "upsample": upsample, "edges": self.edges._asdict()}
-
 
 def check_tokenizer(tokenizer: str, key: str, prefix: str) -> None:
     """Check that a dataset prepared by data_prep was made with the run's tokenizer (E-TOK-11).
@@ -159,14 +147,13 @@ def check_tokenizer(tokenizer: str, key: str, prefix: str) -> None:
     made_with, end = written["tokenizer"]["sha256"], written.get("end_of_document")
     if made_with != (now := tokenizer_digest(tokenizer)["sha256"]):
         raise DataError(
-            f"E-TOK-11 {key}: {prefix} was made with tokenizer {made_with[:16]}, data.tokenizer "
-            f"{tokenizer} is {now[:16]}; they must be the same. Fix: set data.tokenizer to the one next to "
-            "the data, or prepare the data again"
+            f"E-TOK-11 {key}: {prefix} was made with tokenizer {made_with[:16]}, data.tokenizer {tokenizer} is "
+            f"{now[:16]}. Fix: set data.tokenizer to the one next to the data, or prepare the data again"
         )
     if end != (eod := Tokenizer(tokenizer).eod):
         raise DataError(
-            f"E-TOK-11 {key}: documents of {prefix} end with {end}, and {tokenizer} ends them with {eod}; both must be "
-            "the same. Fix: copy the folder of the tokenizer's other files too, or prepare the data again"
+            f"E-TOK-11 {key}: documents of {prefix} end with {end}, and {tokenizer} ends them with {eod}. "
+            "Fix: copy the folder of the tokenizer's other files too, or prepare the data again"
         )
 
 
@@ -202,16 +189,14 @@ def fingerprint_diff(old: dict[str, Any], new: dict[str, Any]) -> str | None:
 
 def require_files(config: DataConfig, commands: Callable[[], str]) -> None:
     """Raise DataError E-TOK-01 naming every missing file of the data configuration. commands: which make them."""
-    prefixes = [s.path for s in config.sources.values()] + [
-        s.valid_path for s in config.sources.values() if s.valid_path
-    ]
+    sources = config.sources.values()
+    prefixes = [s.path for s in sources] + [s.valid_path for s in sources if s.valid_path]
     paths = [config.tokenizer, *(prefix + suffix for prefix in prefixes for suffix in (".bin", ".idx"))]
     missing = [path for path in paths if not Path(path).is_file()]
-    if not missing:
-        return
-    listed = "".join(f"\n  {path}" for path in missing)
-    raise DataError(
-        f"E-TOK-01 data: {len(missing)} of {len(paths)} files are missing (looked from {Path.cwd()}):{listed}\n"
-        "Training reads a SentencePiece model and .bin/.idx pairs as GPT-NeoX and Megatron make them (docs/data.md). "
-        f"Fix: bring them to these places, or make them from text: {commands()}"
-    )
+    if missing:
+        listed = "".join(f"\n  {path}" for path in missing)
+        raise DataError(
+            f"E-TOK-01 data: {len(missing)} of {len(paths)} files are missing (looked from {Path.cwd()}):{listed}\n"
+            "Training reads a SentencePiece model and .bin/.idx pairs as GPT-NeoX and Megatron make them "
+            f"(docs/data.md). Fix: bring them to these places, or make them from text: {commands()}"
+        )

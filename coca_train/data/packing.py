@@ -59,7 +59,7 @@ class Packing(ABC):
 
     dataset: IndexedDataset
     n_windows: int
-    fill: float
+    fill: float = 1.0
 
     @abstractmethod
     def row(self, window: int) -> Row:
@@ -76,8 +76,7 @@ def inner_starts(spans: Sequence[Span]) -> list[int]:
 
 
 def checked_row(packing: Packing, window: int, vocab_size: int | None) -> Row:
-    """Return a window's tokens; DataError E-TOK-09 for an id beyond the model's vocabulary (vocab_size=None: no
-    check)."""
+    """Return a window's tokens. Raises DataError E-TOK-09 for an id beyond vocab_size (None: no check)."""
     row = packing.row(window)
     if vocab_size is None or not (bad := np.flatnonzero((row.ids < 0) | (row.ids >= vocab_size))).size:
         return row
@@ -101,14 +100,11 @@ def too_short(dataset: IndexedDataset, name: str, needs: str) -> DataError:
 class Windows(Packing):
     """The token stream in stretches of seq_len, wherever documents begin and end (data.packing=windows).
 
-    Window w is tokens w*T .. w*T + T, T = seq_len; the last one is target only, and the first input of the next.
-
-    Fewer than T + 1 tokens at the end of the dataset are never seen.
+    Window w is tokens w*T .. w*T + T, T = seq_len; the last one is target only, and the first input of the next. Fewer
+    than T + 1 tokens at the end of the dataset are never seen.
     name: of the source, for messages. with_starts: rows say where documents begin.
     Raises DataError E-TOK-12 when the dataset is shorter than one window.
     """
-
-    fill = 1.0
 
     def __init__(self, dataset: IndexedDataset, name: str, seq_len: int, with_starts: bool) -> None:
         self.dataset, self.seq_len, self.with_starts = dataset, seq_len, with_starts
@@ -179,15 +175,11 @@ class Segments(Packing):
     Source: YaRN (arXiv 2309.00071, section 4) cuts PG-19 into segments of 64k "bookended with the BOS and EOS token";
     length upsampling: Fu et al., arXiv 2402.10171, section 3.
 
-    Window w holds tokens w*S .. w*S + S - 1 of the stream, S = seq_len - 2, end-of-document tokens included.
-
-    All seq_len tokens are inputs. The targets are the seq_len - 1 after the first; nothing follows the last, so it
-    predicts nothing. With a document mask BOS belongs to the first document of the segment and EOS to the last.
-    Fewer than S tokens at the end of the stream are never seen.
+    Window w holds tokens w*S .. w*S + S - 1 of the stream, S = seq_len - 2, end-of-document tokens included. All
+    seq_len tokens are inputs; nothing follows the last, so it predicts nothing. With a document mask BOS belongs to the
+    first document of the segment and EOS to the last. Fewer than S tokens at the end of the stream are never seen.
     Raises DataError E-MIX-04 when the tokenizer has no BOS, E-TOK-12 when the stream is shorter than a segment.
     """
-
-    fill = 1.0
 
     def __init__(
         self,
@@ -281,10 +273,10 @@ class Rows:
         rows, copies = (min(n_rows, left // fits), fits) if left >= fits else (1, left)
         if node != FRESH and rows < n_rows:
             self._add(room, node, shift + rows, n_rows - rows)
-        for values, value in zip(
-            (self._parents, self._shifts, self._firsts, self._copies), (node, shift, number, copies), strict=True
-        ):
-            values.append(value)
+        self._parents.append(node)
+        self._shifts.append(shift)
+        self._firsts.append(number)
+        self._copies.append(copies)
         self._add(room - copies * length, len(self._parents) - 1, 0, rows)
         return rows * copies
 
@@ -310,11 +302,10 @@ class Rows:
 class Documents(Packing):
     """Whole documents side by side, hidden from each other by the document mask (data.packing=documents).
 
-    Documents of up to seq_len tokens are never cut; longer ones are cut into pieces of seq_len and a rest.
-
-    A piece of a longer document is a window by itself, and its last target is the first token of the next piece. Else
-    the last token of a document predicts nothing. What a window has left is end-of-document ids, a document of their
-    own, unscored. Every token of the dataset is an input once an epoch, or upsampling.factor times.
+    Documents of up to seq_len tokens are never cut; longer ones are cut into pieces of seq_len and a rest. A piece of
+    a longer document is a window by itself, and its last target is the first token of the next piece. Else the last
+    token of a document predicts nothing. What a window has left is end-of-document ids, a document of their own,
+    unscored. Every token of the dataset is an input once an epoch, or upsampling.factor times.
     Memory: 8 bytes a piece. Raises DataError E-TOK-12 when the dataset is empty.
     """
 

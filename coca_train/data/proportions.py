@@ -15,7 +15,7 @@ import heapq
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import compress
+from itertools import accumulate, compress
 from typing import NamedTuple
 
 CHAIN_OFF = 2
@@ -33,30 +33,19 @@ class Node(NamedTuple):
         """Return how many of the first i samples that reach this node go to the left."""
         return (2 * i * self.left_weight + self.weight) // (2 * self.weight)
 
-    def turns(self, begin: int, end: int) -> Iterator[int]:
+    def left_samples(self, begin: int, end: int) -> Iterator[int]:
         """Yield for k = begin .. end - 1 the sample that is the k-th to go left: the first i with count(i + 1) = k + 1.
 
         That is ceil((2 k W + W) / 2 l) - 1; the division is done once, what follows is added up.
         """
         part = 2 * self.left_weight
-        turn, rest = divmod((2 * begin + 1) * self.weight - 1, part)
+        sample, rest = divmod((2 * begin + 1) * self.weight - 1, part)
         step, more = divmod(2 * self.weight, part)
         for _ in range(begin, end):
-            yield turn
-            turn, rest = turn + step, rest + more
+            yield sample
+            sample, rest = sample + step, rest + more
             if rest >= part:
-                turn, rest = turn + 1, rest - part
-
-
-class Tree(NamedTuple):
-    """The last node is the root; without a node the one source is it. off: as in the module's text [samples]."""
-
-    nodes: list[Node]
-    off: float
-
-    @property
-    def root(self) -> int:
-        return len(self.nodes) - 1 if self.nodes else ~0
+                sample, rest = sample + 1, rest - part
 
 
 class Proportions:
@@ -73,38 +62,29 @@ class Proportions:
         numbers = [int(weight * scale) for weight in exact]
         divisor = math.gcd(*numbers)
         self.weights = [number // divisor for number in numbers]
-        self.tree = chain(self.weights)
-        self.is_chain = self.tree.off <= CHAIN_OFF
+        self.nodes, off = chain(self.weights)
+        self.is_chain = off <= CHAIN_OFF
         if not self.is_chain:
-            self.tree = huffman(self.weights)
+            self.nodes = huffman(self.weights)
+        self._root = len(self.nodes) - 1 if self.nodes else ~0  # without a node the one source is the root
 
-    def locate(self, i: int) -> tuple[int, int]:
-        """Return (source, k) of sample i: it is the k-th sample of that source, both from 0."""
-        at = self.tree.root
-        while at >= 0:
-            node = self.tree.nodes[at]
-            count = node.count(i)
-            at, i = (node.left, count) if node.count(i + 1) > count else (node.right, i - count)
-        return ~at, i
-
-    def locate_all(self, first: int, n: int) -> tuple[list[int], list[int]]:
-        """Return `locate` of samples first .. first + n - 1: their sources, and their numbers within them."""
+    def locate(self, first: int, n: int) -> tuple[list[int], list[int]]:
+        """Return the sources of samples first .. first + n - 1, and their numbers among the samples of these."""
         sources, numbers = [0] * n, [0] * n
-        # Down the tree with all samples at once: each node parts its samples in one pass, where `locate` of every
-        # sample would walk the tree again.
-        todo = [(self.tree.root, first, list(range(n)))]  # node, its number of the first sample, samples that reach it
+        # Down the tree with all samples at once: each node parts its samples in one pass.
+        todo = [(self._root, first, list(range(n)))]  # node, its number of the first sample, samples that reach it
         while todo:
             at, first, samples = todo.pop()
             if at < 0:
                 for number, sample in enumerate(samples, first):
                     sources[sample], numbers[sample] = ~at, number
                 continue
-            node = self.tree.nodes[at]
+            node = self.nodes[at]
             begin, end = node.count(first), node.count(first + len(samples))
             to_left, goes_right = [], bytearray(b"\1") * len(samples)
-            for turn in node.turns(begin, end):
-                to_left.append(samples[turn - first])
-                goes_right[turn - first] = False
+            for sample in node.left_samples(begin, end):
+                to_left.append(samples[sample - first])
+                goes_right[sample - first] = False
             if to_left:
                 todo.append((node.left, begin, to_left))
             if len(to_left) < len(samples):
@@ -114,15 +94,14 @@ class Proportions:
     def counts(self, n: int) -> list[int]:
         """Return how many of the first n samples come from each source."""
         counts = [0] * len(self.weights)
-        todo = [(self.tree.root, n)]
+        todo = [(self._root, n)]
         while todo:
             at, reach = todo.pop()
             if at < 0:
                 counts[~at] = reach
                 continue
-            node = self.tree.nodes[at]
-            count = node.count(reach)
-            todo += [(node.left, count), (node.right, reach - count)]
+            count = self.nodes[at].count(reach)
+            todo += [(self.nodes[at].left, count), (self.nodes[at].right, reach - count)]
         return counts
 
     def longest(self, j: int, available: int) -> int:
@@ -136,25 +115,22 @@ class Proportions:
         return low
 
 
-def chain(weights: Sequence[int]) -> Tree:
-    """Build the tree that splits off source 0 first, then source 1, and so on."""
-    nodes: list[Node] = []
-    at, weight, above = ~(len(weights) - 1), weights[-1], [0.0] * len(weights)
-    rests = [weight]
-    for j in reversed(range(len(weights) - 1)):
-        weight += weights[j]
-        nodes.append(Node(~j, at, weights[j], weight))
-        at = len(nodes) - 1
-        rests.append(weight)
-    rests.reverse()  # rests[j]: the weights from j on
-    for j in range(1, len(weights)):
-        above[j] = above[j - 1] + 1 / rests[j]
+def chain(weights: Sequence[int]) -> tuple[list[Node], float]:
+    """Build the tree that splits off source 0 first, then source 1, and so on; the last node is the root.
+
+    Returns how far a source may be off in it, too [samples].
+    """
     last = len(weights) - 1
-    sums = [weights[j] * above[j] + (j < last) for j in range(len(weights))]
-    return Tree(nodes, max(sums) / 2 if nodes else 0.0)
+    rests = list(accumulate(reversed(weights)))[::-1]  # rests[j]: the weights from j on
+    nodes = [Node(~j, last - j - 2 if j < last - 1 else ~last, weights[j], rests[j]) for j in reversed(range(last))]
+    above = worst = 0.0
+    for j, weight in enumerate(weights):
+        above += 1 / rests[j] if j else 0.0
+        worst = max(worst, weight * above + (j < last))
+    return nodes, worst / 2
 
 
-def huffman(weights: Sequence[int]) -> Tree:
+def huffman(weights: Sequence[int]) -> list[Node]:
     """Build Huffman's tree: join the two lightest nodes, of equal ones the older; the lighter is the left one."""
     nodes: list[Node] = []
     heap = [(weight, j, ~j) for j, weight in enumerate(weights)]
@@ -163,13 +139,4 @@ def huffman(weights: Sequence[int]) -> Tree:
         (light, _, left), (heavy, _, right) = heapq.heappop(heap), heapq.heappop(heap)
         nodes.append(Node(left, right, light, light + heavy))
         heapq.heappush(heap, (light + heavy, len(weights) + len(nodes), len(nodes) - 1))
-    above = [0.0] * len(nodes)  # sum of 1 / W_child from the root down to a node
-    worst = 0.0
-    for at in reversed(range(len(nodes))):
-        node = nodes[at]
-        for child, weight in ((node.left, node.left_weight), (node.right, node.weight - node.left_weight)):
-            if child < 0:
-                worst = max(worst, weight * above[at] + 1)
-            else:
-                above[child] = above[at] + 1 / weight
-    return Tree(nodes, worst / 2)
+    return nodes

@@ -31,32 +31,24 @@ def read_manifest(prefix: Path | str) -> dict[str, Any] | None:
         raise _damaged(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from error
     if not isinstance(manifest, dict) or manifest.get("kind") not in KINDS:
         return None
-    if wrong := _wrong(manifest):
-        raise _damaged(path, f"has no {wrong} as data_prep writes it")
+    tokenizer, sources = manifest.get("tokenizer"), manifest.get("sources", {})
+    good = {
+        "tokenizer": isinstance(tokenizer, dict) and isinstance(tokenizer.get("sha256"), str),
+        "sources": isinstance(sources, dict) and all(map(_lists_inputs, sources.values())),
+        "licences": isinstance(manifest.get("licences", {}), dict),
+    }
+    for name, is_good in good.items():
+        if not is_good:
+            raise _damaged(path, f"has no {name} as data_prep writes it")
     return manifest
 
 
 def _damaged(path: Path, what: str) -> DataError:
-    return DataError(
-        f"E-TOK-08 {path}: {what}; the origin of the data in its folder is not known. Fix: copy it again, or remove it "
-        "where it is not of these data"
-    )
+    return DataError(f"E-TOK-08 {path}: {what}. Fix: copy it again, or remove it where it is not of these data")
 
 
-def _wrong(manifest: dict[str, Any]) -> str:
-    """Return the first statement read here that is not of its type; "": all are."""
-    tokenizer, sources = manifest.get("tokenizer"), manifest.get("sources", {})
-    if not isinstance(tokenizer, dict) or not isinstance(tokenizer.get("sha256"), str):
-        return "tokenizer"
-    if not isinstance(sources, dict) or not all(isinstance(source, dict) for source in sources.values()):
-        return "sources"
-    if not all(_lists_inputs(source) for source in sources.values()):
-        return "inputs"
-    return "" if isinstance(manifest.get("licences", {}), dict) else "licences"
-
-
-def _lists_inputs(source: dict[str, Any]) -> bool:
-    inputs = source.get("inputs")
+def _lists_inputs(source: Any) -> bool:
+    inputs = source.get("inputs") if isinstance(source, dict) else None
     return isinstance(inputs, list) and all(
         isinstance(one, dict) and one.keys() >= ({"hub", "split", "shard"} if "hub" in one else {"name"})
         for one in inputs
@@ -122,7 +114,7 @@ class NpyRows:
         try:
             self.shape, _, self.dtype = np.lib.format.read_array_header_1_0(self._file)
         except (tokenize.TokenError, SyntaxError, TypeError) as error:  # numpy reads it as Python does its sources
-            raise ValueError(f"its header is none ({error})") from error
+            raise ValueError(f"its header cannot be parsed ({error})") from error
         if self.dtype.hasobject:
             raise ValueError(f"Python objects in dtype {self.dtype}, which only a pickle has")
         self._first = self._file.tell()
@@ -145,38 +137,32 @@ class Origins:
     """
 
     def __init__(self, dataset: IndexedDataset) -> None:
-        self.path = Path(f"{dataset.prefix}.origins.npy")
-        self._rows = None
-        if self.path.exists():
-            self._rows = self._read(dataset.n_documents)
-            self._inputs = self._names(self.path.name.removesuffix(".origins.npy"))
-
-    def _read(self, n_documents: int) -> NpyRows:
+        self.path, self._rows = Path(f"{dataset.prefix}.origins.npy"), None
+        if not self.path.exists():
+            return
+        n = dataset.n_documents
         try:
-            rows = NpyRows(self.path)
-            if rows.shape == (n_documents,) and {"input", "line"} <= set(rows.dtype.names or ()):
-                if n_documents:
-                    rows[n_documents - 1]  # they are all there
-                return rows
-            what = f"{str(rows.dtype)[:80]} {rows.shape}"
+            self._rows = NpyRows(self.path)
+            what = f"{self._rows.dtype} {self._rows.shape}"
+            good = self._rows.shape == (n,) and {"input", "line"} <= set(self._rows.dtype.names or ())
+            if good and n:
+                self._rows[n - 1]  # they are all there
         except (ValueError, EOFError, OSError) as error:
-            what = repr(str(error))[:80]
-        raise self._damaged(f"{what}; a row with input and line for each of {n_documents} documents is needed")
+            good, what = False, repr(str(error))
+        if not good:
+            raise self._damaged(f"{what[:80]}; a row with input and line for each of {n} documents is needed")
+        # By the number of an input its name, what its lines are and how many files it has; empty without a manifest.
+        source = self.path.name.removesuffix(".origins.npy").removesuffix("_train").removesuffix("_valid")
+        manifest = read_manifest(self.path) or {}
+        self._inputs = [_name(input) for input in manifest.get("sources", {}).get(source, {}).get("inputs", [])]
 
     def _damaged(self, what: str) -> DataError:
         return DataError(
-            f"E-TOK-22 {self.path}: {what}. Fix: copy it again (python -m data_prep verify looks at all files), or "
+            f"E-TOK-22 {self.path}: {what}. Fix: copy it again (python -m data_prep verify checks all files), or "
             "remove it: documents are then shown without their origin"
         )
 
-    def _names(self, dataset: str) -> list[tuple[str, str, int]]:
-        """By the number of an input its name, what its lines are and how many files it has; empty when no manifest
-        tells."""
-        manifest = read_manifest(self.path) or {}
-        source = dataset.removesuffix("_train").removesuffix("_valid")
-        return [_name(input) for input in manifest.get("sources", {}).get(source, {}).get("inputs", [])]
-
-    def of(self, document: int) -> Origin | None:
+    def find(self, document: int) -> Origin | None:
         """Return where a document comes from; None when the dataset does not say."""
         if self._rows is None:
             return None

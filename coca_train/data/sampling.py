@@ -12,6 +12,7 @@ import math
 import struct
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
@@ -23,83 +24,55 @@ from coca_train.data.packing import Packing
 from coca_train.data.proportions import Proportions
 from coca_train.runtime.errors import DataError
 
-MASK = (1 << 64) - 1
 ROUND_KEYS = struct.Struct("<8Q")  # eight rounds
-
-
-def mix(x: int) -> int:
-    """Mix the bits of x: splitmix64's finaliser (Steele, Lea, Flood 2014); every input bit reaches every output bit."""
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return x ^ (x >> 31)
-
-
 _30, _27, _31 = np.array([30, 27, 31], np.uint64)
 _FIRST, _SECOND = np.array([0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
 
 
-def mix_all(x: np.ndarray) -> np.ndarray:
-    """Apply `mix` to each element: uint64 to uint64."""
-    x = (x ^ (x >> _30)) * _FIRST  # wraps, as & MASK does
+def mix(x: np.ndarray) -> np.ndarray:
+    """Mix the bits of each uint64: splitmix64's finaliser (Steele, Lea, Flood 2014); every bit reaches every bit."""
+    x = (x ^ (x >> _30)) * _FIRST  # wraps
     x = (x ^ (x >> _27)) * _SECOND
     return x ^ (x >> _31)
 
 
 class Permutation:
-    """A bijection of 0 .. n-1 chosen by `key` (any text): computed, never stored.
+    """A bijection of 0 .. n-1 chosen by `key` (any text): computed, never stored. `permute` applies it.
 
-    An unbalanced Feistel network over a * b >= n places with cycle walking: O(1) memory, about 10 microseconds a place.
+    An unbalanced Feistel network over a * b >= n places with cycle walking: O(1) memory.
     Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002, sections 4 and 5.
     """
 
     def __init__(self, n: int, key: str) -> None:
-        assert 0 < n < 1 << 62, n  # so that every number below fits 64 bits in permute_all
-        self.n = n
+        assert 0 < n < 1 << 62, n  # so that every number fits 64 bits in permute
         # a * b is the near-square grid that holds n places with fewer than a to spare, so walks are rare.
-        self.a = math.isqrt(n - 1) + 1
+        self.n, self.a = n, math.isqrt(n - 1) + 1
         self.b = -(-n // self.a)
         material = hashlib.blake2b(key.encode(), digest_size=ROUND_KEYS.size, person=b"coca_train order").digest()
         self.round_keys = ROUND_KEYS.unpack(material)
 
-    def _encrypt(self, x: int) -> int:
-        """Permute the a * b places once: left in 0 .. a-1 and right in 0 .. b-1 take turns."""
-        right, left = divmod(x, self.a)
-        for r, key in enumerate(self.round_keys):
-            if r % 2:
-                right = (right + mix(left ^ key)) % self.b
-            else:
-                left = (left + mix(right ^ key)) % self.a
-        return right * self.a + left
 
-    def __call__(self, i: int) -> int:
-        assert 0 <= i < self.n, (i, self.n)
-        i = self._encrypt(i)
-        while i >= self.n:  # a * b < n + a, so this is rare
-            i = self._encrypt(i)
-        return i
-
-
-def permute_all(permutations: Sequence[Permutation], which: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return permutations[which[s]](places[s]) for each s, all at once; int64 arrays of one length."""
-    # Column by column for all samples still outside: after the first pass these are a handful (a * b < n + a).
+def permute(permutations: Sequence[Permutation], which: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Apply permutations[which[s]] to places[s] for each s; int64 arrays of one length, places below their n."""
     numbers = np.array([(p.n, p.a, p.b, *p.round_keys) for p in permutations], np.uint64)[which].T
     out, todo = places.astype(np.uint64), np.arange(len(places))
+    # One pass permutes the a * b places: left in 0 .. a-1 and right in 0 .. b-1 take turns. Those that land at n or
+    # beyond, a handful, go again.
     while todo.size:
         n, a, b, *keys = numbers[:, todo]
         right, left = np.divmod(out[todo], a)
         for r, key in enumerate(keys):
             if r % 2:
-                right = _add(right, mix_all(left ^ key) % b, b)
+                right = _add(right, mix(left ^ key) % b, b)
             else:
-                left = _add(left, mix_all(right ^ key) % a, a)
+                left = _add(left, mix(right ^ key) % a, a)
         out[todo] = right * a + left
         todo = todo[out[todo] >= n]
     return out.astype(np.int64)
 
 
 def _add(x: np.ndarray, y: np.ndarray, modulus: np.ndarray) -> np.ndarray:
-    """Return (x + y) % modulus of uint64 below the modulus, without the slow division: below it, x + y - modulus
-    wraps."""
+    """Return (x + y) % modulus of uint64 below it, without the slow division: x + y - modulus wraps or is it."""
     return np.minimum(x + y, x + y - modulus)
 
 
@@ -116,11 +89,13 @@ class SamplePlace(NamedTuple):
     continues: bool
 
 
+@dataclass(frozen=True)
 class PackedSource:
     """A dataset and how it is packed into windows."""
 
-    def __init__(self, name: str, config: SourceConfig, packing: Packing) -> None:
-        self.name, self.config, self.packing = name, config, packing
+    name: str
+    config: SourceConfig
+    packing: Packing
 
     @property
     def dataset(self) -> IndexedDataset:
@@ -133,12 +108,11 @@ class PackedSource:
 
     @property
     def stops(self) -> bool:
-        """Return whether the run ends with this source."""
+        """Whether the run ends with this source."""
         return self.config.on_exhausted == "stop"
 
     def exhausted(self, windows: str) -> DataError:
-        """Return the error for a sample beyond the end of a source that stops. windows: those that were drawn, in
-        words."""
+        """Return the error for a sample beyond the end of a source that stops. windows: those that were drawn."""
         return DataError(
             f"E-MIX-01 data.sources.{self.name}: {windows} were drawn and on_exhausted is 'stop'; the run asks for "
             f"more. Fix: lower train.max_steps, or data.sources.{self.name}.on_exhausted=repeat"
@@ -158,39 +132,28 @@ class Shuffled:
         self._n_windows = np.array([source.n_windows for source in sources])
         self._stops = np.array([source.stops for source in sources])
 
-    def place(self, i: int) -> SamplePlace:
-        """Return the place of sample i: the definition. DataError E-MIX-01 beyond the end of a source with
-        on_exhausted=stop."""
-        j, k = self._proportions.locate(i)
-        source = self._sources[j]
-        epoch, at = divmod(k, source.n_windows)
-        if epoch and source.stops:
-            raise self._end(source)
-        return SamplePlace(j, epoch, self._permutation(j, epoch)(at), continues=False)
-
     def places(self, first: int, n: int) -> list[SamplePlace]:
-        """Return `place` of samples first .. first + n - 1, faster than one by one."""
-        sources, numbers = np.array(self._proportions.locate_all(first, n), np.int64)
+        """Return the places of samples first .. first + n - 1.
+
+        Raises DataError E-MIX-01 beyond the end of a source with on_exhausted=stop.
+        """
+        sources, numbers = np.array(self._proportions.locate(first, n), np.int64)
         epochs, at = np.divmod(numbers, self._n_windows[sources])
         over = np.flatnonzero((epochs > 0) & self._stops[sources])
         if over.size:
-            raise self._end(self._sources[int(sources[over[0]])])
+            source = self._sources[int(sources[over[0]])]
+            raise source.exhausted(f"all {source.n_windows} windows")
         # One number for (epoch, source), so that each permutation is made once for all its samples.
         passes, which = np.unique(epochs * len(self._sources) + sources, return_inverse=True)
-        permutations = [
-            self._permutation(key % len(self._sources), key // len(self._sources)) for key in passes.tolist()
-        ]
-        windows = permute_all(permutations, which, at)
+        permutations = [self._permutation(*divmod(key, len(self._sources))) for key in passes.tolist()]
+        windows = permute(permutations, which, at)
         return list(map(SamplePlace, sources.tolist(), epochs.tolist(), windows.tolist(), repeat(False)))
 
-    def _end(self, source: PackedSource) -> Exception:
-        return source.exhausted(f"all {source.n_windows} windows")
-
-    def _permutation(self, j: int, epoch: int) -> Permutation:
+    def _permutation(self, epoch: int, j: int) -> Permutation:
         # Kept for the two epochs a batch can touch: deriving round keys costs more than using them.
         permutations, source = self._permutations[j], self._sources[j]
         if epoch not in permutations:
-            if len(permutations) > 1:  # a batch may touch two epochs
+            if len(permutations) > 1:
                 del permutations[min(permutations)]
             permutations[epoch] = Permutation(source.n_windows, f"{self._seed}/{source.name}/{epoch}")
         return permutations[epoch]
@@ -205,13 +168,12 @@ class Shuffled:
         return min(ends, default=None)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what the order depends on besides the sources: nothing for the chain."""
-        return {} if self._proportions.is_chain else {"interleaving": "huffman"}
+        """Return what the order depends on besides the sources."""
+        return {"kind": "shuffled"}
 
 
 def share_rows(weights: Sequence[int], n_rows: int) -> list[int]:
-    """Return the rows of each source, by weight: the integer part of its share, and one more for the largest
-    remainders.
+    """Share rows by weight: the integer part of each share, and one more for the largest remainders.
 
     A source may end up with none. Of equal remainders the first counts as larger.
     """
@@ -240,8 +202,7 @@ class Streams:
                 raise DataError(
                     f"E-MIX-02 data.sources.{source.name}.weight={source.config.weight:g}: with data.order=stream each "
                     f"row of the batch reads one source, and of train.global_batch_size={global_batch_size} rows this "
-                    f"one gets none; every source needs one. Fix: train.global_batch_size={enough} or more, or a "
-                    "larger weight"
+                    f"one gets none. Fix: train.global_batch_size={enough} or more, or a larger weight"
                 )
             if n_rows > source.n_windows:
                 raise DataError(
@@ -250,29 +211,24 @@ class Streams:
                     "train.global_batch_size, or give the source more text"
                 )
 
-    def _stretch(self, row: int) -> tuple[int, int, int]:
-        """Return (source, first window, windows) of a row's stretch; the stretches of a source differ by one at
-        most."""
-        j = bisect_right(self._ends, row)
-        n_windows, n_rows = self._sources[j].n_windows, self._rows[j]
-        # Borders at multiples of n_windows / n_rows, rounded down: they differ by one window at most and need no table.
-        at = row - (self._ends[j] - n_rows)
-        first = at * n_windows // n_rows
-        return j, first, (at + 1) * n_windows // n_rows - first
-
-    def place(self, i: int) -> SamplePlace:
-        """Return the place of sample i. DataError E-MIX-01 beyond the end of a row whose source has
-        on_exhausted=stop."""
+    def _place(self, i: int) -> SamplePlace:
         step, row = divmod(i, self._global_batch_size)
-        j, first, length = self._stretch(row)
-        epoch, at = divmod(step, length)
-        if epoch and self._sources[j].stops:
-            raise self._sources[j].exhausted(f"all {length} windows of row {row}")
+        j = bisect_right(self._ends, row)
+        source, n_rows = self._sources[j], self._rows[j]
+        # Borders at multiples of n_windows / n_rows, rounded down: stretches differ by one window at most.
+        number = row - (self._ends[j] - n_rows)
+        first, end = number * source.n_windows // n_rows, (number + 1) * source.n_windows // n_rows
+        epoch, at = divmod(step, end - first)
+        if epoch and source.stops:
+            raise source.exhausted(f"all {end - first} windows of row {row}")
         return SamplePlace(j, epoch, first + at, continues=at > 0)
 
     def places(self, first: int, n: int) -> list[SamplePlace]:
-        """Return `place` of samples first .. first + n - 1."""
-        return [self.place(i) for i in range(first, first + n)]
+        """Return the places of samples first .. first + n - 1.
+
+        Raises DataError E-MIX-01 beyond the end of a row whose source has on_exhausted=stop.
+        """
+        return [self._place(i) for i in range(first, first + n)]
 
     def counts(self, n: int) -> list[int]:
         """Return how many of the first n samples come from each source."""

@@ -68,11 +68,10 @@ def read(
 ) -> SpecialTokens:
     """Decide which tokens a tokenizer file uses for each role.
 
-    id_of: the id of a piece. own: what the file itself says of each role. guess: a piece of it with a name that is
-    usual for the role, where nothing says more. given: options, an id or a piece; None: not given.
-    is_text: whether an id is no special token of it: a config.json that names one is of another tokenizer, and passed
-    over. Raises DataError E-TKN-13 (a file that cannot be read or says something of another type, a token that does not
-    exist), E-TKN-14 (statements that contradict each other).
+    id_of: the id of a piece. own: what the file itself says of each role. guess: a piece with a name that is usual for
+    the role, where nothing says more. given: options, an id or a piece. is_text: whether an id is no special token: a
+    config.json that names one is of another tokenizer, and ignored. Raises DataError E-TKN-13 (a file that cannot be
+    read or says something of another type, a token that does not exist), E-TKN-14 (contradictions).
     """
     folder = folder_of(path)
     recorded = _record(folder / RECORD)
@@ -108,13 +107,12 @@ def has_template(folder: Path) -> bool:
 
 def of_model(folder: Path, is_text: Callable[[int], bool]) -> dict[str, Any]:
     """Return the keys of config.json about special tokens, unchanged, where they are of this tokenizer."""
-    values = _object(folder / MODEL_FILES[0])
-    kept = {key: values[key] for key in (f"{name}_id" for name in ROLES.values()) if key in values}
-    return {
-        key: value
-        for key, value in kept.items()
-        if value is None or not any(map(is_text, _ids(folder / MODEL_FILES[0], key, value)))
-    }
+    path, kept = folder / MODEL_FILES[0], {}
+    for key, value in _object(path).items():
+        is_role = key.endswith("_id") and key.removesuffix("_id") in ROLES.values()
+        if is_role and (value is None or not any(map(is_text, _ids(path, key, value)))):
+            kept[key] = value
+    return kept
 
 
 def statements(folder: Path, id_of: Callable[[str], int | None]) -> dict[str, list[Statement]]:
@@ -210,14 +208,12 @@ def _record(path: Path) -> SpecialTokens | None:
     values = _object(path)
     if not values:
         return None
-    try:
-        tokens = [values[role] for role in ROLES]
-        fine = all(token is None or (isinstance(token, int) and token >= 0) for token in tokens)
-        if not fine or not isinstance(values["said"], dict) or not isinstance(values["model"], dict):
-            raise ValueError
-        return SpecialTokens(*tokens, said=values["said"], model=values["model"])
-    except (KeyError, ValueError) as error:
-        raise _wrong(path, "it", "was not written by this program", "import the tokenizer again") from error
+    tokens = [values.get(role, "") for role in ROLES]
+    said, model = values.get("said"), values.get("model")
+    fine = all(token is None or (isinstance(token, int) and token >= 0) for token in tokens)
+    if not fine or not isinstance(said, dict) or not isinstance(model, dict):
+        raise _wrong(path, "it", "was not written by this program", "import the tokenizer again")
+    return SpecialTokens(*tokens, said=said, model=model)
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -18,21 +18,13 @@ SAMPLE_BYTES = 1 << 16
 N_SAMPLES = 64
 STORAGE_ERRNO = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM),
-    *(
-        errno.EEXIST,
-        errno.ENOTDIR,
-        errno.EISDIR,
-        errno.ENOTEMPTY,
-        errno.ENAMETOOLONG,
-        errno.ENOLCK,
-        errno.ENOSYS,
-        errno.ENOTSUP,
-    ),
+    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.ENOLCK),
+    *(errno.ENOSYS, errno.ENOTSUP),
 }
 
 
 class OpenFile:
-    """A data file, open as long as this object lives, and read where it is asked for. Raises OSError when opened.
+    """A data file, open as long as this object lives. Raises OSError when opened.
 
     Never mapped: a page that cannot be had, of a file that was cut or a disk that fails, would end the process by
     SIGBUS and without a word.
@@ -52,9 +44,8 @@ class OpenFile:
             return read_at(self._file.fileno(), begin, end - begin)
         except OSError as error:
             raise DataError(
-                f"E-TOK-16 {self.path}: bytes {begin} to {end - 1} cannot be read while it is in use ({error}); data "
-                "files must not change during a run. Fix: restore the file, or check its disk, and start the same "
-                "command again"
+                f"E-TOK-16 {self.path}: bytes {begin} to {end - 1} cannot be read while it is in use ({error}). Fix: "
+                "restore the file, or check its disk, and start the same command again"
             ) from error
 
 
@@ -67,8 +58,8 @@ def storage(where: str) -> Iterator[None]:
         if error.errno not in STORAGE_ERRNO:
             raise
         raise StorageError(
-            f"E-IO-01 {error.filename or where}: cannot write: {error.strerror}; a writable folder with free space is "
-            "needed. Fix: free space, or choose another folder"
+            f"E-IO-01 {error.filename or where}: cannot write: {error.strerror}. Fix: free space, or choose another "
+            "folder"
         ) from error
 
 
@@ -80,16 +71,15 @@ def open_locked(path: str) -> BinaryIO:
     file = open(path, "ab")  # noqa: SIM115 (the caller closes it, and with it the lock)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Whoever held the lock before may have renamed or removed the file: then the lock just taken is on a file
-        # without a name, and a third process can lock a new one of this name.
+        # The process that held the lock before may have renamed or removed the file: then the lock just taken is on a
+        # file without a name, and a third process can lock a new one of this name.
         mine = os.path.exists(path) and os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except BlockingIOError:
         mine = False
     if not mine:
         file.close()
         raise DataError(
-            f"E-TOK-15 {path}: another process is writing this dataset; one writer at a time. "
-            "Fix: wait for it, or choose another prefix"
+            f"E-TOK-15 {path}: another process is writing this dataset. Fix: wait for it, or choose another prefix"
         )
     file.truncate(0)  # not by mode "wb": that would empty the file of the process that holds the lock
     return file
@@ -97,7 +87,7 @@ def open_locked(path: str) -> BinaryIO:
 
 @contextmanager
 def lock_and_wait(path: str | Path) -> Iterator[None]:
-    """Hold a lock file, after waiting for whoever holds it. The kernel frees it when its process ends."""
+    """Hold a lock file, after waiting for the process that holds it. The kernel frees it when its process ends."""
     with open(path, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -62,18 +62,18 @@ class Tokenizer:
         try:
             return untrusted_io.read_bytes(self.path, MAX_BYTES)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-            if isinstance(error, OSError) and error.errno == errno.EFBIG:
-                raise self._no_tokenizer(str(error.strerror)) from None
             reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(
-            f"E-TKN-01 {self.path}: {reason}; a SentencePiece model or a tokenizer.json is needed. "
-            "Fix: check this path, or make one: python -m data_prep tokenizer (or embedded, for the quickstart)"
-        )
+            if isinstance(error, OSError) and error.errno == errno.EFBIG:
+                raise self._no_tokenizer(reason) from None
+            raise DataError(
+                f"E-TKN-01 {self.path}: {reason}; a SentencePiece model or a tokenizer.json is needed. Fix: check this "
+                "path, or make one: python -m data_prep tokenizer (or embedded, for the quickstart)"
+            ) from None
 
     def _no_tokenizer(self, what: str) -> DataError:
         return DataError(
-            f"E-TKN-02 {self.path}: {what}; a SentencePiece model or a tokenizer.json is needed. "
-            "Fix: check this path, or make one: python -m data_prep tokenizer"
+            f"E-TKN-02 {self.path}: {what}; a SentencePiece model or a tokenizer.json is needed. Fix: check this path, "
+            "or make one: python -m data_prep tokenizer"
         )
 
     def _first(self, pieces: tuple[str, ...]) -> int | None:
@@ -90,14 +90,12 @@ class Tokenizer:
 
     def _check_eod(self, eod: int | None) -> int:
         if eod is None or eod >= self.vocab_size:
-            what = (
-                "has no piece that ends a document" if eod is None else f"ends documents with {eod}, which it has not"
-            )
+            what = "no piece that ends a document" if eod is None else f"{eod} as its end of document, which it has not"
             raise DataError(
-                f"E-TKN-03 {self.path}: {what} (known are {', '.join(END_PIECES)}); one is needed. "
+                f"E-TKN-03 {self.path}: has {what} (known are {', '.join(END_PIECES)}). "
                 "Fix: say which one does (tokenizer.eod=<piece>, in data_prep), or train the tokenizer with an eos id"
             )
-        # A text that can spell the end would be cut into two documents by whoever wrote it.
+        # A text that can spell the end would let its author cut a document in two.
         if (text := self._backend.spelled(eod)) is not None:
             raise DataError(
                 f"E-TKN-12 {self.path}: a text with {text!r} in it is encoded as the end of a document; no text may "

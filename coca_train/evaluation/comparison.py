@@ -1,5 +1,4 @@
-"""May these runs be compared? What a fair comparison holds fixed, checked from what the runs recorded; and their
-evaluations as one."""
+"""Check that finished runs can be compared fairly, by what they recorded, and merge their evaluations."""
 
 import json
 import math
@@ -35,6 +34,11 @@ class FinishedRun:
     shapes: dict[str, tuple[int, ...]]  # of the parameters, by name
     records: list[dict[str, Any]]  # metrics.jsonl
     evaluation: Evaluation  # of its report
+
+    @property
+    def batch_digests(self) -> dict[int, str]:
+        """Of the global batches, by logged step."""
+        return {r["step"]: r["batch_digest"] for r in self.records if "batch_digest" in r}
 
 
 def read_run(directory: Path) -> FinishedRun:
@@ -98,7 +102,7 @@ def parameter_shapes(run_dir: Path) -> dict[str, tuple[int, ...]]:
         return {name.removeprefix("model/"): shape for name, shape in stored.spec.items() if name.startswith("model/")}
 
 
-def checks(runs: Mapping[str, FinishedRun], seeds: Seeds) -> tuple[list[str], list[str]]:
+def check_comparable(runs: Mapping[str, FinishedRun], seeds: Seeds) -> tuple[list[str], list[str]]:
     """Return what was verified to be the same for one seed of every model, and what is not, in words."""
     line, wrong = same_seeds(runs, seeds)
     found = [same_text(runs)] + [(line, wrong)] * (wrong or len(runs) > len(seeds))
@@ -123,7 +127,7 @@ def same_seeds(runs: Mapping[str, FinishedRun], seeds: Seeds) -> tuple[str, bool
             return f"seeds: {' and '.join(trained)} are not the same", True
         seen: dict[str, str] = {}
         for run in known:
-            begun = json.dumps([runs[run].init_digests, batch_digests(runs[run])], sort_keys=True)
+            begun = json.dumps([runs[run].init_digests, runs[run].batch_digests], sort_keys=True)
             if begun in seen:
                 return f"seeds: {seen[begun]} and {run} are the same training of {model}", True
             seen[begun] = run
@@ -148,7 +152,7 @@ def same_settings(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
 
 def same_batches(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
     """Compare the digests of the global batches at every step that was logged, and the number of steps."""
-    digests = {name: batch_digests(run) for name, run in runs.items()}
+    digests = {name: run.batch_digests for name, run in runs.items()}
     first_name, first = next(iter(digests.items()))
     if not first:
         return f"data order: {first_name} recorded no batch digests", True
@@ -160,10 +164,6 @@ def same_batches(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
                 return f"data order: {first_name} and {name} saw other batches at step {step}", True
     common = set.intersection(*(set(mine) for mine in digests.values()))
     return f"data order: identical batches at all {len(common)} common logged steps, the last one {max(first)}", False
-
-
-def batch_digests(run: FinishedRun) -> dict[int, str]:
-    return {r["step"]: r["batch_digest"] for r in run.records if "batch_digest" in r}
 
 
 def same_initial_weights(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
@@ -178,12 +178,12 @@ def same_initial_weights(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
             if mine[parameter] != first[parameter]:
                 return f"initial weights: {parameter} of {first_name} and {run} differ", True
     total = len({name for other in digests.values() for name in other})
-    own = sorted({part_of(name) for other in digests.values() for name in other if name not in shared})
+    own = sorted({module_of(name) for other in digests.values() for name in other if name not in shared})
     rest = f"; not shared, because of another shape or only in some: {', '.join(own)}" if own else ""
     return f"initial weights: identical for {len(shared)} of {total} parameters{rest}", not shared
 
 
-def part_of(parameter: str) -> str:
+def module_of(parameter: str) -> str:
     """Return what a parameter belongs to, in a word: its module (blocks.0.attention.k.weight: k), or `position`."""
     parts = parameter.split(".")
     return "position" if "position" in parts else parts[-2]
@@ -217,7 +217,7 @@ def _texts(run: FinishedRun) -> list[str]:
     return list(dict.fromkeys(source for cell in run.evaluation.cells for source in cell.result.get("sources", {})))
 
 
-def together(runs: Mapping[str, FinishedRun], seeds: Seeds, command: str) -> Evaluation:
+def merge_evaluations(runs: Mapping[str, FinishedRun], seeds: Seeds, command: str) -> Evaluation:
     """Return the evaluations of comparable runs as one, each run under its name in the comparison."""
     first = next(iter(runs.values())).evaluation
     return replace(
@@ -230,7 +230,7 @@ def together(runs: Mapping[str, FinishedRun], seeds: Seeds, command: str) -> Eva
     )
 
 
-def facts_of(run: FinishedRun) -> dict[str, Any]:
+def training_facts(run: FinishedRun) -> dict[str, Any]:
     """Return numbers of a training.
 
     parameters; loss: mean over the last tenth of the logged steps [nats per token]; valid/*: the last;

@@ -46,7 +46,7 @@ class GridConfig:
     )
     names: list[Name] = Field(description="what the report calls them, in the same order; []: the folders' own names")
     rope_scalings: Annotated[list[str], Field(min_length=1)] = Field(
-        description="trained; or choices of position/rope_scaling, with options behind an @: dynamic_ntk@alpha:4"
+        description="trained; or choices of position/rope_scaling, with options after an @: dynamic_ntk@alpha:4"
     )
     attention_patterns: Annotated[list[str], Field(min_length=1)] = Field(
         description="trained; or choices of attention pattern, with options: sliding_window@window:256"
@@ -188,15 +188,14 @@ def _values(choice: str, offered: Mapping[str, Path]) -> dict[str, Any]:
 
 def overrides(words: Sequence[str]) -> list[str]:
     """Return the words as Hydra overrides: `checkpoint=a,b` is short for grid.checkpoints=[a,b]."""
-    return [_long(word) for word in words]
-
-
-def _long(word: str) -> str:
-    key, equals, value = word.partition("=")
-    if key != "checkpoint" or not equals:
-        return word
-    paths = [part.strip() for part in value.strip("[]").split(",") if part.strip()]
-    return f"grid.checkpoints=[{','.join(map(quoted, paths))}]"
+    whole = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if key == "checkpoint" and equals:
+            paths = [part.strip() for part in value.strip("[]").split(",") if part.strip()]
+            word = f"grid.checkpoints=[{','.join(map(quoted, paths))}]"
+        whole.append(word)
+    return whole
 
 
 def quoted(text: str) -> str:

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from coca_train.evaluation.pages import OTHER_TOKENS, in_words
-from coca_train.evaluation.results import GridRow, same_tokens, trained, with_variant
+from coca_train.evaluation.results import GridRow, as_trained, same_tokens, with_variant
 from coca_train.evaluation.verdict import Judged, clauses, is_untrained, multiple
 from coca_train.report.blocks import MISSING, Line, Lines, Row, Spread, Table, Value
 from coca_train.report.headlines import NATS, headline, size
@@ -37,16 +37,16 @@ def finding(rows: Sequence[GridRow], perplexities: Table, judged: Sequence[Judge
         return []
     if len({row.subject.name for row in rows}) == 1:
         if judged and is_untrained(judged[0]):
-            return _used(judged[0])
-        return [*_of_one(rows, perplexities), *(_used(judged[0]) if judged else [])]
+            return _describe_use(judged[0])
+        return [*_describe_one_model(rows, perplexities), *(_describe_use(judged[0]) if judged else [])]
     if not same_tokens(row.subject for row in rows if row.results):
         return [OTHER_TOKENS]
     at, names = f"At {in_words(perplexities.columns[-1])}", [row.label for row in rows]
     said = headline(perplexities, -1, names, at, "predicts best", "perplexity")
-    return [*([said] if said else []), *_young(judged)]
+    return [*([said] if said else []), *_name_untrained(judged)]
 
 
-def _young(judged: Sequence[Judged]) -> list[str]:
+def _name_untrained(judged: Sequence[Judged]) -> list[str]:
     """Name the models that are too little trained, those of one reason together."""
     # As they were trained: its variants are the same weights.
     first = {each.row.subject.name: each for each in reversed(judged) if is_untrained(each)}
@@ -64,7 +64,7 @@ def _young(judged: Sequence[Judged]) -> list[str]:
     return said
 
 
-def _of_one(rows: Sequence[GridRow], perplexities: Table) -> list[str]:
+def _describe_one_model(rows: Sequence[GridRow], perplexities: Table) -> list[str]:
     """Say what becomes of the perplexity beyond the training window, and which variant helps."""
     values = {int(point): value for point, value in zip(rows[0].cells, perplexities.rows[0].values, strict=False)}
     known = {n: value for n, value in values.items() if value.number is not None}
@@ -74,19 +74,19 @@ def _of_one(rows: Sequence[GridRow], perplexities: Table) -> list[str]:
     first, last = window if window in known else min(known), max(known)
     times = f"{last:,} tokens ({multiple(last, window)} the training window)"
     if first == last:
-        return [f"Perplexity is {rounded(known[last])} in windows of {times}."]
-    said = [_change(known[first], known[last], f"{first:,}", times)]
-    return [*said, *_helped(rows, perplexities, list(values).index(last))]
+        return [f"Perplexity is {three_digits(known[last])} in windows of {times}."]
+    said = [_describe_change(known[first], known[last], f"{first:,}", times)]
+    return [*said, *_describe_best_variant(rows, perplexities, list(values).index(last))]
 
 
-def _change(before: Value, after: Value, first: str, times: str) -> str:
+def _describe_change(before: Value, after: Value, first: str, times: str) -> str:
     """Say how perplexity changes from one window to another: of the same predictions, so of the same documents one by
     one."""
     (standing,) = standings([[before, after]], "low")
     found = standing.difference(0, 1)
-    ends = f"from {rounded(before)} at {first} tokens to {rounded(after)} at {times}"
+    ends = f"from {three_digits(before)} at {first} tokens to {three_digits(after)} at {times}"
     if found is None or not found.paired:
-        return f"Perplexity is {rounded(before)} at {first} tokens and {rounded(after)} at {times}."
+        return f"Perplexity is {three_digits(before)} at {first} tokens and {three_digits(after)} at {times}."
     if standing.few is not None:
         return f"Perplexity goes {ends}; inconclusive, {standing.few} of the {LEAST} documents needed."
     if not found.significant:
@@ -94,7 +94,7 @@ def _change(before: Value, after: Value, first: str, times: str) -> str:
     return f"Perplexity {'rises' if found.bounds.estimate < 0 else 'falls'} {ends}."
 
 
-def _helped(rows: Sequence[GridRow], perplexities: Table, column: int) -> list[str]:
+def _describe_best_variant(rows: Sequence[GridRow], perplexities: Table, column: int) -> list[str]:
     """Name the variant that is surely better than the model as it was trained, in the longest windows; or that none
     is."""
     standing = perplexities.standings(theirs=False)[column]
@@ -109,7 +109,7 @@ def _helped(rows: Sequence[GridRow], perplexities: Table, column: int) -> list[s
     found = standing.difference(best, 0)
     counted = f" (better in {found.n_below} of {found.bounds.n} documents)" if found and found.paired else ""
     name = _variant(rows[best])
-    return [f"{name[0].upper()}{name[1:]} keeps it to {rounded(perplexities.rows[best].values[column])}{counted}."]
+    return [f"{name[0].upper()}{name[1:]} keeps it to {three_digits(perplexities.rows[best].values[column])}{counted}."]
 
 
 def _variant(row: GridRow) -> str:
@@ -117,13 +117,13 @@ def _variant(row: GridRow) -> str:
     return with_variant("", row.variant).removeprefix(" + ") or row.label
 
 
-def _used(judged: Judged) -> list[str]:
+def _describe_use(judged: Judged) -> list[str]:
     """Say what the model as it was trained uses of its context."""
     said = clauses(judged, only="uses")
     return [f"The model {said}."] if said else []
 
 
-def rounded(value: Value) -> str:
+def three_digits(value: Value) -> str:
     """Write three digits of a perplexity, for a sentence."""
     number = value.number or 0.0
     return f"{number:.3g}" if number < 1000 else value.text
@@ -145,7 +145,7 @@ class Compared(NamedTuple):
 def compare_models(rows: Sequence[GridRow], perplexities: Table) -> list[Compared]:
     """Return all pairs of models that can be. rows: those of the table, in its order; a seed of a model is part of its
     row."""
-    ours = [i for i, row in enumerate(rows) if row in trained(rows)]
+    ours = [i for i, row in enumerate(rows) if row in as_trained(rows)]
     pairs = [pair for pair in combinations(ours, 2) if len(ours) <= MOST_MODELS or pair[0] == ours[0]]
     judged = perplexities.standings(theirs=False)
     found = []
@@ -172,9 +172,9 @@ def difference_sentences(found: Sequence[Compared]) -> list[str]:
     lengths = list(dict.fromkeys(each.length for each in found))
     for length in dict.fromkeys((lengths[-1], lengths[0])):
         here = [each for each in found if each.length == length]
-        said += [_significant(each) for each in here if each.found.significant]
+        said += [_describe_difference(each) for each in here if each.found.significant]
         rest = [each for each in here if not each.found.significant]
-        said += [_hidden(each) for each in rest if each.found.documents]
+        said += [_describe_documents_alone(each) for each in rest if each.found.documents]
         ties = [f"{each.one} and {each.other}" for each in rest if not each.found.documents]
         said += [f"{'; '.join(ties)} cannot be told apart at {in_words(length)}."] if ties else []
     if any(each.n_seeds == 2 and not each.found.significant for each in found):
@@ -186,7 +186,7 @@ def difference_sentences(found: Sequence[Compared]) -> list[str]:
     return said
 
 
-def _significant(each: Compared) -> str:
+def _describe_difference(each: Compared) -> str:
     better, worse = (each.one, each.other) if each.found.bounds.estimate < 0 else (each.other, each.one)
     over = f": significant over documents and {each.n_seeds} seeds" if each.n_seeds > 1 else _counted(each.found)
     return f"{better} is better than {worse} at {in_words(each.length)} by {_size(each.found)}{over}."
@@ -197,8 +197,8 @@ def _counted(found: Difference) -> str:
     return f", in {n_better} of {found.bounds.n} documents; one seed"
 
 
-def _hidden(each: Compared) -> str:
-    """Say what documents alone would have told."""
+def _describe_documents_alone(each: Compared) -> str:
+    """Describe a difference that is significant over documents and not over seeds."""
     better, worse = (each.one, each.other) if each.found.bounds.estimate < 0 else (each.other, each.one)
     return (
         f"{better} and {worse} cannot be told apart at {in_words(each.length)}: {better} is lower by "

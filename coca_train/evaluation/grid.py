@@ -1,12 +1,12 @@
-"""The grid: every model under every variant at every point, one cell after the other; what was measured is kept.
+"""The grid: every model under every variant at every point, one cell after the other; measured cells are kept.
 
-Models are opened one at a time, or are in hand: a training's own. Ranks share each cell. What a rank makes of its share
-is gathered before anything is concluded, so that a rank that runs out of memory leaves no other waiting.
+Models are opened one at a time. Ranks share each cell. Their parts are gathered before anything is concluded, so that a
+rank that runs out of memory leaves no other waiting.
 
-Cells are kept by their content: what was measured decides the name of the file, nothing else does. The key is a digest
-of everything a result depends on: suite, its version and options, weights, variant, point, the material read, seed and
-precision. Device, number of ranks and micro batch are not in it. So a killed evaluation goes on where it stopped,
-another grid finds the cells it shares, and a changed text or weight is never taken for the old one.
+A cell is kept under a digest of everything its result depends on: suite, its version and options, weights, variant,
+point, the material read, seed and precision; not device, number of ranks and micro batch. So a killed evaluation
+resumes where it stopped, another grid finds the cells it shares, and a changed text or weight is never taken for the
+old one.
 """
 
 import gc
@@ -39,7 +39,7 @@ from coca_train.tracking.terminal import clock
 FORMAT = 1  # of a file with a cell
 FIRST_LINE_S = 5.0
 LINE_EVERY_S = 15.0
-TOLD_FROM = 0.03  # of all work: before, the time left would be a guess
+SHOW_TIME_FROM = 0.03  # of all work: before, the time left would be a guess
 T = TypeVar("T")
 
 
@@ -48,8 +48,8 @@ def run_grid(
 ) -> tuple[list[Measured], list[Cell]]:
     """Measure, or find among what was measured, every cell. COLLECTIVE. names: of the checkpoints. lengths [tokens]."""
     grid, n_ranks, subjects, cells = config.grid, config.work.sequence_parallel, [], []
-    asked = [(part, replace(setup, points=part.points(lengths))) for part in suite_of(config.eval).parts()]
-    _check_sharing([part for part, _ in asked], n_ranks)
+    suites = [(part, replace(setup, points=part.points(lengths))) for part in suite_of(config.eval).parts()]
+    _check_sharing([part for part, _ in suites], n_ranks)
     choices = list(starmap(Choice, product(grid.rope_scalings, grid.attention_patterns, grid.logit_scales)))
     share, progress = join_sequence_group(n_ranks), Progress(config.work.progress_bar)
     try:
@@ -58,7 +58,7 @@ def run_grid(
             _check_heads(opened.model, path, n_ranks)
             opened.model.sequence = share
             subject = subject_of(opened, path, name, choices, config.text.begin)
-            cells += measure_cells(asked, subject, store, progress, len(names) - number)
+            cells += measure_cells(suites, subject, store, progress, len(names) - number)
             subjects.append(subject.facts)
             del opened, subject  # before the next is opened: two models may not fit
             _free()
@@ -94,7 +94,7 @@ def _check_heads(model: Transformer, path: str, n_ranks: int) -> None:
 
 
 def measure_cells(
-    asked: Sequence[tuple[CellSuite[Any, Any], Setup]],
+    suites: Sequence[tuple[CellSuite[Any, Any], Setup]],
     subject: Subject,
     store: "Store | None",
     progress: "Progress",
@@ -102,24 +102,26 @@ def measure_cells(
 ) -> list[Cell]:
     """Measure all cells of one model, the first of n_models that are left; the last variant stays on it. COLLECTIVE.
 
-    asked: suites, and with what they are asked. store: None: nothing is kept.
+    suites: each with its setup. store: None: nothing is kept.
     """
-    rows: list[tuple[Setup, dict[Slot, Cell | None], dict[Slot, float]]] = []
-    # First what is known or impossible, in every suite and variant, then the measuring: only so is the time left the
-    # time left.
-    for suite, setup in asked:
+    rows: list[dict[Slot, Cell | None]] = []
+    left: dict[Slot, float] = {}  # to be measured, and the work it takes
+    # All that is known or impossible first: only then is the time left known.
+    for suite, setup in suites:
         material = suite.prepare(subject, setup)
         for label, variant in subject.variants.items():
             # The longest first: passes over it give shorter windows too, and if memory runs out, it does so at once.
-            row = [Slot(suite, subject, label, variant, point, material) for point in reversed(setup.points)]
-            cells = {slot: slot.without_measuring(setup, store) for slot in row}
-            rows.append((setup, cells, _work([slot for slot, cell in cells.items() if cell is None])))
-    progress.expect(sum(sum(work.values()) for *_, work in rows), n_models)
-    for setup, cells, work in rows:
-        for slot, amount in work.items():
-            progress.cell(f"{subject.name}, {slot.label}, {slot.point}", amount)
-            cells[slot] = _measured(slot, replace(setup, progress=progress.share), store)
-    return [cell for _, cells, _ in rows for cell in reversed(cells.values()) if cell is not None]
+            row = [Slot(suite, setup, subject, label, variant, point, material) for point in reversed(setup.points)]
+            rows.append({slot: slot.find(store) for slot in row})
+            if new := [slot for slot in row if rows[-1][slot] is None]:
+                variant.put_on(subject.model)
+                left |= zip(new, suite.work(subject, [slot.point for slot in new], material), strict=True)
+    progress.expect(sum(left.values()), n_models)
+    for cells in rows:
+        for slot in [slot for slot in cells if slot in left]:
+            progress.cell(f"{subject.name}, {slot.label}, {slot.point}", left[slot])
+            cells[slot] = slot.measure(progress, store)
+    return [cell for cells in rows for cell in reversed(cells.values()) if cell is not None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,14 +132,15 @@ class Slot:
     """
 
     suite: CellSuite[Any, Any]
+    setup: Setup
     subject: Subject
     label: str
     variant: Variant
     point: Point
     material: Any
 
-    def without_measuring(self, setup: Setup, store: "Store | None") -> Cell | None:
-        """Return a cell that is impossible, or known already; None: it must be measured."""
+    def find(self, store: "Store | None") -> Cell | None:
+        """Return a cell that is impossible, or was measured before; None: it must be measured. COLLECTIVE."""
         if self.variant.problem:
             return self.record(status="impossible", reason=self.variant.problem)
         self.variant.put_on(self.subject.model)
@@ -145,12 +148,27 @@ class Slot:
             return self.record(status="impossible", reason=reason)
         if store is None or not self.suite.CACHED:
             return None
-        # Asked on one rank for all: a file that appears between two looks would send ranks different ways, and the next
-        # collective would never end.
-        known = dist.broadcast_from_rank0(lambda: store.get(self.content(setup)))
+        # Looked up on one rank for all: a file that appears between two looks would send ranks different ways, and the
+        # next collective would never end.
+        known = dist.broadcast_from_rank0(lambda: store.get(self.content()))
         return None if known is None else self.record(status="done", result=known["result"], seconds=known["seconds"])
 
-    def content(self, setup: Setup) -> dict[str, Any]:
+    def measure(self, progress: "Progress", store: "Store | None") -> Cell:
+        """Measure the cell. COLLECTIVE."""
+        self.variant.put_on(self.subject.model)
+        began, suite, setup = time.perf_counter(), self.suite, replace(self.setup, progress=progress.share)
+        parts, reason = on_all_ranks(lambda: suite.measure(self.subject, self.point, self.material, setup))
+        if reason:
+            return self.record(status="out_of_memory", reason=reason)
+        # On every rank, not on the first alone: a suite may keep what it has seen for the cells to come (perplexity
+        # does), and all ranks must take the same way there.
+        result = suite.combine(self.point, self.material, parts)
+        seconds = time.perf_counter() - began
+        if store is not None and suite.CACHED:
+            dist.broadcast_from_rank0(lambda: store.put(self.content(), result, seconds))
+        return self.record(status="done", result=result, seconds=seconds)
+
+    def content(self) -> dict[str, Any]:
         """Return everything the result depends on, as plain JSON."""
         return {
             "suite": self.suite.settings.suite,
@@ -160,41 +178,15 @@ class Slot:
             "training_window": self.subject.training_window,
             "variant": described(self.variant),
             "point": self.point,
-            # What this cell reads, not all there is: what stands behind it in a text leaves it as it is.
+            # What this cell reads, not all there is: text after it leaves the cell as it is.
             "material": self.suite.fingerprint(self.material, self.point),
-            "seed": setup.seed,
+            "seed": self.setup.seed,
             "dtype": str(next(self.subject.model.parameters()).dtype),
         }
 
     def record(self, **outcome: Any) -> Cell:
         place = {"subject": self.subject.name, "variant": self.label, "point": self.point}
         return Cell(suite=self.suite.settings.suite, **place, **outcome)
-
-
-def _work(row: Sequence[Slot]) -> dict[Slot, float]:
-    """Estimate slots under one variant, measured in this order, as the suite counts it."""
-    if not row:
-        return {}
-    first = row[0]
-    first.variant.put_on(first.subject.model)
-    work = first.suite.work(first.subject, [slot.point for slot in row], first.material)
-    return dict(zip(row, work, strict=True))
-
-
-def _measured(slot: Slot, setup: Setup, store: "Store | None") -> Cell:
-    """Measure a cell. COLLECTIVE."""
-    slot.variant.put_on(slot.subject.model)
-    began, suite = time.perf_counter(), slot.suite
-    parts, reason = on_all_ranks(lambda: suite.measure(slot.subject, slot.point, slot.material, setup))
-    if reason:
-        return slot.record(status="out_of_memory", reason=reason)
-    # On every rank, not on the first alone: a suite may keep what it has seen for the cells to come (perplexity does),
-    # and all ranks must take the same way there.
-    result = suite.combine(slot.point, slot.material, parts)
-    seconds = time.perf_counter() - began
-    if store is not None and suite.CACHED:
-        dist.broadcast_from_rank0(lambda: store.put(slot.content(setup), result, seconds))
-    return slot.record(status="done", result=result, seconds=seconds)
 
 
 def on_all_ranks(action: Callable[[], T]) -> tuple[list[T], str]:
@@ -230,25 +222,18 @@ class Store:
     def __init__(self, folder: Path | None, also: Sequence[Path] = ()) -> None:
         self.folder, self.also = folder, also
 
-    def key(self, content: Mapping[str, Any]) -> str:
-        """Return the digest of plain JSON values."""
-        # Sorted, so that the order in which settings are declared is no part of it.
-        text = json.dumps(encode({"format": FORMAT, **content}), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
-
     def get(self, content: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return {result, seconds} of a measured cell; None when there is none, or its file is damaged."""
-        key = self.key(content)
-        folders = [folder for folder in (self.folder, *self.also) if folder is not None]
-        found = (_read(_place(folder, key)) for folder in folders)
-        return next((kept for kept in found if kept is not None), None)
+        for folder in (self.folder, *self.also):
+            if folder is not None and (kept := _read(_file_of(folder, content))) is not None:
+                return kept
+        return None
 
     def put(self, content: Mapping[str, Any], result: Mapping[str, Any], seconds: float) -> None:
-        """Keep a cell, with what it is the result of for people. Raises StorageError when the disk refuses."""
-        if self.folder is None:
-            return
-        path = _place(self.folder, self.key(content))
-        write_json(path, sealed({"content": content, "result": result, "seconds": seconds}))
+        """Keep a cell, with its content for people to read. Raises StorageError when the disk refuses."""
+        if self.folder is not None:
+            kept = {"content": content, "result": result, "seconds": seconds}
+            write_json(_file_of(self.folder, content), sealed(kept))
 
 
 def kept_in_reports(runs: Iterable[Path]) -> list[Path]:
@@ -256,7 +241,10 @@ def kept_in_reports(runs: Iterable[Path]) -> list[Path]:
     return [folder for run in runs for folder in sorted((run / "report").glob(f"**/{CELLS}")) if folder.is_dir()]
 
 
-def _place(folder: Path, key: str) -> Path:
+def _file_of(folder: Path, content: Mapping[str, Any]) -> Path:
+    # Sorted, so that the order in which settings are declared is no part of it.
+    text = json.dumps(encode({"format": FORMAT, **content}), sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()
     return folder / key[:2] / f"{key}.json"
 
 
@@ -270,7 +258,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 class Progress:
-    """Work is in any unit that is the same for all cells. shown: whether there is to be anything at all."""
+    """A bar, or a line now and then where stderr is no terminal. Work is in any unit that all cells share."""
 
     def __init__(self, shown: bool) -> None:
         from tqdm import tqdm  # on first use: --help and --cfg job come without it
@@ -282,7 +270,7 @@ class Progress:
         self._before = self._work = self._done = 0.0
         self._began: float | None = None  # with the first cell: what comes before is no part of the work
         self._closed = threading.Event()
-        # On a thread: a cell of long windows tells nothing for minutes on a busy machine, which looks like a hang.
+        # On a thread: a cell of long windows reports nothing for minutes on a busy machine, which looks like a hang.
         self._lines = threading.Thread(target=self._print_lines, name="progress", daemon=True)
         if shown and not sys.stderr.isatty():
             self._lines.start()
@@ -320,8 +308,8 @@ class Progress:
                 print(self.line(), file=sys.stderr, flush=True)
 
     def line(self) -> str:
-        """Return how much is done, of what, and the time left once there is a share to tell it by."""
+        """Return how much is done, of what, and the time left once enough is done to estimate it."""
         done = self._done / self._total if self._total else 0.0
-        if self._began is None or done < TOLD_FROM:
+        if self._began is None or done < SHOW_TIME_FROM:
             return f"{done:.0%}  {self._words}"
         return f"{done:.0%}  {self._words}  {clock((time.monotonic() - self._began) * (1 - done) / done)} left"

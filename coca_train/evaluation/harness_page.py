@@ -1,4 +1,4 @@
-"""The page of suite `harness`: its tasks beside the papers' figures, and every metric; models document by document.
+"""The page of suite `harness`: its tasks with the papers' figures, and every metric; models document by document.
 
 The harness logs what a metric made of each document: a number (1 where the answer was right, a log-likelihood), or a
 sum and what it is divided by (a log-likelihood and the words it is of). Kept is what gives the task's figure by one of
@@ -35,7 +35,7 @@ ERRORS = "95 % interval: Wilson's of a task's share, else 1.96 of the harness's 
 SHARES = {"acc", "acc_norm", "acc_bytes", "exact_match", "f1", "em"}  # shown in per cent
 HOW = (
     "Prompts, few-shot examples, metrics and standard errors are those of lm-evaluation-harness. A choice is scored by "
-    "the log-likelihood of its tokens behind the question; generations are greedy."
+    "the log-likelihood of its tokens after the question; generations are greedy."
 )
 OWN_FILE = "a task file of your own, `{}` (`eval.include_path`); lm-evaluation-harness has none"
 COVERAGE = "The 17 tasks of the CoCA paper's table 5, and what they are called here:\n\n" + "\n".join(
@@ -87,22 +87,24 @@ def _overview(
 ) -> Table | None:
     if not points:
         return None
-    printed = tuple(_theirs(points))
+    printed = tuple(_paper_rows(points))
     note = "Shares in per cent." if best == "high" else "Perplexities and the like, as they are."
     if printed:
         note += " The paper's figures are OpenCompass's, whose prompts differ: they show the order of magnitude."
-    columns = {name: column for point in points for name, column in by_point([point], partial(_main, point)).items()}
-    if _whole(points):
+    columns = {}
+    for point in points:
+        columns |= by_point([point], partial(_main_value, point))
+    if _has_table_5(points):
         columns[f"total of these {len(HERE)}"] = partial(_total, HERE)
         columns[f"total of all {len(ALL)}"] = partial(_total, ALL)
     theirs = printed + paper.yarn_task_rows([str(point) for point in points], n_columns=len(columns))
     shown = table(
         evaluation.rows(), columns, name=name, title=title, theirs=theirs, best=best, interval=ERRORS, note=note
     )
-    return shown and replace(shown, note=f"{note} {_compared(shown)}".rstrip())
+    return shown and replace(shown, note=f"{note} {_describe_comparison(shown)}".rstrip())
 
 
-def _compared(shown: Table) -> str:
+def _describe_comparison(shown: Table) -> str:
     """Say how the figures of a task are held against each other, in a sentence; "" where no task has two."""
     paired, apart = False, []
     for column, task in enumerate(shown.columns):
@@ -122,19 +124,19 @@ def _compared(shown: Table) -> str:
     return f"Models are compared {alone}." if apart else ""
 
 
-def _main(point: Point, result: Mapping[str, Any]) -> Value:
+def _main_value(point: Point, result: Mapping[str, Any]) -> Value:
     """Return the figure of a task, or of a group of them."""
-    return _metric_value(result["main"], result["tasks"], _documents(point, result))
+    return _metric_value(result["main"], result["tasks"], _main_sample(point, result))
 
 
-def _documents(point: Point, result: Mapping[str, Any]) -> Sample | None:
+def _main_sample(point: Point, result: Mapping[str, Any]) -> Sample | None:
     """Return what it is the mean of."""
     metrics = result["metrics"].get(point, {})
-    name = main_of(metrics)
+    name = main_metric(metrics)
     return None if name is None else sample(result["documents"], name, metrics[name]["value"])
 
 
-def _whole(points: Sequence[Point]) -> bool:
+def _has_table_5(points: Sequence[Point]) -> bool:
     """Return whether all tasks of table 5 that there are here are among them, so that totals can be compared."""
     return HERE.keys() <= set(points)
 
@@ -146,7 +148,7 @@ def _total(tasks: Mapping[str, str], row: GridRow) -> Value:
     if (n_missing := len(tasks) - len(main)) > 0:
         return Value.of(None, missing=f"{n_missing} of them have no figure")
     total, form = sum(value.number or 0.0 for value in main), "{:.1f}"
-    asked = evenly([_documents(task, row.results[task]) for task in tasks])
+    asked = weigh_tasks_evenly([_main_sample(task, row.results[task]) for task in tasks])
     intervals = [value.interval for value in main if value.interval]
     if len(intervals) < len(main):
         return Value.of(total, form, sample=asked)
@@ -155,14 +157,14 @@ def _total(tasks: Mapping[str, str], row: GridRow) -> Value:
     return Value.of(total, form, low=total - half, high=total + half, n=n, sample=asked)
 
 
-def _theirs(points: Sequence[Point]) -> Iterator[Row]:
+def _paper_rows(points: Sequence[Point]) -> Iterator[Row]:
     """Return the rows of table 5, where it has any of these tasks."""
     if not ALL.keys() & set(points):
         return
     printed = paper.table("table5_opencompass")
     for index, method in enumerate(printed["columns"]):
         numbers = [printed[ALL[p]][index] if p in ALL else None for p in map(str, points)]
-        if _whole(points):
+        if _has_table_5(points):
             numbers += [sum(printed[name][index] for name in HERE.values()), printed["Total"][index]]
         values = tuple(Value.of(None if n is None else float(n), "{:.1f}") for n in numbers)
         yield Row(label=(paper.method(method), "paper"), values=values, theirs=True)
@@ -226,11 +228,11 @@ SAME = 1e-9  # relative: the harness adds up in another order
 
 
 def metric_name(metric: str, chosen: str) -> str:
-    """Name a metric. chosen: the filter behind it, "none" where the task has one alone."""
+    """Name a metric. chosen: its filter, "none" where the task has one alone."""
     return metric if chosen == "none" else f"{metric} ({chosen})"
 
 
-def main_of(metrics: Mapping[str, Any]) -> str | None:
+def main_metric(metrics: Mapping[str, Any]) -> str | None:
     """Return which of a task's metrics is its figure in an overview; None where it has none."""
     return "acc" if "acc" in metrics else next(iter(metrics), None)
 
@@ -246,19 +248,15 @@ def by_document(log: Sequence[Mapping[str, Any]], figures: Mapping[str, float]) 
     documents = dict.fromkeys((entry["doc_id"], entry["doc_hash"], entry["target_hash"]) for entry in ordered)
     kept = {}
     for name, figure in figures.items():
-        found = [
-            entry[metric]
-            for entry in ordered
-            for metric in entry["metrics"]
-            if metric_name(metric, entry["filter"]) == name
-        ]
-        if len(found) == len(documents) and (sums := _adding_up_to(figure, found)) is not None:
+        named = ((metric_name(m, entry["filter"]), entry[m]) for entry in ordered for m in entry["metrics"])
+        found = [value for metric, value in named if metric == name]
+        if len(found) == len(documents) and (sums := _document_sums(figure, found)) is not None:
             kept[name] = sums
     digest = hashlib.sha256("\n".join(map(str, documents)).encode()).hexdigest()
     return {"asked": digest, "metrics": kept}
 
 
-def _adding_up_to(figure: float, found: Sequence[Any]) -> list[Any] | None:
+def _document_sums(figure: float, found: Sequence[Any]) -> list[Any] | None:
     """Return of each document what makes this figure, the larger the larger; None: it is not made that way."""
     try:
         sums_U2 = np.array([each if isinstance(each, list | tuple) else (each, 1) for each in found], dtype=float)
@@ -271,11 +269,12 @@ def _adding_up_to(figure: float, found: Sequence[Any]) -> list[Any] | None:
             made = of_mean(sign * sums_U2[:, 0].sum() / sums_U2[:, 1].sum())
         if math.isclose(made, figure, rel_tol=SAME, abs_tol=SAME):
             alone = bool((sums_U2[:, 1] == 1).all())
-            return [_short(sign * a) if alone else [_short(sign * a), _short(b)] for a, b in sums_U2.tolist()]
+            kept = [(_json_number(sign * a), _json_number(b)) for a, b in sums_U2.tolist()]
+            return [a for a, _ in kept] if alone else [list(each) for each in kept]
     return None
 
 
-def _short(number: float) -> float | int:
+def _json_number(number: float) -> float | int:
     """Shorten a number as JSON has it: right and wrong are 1 and 0."""
     return int(number) if number.is_integer() else number
 
@@ -286,22 +285,23 @@ def sample(documents: Mapping[str, Any], name: str, figure: float) -> Sample | N
     documents: by task, what `by_document` gave. Of several tasks the harness's mean is over all their documents, or
     over the tasks.
     """
-    kept = [_of(each, name) for each in documents.values()]
+    kept = [_task_sample(each, name) for each in documents.values()]
     if len(kept) < 2:
         return kept[0] if kept else None
-    for whole in (_together(kept), evenly(kept)):
+    for whole in (_concatenate(kept), weigh_tasks_evenly(kept)):
         if whole is not None and math.isclose(_mean(whole), figure, rel_tol=SAME, abs_tol=SAME):
             return whole
     return None
 
 
-def evenly(samples: Sequence[Sample | None]) -> Sample | None:
+def weigh_tasks_evenly(samples: Sequence[Sample | None]) -> Sample | None:
     """Return the sample of the mean over tasks, each of which counts as much whatever its documents; None where one is
     not known."""
-    return _together([each and replace(each, sums_SU2=each.sums_SU2 / each.sums_SU2[..., 1].sum()) for each in samples])
+    weighed = [each and replace(each, sums_SU2=each.sums_SU2 / each.sums_SU2[..., 1].sum()) for each in samples]
+    return _concatenate(weighed)
 
 
-def _together(samples: Sequence[Sample | None]) -> Sample | None:
+def _concatenate(samples: Sequence[Sample | None]) -> Sample | None:
     known = [each for each in samples if each is not None]
     if not known or len(known) < len(samples):
         return None
@@ -309,7 +309,7 @@ def _together(samples: Sequence[Sample | None]) -> Sample | None:
     return Sample(sums_SU2=np.concatenate([each.sums_SU2 for each in known], 1), units=units)
 
 
-def _of(documents: Mapping[str, Any], name: str) -> Sample | None:
+def _task_sample(documents: Mapping[str, Any], name: str) -> Sample | None:
     if (found := documents["metrics"].get(name)) is None:
         return None
     sums_U2 = [each if isinstance(each, list) else (each, 1) for each in found]

@@ -1,8 +1,7 @@
-"""What all pages say in the same way: a grid as tables, curves and heat maps, its training windows, what is missing.
+"""What all pages share: a grid as tables, curves and heat maps, its training windows, what is missing.
 
-A page is a declaration: sections by title, each a list of blocks made here or by hand; a text stands for paragraphs.
-What has nothing to show is None and left out, so no page asks whether there was a result: section "Not measured" has
-the reasons.
+A page is a declaration: sections by title, each a list of blocks or text. A block with nothing to show is None and left
+out, so no page checks whether there was a result: section "Not measured" has the reasons.
 """
 
 import re
@@ -87,7 +86,7 @@ def tokens(lengths: Sequence[int]) -> str:
     return f"{first:,} tokens" if first == last else f"{first:,} to {last:,} tokens"
 
 
-def papers(evaluation: Evaluation, tables: Mapping[str, paper.Series]) -> tuple[Row, ...]:
+def paper_rows(evaluation: Evaluation, tables: Mapping[str, paper.Series]) -> tuple[Row, ...]:
     """Return the methods of CoCA's tables ("table 1": ...) below ours: at the same multiple of the training window
     where our models have one and the same, else at the same length."""
     windows = {subject.training_window for subject in evaluation.subjects}
@@ -178,7 +177,8 @@ def by_length(row: GridRow, pick: Callable[[Mapping[str, Any]], Sequence[float |
 def curves(lines: Iterable[Line], **fields: Any) -> Lines | None:
     """Draw the lines that have points. fields: other ones of Lines."""
     drawn = tuple(line for line in lines if line.x)
-    return Lines(lines=drawn, **fields) if drawn else None
+    alt = f"{fields['title']}: {fields['y_label']} against {fields['x_label']}, with {len(drawn)} curves."
+    return Lines(lines=drawn, alt=alt, **fields) if drawn else None
 
 
 def share_by_length(evaluation: Evaluation, lines: Iterable[Line], **fields: Any) -> Lines | None:
@@ -211,8 +211,10 @@ def heat_maps(
             mark_after_x=within if 0 < within < len(lengths) else None,
         )
 
+    alt = f"{fields['title']}, a panel for each model and variant: {fields['y_label']} against {PROMPT}."
     note = {"note": "The line marks the training window.", **fields}
-    return HeatMaps(x_label=PROMPT, panels=tuple(map(panel, rows)), low=0.0, high=1.0, **note) if rows else None
+    panels = tuple(map(panel, rows))
+    return HeatMaps(x_label=PROMPT, alt=alt, panels=panels, low=0.0, high=1.0, **note) if rows else None
 
 
 def training_windows(evaluation: Evaluation) -> tuple[tuple[float, str], ...]:

@@ -19,7 +19,7 @@ from coca_train.evaluation.findings import (
     finding,
     hidden_by_levels,
 )
-from coca_train.evaluation.measures.windows import middles
+from coca_train.evaluation.measures.windows import bin_middles
 from coca_train.evaluation.pages import (
     BEYOND,
     Pick,
@@ -29,21 +29,21 @@ from coca_train.evaluation.pages import (
     curves,
     document,
     file_names,
-    papers,
+    paper_rows,
     table,
     training_windows,
 )
-from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point, apart, pooled, several, trained
+from coca_train.evaluation.results import ALL, Evaluation, GridRow, Point, as_trained, most_seeds, pool_seeds
 from coca_train.evaluation.verdict import (
     HOLDS_WITHIN,
     ROUNDING,
     USES_GAIN,
-    Asked,
     Part,
+    PartsByRow,
     answers_table,
     holds,
-    judged,
-    unknown,
+    judge_rows,
+    unmeasured,
     untrained,
     uses,
     verdicts,
@@ -79,15 +79,15 @@ def page(evaluation: Evaluation, more: Sections | None = None, compared: bool = 
     """Return the document, the seeds of a model as one row. more: what else there is to see, before what is missing and
     the definition. compared: whether it says which models differ, as it does of several seeds. pool: false: a row a
     training; models differ as they do over their seeds."""
-    models = main_text(pooled(evaluation))  # what is compared, whatever the rows of the page are
-    evaluation = evaluation if pool else apart(evaluation)
-    whole, parts = pooled(evaluation), asked(evaluation)
+    models = main_text(pool_seeds(evaluation))  # what is compared, whatever the rows of the page are
+    evaluation = evaluation if pool else replace(evaluation, seeds={})
+    whole, parts = pool_seeds(evaluation), reach_parts(evaluation)
     main, results = main_text(whole), dict[str, list[Block | str | None]]()
     found, first = list[Compared](), list[str]()
     if main.source:
         perplexities, judged_by = main.perplexities, models.perplexities
-        first = finding(models.rows, judged_by, judged(evaluation, parts))
-        found = compare_models(models.rows, judged_by) if compared or several(models.evaluation) else []
+        first = finding(models.rows, judged_by, judge_rows(evaluation, parts))
+        found = compare_models(models.rows, judged_by) if compared or most_seeds(models.evaluation) else []
         bits = main.by_window(
             "bits-per-byte",
             _bits,
@@ -116,7 +116,7 @@ def page(evaluation: Evaluation, more: Sections | None = None, compared: bool = 
 
 def _pictures(main: "OneText", perplexities: Table) -> list[Lines]:
     """Draw levels by window, and differences to the first row; these first where levels would hide them."""
-    levels = [block for block in perplexity_by_window(main.alone, main.file) if block is not None]
+    levels = perplexity_by_window(main)
     name = main.file("perplexity-differences")
     found = difference_curves(main.rows, perplexities, name, training_windows(main.evaluation))
     if found is None or not levels:
@@ -135,13 +135,8 @@ class OneText:
     source: str
 
     @cached_property
-    def alone(self) -> Evaluation:
-        """Without the other texts."""
-        return self.evaluation.reduced(lambda result: result["sources"].get(self.source, {}))
-
-    @cached_property
     def rows(self) -> list[GridRow]:
-        return self.alone.rows()
+        return self.evaluation.reduced(lambda result: result["sources"].get(self.source, {})).rows()
 
     def file(self, name: str) -> str:
         """Name the file of a block about this text."""
@@ -156,8 +151,8 @@ class OneText:
 
     @property
     def perplexities(self) -> Table:
-        """Beside the papers' figures, where the text is the one a comparison is about: those of the same text where
-        they are published, else those of CoCA's tables."""
+        """With the papers' figures, where the text is the one a comparison is about: those of the same text where they
+        are published, else those of CoCA's tables."""
         of_text = paper.yarn_perplexity_rows(self.source, self.evaluation.points)
         theirs = {
             "table 1": paper.table("table1_perplexity"),
@@ -168,7 +163,7 @@ class OneText:
             "perplexity",
             _perplexity,
             title="Perplexity by context window [tokens]",
-            theirs=of_text or papers(self.evaluation, theirs) if self == main_text(self.evaluation) else (),
+            theirs=of_text or paper_rows(self.evaluation, theirs) if self == main_text(self.evaluation) else (),
             note=AUTHORS_NOTE if of_text else NOTE,
         )
 
@@ -186,7 +181,7 @@ class OneText:
 def _each_seed(evaluation: Evaluation) -> Sections:
     """Return what the rows of the page are means of."""
     text = main_text(evaluation)
-    if not several(evaluation) or not text.source:
+    if not most_seeds(evaluation) or not text.source:
         return {}
     known = (f"{model}: {', '.join(each.values())}" for model, each in evaluation.seeds.items())
     shown = text.by_window(
@@ -198,13 +193,13 @@ def _each_seed(evaluation: Evaluation) -> Sections:
     return {"Each seed": [shown]}
 
 
-def asked(evaluation: Evaluation) -> Asked:
+def reach_parts(evaluation: Evaluation) -> PartsByRow:
     """Return what is said of the text a comparison is about; seeds apart."""
     within = evaluation.settings.get("holds_within", HOLDS_WITHIN)
     gain = evaluation.settings.get("uses_gain", USES_GAIN)
     nothing = Part("uses", "documents", (), bound=gain)
     return {
-        row.name: _parts(row, within, gain) if row.results else [unknown(nothing, row.cells.values())]
+        row.name: _parts(row, within, gain) if row.results else [unmeasured(nothing, row.cells.values())]
         for row in main_text(evaluation).rows
     }
 
@@ -244,10 +239,10 @@ def main_text(evaluation: Evaluation) -> OneText:
 def perplexity_text(evaluation: Evaluation) -> str:
     """Write for a terminal: the finding, the answers, the table of the text a comparison is about, and what was not
     measured; the seeds of a model together."""
-    main, shown = main_text(pooled(evaluation)), ""
+    main, shown = main_text(pool_seeds(evaluation)), ""
     if main.source:
-        parts = asked(evaluation)
-        said, answers = " ".join(finding(main.rows, main.perplexities, judged(evaluation, parts))), ""
+        parts = reach_parts(evaluation)
+        said, answers = " ".join(finding(main.rows, main.perplexities, judge_rows(evaluation, parts))), ""
         if table := answers_table(evaluation, parts):
             answers = f"{terminal_text(table)}\n"
         shown = f"{said}\n\n{answers}{terminal_text(main.perplexities)}\n"
@@ -304,40 +299,34 @@ def number(value: float) -> str:
     return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
 
 
-def perplexity_by_window(evaluation: Evaluation, file: Callable[[str], str]) -> list[Lines | None]:
-    """Draw all rows in one picture where they are few, else one a variant. evaluation: of one text. file: the name of
-    a block about it."""
-    rows = evaluation.rows()
+def perplexity_by_window(main: "OneText") -> list[Lines]:
+    """Draw all rows in one picture where they are few, else one a variant."""
+    rows = main.rows
     pictures = {"": rows}
     if len(rows) > FEW:
-        pictures = {"": trained(rows)}
+        pictures = {"": as_trained(rows)}
         for row in rows:
             if row.variant != row.subject.variants[0]:
                 pictures.setdefault(row.variant, []).append(row)
-    files = {"": "", **{name: f"-{part}" for name, part in file_names([name for name in pictures if name]).items()}}
-    name = file("perplexity-curves")
-    return [
-        _perplexity_curves(evaluation, shown, f"{name}{files[variant]}", f": {variant}" if variant else "")
-        for variant, shown in pictures.items()
-    ]
-
-
-def _perplexity_curves(evaluation: Evaluation, rows: Sequence[GridRow], name: str, words: str) -> Lines | None:
-    lines = [by_length(row, _with_ends) for row in rows]
-    limits = _y_limits(lines)
-    return curves(
-        lines,
-        name=name,
-        title=f"Perplexity by context window{words}",
-        alt="Perplexity against context window, one curve a model and variant; the table below has the figures.",
-        x_label="context window [tokens]",
-        y_label="perplexity (lower is better)",
-        x_log=True,
-        y_log=True,
-        y_limits=limits,
-        marks=training_windows(evaluation),
-        note=BEYOND if limits[1] else "",
-    )
+    files, pictures_of = file_names([name for name in pictures if name]), []
+    for variant, shown in pictures.items():
+        lines = [by_length(row, _with_ends) for row in shown]
+        limits = _y_limits(lines)
+        pictures_of.append(
+            curves(
+                lines,
+                name=main.file("perplexity-curves") + (f"-{files[variant]}" if variant else ""),
+                title="Perplexity by context window" + (f": {variant}" if variant else ""),
+                x_label="context window [tokens]",
+                y_label="perplexity (lower is better)",
+                x_log=True,
+                y_log=True,
+                y_limits=limits,
+                marks=training_windows(main.evaluation),
+                note=BEYOND if limits[1] else "",
+            )
+        )
+    return [picture for picture in pictures_of if picture]
 
 
 def _with_ends(result: Mapping[str, Any]) -> list[float | None]:
@@ -366,16 +355,15 @@ def loss_by_position(
         "x_log": True,
         "marks": marks,
     }
-    levels = _losses(rows if len(rows) <= FEW else trained(rows))
+    levels = _losses(rows if len(rows) <= FEW else as_trained(rows))
     looks = {line.label: index for index, line in enumerate(levels)}  # of a model, the same in both pictures
-    compared = [replace(line, look=looks[line.label]) for line in _less_median(_losses(trained(rows)))]
+    compared = [replace(line, look=looks[line.label]) for line in _less_median(_losses(as_trained(rows)))]
     far = any(y > FAR_OFF for line in compared for y in line.y)
     return [
         curves(
             levels,
             name=file("loss-by-position"),
             title="Loss by position in the longest window",
-            alt="Mean loss against the position of the prediction in its window, one curve a model and variant.",
             y_label="loss [nats per token]",
             note="First window of each document only: at one position all models are measured on the same tokens.",
             **axis,
@@ -384,7 +372,6 @@ def loss_by_position(
             compared if len(compared) > 1 else (),
             name=file("loss-by-position-compared"),
             title="Loss by position, minus the models' median",
-            alt="Mean loss minus the median of all models at the same position, one curve a model; below 0 is better.",
             y_label="loss minus the median [nats per token]",
             y_limits=(None, FAR_OFF if far else None),
             note="The models as they were trained. What all of them share, how hard the documents are, is taken away. "
@@ -400,12 +387,12 @@ def _losses(rows: Sequence[GridRow]) -> list[Line]:
     lines = []
     for row in rows:
         if row.last:
-            unknown = [None] * len(row.last["ends"])
+            none = [None] * len(row.last["ends"])
             seeds = [each["loss_by_position"] for each in row.last.get("seeds", {}).values()]
             seeds = seeds if len(seeds) > 1 else []
             ends = [[end(losses) for losses in zip(*seeds, strict=True)] for end in (min, max)] if seeds else []
-            interval = [unknown, unknown] if seeds else [row.last["loss_low"], row.last["loss_high"]]
-            columns = (middles(row.last["ends"]), row.last["loss_by_position"], *interval, *ends)
+            interval = [none, none] if seeds else [row.last["loss_low"], row.last["loss_high"]]
+            columns = (bin_middles(row.last["ends"]), row.last["loss_by_position"], *interval, *ends)
             lines.append(Line.through(row.label, zip(*columns, strict=True)))
     return lines
 

@@ -23,10 +23,10 @@ from coca_train.config.load import saved_settings
 from coca_train.engine import process
 from coca_train.evaluation.configuration import CELLS, EvaluateConfig, quoted
 from coca_train.evaluation.grid import Store, kept_in_reports, run_grid
-from coca_train.evaluation.results import RESULTS, Cell, Evaluation, Measured, Point, grouped
+from coca_train.evaluation.results import RESULTS, Cell, Evaluation, GridRow, Measured, Point, group_seeds
 from coca_train.evaluation.subject import Setup, default_config
 from coca_train.evaluation.suite import suite_of
-from coca_train.evaluation.texts import TextStore
+from coca_train.evaluation.texts import read_once
 from coca_train.hub.weights import open_source
 from coca_train.report.blocks import ANSWERED, Table
 from coca_train.report.render import write_index, write_report
@@ -43,39 +43,32 @@ def evaluate(config: EvaluateConfig, command: str) -> Path:
     Raises UserError and its kin for everything a user can mend, before the first cell is measured where possible;
     E-EVAL-07, when all is written, if not a single cell has a result.
     """
-    with Watchdog(config.work.timeout_s):
-        return _evaluate(config, command)
-
-
-def _evaluate(config: EvaluateConfig, command: str) -> Path:
-    process.start(
-        replace(default_config().engine, kind="local", device=config.work.device, timeout_s=config.work.timeout_s)
-    )
-    root = Path(config.work.root)
-    # Names and points come before the first model is opened: what is wrong with them is told in seconds.
-    names = subject_names(config)
-    tokens = lengths(config)
-    points = suite_of(config.eval).points(tokens)
-    setup = setup_of(config, points, config.grid.checkpoints, enough=by_multiples(config))
-    dist.log(
-        f"{config.eval.suite}: {', '.join(names)} at {', '.join(map(str, points))}; cells are kept in {root / CELLS}"
-    )
-    store = Store(root / CELLS, also=kept_in_reports(map(Path, config.grid.checkpoints)))
-    subjects, cells = run_grid(config, names, tokens, setup, store)
-    evaluation = Evaluation(
-        suite=config.eval.suite,
-        name=config.work.name or config.eval.suite,
-        settings=asdict(config.eval),
-        subjects=tuple(subjects),
-        points=points,
-        cells=tuple(cells),
-        facts=facts(config.eval.suite, config.work.seed, config.work.device != "cpu"),
-        command=command,
-        seeds=seeds_of(subjects),
-    )
-    directory = root / evaluation.name
-    dist.broadcast_from_rank0(lambda: _write(config, evaluation, directory))
-    process.stop()
+    root, work = Path(config.work.root), config.work
+    with Watchdog(work.timeout_s):
+        process.start(replace(default_config().engine, kind="local", device=work.device, timeout_s=work.timeout_s))
+        # Names and points come before the first model is opened, so that mistakes in them show in seconds.
+        names = subject_names(config)
+        tokens = lengths(config)
+        points = suite_of(config.eval).points(tokens)
+        setup = setup_of(config, points, config.grid.checkpoints, enough=by_multiples(config))
+        at, kept = ", ".join(map(str, points)), root / CELLS
+        dist.log(f"{config.eval.suite}: {', '.join(names)} at {at}; cells are kept in {kept}")
+        store = Store(kept, also=kept_in_reports(map(Path, config.grid.checkpoints)))
+        subjects, cells = run_grid(config, names, tokens, setup, store)
+        evaluation = Evaluation(
+            suite=config.eval.suite,
+            name=work.name or config.eval.suite,
+            settings=asdict(config.eval),
+            subjects=tuple(subjects),
+            points=points,
+            cells=tuple(cells),
+            facts=facts(config.eval.suite, work.seed, work.device != "cpu"),
+            command=command,
+            seeds=seeds_of(subjects),
+        )
+        directory = root / evaluation.name
+        dist.broadcast_from_rank0(lambda: _write(config, evaluation, directory))
+        process.stop()
     # Only now that the report is written: it has the reasons.
     if not any(cell.status == "done" for cell in cells):
         raise UserError(
@@ -89,7 +82,7 @@ def setup_of(config: EvaluateConfig, points: tuple[Point, ...], checkpoints: Seq
     """Return what all cells share. enough: whether nobody asked for these very lengths (`Setup`)."""
     return Setup(
         points=points,
-        texts=TextStore(config.text, checkpoints),
+        texts=read_once(config.text, checkpoints),
         max_documents=config.text.max_documents,
         seed=config.work.seed,
         micro_batch_tokens=config.work.micro_batch_tokens,
@@ -105,9 +98,8 @@ def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> N
     page = replace(page, cells=cell_commands(config, evaluation))
     write_report(page, directory)
     # The folder of evaluations, and those of the runs that were measured.
-    for folder in dict.fromkeys(
-        [directory.parent, *(Path(s.path).parent for s in evaluation.subjects if s.kind == "run")]
-    ):
+    runs = [Path(subject.path).parent for subject in evaluation.subjects if subject.kind == "run"]
+    for folder in dict.fromkeys([directory.parent, *runs]):
         write_index(folder)
     if page.finding:
         dist.log(f"\n{' '.join(page.finding)}")
@@ -127,7 +119,7 @@ def seeds_of(subjects: Sequence[Measured]) -> dict[str, dict[str, str]]:
     settings = {
         name: {**saved_settings(Path(run.path) / "config.yaml"), "step": run.step} for name, run in runs.items()
     }
-    return grouped(settings, [each.name for each in subjects if each.name not in runs])
+    return group_seeds(settings, [each.name for each in subjects if each.name not in runs])
 
 
 def subject_names(config: EvaluateConfig) -> list[str]:
@@ -161,14 +153,12 @@ def lengths(config: EvaluateConfig) -> tuple[int, ...]:
 
 
 def facts(suite: str, seed: int, on_gpu: bool) -> tuple[tuple[str, str], ...]:
-    """Return what computed it, label and value. on_gpu: where there is one."""
+    """Return the label and value of what an evaluation was computed with. on_gpu: where there is one."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() and on_gpu else ""
+    commit = versions().get("commit", "unknown")[:12]
     return (
         ("suite", suite),
-        (
-            "made with",
-            f"coca_train {__version__}, torch {torch.__version__}, commit {versions().get('commit', 'unknown')[:12]}",
-        ),
+        ("made with", f"coca_train {__version__}, torch {torch.__version__}, commit {commit}"),
         ("computed on", gpu or f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"),
         ("processes", str(dist.world_size())),
         ("seed", str(seed)),
@@ -184,48 +174,36 @@ def cell_commands(config: EvaluateConfig, evaluation: Evaluation) -> list[tuple[
     commands = {}
     lengths = [point for point in evaluation.points if isinstance(point, int)]
     done = {(cell.subject, cell.variant, _length(cell)) for cell in evaluation.cells if cell.result and lengths}
+    longest = max((length for *_, length in done), default=0)
     for row in evaluation.rows():
         for length in lengths or [None]:
             if length is None or (*row.name, length) in done:
-                words = [*_models(config, evaluation, row.subject), *_variant(config, row.subject, row.variant)]
-                words += [] if length is None else [f"grid.lengths={_listed(_lengths(evaluation, length))}"]
+                words, name = list(_row_options(config, evaluation, row)), row.label
+                if length is not None:  # and those beyond the longest, which were impossible for a model, or a text
+                    chosen = {length, longest, *(n for n in lengths if n > longest)}
+                    words.append(f"grid.lengths={_listed(sorted(chosen))}")
+                    name = f"{row.label} at {length:,} tokens"
                 words.append(f"work.name={evaluation.name}-cell")  # the report of the whole grid stays
-                name = row.label if length is None else f"{row.label} at {length:,} tokens"
-                commands[name] = shlex.join([*_others(evaluation.command, words), *words])
+                replaced = {"checkpoint", *(word.partition("=")[0] for word in words)}
+                others = [w for w in shlex.split(evaluation.command) if w.partition("=")[0] not in replaced]
+                commands[name] = shlex.join([*others, *words])
     return list(commands.items())
 
 
-def _others(command: str, words: list[str]) -> list[str]:
-    """Return the words of the command that these do not take the place of."""
-    replaced = {"checkpoint", *(word.partition("=")[0] for word in words)}
-    return [word for word in shlex.split(command) if word.partition("=")[0] not in replaced]
-
-
-def _models(config: EvaluateConfig, evaluation: Evaluation, subject: Measured) -> Iterator[str]:
-    kept = [subject]
+def _row_options(config: EvaluateConfig, evaluation: Evaluation, row: GridRow) -> Iterator[str]:
+    """Yield the options of one model and variant. Where two choices are one variant, all choices stay."""
+    kept, grid = [row.subject], config.grid
     if not config.text.files and config.text.corpus is None:
         kept += [each for each in evaluation.subjects if each.kind == "run"][:1]
     places = [place for place, each in enumerate(evaluation.subjects) if each in kept]
-    yield f"grid.checkpoints={_listed(config.grid.checkpoints[place] for place in places)}"
-    if config.grid.names:
-        yield f"grid.names={_listed(config.grid.names[place] for place in places)}"
-
-
-def _variant(config: EvaluateConfig, subject: Measured, variant: str) -> Iterator[str]:
-    """Yield the words of a variant; nothing where two choices are one variant: then all of them stay."""
-    grid = config.grid
+    yield f"grid.checkpoints={_listed(grid.checkpoints[place] for place in places)}"
+    if grid.names:
+        yield f"grid.names={_listed(grid.names[place] for place in places)}"
     choices = list(product(grid.rope_scalings, grid.attention_patterns, grid.logit_scales))
-    if len(choices) == len(subject.variants):
+    if len(choices) == len(row.subject.variants):
         keys = ("rope_scalings", "attention_patterns", "logit_scales")
-        for key, choice in zip(keys, choices[subject.variants.index(variant)], strict=True):
+        for key, choice in zip(keys, choices[row.subject.variants.index(row.variant)], strict=True):
             yield f"grid.{key}={_listed([choice])}"
-
-
-def _lengths(evaluation: Evaluation, length: int) -> list[int]:
-    """Return this length, the longest that was measured, and those beyond which were impossible: for a model, or for
-    all texts."""
-    longest = max(_length(cell) for cell in evaluation.cells if cell.result)
-    return sorted({length, longest, *(n for n in evaluation.points if isinstance(n, int) and n > longest)})
 
 
 def _length(cell: Cell) -> int:

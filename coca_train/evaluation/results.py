@@ -4,7 +4,7 @@ Legends and sentences call a model by its position scheme, as papers do, with wh
 dynamic NTK (α 4)". Where two models have one scheme, they are called by their runs.
 
 Seeds. A seed is a training of its own: other initial weights, other dropout, another order of the data, and nothing
-else. `grouped` finds the seeds of one model, `pooled` makes one row of them.
+else. `group_seeds` finds the seeds of one model, `pool_seeds` makes one row of them.
 """
 
 import re
@@ -15,20 +15,19 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from coca_train.evaluation.measures.perplexity import summarise, weighted
+from coca_train.evaluation.measures.perplexity import summarise, weigh_windows
 from coca_train.runtime.durable import sealed, unsealed
 
 Point = int | str  # a length [tokens], or the name of what a suite measures at this place of the grid
 Status = Literal["done", "out_of_memory", "impossible"]
 
-RESULTS = "results.json"  # an Evaluation, beside its report
+RESULTS = "results.json"  # an Evaluation, next to its report
 ALL = "all"  # the text of all sources together
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A model that was measured. training_window [tokens]. step: optimizer steps, None where unknown (an import).
-    tokenizer: its digest, "" in reports that are older than this field."""
+    """A model that was measured. training_window [tokens]. step: optimizer steps, None where unknown (an import)."""
 
     name: str
     path: str
@@ -39,12 +38,11 @@ class Measured:
     step: int | None
     weights: str  # digest
     variants: tuple[str, ...]
-    tokenizer: str = ""
+    tokenizer: str = ""  # its digest, "" where unknown
 
 
 def same_tokens(subjects: Iterable[Measured]) -> bool:
-    """Return whether a text is the same tokens for all of them, as far as is known: only then are losses a token a
-    comparison."""
+    """Return whether all of them have one tokenizer, as far as is known: only then can losses per token be compared."""
     return len({subject.tokenizer for subject in subjects} - {""}) < 2
 
 
@@ -109,7 +107,7 @@ class GridRow(NamedTuple):
         return next((cell.absence for point, cell in self.cells.items() if int(point) > length), "")
 
 
-def trained(rows: Sequence[GridRow]) -> list[GridRow]:
+def as_trained(rows: Sequence[GridRow]) -> list[GridRow]:
     """Return every model under its first variant: what it was trained with, unless the grid leaves that out."""
     return [row for row in rows if row.variant == row.subject.variants[0]]
 
@@ -245,7 +243,7 @@ def without_seeds(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return rest, f"{weights}" if order in (weights, None) else f"{weights}, data {order}"
 
 
-def grouped(settings: Mapping[str, Mapping[str, Any]], others: Collection[str] = ()) -> dict[str, dict[str, str]]:
+def group_seeds(settings: Mapping[str, Mapping[str, Any]], others: Collection[str] = ()) -> dict[str, dict[str, str]]:
     """Return by model, its runs and their seeds: runs that differ in nothing else are one model. settings: by run.
     others: names that are taken, of what is no run.
 
@@ -281,7 +279,7 @@ def _common(runs: list[str]) -> str:
     return (SEED if common in runs else NUMBER).sub("", common)
 
 
-def several(evaluation: Evaluation) -> int:
+def most_seeds(evaluation: Evaluation) -> int:
     """Return how many seeds the model with the most of them has; 0 where none has more than one."""
     most = max((len(seeds) for seeds in evaluation.seeds.values()), default=0)
     return most if most > 1 else 0
@@ -293,12 +291,7 @@ def model_of(evaluation: Evaluation) -> dict[str, str]:
     return {subject.name: known.get(subject.name, subject.name) for subject in evaluation.subjects}
 
 
-def apart(evaluation: Evaluation) -> Evaluation:
-    """Return every training a model of its own."""
-    return replace(evaluation, seeds={})
-
-
-def pooled(evaluation: Evaluation) -> Evaluation:
+def pool_seeds(evaluation: Evaluation) -> Evaluation:
     """Make one subject of a model, in the order of their first seeds. A cell that a seed has no result of has none.
 
     evaluation: of suite perplexity, where a model has several seeds.
@@ -312,26 +305,22 @@ def pooled(evaluation: Evaluation) -> Evaluation:
         subjects.append(replace(seeds[0], name=model))
         for variant, point in product(seeds[0].variants, evaluation.points):
             names = evaluation.seeds.get(model, {})
-            asked = {
+            by_seed = {
                 names.get(seed.name, seed.name if seeds[1:] else ""): places[place]
                 for seed in seeds
                 if (place := (seed.name, variant, point)) in places
             }
-            cells += [replace(_cell(asked), subject=model)] if asked else []
+            absent = [cell for cell in by_seed.values() if cell.status != "done"]
+            if absent:
+                cells.append(replace(absent[0], subject=model))
+            elif by_seed:
+                result = _pool({seed: cell.result for seed, cell in by_seed.items()})
+                cells.append(replace(next(iter(by_seed.values())), subject=model, result=result))
     return replace(evaluation, subjects=tuple(subjects), cells=tuple(cells))
 
 
-def _cell(asked: Mapping[str, Cell]) -> Cell:
-    """Pool a cell. asked: by seed."""
-    first = next(iter(asked.values()))
-    if without := [cell for cell in asked.values() if cell.status != "done"]:
-        return without[0]
-    return replace(first, result=_pool({seed: cell.result for seed, cell in asked.items()}))
-
-
 def _pool(seeds: Mapping[str, Result]) -> dict[str, Any]:
-    """Pool a cell's results, one of each seed: every figure of the mean loss over them, and what each seed has of every
-    text (`seeds`), of one seed too."""
+    """Pool a cell's results by seed, text by text."""
     texts = [result["sources"] for result in seeds.values()]
     common = [source for source in texts[0] if all(source in text for text in texts)]
     (stride,) = {result["stride"] for result in seeds.values()}
@@ -340,6 +329,7 @@ def _pool(seeds: Mapping[str, Result]) -> dict[str, Any]:
 
 
 def _pool_text(seeds: Mapping[str, Result]) -> dict[str, Any]:
+    """Return every figure of the mean loss over seeds, and what each of them has (`seeds`), of one seed too."""
     if len(seeds) == 1:
         ((seed, alone),) = seeds.items()
         return {**alone, "seeds": {seed: alone}}
@@ -348,7 +338,7 @@ def _pool_text(seeds: Mapping[str, Result]) -> dict[str, Any]:
     summary = summarise(sums_SD2.mean(0), first["n_bytes"])
     if "windows_by_document" in first:
         windows_SD2 = np.array([result["windows_by_document"] for result in seeds.values()], dtype=float)
-        summary = weighted(summary, windows_SD2.mean(0))
+        summary = weigh_windows(summary, windows_SD2.mean(0))
     return {
         **asdict(summary),
         "ends": first["ends"],

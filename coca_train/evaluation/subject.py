@@ -38,14 +38,6 @@ def begin_of(choice: Begin, begins: bool, tokenizer: Tokenizer) -> tuple[int, ..
     return (tokenizer.bos,) if wanted and tokenizer.bos is not None else ()
 
 
-def _begins(source: Source, tokenizer: Tokenizer) -> bool:
-    """Tell whether weights know texts that begin with a token: those of a Hugging Face folder whose tokenizer puts it
-    there, and of a run that began from such a folder."""
-    if source.kind == "run":
-        return run_begins(source.path, tokenizer)
-    return tokenizer_files.begins_texts(source.path, tokenizer)
-
-
 def run_begins(run_dir: Path, tokenizer: Tokenizer) -> bool:
     """Tell whether a run's weights know texts that begin with a token. Its own texts have no such token."""
     if imported(read_record(run_dir)) is None:
@@ -125,8 +117,19 @@ def open_folder(path: str, device: str, dtype: str) -> Opened:
     Raises UserError, CheckpointError and DataError for folders that hold no model or no tokenizer.
     """
     with open_source(path) as source:
-        model, tokenizer, config = (_of_run if source.kind == "run" else _of_folder)(source, device)
-        weights, step, begins = _digest(source), source.origin.get("step"), _begins(source, tokenizer)
+        weights, step = _digest(source), source.origin.get("step")
+        if source.kind == "run":
+            run = load_run(source.path, device)
+            model, tokenizer, config = run.model, run.tokenizer, run.loaded.config
+            begins = run_begins(source.path, tokenizer)
+        else:
+            model, tokenizer = _read_folder(source, device)
+            known = source.architecture
+            # Of a training that would have such weights, for the checks of its variants.
+            sections = {name: getattr(known, name) for name in ("model", "position", "attention_pattern", "layers")}
+            default = default_config()
+            config = replace(default, **sections, train=replace(default.train, seq_len=known.seq_len))
+            begins = tokenizer_files.begins_texts(source.path, tokenizer)
     if dtype != "auto":
         model = model.to(DTYPES[dtype])
     return Opened(model, tokenizer, config, source.kind, step, weights, begins)
@@ -134,22 +137,21 @@ def open_folder(path: str, device: str, dtype: str) -> Opened:
 
 def subject_of(opened: Opened, path: str, name: str, choices: Iterable[Choice], begin: Begin) -> Subject:
     """Make the subject of an opened model. choices: to try. begin: text.begin. Raises what `variants` does."""
-    model, tokenizer, config, kind, step, weights, begins = opened
-    tried = variants(config, choices)
-    known = {"name": name, "path": path, "kind": kind, "step": step, "weights": weights}
+    model, tokenizer, tried = opened.model, opened.tokenizer, variants(opened.config, choices)
+    known = {"name": name, "path": path, "kind": opened.kind, "step": opened.step, "weights": opened.weights}
     return Subject(
-        facts=_facts(config, model, tokenizer, tried, **known),
+        facts=_facts(opened.config, model, tokenizer, tried, **known),
         path=Path(path),
         model=model,
         tokenizer=tokenizer,
         variants=tried,
-        begin=begin_of(begin, begins, tokenizer),
+        begin=begin_of(begin, opened.begins, tokenizer),
         begin_choice=begin,
     )
 
 
 @contextmanager
-def lent(
+def lend_model(
     model: Transformer, config: Config, tokenizer: Tokenizer, tried: Mapping[str, Variant], **known: Any
 ) -> Iterator[Subject]:
     """Lend a model in training; it gets back the very position scheme, attention pattern and mode it came with.
@@ -174,12 +176,7 @@ def _facts(
     )
 
 
-def _of_run(source: Source, device: str) -> tuple[Transformer, Tokenizer, Config]:
-    run = load_run(source.path, device)
-    return run.model, run.tokenizer, run.loaded.config
-
-
-def _of_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer, Config]:
+def _read_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer]:
     """Read weights as they are stored; float16 becomes float32 on a CPU."""
     tokenizer = tokenizer_files.open_for(source, tokenizer_files.find(source, "auto"))
     if tokenizer is None:
@@ -196,15 +193,7 @@ def _of_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer, Con
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(source.read(name))
-    return model.eval(), tokenizer, _config(source)
-
-
-def _config(source: Source) -> Config:
-    """Return the configuration of a training that would have such weights, for the checks of its variants."""
-    known = source.architecture
-    train = replace(default_config().train, seq_len=known.seq_len)
-    sections = {name: getattr(known, name) for name in ("model", "position", "attention_pattern", "layers")}
-    return replace(default_config(), **sections, train=train)
+    return model.eval(), tokenizer
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites import SUITES
-from coca_train.evaluation.verdict import Asked
+from coca_train.evaluation.verdict import PartsByRow
 from coca_train.report.blocks import Document
 
 Settings = TypeVar("Settings")
@@ -38,7 +38,7 @@ class Suite(ABC, Generic[Settings]):
     def page(self, evaluation: Evaluation) -> Document:
         """Show the results: sections of the blocks that pages.py makes."""
 
-    def asked(self, evaluation: Evaluation) -> Asked:
+    def reach_parts(self, evaluation: Evaluation) -> PartsByRow:
         """Return by model and variant what the cells say of how far the model reads (verdict.py)."""
         return {}
 

@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,25 +45,22 @@ READING = WorkConfig(
 )  # fmt: skip
 
 
-class TextStore:
-    """Documents by source, read when first asked for. checkpoints: where held-out sets are looked for."""
+def read_once(config: TextConfig, checkpoints: Sequence[str]) -> Callable[[], Mapping[str, list[str]]]:
+    """Return a function that returns the documents by source, and reads them on its first call.
 
-    def __init__(self, config: TextConfig, checkpoints: Sequence[str]) -> None:
-        self._config, self._checkpoints = config, checkpoints
+    checkpoints: where held-out sets are looked for. It raises DataError E-EVAL-04 when there is no text, and what a
+    reader finds wrong in a file.
+    """
 
-    @cached_property
-    def _texts(self) -> Mapping[str, list[str]]:
-        config = self._config
+    @cache
+    def read() -> Mapping[str, list[str]]:
         if config.files:
-            return _of_files(config)
+            return _read_files(config)
         if config.corpus is not None:
-            return _of_corpus(config.corpus, config.sources)
-        return _held_out(config.sources, self._checkpoints)
+            return _read_corpus(config.corpus, config.sources)
+        return _read_held_out(config.sources, checkpoints)
 
-    def __call__(self) -> Mapping[str, list[str]]:
-        """Return the documents. Raises DataError E-EVAL-04 when there is none, and what a reader finds wrong in a
-        file."""
-        return self._texts
+    return read
 
 
 @dataclass(frozen=True)
@@ -94,13 +91,14 @@ class Library:
 
     def __init__(self, subject: Subject, setup: Setup) -> None:
         self._tokenizer, self._setup = subject.tokenizer, setup
+        self._shelves: dict[str, Shelf] = {}
         if setup.token_files:
-            self._shelves = {
-                source: Shelf(np.diff(dataset.document_bounds()), dataset.document)
-                for source, dataset in setup.token_files.items()
-            }
+            for source, dataset in setup.token_files.items():
+                self._shelves[source] = Shelf(np.diff(dataset.document_bounds()), dataset.document)
         else:
-            self._shelves = {source: _encoded(texts, subject) for source, texts in setup.texts().items()}
+            for source, texts in setup.texts().items():
+                tokens = [np.asarray([*subject.begin, *subject.tokenizer.encode(t)], dtype=np.int64) for t in texts]
+                self._shelves[source] = Shelf(np.array([len(each) for each in tokens], dtype=int), tokens.__getitem__)
 
     @property
     def longest(self) -> int:
@@ -150,12 +148,7 @@ class Shelf(NamedTuple):
     read: Callable[[int], np.ndarray]
 
 
-def _encoded(texts: Sequence[str], subject: Subject) -> Shelf:
-    encoded = [np.asarray([*subject.begin, *subject.tokenizer.encode(text)], dtype=np.int64) for text in texts]
-    return Shelf(np.array([len(tokens) for tokens in encoded], dtype=int), encoded.__getitem__)
-
-
-def _of_files(config: TextConfig) -> dict[str, list[str]]:
+def _read_files(config: TextConfig) -> dict[str, list[str]]:
     """Return by file name without its endings; parts of one set (books-00000-of-00004) together."""
     texts: dict[str, list[str]] = {}
     for pattern in config.files:
@@ -179,14 +172,14 @@ def _read(name: str, source: CorpusSourceConfig) -> Iterator[str]:
                 yield document.text
 
 
-def _of_corpus(choice: str, wanted: Sequence[str]) -> dict[str, list[str]]:
+def _read_corpus(choice: str, wanted: Sequence[str]) -> dict[str, list[str]]:
     """Read what of a corpus is held out as a whole."""
     sources = {n: s for n, s in load_corpus([f"corpus={choice}"]).corpus.sources.items() if s.hold_out == "all"}
     chosen = _chosen(f"corpus {choice}", list(sources), wanted)
     return {name: list(_read(name, sources[name])) for name in chosen}
 
 
-def _held_out(wanted: Sequence[str], checkpoints: Sequence[str]) -> dict[str, list[str]]:
+def _read_held_out(wanted: Sequence[str], checkpoints: Sequence[str]) -> dict[str, list[str]]:
     run = next((path for path in checkpoints if (Path(path) / "run.json").is_file()), None)
     if run is None:
         raise DataError(
@@ -198,11 +191,14 @@ def _held_out(wanted: Sequence[str], checkpoints: Sequence[str]) -> dict[str, li
     chosen = _chosen(run, [name for name, source in sources.items() if source.valid_path], wanted)
     held_out = HeldOut(replace(saved.data, sources={name: sources[name] for name in chosen}))
     _check_unchanged(run, saved, held_out.fingerprint())
-    return {name: _decoded(file, tokenizer) for name, file in held_out.files.items()}
+    return {
+        name: [tokenizer.decode(file.document(i).tolist()) for i in range(file.n_documents)]
+        for name, file in held_out.files.items()
+    }
 
 
 class TokenFrequencies:
-    """What frequencies of tokens and of pairs of tokens predict: the least that a trained model is better than.
+    """Unigram and bigram models of a text: the least that a trained model must be better than.
 
     A pair is as likely as Witten and Bell (1991) have it, p(b | a) = (n(a, b) + t(a) p(b)) / (n(a) + t(a)) with t(a)
     the number of different tokens seen after a; p(b) is the share of b, one added to each count.
@@ -237,9 +233,9 @@ class TokenFrequencies:
         return float(-np.log(of_one).sum()), float(-np.log(of_pair).sum())
 
 
-def token_frequencies(subject: Subject) -> TokenFrequencies | None:
-    """Count the text that a run was trained on, the first COUNTED tokens of each source; None of a folder without, or
-    of a run whose text is not there any more."""
+def count_frequencies(subject: Subject) -> TokenFrequencies | None:
+    """Count the text that a run was trained on, the first COUNTED tokens of each source; None for a folder without, and
+    where the text is gone."""
     if not (subject.path / "run.json").is_file():
         return None
     try:
@@ -252,8 +248,7 @@ def token_frequencies(subject: Subject) -> TokenFrequencies | None:
 
 
 def _check_unchanged(run: str, saved: Config, fingerprints: Mapping[str, Any]) -> None:
-    """Raise DataError E-TOK-14 where a held-out file is not the one that a stage of the run was validated on. Records
-    older than this fingerprint know nothing to compare."""
+    """Raise DataError E-TOK-14 where a held-out file is not the one that a stage of the run was validated on."""
     for stage in read_record(Path(run)).get("stages", []):
         for name, now in fingerprints.items():
             path, before = saved.data.sources[name].valid_path, stage["held_out"].get(name)
@@ -279,7 +274,3 @@ def _chosen(where: str, offered: Sequence[str], wanted: Sequence[str]) -> Sequen
             f"{'' if unknown is None else f', not {unknown}'}. Fix: {fix}"
         )
     return wanted or offered
-
-
-def _decoded(file: IndexedDataset, tokenizer: Tokenizer) -> list[str]:
-    return [tokenizer.decode(file.document(i).tolist()) for i in range(file.n_documents)]

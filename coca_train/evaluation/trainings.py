@@ -24,7 +24,7 @@ from coca_train.evaluation.measures.perplexity import perplexity_of
 from coca_train.evaluation.pages import FEW_NAMES, Sections, build_sections, curves, file_names, grid_in_words, tokens
 from coca_train.evaluation.perplexity_page import number
 from coca_train.evaluation.perplexity_page import page as perplexity_page
-from coca_train.evaluation.results import Evaluation, apart, pooled, several
+from coca_train.evaluation.results import Evaluation, most_seeds, pool_seeds
 from coca_train.report.blocks import MISSING, Document, Line, Lines, Row, Spread, Table, Value
 
 TOLERANCE = 1.05  # of the perplexity, where a window still keeps up
@@ -42,7 +42,7 @@ TRAINING_NOTE = (
 )
 
 Record = Mapping[str, Any]  # of metrics.jsonl
-Facts = Mapping[str, Mapping[str, Any]]  # by run, what comparison.facts_of gives
+Facts = Mapping[str, Mapping[str, Any]]  # by run, what comparison.training_facts returns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +87,11 @@ def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str],
     """Compare runs on a page. facts: by run. checks: what was verified to be the same for all runs, in words. pool: the
     seeds of a model as one row."""
     held_fixed = "\n".join(f"* {line}" for line in checks)
-    shown, n_seeds = evaluation if pool else apart(evaluation), several(evaluation)
+    shown, n_seeds = evaluation if pool else replace(evaluation, seeds={}), most_seeds(evaluation)
     sections: Sections = {"Training": [training_table(facts, shown.seeds)], "What was held fixed": [held_fixed]}
     page = perplexity_page(evaluation, sections, compared=True, pool=pool)
     seeds = f", {n_seeds} seeds" if n_seeds else ""
-    return replace(page, title=f"Comparison: {grid_in_words(pooled(shown))}{seeds}")
+    return replace(page, title=f"Comparison: {grid_in_words(pool_seeds(shown))}{seeds}")
 
 
 def loss_curves(records: Sequence[Record]) -> Lines:
@@ -119,7 +119,7 @@ def loss_curves(records: Sequence[Record]) -> Lines:
 
 
 def _by_step(records: Sequence[Record], key: str) -> list[tuple[float, float | None]]:
-    return [(record["step"], record.get(key)) for record in records if key in record]
+    return [(record["step"], record[key]) for record in records if key in record]
 
 
 class Probed(NamedTuple):
@@ -231,7 +231,7 @@ def _reach_table(probes: Sequence[Probed]) -> Table:
 
 def training_table(facts: Facts, seeds: Mapping[str, Iterable[str]]) -> Table:
     """Show size, losses, time of a step and memory, means over the seeds of a model; the last two also relative to the
-    first model's. facts: by run. seeds: by model, its runs; a run that is in none stands for itself."""
+    first model's. facts: by run. seeds: by model, its runs; a run that is in none is a model."""
     texts = list(dict.fromkeys(key for fact in facts.values() for key in fact if key.startswith("valid/")))
     known = {run for runs in seeds.values() for run in runs}
     models = {model: list(runs) for model, runs in seeds.items()} | {run: [run] for run in facts if run not in known}
@@ -278,7 +278,7 @@ DOUBT = "Each is one figure of one training: `compare` says which differences ou
 
 
 @dataclass(frozen=True, kw_only=True)
-class Swept:
+class SweepRun:
     """One training. point: what it sets differently from the others, option -> value. records: of its metrics.jsonl.
     ended: how; "" where that is not known."""
 
@@ -299,14 +299,23 @@ class Swept:
         return pairs[0][1] if len(pairs) == 1 else ", ".join(f"{key}={value}" for key, value in pairs) or self.name
 
 
-def sweep_page(runs: Sequence[Swept], command: str, comparing: str) -> Document:
+def sweep_page(runs: Sequence[SweepRun], command: str, comparing: str) -> Document:
     """Show a sweep. command: of the sweep. comparing: that of a comparison of its finished runs; "" without two of
     them."""
     options, texts = _options(runs), _texts(runs)
     files = file_names(texts)
     named = ": " + ", ".join(run.label for run in runs) if len(options) == 1 and len(runs) <= FEW_NAMES else ""
     sections: Sections = {
-        "Held-out loss": [_curves(runs, text, files[text]) for text in texts],
+        "Held-out loss": [
+            curves(
+                (Line.through(run.label, _by_step(run.records, VALID + text)) for run in runs),
+                name=f"held-out-{files[text]}",
+                title=f"Held-out loss: {text}",
+                x_label="optimizer step",
+                y_label="loss [nats per token]",
+            )
+            for text in texts
+        ],
         "Results": [results(runs)],
         "Compare them": [f"{DOUBT}\n\n`{comparing}`" if comparing else ""],
     }
@@ -320,7 +329,7 @@ def sweep_page(runs: Sequence[Swept], command: str, comparing: str) -> Document:
     )
 
 
-def results(runs: Sequence[Swept]) -> Table:
+def results(runs: Sequence[SweepRun]) -> Table:
     """Return a row for each training: its point of the sweep, its last step, losses, and the perplexities of
     validations."""
     options = _options(runs)
@@ -345,16 +354,16 @@ def results(runs: Sequence[Swept]) -> Table:
     )
 
 
-def _options(runs: Sequence[Swept]) -> list[str]:
+def _options(runs: Sequence[SweepRun]) -> list[str]:
     return list(dict.fromkeys(option for run in runs for option in run.point))
 
 
-def _texts(runs: Sequence[Swept]) -> list[str]:
+def _texts(runs: Sequence[SweepRun]) -> list[str]:
     """Return the held-out texts that anything was validated on."""
     return sorted({key.removeprefix(VALID) for run in runs for key in run.last if key.startswith(VALID)})
 
 
-def _measured(run: Swept) -> dict[str, Value]:
+def _measured(run: SweepRun) -> dict[str, Value]:
     """Return by column; nothing of a training that has not begun."""
     if not run.last:
         return {}
@@ -365,7 +374,7 @@ def _measured(run: Swept) -> dict[str, Value]:
     return cells | {f"perplexity {text}": Value.of(each, "{:.4g}") for text, each in perplexities.items()}
 
 
-def _finding(runs: Sequence[Swept], texts: Sequence[str]) -> list[str]:
+def _finding(runs: Sequence[SweepRun], texts: Sequence[str]) -> list[str]:
     """Say whose held-out losses are the lowest; nothing of fewer than two."""
     lowest: dict[str, list[str]] = {}
     for text in texts:
@@ -377,16 +386,3 @@ def _finding(runs: Sequence[Swept], texts: Sequence[str]) -> list[str]:
         return []
     said = "; ".join(f"{label}, {' and '.join(losses)}" for label, losses in lowest.items())
     return [f"Lowest held-out loss: {said} (nats a token, {len(runs)} runs)."]
-
-
-def _curves(runs: Sequence[Swept], text: str, file: str) -> Lines | None:
-    key = VALID + text
-    points = ([(record["step"], record[key]) for record in run.records if key in record] for run in runs)
-    return curves(
-        (Line.through(run.label, each) for run, each in zip(runs, points, strict=True)),
-        name=f"held-out-{file}",
-        title=f"Held-out loss: {text}",
-        alt=f"Loss on held-out {text} against the optimizer step, a curve for each training.",
-        x_label="optimizer step",
-        y_label="loss [nats per token]",
-    )

@@ -1,7 +1,7 @@
 """What is tried on the same weights: frequencies, attention patterns and logit scales as the grid names them.
 
-A name is a choice of the config group, with options behind it: `dynamic_ntk@alpha:4`, `yarn@factor:16@convention:code`;
-`own` is what the model was trained with. The base theta stays (config/inheritance.py).
+A name is a choice of the config group, with options after it: `dynamic_ntk@alpha:4`, `yarn@factor:16@convention:code`;
+`trained` is what the weights were trained with. The base theta stays (config/inheritance.py).
 """
 
 from collections.abc import Iterable

@@ -32,7 +32,6 @@ from coca_train.evaluation.results import Cell, Evaluation, GridRow, model_names
 from coca_train.report.blocks import ANSWERED, ANSWERS, Row, State, Table, Value, Verdict
 from coca_train.statistics.answers import LEAST, SURE, WRONG, Answer, above, below, share_above
 from coca_train.statistics.intervals import OverDocuments
-from coca_train.statistics.shares import share_bounds
 
 HOLDS_WITHIN = 0.01  # [nats per token]
 USES_GAIN = 0.005  # [nats per token]
@@ -123,7 +122,7 @@ def untrained(result: Mapping[str, Any], gain: float = USES_GAIN) -> str:
 
 def finds(length: int, n_found: int, n_prompts: int, share: float = FOUND_SHARE) -> Evidence:
     """Return so many of the prompts of this length were answered as they must be."""
-    return Evidence(length, share_above(n_found, n_prompts, share, share_bounds))
+    return Evidence(length, share_above(n_found, n_prompts, share))
 
 
 def _over(sums_D2: Any) -> Any:
@@ -131,7 +130,7 @@ def _over(sums_D2: Any) -> Any:
 
 
 NOTHING = "nothing of it was measured"
-Asked = Mapping[tuple[str, str], Sequence[Part]]  # by model and variant, what their cells say
+PartsByRow = Mapping[tuple[str, str], Sequence[Part]]  # by model and variant, what their cells say
 
 
 class Judged(NamedTuple):
@@ -152,7 +151,7 @@ class Judged(NamedTuple):
             yield name, [part for parts in self.seeds for part in parts if part.name == name]
 
 
-def judged(evaluation: Evaluation, asked: Asked) -> list[Judged]:
+def judge_rows(evaluation: Evaluation, asked: PartsByRow) -> list[Judged]:
     """Return every model and variant of whom anything was asked, its seeds together."""
     models, rows = model_of(evaluation), dict[tuple[str, str], Judged]()
     names = model_names({models[subject.name]: subject.scheme for subject in evaluation.subjects})
@@ -164,14 +163,15 @@ def judged(evaluation: Evaluation, asked: Asked) -> list[Judged]:
     return list(rows.values())
 
 
-def verdicts(evaluation: Evaluation, asked: Asked) -> list[Verdict]:
+def verdicts(evaluation: Evaluation, asked: PartsByRow) -> list[Verdict]:
     """Judge each model and variant."""
-    return [verdict(each) for each in judged(evaluation, asked)]
+    return [verdict(each) for each in judge_rows(evaluation, asked)]
 
 
 def verdict(each: Judged) -> Verdict:
-    said = tuple((name, words(parts)) for name, parts in each.parts()) if not is_untrained(each) else ()
-    return Verdict(label=each.label, line=clauses(each), parts=said, state=_state(each))
+    """Judge one model and variant."""
+    parts = () if is_untrained(each) else tuple((name, words(parts)) for name, parts in each.parts())
+    return Verdict(label=each.label, line=clauses(each), parts=parts, state=_state(each))
 
 
 def clauses(each: Judged, only: str = "") -> str:
@@ -179,7 +179,7 @@ def clauses(each: Judged, only: str = "") -> str:
     return "; ".join(_clause(name, parts, each.window) for name, parts in each.parts() if not only or name == only)
 
 
-def unknown(part: Part, cells: Iterable[Cell]) -> Part:
+def unmeasured(part: Part, cells: Iterable[Cell]) -> Part:
     """Return the same part of a model that could be asked it at no length, with the reason."""
     return part._replace(evidence=(), stopped=next((cell.absence for cell in cells if cell.absence), NOTHING))
 
@@ -199,23 +199,38 @@ def _state(each: Judged) -> State:
     return "reads" if all(part.sure >= each.window for part in parts) else "partly"
 
 
-def words(parts: Sequence[Part]) -> str:
-    """Say of one part the least over its seeds: "128, undecided at 256", "128, not 256", "not even 64"."""
+class Least(NamedTuple):
+    """What a part says over its seeds. part: of the seed that is sure of the least. failed: the first length that some
+    seed answers no. opened: what is open before it. rest: all of these, in words."""
+
+    part: Part
+    failed: int | None
+    opened: list[Evidence]
+    rest: list[str]
+
+
+def _least(parts: Sequence[Part]) -> Least:
     least = min(parts, key=lambda part: part.sure)
     failed = min((part.failed.length for part in parts if part.failed), default=None)
     opened = [seen for seen in least.unsettled if failed is None or seen.length < failed]
-    if not least.sure and failed is not None and not opened:
-        return f"not even {failed:,}"
+    rest = []
+    if opened:
+        at = "at" if len(opened) == 1 else "up to"
+        rest.append(f"undecided {at} {opened[-1].length:,}{settled_by(opened, least.of)}")
+    if failed is not None:
+        rest.append(f"not {failed:,}")
+    elif least.stopped:
+        rest.append(f"beyond: {least.stopped}")
+    return Least(least, failed, opened, rest)
+
+
+def words(parts: Sequence[Part]) -> str:
+    """Say of one part the least over its seeds: "128, undecided at 256", "128, not 256", "not even 64"."""
+    least, failed, opened, rest = _least(parts)
     if not least.sure and not opened:
-        return f"undecided: {least.stopped or NOTHING}"
-    said = [f"{least.sure:,}" if least.sure else ""]
-    said += [f"{_undecided(opened)}{settled_by(opened, least.of)}"] if opened else []
-    said += [f"not {failed:,}"] if failed is not None else []
-    said += [f"beyond: {least.stopped}"] if failed is None and least.stopped else []
-    if len(parts) > 1:
-        each = {f"{part.sure:,}" for part in parts}
-        said.append(f"every one of {len(parts)} seeds" if len(each) == 1 else f"seeds {' / '.join(sorted(each))}")
-    return ", ".join(filter(None, said))
+        return f"undecided: {least.stopped or NOTHING}" if failed is None else f"not even {failed:,}"
+    sure = [f"{least.sure:,}"] if least.sure else []
+    return ", ".join([*sure, *rest, *_seeds(parts, "every one")])
 
 
 def settled_by(unsettled: Sequence[Evidence], of: str) -> str:
@@ -226,9 +241,8 @@ def settled_by(unsettled: Sequence[Evidence], of: str) -> str:
     return f" (about {more:,} more {of} would settle it)" if more else ""
 
 
-CLAUSES: dict[
-    Name, tuple[str, str, str]
-] = {  # by part: when it is sure, when it fails at once, what it may or may not do
+# By part: when it is sure, when it fails at once, what it may or may not do.
+CLAUSES: dict[Name, tuple[str, str, str]] = {
     "holds": ("perplexity holds to {} tokens", "perplexity does not hold at {} tokens", "keep its perplexity at"),
     "uses": ("demonstrably uses its last {} tokens", "makes no use of {} tokens of context", "use its last"),
     "finds": (
@@ -237,7 +251,7 @@ CLAUSES: dict[
         "find what is hidden in",
     ),
     "works with": ("works with {} tokens", "does not work with {} tokens", "work with"),
-}  # fmt: skip
+}
 
 
 def _clause(name: Name, parts: Sequence[Part], window: int) -> str:
@@ -245,35 +259,26 @@ def _clause(name: Name, parts: Sequence[Part], window: int) -> str:
     if why := next((part.untrained for part in parts if part.untrained), ""):
         return why
     sure, fails, unclear = CLAUSES[name]
-    least = min(parts, key=lambda part: part.sure)
-    failed = min((part.failed.length for part in parts if part.failed), default=None)
-    opened = [seen for seen in least.unsettled if failed is None or seen.length < failed]
-    rest = [f"{_undecided(opened)}{settled_by(opened, least.of)}"] if opened else []
-    rest += [f"not {failed:,}"] if failed is not None else []
-    rest += [f"beyond: {least.stopped}"] if least.stopped and failed is None else []
-    rest += _seeds(parts)
+    least, failed, opened, rest = _least(parts)
+    seeds = _seeds(parts, "each")
     if name == "holds" and least.sure == window and failed is not None and not opened:
-        return ", ".join(["perplexity rises beyond its training window", *_seeds(parts)])
+        return ", ".join(["perplexity rises beyond its training window", *seeds])
     if least.sure:
         times = f" ({multiple(least.sure, window)})" if name == "holds" and least.sure > window else ""
-        return ", ".join([sure.format(f"{least.sure:,}") + times, *rest])
+        return ", ".join([sure.format(f"{least.sure:,}") + times, *rest, *seeds])
     if failed is not None and not opened:
-        return ", ".join([fails.format(f"{failed:,}"), *_seeds(parts)])
+        return ", ".join([fails.format(f"{failed:,}"), *seeds])
     if opened:
         return f"may or may not {unclear} {opened[0].length:,} tokens{settled_by(opened, least.of)}"
     return f"{name}: undecided, {least.stopped or NOTHING}"
 
 
-def _undecided(opened: Sequence[Evidence]) -> str:
-    return f"undecided {'at' if len(opened) == 1 else 'up to'} {opened[-1].length:,}"
-
-
-def _seeds(parts: Sequence[Part]) -> list[str]:
+def _seeds(parts: Sequence[Part], every: str) -> list[str]:
     """Return what each seed is sure of, where there are several."""
     if len(parts) < 2:
         return []
     each = [f"{part.sure:,}" for part in parts]
-    return [f"each of {len(parts)} seeds" if len(set(each)) == 1 else f"seeds {' / '.join(each)}"]
+    return [f"{every} of {len(parts)} seeds" if len(set(each)) == 1 else f"seeds {' / '.join(each)}"]
 
 
 def multiple(length: int, window: int) -> str:
@@ -282,7 +287,7 @@ def multiple(length: int, window: int) -> str:
     return f"{times:.2g}×" if times < 99.5 else f"{times:,.0f}×"  # .2g would write 99.6 as 1e+02
 
 
-def lengths(evaluation: Evaluation, asked: Asked) -> dict[str, float]:
+def lengths(evaluation: Evaluation, asked: PartsByRow) -> dict[str, float]:
     """Return for trackers, of one model, the length up to which each part is sure under each variant [tokens],
     `uses/<variant>`."""
     return {
@@ -293,7 +298,7 @@ def lengths(evaluation: Evaluation, asked: Asked) -> dict[str, float]:
     }
 
 
-MEANT: dict[Name, tuple[str, str]] = {  # by part: in eight words, and the form of a figure
+MEANINGS: dict[Name, tuple[str, str]] = {  # by part: in eight words, and the form of a figure
     "holds": ("loss at most {bound:g} nats above the training window's", "{:+.4f}"),
     "uses": ("its farther half lowers the loss by over {bound:g} nats", "{:+.4f}"),
     "finds": ("over {bound:.0%} of hidden items are found", "{:.0%}"),
@@ -306,14 +311,14 @@ KEY = (
 )
 
 
-def answers_table(evaluation: Evaluation, asked: Asked) -> Table | None:
+def answers_table(evaluation: Evaluation, asked: PartsByRow) -> Table | None:
     """Return what was asked, by length: a row a model, variant and part, a column a length, a sign in each."""
-    every = judged(evaluation, asked)
+    every = judge_rows(evaluation, asked)
     at = sorted({seen.length for each in every for parts in each.seeds for part in parts for seen in part.evidence})
     rows, meant = [], dict[Name, str]()
     for each in every:
         for part_name, parts in each.parts():
-            meant[part_name] = MEANT[part_name][0].format(bound=parts[0].bound)
+            meant[part_name] = MEANINGS[part_name][0].format(bound=parts[0].bound)
             values = tuple(_figure(parts, length, part_name) for length in at)
             rows.append(Row(label=(each.label, part_name), values=values))
     if not at:
@@ -338,7 +343,7 @@ def _figure(parts: Sequence[Part], length: int, name: Name) -> Value:
     outcomes = [each.answer.outcome for each in seen]
     outcome = "no" if "no" in outcomes else "open" if "open" in outcomes else "yes"
     shown = next(each for each in seen if each.answer.outcome == outcome)
-    bounds, form = shown.answer.bounds, MEANT[name][1]
+    bounds, form = shown.answer.bounds, MEANINGS[name][1]
     figures = f"{form.format(bounds.estimate)} ({form.format(bounds.low)} to {form.format(bounds.high)}) of {bounds.n}"
     note = f"{outcome}: {figures}{settled_by([shown], parts[0].of) if outcome == 'open' else ''}"
     return Value(ANSWERS[outcome], number=bounds.estimate, note=note, low=bounds.low, high=bounds.high)

@@ -162,7 +162,7 @@ class Line:
         return index if self.look is None else self.look
 
     def points(self) -> Iterator[tuple[float, float, float | None, float | None, float | None, float | None]]:
-        """Yield (x, y, low, high, least, most); a bound that is not known is None."""
+        """Return (x, y, low, high, least, most) of each point; a bound that is not known is None."""
         nothing = (None,) * len(self.x)
         bounds = (each or nothing for each in (self.low, self.high, self.least, self.most))
         return zip(self.x, self.y, *bounds, strict=True)
@@ -186,7 +186,6 @@ class Lines:
     """Curves over one axis. marks: (x, words) of vertical lines, such as the training window.
 
     x_shown: what the axis shows in addition to the curves' own x, where pictures side by side have one axis.
-    y_span: how much of y the axis shows at least, where smaller differences mean nothing (scales.py has the rule).
     view, other: what a page calls it in a choice between two views of the same curves, and the name of the other one.
     """
 
@@ -200,7 +199,6 @@ class Lines:
     x_shown: tuple[float, ...] = ()
     y_log: bool = False
     y_limits: tuple[float | None, float | None] = (None, None)
-    y_span: float = 0.0
     marks: tuple[tuple[float, str], ...] = ()
     levels: tuple[tuple[float, str], ...] = ()  # (y, words) of horizontal lines, such as what must be passed
     interval: str = INTERVAL  # what low and high of its curves are
@@ -239,7 +237,7 @@ class HeatMap:
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMaps:
-    """Panels with the same axes and the same colours from low to high, which stand out most."""
+    """Panels with the same axes and the same colours from low to high."""
 
     name: str
     title: str

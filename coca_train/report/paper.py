@@ -140,12 +140,9 @@ def yarn_task_rows(tasks: Sequence[str], n_columns: int) -> tuple[Row, ...]:
     rows = []
     for model, shares in _read("yarn_authors")["harness"].items():
         if len(shares.keys() & set(tasks)) > 1:
-            found = [shares.get(task) for task in tasks] + [None] * (n_columns - len(tasks))
-            rows.append(Row(label=(model, YARN_AUTHORS), values=tuple(map(_task_share, found)), theirs=True))
+            values = [Value.of(None, missing="not published")] * n_columns
+            for column, task in enumerate(tasks):
+                if published := shares.get(task):
+                    values[column] = Value.of(100 * published["share"], "{:.1f}", published["metric"])
+            rows.append(Row(label=(model, YARN_AUTHORS), values=tuple(values), theirs=True))
     return tuple(rows)
-
-
-def _task_share(published: Mapping[str, Any] | None) -> Value:
-    if published is None:
-        return Value.of(None, missing="not published")
-    return Value.of(100 * published["share"], "{:.1f}", published["metric"])

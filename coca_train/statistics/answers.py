@@ -12,10 +12,10 @@ are far too narrow.
 """
 
 import math
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from coca_train.statistics.intervals import Bounds
+from coca_train.statistics.shares import share_bounds
 
 LEAST = 20  # documents or prompts that say something
 WRONG = 0.05  # of draws, in which any answer of a page is
@@ -45,14 +45,14 @@ def above(bounds: Bounds, bound: float) -> Answer:
     return _answer(bounds, bound, bounds.low > bound, bounds.high <= bound)
 
 
-def share_above(n_found: int, n_prompts: int, bound: float, bounds_of: Callable[[int, int, float], Bounds]) -> Answer:
-    """Answer whether a share is more than bound. bounds_of: (found, prompts, confidence) -> its interval."""
-    answer = above(bounds_of(n_found, n_prompts, SURE), bound)
+def share_above(n_found: int, n_prompts: int, bound: float) -> Answer:
+    """Answer whether a share is more than bound."""
+    answer = above(share_bounds(n_found, n_prompts, SURE), bound)
     if answer.outcome != "open" or n_prompts < LEAST:
         return answer
 
     def settled(n: int) -> bool:
-        return above(bounds_of(round(n_found * n / n_prompts), n, SURE), bound).outcome != "open"
+        return above(share_bounds(round(n_found * n / n_prompts), n, SURE), bound).outcome != "open"
 
     # The same share of more prompts: doubled until it is settled, then halved to where it begins to be.
     enough = 2 * n_prompts

@@ -16,7 +16,6 @@ known are compared as they read, and no sentence names a winner among them.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,8 +64,12 @@ class Sample:
 
 
 class Figure(Protocol):
-    """What is compared; report.blocks.Value is one."""
+    """What is compared; report.blocks.Value is one. text: as shown. n: how many documents or prompts it is of."""
 
+    @property
+    def text(self) -> str: ...
+    @property
+    def n(self) -> int | None: ...
     @property
     def number(self) -> float | None: ...
     @property
@@ -99,20 +102,8 @@ class Difference(NamedTuple):
         return self._replace(bounds=bounds, n_below=self.n_above, n_above=self.n_below, seeds=seeds)
 
 
-class _Pair(ABC):
-    """Two figures that can be compared at any confidence. rounding: a difference up to it says nothing."""
-
-    rounding = 0.0
-
-    @abstractmethod
-    def interval(self, confidence: float) -> Bounds: ...
-
-    @abstractmethod
-    def difference(self, confidence: float) -> Difference: ...
-
-
-class _Paired(_Pair):
-    """Two figures of the same units."""
+class _Paired:
+    """Two figures of the same units, compared at any confidence. rounding: a difference up to it says nothing."""
 
     def __init__(self, one: Sample, other: Sample) -> None:
         seeds = [(i, other.seeds.index(seed)) for i, seed in enumerate(one.seeds) if seed in other.seeds] or [(0, 0)]
@@ -145,21 +136,19 @@ class _Paired(_Pair):
         )
 
 
-class _Unpaired(_Pair):
+class _Unpaired:
     """Two figures of different units with an interval each: half widths add up as those of independent means do."""
+
+    rounding = 0.0
 
     def __init__(self, one: Figure, other: Figure) -> None:
         self.figures = one, other
 
     def interval(self, confidence: float) -> Bounds:
         wider = student(confidence, MANY) / student(CONFIDENCE, MANY)
-        (one, *ends), (other, *other_ends) = (
-            (f.number or 0.0, *(f.interval or (f.number or 0.0,) * 2)) for f in self.figures
-        )
-        below, above = (
-            math.hypot(one - ends[0], other_ends[1] - other),
-            math.hypot(ends[1] - one, other - other_ends[0]),
-        )
+        one, other = (figure.number or 0.0 for figure in self.figures)
+        (low, high), (other_low, other_high) = (f.interval or (f.number or 0.0,) * 2 for f in self.figures)
+        below, above = math.hypot(one - low, other_high - other), math.hypot(high - one, other - other_low)
         return Bounds(one - other, one - other - wider * below, one - other + wider * above, LEAST)
 
     def difference(self, confidence: float) -> Difference:
@@ -174,7 +163,7 @@ def differences(columns: Sequence[Sequence[Figure]]) -> list[dict[tuple[int, int
     A figure without a number, or an infinite one, is in no pair. Figures of one column without intervals and samples
     are compared as they are.
     """
-    left: dict[tuple[int, int, int], _Pair] = {}
+    left: dict[tuple[int, int, int], _Paired | _Unpaired] = {}
     for column, figures in enumerate(columns):
         for i, j in combinations(range(len(figures)), 2):
             if (pair := _pair(figures[i], figures[j])) is not None:
@@ -189,7 +178,7 @@ def differences(columns: Sequence[Sequence[Figure]]) -> list[dict[tuple[int, int
     return found
 
 
-def _pair(one: Figure, other: Figure) -> _Pair | None:
+def _pair(one: Figure, other: Figure) -> _Paired | _Unpaired | None:
     if not all(each.number is not None and math.isfinite(each.number) for each in (one, other)):
         return None
     if one.sample is not None and other.sample is not None and one.sample.pairs_with(other.sample):
@@ -203,15 +192,6 @@ def _is_yes_or_no(sums_SU2: np.ndarray) -> bool:
 
 
 Direction = Literal["low", "high"]
-
-
-class WrittenFigure(Figure, Protocol):
-    """A figure as a table shows it; report.blocks.Value is one. n: how many documents or prompts it is of."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def n(self) -> int | None: ...
 
 
 class Standing(NamedTuple):
@@ -237,14 +217,12 @@ class Standing(NamedTuple):
         return found is not None and found.significant and (found.bounds.estimate < 0) == (direction == "low")
 
 
-def standings(columns: Sequence[Sequence[WrittenFigure]], direction: Direction) -> list[Standing]:
+def standings(columns: Sequence[Sequence[Figure]], direction: Direction) -> list[Standing]:
     """Return which figures of each column are the best, all columns judged together."""
     return [_standing(figures, found, direction) for figures, found in zip(columns, differences(columns), strict=True)]
 
 
-def _standing(
-    figures: Sequence[WrittenFigure], found: Mapping[tuple[int, int], Difference], direction: Direction
-) -> Standing:
+def _standing(figures: Sequence[Figure], found: Mapping[tuple[int, int], Difference], direction: Direction) -> Standing:
     known = {i: v for i, v in enumerate(figures) if v.number is not None and math.isfinite(v.number)}
     fewest = min((v.n for v in figures if v.number is not None and v.n is not None), default=LEAST)
     unsure = any(v.interval is None and v.sample is None for v in known.values())

@@ -15,7 +15,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import Engine
 from coca_train.evaluation.configuration import CELLS
 from coca_train.evaluation.grid import Progress, Store, on_all_ranks
-from coca_train.evaluation.perplexity_page import asked, perplexity_text
+from coca_train.evaluation.perplexity_page import perplexity_text, reach_parts
 from coca_train.evaluation.pipeline import facts
 from coca_train.evaluation.results import RESULTS, Evaluation
 from coca_train.evaluation.trainings import RunReport, loss_curves, reach_curves, read_probes, run_page
@@ -117,7 +117,7 @@ def findings(report: RunReport, stage: str, files: Mapping[str, Path]) -> Findin
     if report.evaluation is None:
         said, numbers = [], {}
     else:
-        parts = asked(report.evaluation)
+        parts = reach_parts(report.evaluation)
         said, numbers = verdicts(report.evaluation, parts), lengths(report.evaluation, parts)
     texts = {"verdict": "\n".join(f"{each.label}: {each.line}" for each in said), "sample": report.sample}
     return Findings(

@@ -37,6 +37,7 @@ from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.machine import cores
+from coca_train.runtime.printing import plain
 from data_prep.messages import bar, say
 from data_prep.tokenizer_files import copy_companions, train_tokenizer
 
@@ -108,23 +109,17 @@ def docstrings(source: str) -> tuple[str, int]:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError):
             return "", 1
-    texts: list[str] = []
-    lines: list[int] = []
+    found: list[tuple[str, int]] = []  # text and line
 
-    def visit(node: ast.AST, name: str) -> None:
+    def visit(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> None:
+        if text := ast.get_docstring(node):
+            found.append((f"{name}\n\n{text}" if name else text, node.body[0].lineno))
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                dotted = f"{name}.{child.name}" if name else child.name
-                if text := ast.get_docstring(child):
-                    texts.append(f"{dotted}\n\n{text}")
-                    lines.append(child.body[0].lineno)
-                visit(child, dotted)
+                visit(child, f"{name}.{child.name}" if name else child.name)
 
-    if text := ast.get_docstring(tree):
-        texts.append(text)
-        lines.append(tree.body[0].lineno)
     visit(tree, "")
-    return ("\n\n\n".join(texts) + "\n", lines[0]) if texts else ("", 1)
+    return ("\n\n\n".join(text for text, _ in found) + "\n", found[0][1]) if found else ("", 1)
 
 
 def topics(library: Path) -> Iterator[Document]:
@@ -149,10 +144,9 @@ def topics(library: Path) -> Iterator[Document]:
 def modules(library: Path) -> Iterator[Document]:
     """Yield the code and the docstrings of MODULES."""
     for path in python_files(library):
-        source = read(path)
+        source, file = read(path), path.relative_to(library).as_posix()
         if source is None or len(source) < MIN_CHARACTERS:
             continue
-        file = path.relative_to(library).as_posix()
         yield Document("code", file, source)
         text, line = docstrings(source)
         if len(text) >= MIN_CHARACTERS:
@@ -173,11 +167,10 @@ def installation(library: Path | None = None) -> Iterator[Document]:
 
 FORMAT = 1
 TOKENIZER = "tokenizer.model"
-PARTS = ("text", "code")
 SPLITS = ("train", "valid")
 WEIGHTS = {"text": 0.5, "code": 0.5}
 VOCABULARY_CHARACTERS = 4_000_000
-BATCH_CHARACTERS = 1_000_000
+BATCH = 64  # documents encoded together
 LICENCES = {"the standard library's sources, docstrings and topics": "PSF-2.0 (Python Software Foundation)"}
 HELD_OUT_SHARE = 0.03
 ORIGINS = np.dtype([("input", "<u4"), ("line", "<u8")])
@@ -219,7 +212,7 @@ EMBEDDED = Root(
 VERB = Verb(EMBEDDED, USAGE, _embedded)
 
 
-def place(file: str) -> float:
+def hash_fraction(file: str) -> float:
     """Return a number in [0, 1) that depends on the file's name alone."""
     return int.from_bytes(hashlib.sha256(file.encode()).digest()[:6], "big") / (1 << 48)
 
@@ -229,8 +222,8 @@ def held_out_files(documents: Sequence[Document]) -> set[str]:
 
     A source file is held out as a whole: its code and its docstrings never end up on different sides.
     """
-    eligible = sorted((d for d in documents if d.may_be_held_out), key=lambda d: (place(d.file), d.file))
-    held_out = {d.file for d in eligible if place(d.file) < HELD_OUT_SHARE}
+    eligible = sorted((d for d in documents if d.may_be_held_out), key=lambda d: (hash_fraction(d.file), d.file))
+    held_out = {d.file for d in eligible if hash_fraction(d.file) < HELD_OUT_SHARE}
     for part in sorted({d.part for d in eligible}):
         for lengths, number in LONG.items():
             held_out |= set([d.file for d in eligible if d.part == part and len(d.text) in lengths][:number])
@@ -251,8 +244,7 @@ def make(
     are to be trained on it; None: one of vocab_size pieces is trained.
     Raises DataError: E-PREP-01 vocabulary size, 02 the folder holds something else, 03 damaged, 04 too little text.
     """
-    dir = Path(dir)
-    of_weights = None if tokenizer is None else Tokenizer(tokenizer)
+    dir, of_weights = Path(dir), None if tokenizer is None else Tokenizer(tokenizer)
     vocab_size = vocab_size if of_weights is None else of_weights.vocab_size
     if (manifest := existing(dir, vocab_size)) is not None:
         return manifest
@@ -260,7 +252,7 @@ def make(
         dir.parent.mkdir(parents=True, exist_ok=True)
         with lock_and_wait(dir.parent / f".{dir.name}.lock"):
             if (manifest := existing(dir, vocab_size)) is not None:
-                return manifest  # whoever held the lock made it
+                return manifest  # the process that held the lock made it
             building = dir.parent / f".{dir.name}.building"
             shutil.rmtree(building, ignore_errors=True)  # of a run that was killed
             building.mkdir()
@@ -282,16 +274,12 @@ def existing(dir: Path, vocab_size: int) -> dict[str, Any] | None:
         return None
     manifest = read_manifest(dir / TOKENIZER) or {}
     known = (manifest.get("kind"), manifest.get("format")) == ("embedded", FORMAT)
-    if not known or not {"files", "vocab_size"} <= manifest.keys():
-        raise DataError(
-            f"E-PREP-02 {dir}: is there, but holds no embedded corpus of this version (manifest.json); nothing is "
-            "overwritten. Fix: choose another folder, or move this one away"
-        )
-    if manifest["vocab_size"] != vocab_size:
-        raise DataError(
-            f"E-PREP-02 {dir}: holds a corpus with {manifest['vocab_size']} token ids, asked for is "
-            f"vocab_size={vocab_size}. Fix: choose another folder, or move this one away"
-        )
+    wrong = "is there, but holds no embedded corpus of this version (manifest.json); nothing is overwritten"
+    if known and {"files", "vocab_size"} <= manifest.keys():
+        has = manifest["vocab_size"]
+        wrong = f"holds a corpus with {has} token ids, and vocab_size={vocab_size}" if has != vocab_size else ""
+    if wrong:
+        raise DataError(f"E-PREP-02 {dir}: {wrong}. Fix: choose another folder, or move this one away")
     for name, record in manifest["files"].items():
         n_bytes = (dir / name).stat().st_size if (dir / name).is_file() else None
         if n_bytes != record["bytes"]:
@@ -311,7 +299,7 @@ def _build(
     held_out = held_out_files(gathered)
     groups = {
         (part, split): [d for d in gathered if d.part == part and (d.file in held_out) == (split == "valid")]
-        for part in PARTS
+        for part in WEIGHTS
         for split in SPLITS
     }
     for (part, split), group in groups.items():
@@ -322,18 +310,21 @@ def _build(
             )
     if tokenizer is None:
         say(f"embedded corpus: training a {vocab_size}-piece SentencePiece vocabulary", progress)
-        sample = [text for part in PARTS for text in _vocabulary_sample(groups[part, "train"], WEIGHTS[part])]
+        sample = [text for part in WEIGHTS for text in _vocabulary_sample(groups[part, "train"], WEIGHTS[part])]
         train_tokenizer(sample, folder / TOKENIZER, vocab_size)
     else:
         say(f"embedded corpus: with the {vocab_size} tokens of {tokenizer.path}", progress)
         (folder / TOKENIZER).write_bytes(untrusted_io.read_bytes(tokenizer.path))
         copy_companions(Path(tokenizer.path), tokenizer, (folder / TOKENIZER).with_suffix(""))
     tokenizer = Tokenizer(folder / TOKENIZER)
-    inputs = {part: sorted({d.file for d in gathered if d.part == part}) for part in PARTS}
+    inputs = {part: sorted({d.file for d in gathered if d.part == part}) for part in WEIGHTS}
     with bar("tokenizing", sum(len(d.text) for d in gathered), progress) as tokenized:
         for (part, split), group in groups.items():
             tokenize([d.text for d in group], folder / f"{part}_{split}", tokenizer, tokenized)
-            _write_origins(folder / f"{part}_{split}", group, inputs[part])
+            rows = np.array([(inputs[part].index(d.file), d.line) for d in group], ORIGINS)
+            with open(folder / f"{part}_{split}.origins.npy", "wb") as file:
+                np.lib.format.write_array(file, rows, version=(1, 0), allow_pickle=False)
+                flush_to_disk(file)
     manifest = _manifest(folder, tokenizer, groups, inputs)
     with open(folder / "manifest.json", "w", encoding="utf-8") as file:
         json.dump(manifest, file, indent=2, sort_keys=True)
@@ -343,43 +334,36 @@ def _build(
 
 
 def _vocabulary_sample(documents: Sequence[Document], weight: float) -> list[str]:
-    """Choose training documents evenly, about weight * VOCABULARY_CHARACTERS in all."""
-    total = sum(len(document.text) for document in documents)
-    share = min(1.0, weight * VOCABULARY_CHARACTERS / total)
+    """Choose training documents, evenly spread, about weight * VOCABULARY_CHARACTERS in all."""
+    share = min(1.0, weight * VOCABULARY_CHARACTERS / sum(len(document.text) for document in documents))
     return [d.text for i, d in enumerate(documents) if int((i + 1) * share) > int(i * share)]
 
 
 def tokenize(texts: Sequence[str], prefix: Path, tokenizer: Tokenizer, bar: Any) -> None:
     """Write texts to a .bin/.idx pair with its sums, one document each, an end-of-document token after each."""
     with IndexedWriter(prefix, best_dtype(tokenizer.vocab_size)) as writer:
-        begin = 0
-        while begin < len(texts):
-            end, characters = begin, 0
-            while end < len(texts) and characters < BATCH_CHARACTERS:
-                characters += len(texts[end])
-                end += 1
-            for ids in tokenizer.encode_batch(list(texts[begin:end]), num_threads=cores()):
+        for begin in range(0, len(texts), BATCH):
+            batch = list(texts[begin : begin + BATCH])
+            for ids in tokenizer.encode_batch(batch, num_threads=cores()):
                 writer.add_document([*ids, tokenizer.eod])
-            bar.update(characters)
-            begin = end
+            bar.update(sum(map(len, batch)))
     write_sums(prefix)
-
-
-def _write_origins(prefix: Path, documents: Sequence[Document], inputs: Sequence[str]) -> None:
-    """Write the file and line of each document. inputs: files by number, as the manifest names them."""
-    number = {file: i for i, file in enumerate(inputs)}
-    rows = np.array([(number[d.file], d.line) for d in documents], ORIGINS)
-    with open(f"{prefix}.origins.npy", "wb") as file:
-        np.lib.format.write_array(file, rows, version=(1, 0), allow_pickle=False)
-        flush_to_disk(file)
 
 
 def _manifest(
     folder: Path, tokenizer: Tokenizer, groups: dict[tuple[str, str], list[Document]], inputs: dict[str, list[str]]
 ) -> dict[str, Any]:
-    names = [f"{part}_{split}" for part, split in groups]
-    datasets = {name: IndexedDataset(folder / name) for name in names}
-    written = [TOKENIZER, *(f"{name}{end}" for name in names for end in (".bin", ".idx", ".sums", ".origins.npy"))]
+    datasets, files = {}, [TOKENIZER]
+    for (part, split), group in groups.items():
+        name = f"{part}_{split}"
+        data = IndexedDataset(folder / name)
+        datasets[name] = {
+            "documents": data.n_documents,
+            "tokens": data.n_tokens,
+            "characters": sum(len(d.text) for d in group),
+            "longest_document": int(np.diff(data.document_bounds()).max()),
+        }
+        files += [f"{name}{end}" for end in (".bin", ".idx", ".sums", ".origins.npy")]
     return {
         "format": FORMAT,
         "kind": "embedded",
@@ -390,26 +374,19 @@ def _manifest(
         "licences": LICENCES,
         "tokenizer": {"file": TOKENIZER, "sha256": tokenizer.digest},
         "sources": {part: {"inputs": [{"name": file} for file in files]} for part, files in inputs.items()},
-        "datasets": {
-            f"{part}_{split}": {
-                "documents": datasets[f"{part}_{split}"].n_documents,
-                "tokens": datasets[f"{part}_{split}"].n_tokens,
-                "characters": sum(len(d.text) for d in group),
-                "longest_document": int(np.diff(datasets[f"{part}_{split}"].document_bounds()).max()),
-            }
-            for (part, split), group in groups.items()
-        },
-        "files": {name: digest(folder / name) for name in written},
+        "datasets": datasets,
+        "files": {name: digest(folder / name) for name in files},
     }
 
 
 def summary(dir: Path, manifest: dict[str, Any]) -> str:
     """Return a small table of what was made."""
-    rows = [f"{'embedded corpus':<16}{'documents':>10}{'tokens':>12}{'chars/token':>13}{'longest document':>18}"]
+    rows = []
     for name, record in manifest["datasets"].items():
-        ratio = record["characters"] / record["tokens"]
+        ratio = f"{record['characters'] / record['tokens']:.2f}"
         rows.append(
-            f"{name:<16}{record['documents']:>10,}{record['tokens']:>12,}{ratio:>13.2f}{record['longest_document']:>18,}"
+            [name, f"{record['documents']:,}", f"{record['tokens']:,}", ratio, f"{record['longest_document']:,}"]
         )
+    table = plain(("embedded corpus", "documents", "tokens", "chars/token", "longest document"), rows)
     mix = ", ".join(f"{weight:.0%} {part}" for part, weight in manifest["weights"].items())
-    return "\n".join([*rows, f"{dir}: {manifest['vocab_size']} token ids, mixed {mix} by tokens in training"])
+    return f"{table}{dir}: {manifest['vocab_size']} token ids, mixed {mix} by tokens in training"

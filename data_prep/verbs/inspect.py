@@ -6,7 +6,7 @@ import sys
 from coca_train.config.corpus_schema import LookConfig, PrepareConfig
 from coca_train.data.provenance import Origins
 from coca_train.runtime.errors import DataError
-from data_prep.decoded import chosen_windows, document_text, evenly, window_text
+from data_prep.decoded import chosen_windows, document_text, spread_evenly, window_text
 from data_prep.manifest import Corpus
 from data_prep.verbs.stats import corpus_lengths, lengths_picture
 
@@ -36,7 +36,7 @@ def _show(corpus: Corpus, name: str, split: str, look: LookConfig) -> None:
     data = corpus.dataset(name, split)
     origins = Origins(data)
     print(f"=== {name}_{split}: {data.n_documents:,} documents, {data.n_tokens:,} tokens\n")
-    for document in evenly(data.n_documents, look.documents):
+    for document in spread_evenly(data.n_documents, look.documents):
         print(document_text(data, document, origins, corpus.tokenizer, look.characters))
     if split == "train":
         for window in chosen_windows(data, look.windows, look.seq_len):

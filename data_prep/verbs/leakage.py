@@ -27,7 +27,7 @@ from data_prep.pictures import drawn_page
 ANY = "all sources"
 CHUNK = 1 << 20  # token ids looked at together
 MANY_CELLS = 12  # rows or columns of a heat map up to which its cells hold their number
-LONGEST_LABEL = 32  # characters; of a longer name, a path, its end is shown
+LONGEST_LABEL = 32  # characters; a longer name (a path) is cut to its end
 
 Table = Callable[[Any, Any, int], str]
 
@@ -67,27 +67,23 @@ def open_evaluation_sets(prefixes: list[str], tokenizer: Tokenizer, taken: set[s
     """
     sets: dict[str, IndexedDataset] = {}
     for prefix in prefixes:
-        data, name = IndexedDataset(prefix), os.path.basename(prefix)
-        _check(data, tokenizer)
+        data, name, manifest = IndexedDataset(prefix), os.path.basename(prefix), read_manifest(prefix)
+        where = f"leakage.against: {escape(prefix)}"
+        made_with = tokenizer.digest if manifest is None else manifest["tokenizer"]["sha256"]
+        if made_with != tokenizer.digest:
+            raise DataError(
+                f"E-TOK-11 {where} was made with tokenizer {escape(made_with[:16])}, this corpus with "
+                f"{tokenizer.digest[:16]}. Fix: prepare the set with this tokenizer"
+            )
+        for start in range(0, data.n_tokens, CHUNK):
+            ids = data.tokens(start, min(start + CHUNK, data.n_tokens))
+            if ids.max() >= tokenizer.vocab_size:
+                raise DataError(
+                    f"E-TOK-09 {where} holds token id {ids.max()}, the tokenizer has {tokenizer.vocab_size}. "
+                    "Fix: prepare the set with this tokenizer"
+                )
         sets[escape(prefix if name in taken | sets.keys() else name)] = data
     return sets
-
-
-def _check(data: IndexedDataset, tokenizer: Tokenizer) -> None:
-    manifest = read_manifest(data.prefix)
-    made_with = tokenizer.digest if manifest is None else manifest["tokenizer"]["sha256"]
-    if made_with != tokenizer.digest:
-        raise DataError(
-            f"E-TOK-11 leakage.against: {escape(data.prefix)} was made with tokenizer {escape(made_with[:16])}, this "
-            f"corpus with {tokenizer.digest[:16]}; they must be the same. Fix: prepare the set with this tokenizer"
-        )
-    for start in range(0, data.n_tokens, CHUNK):
-        ids = data.tokens(start, min(start + CHUNK, data.n_tokens))
-        if ids.max() >= tokenizer.vocab_size:
-            raise DataError(
-                f"E-TOK-09 leakage.against: {escape(data.prefix)} holds token id {ids.max()}, the tokenizer has "
-                f"{tokenizer.vocab_size}; it was made with another one. Fix: prepare the set with this tokenizer"
-            )
 
 
 def _write(corpus: Corpus, config: PrepareConfig, overlaps: list[Overlap], trained: list[str], sets: list[str]) -> None:
@@ -98,7 +94,11 @@ def _write(corpus: Corpus, config: PrepareConfig, overlaps: list[Overlap], train
         f"Runs of {n} words (letters, marks and digits, lower case; all else parts words) of each held-out set\n"
         f"that occur in training text too. More than {percent(max_share)} of a document's runs: it counts as leaked."
     )
-    pairs = [_pair_row(one) for one in overlaps if one.source is not None and one.found]
+    pairs = [
+        [str(one.source), one.held_out, f"{one.found:,}", percent(one.share), f"{one.above:,}"]
+        for one in overlaps
+        if one.source is not None and one.found
+    ]
     page = [f"# Overlap with held-out text: {corpus.manifest['name']}\n", about + "\n"]
     page += [_summary(overlaps, sets, markdown), "## By source\n"]
     header = ("source", "held-out set", "found", "of its runs", "documents above")
@@ -118,10 +118,6 @@ def _write(corpus: Corpus, config: PrepareConfig, overlaps: list[Overlap], train
     print(f"All of it: {report / 'leakage.md'}")
 
 
-def _pair_row(one: Overlap) -> list[str]:
-    return [one.source or ANY, one.held_out, f"{one.found:,}", percent(one.share), f"{one.above:,}"]
-
-
 def _summary(overlaps: list[Overlap], sets: list[str], table: Table) -> str:
     """Return a row for each held-out set: against all sources, and the source that has most of it."""
     rows = []
@@ -137,27 +133,21 @@ def _summary(overlaps: list[Overlap], sets: list[str], table: Table) -> str:
 
 def _worst(corpus: Corpus, overlaps: list[Overlap], table: Table) -> str:
     """Return the held-out documents with the highest shares in a single source, each with its origin."""
+
+    def where(dataset: str, document: int) -> str:
+        if dataset in corpus.manifest["datasets"]:
+            source, _, split = dataset.rpartition("_")
+            if origin := Origins(corpus.dataset(source, split)).find(document):
+                return f"{dataset} {document} ({escape(str(origin))})"
+        return f"{dataset} {document}"
+
     pairs = [(worst, one) for one in overlaps if one.source is not None for worst in one.worst]
     pairs.sort(key=lambda pair: (-pair[0].share, pair[1].held_out, pair[0].document))
-    rows = [
-        [
-            _where(corpus, one.held_out, worst.document),
-            percent(worst.share),
-            f"{worst.ngrams:,}",
-            _where(corpus, f"{one.source}_train", worst.most or 0),
-        ]
-        for worst, one in pairs[:WORST]
-    ]
+    rows = []
+    for worst, one in pairs[:WORST]:
+        most = where(f"{one.source}_train", worst.most or 0)
+        rows.append([where(one.held_out, worst.document), percent(worst.share), f"{worst.ngrams:,}", most])
     return table(["held-out document", "found", "of its runs", "most of it in"], rows, 1) if rows else ""
-
-
-def _where(corpus: Corpus, dataset: str, document: int) -> str:
-    """Return dataset, number and, where that is known, origin of a document."""
-    if dataset not in corpus.manifest["datasets"]:
-        return f"{dataset} {document}"
-    source, _, split = dataset.rpartition("_")
-    origin = Origins(corpus.dataset(source, split)).of(document)
-    return f"{dataset} {document} ({escape(str(origin))})" if origin else f"{dataset} {document}"
 
 
 def overlap_picture(

@@ -10,7 +10,8 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,85 +24,16 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError, StorageError
-from data_prep.collect import Collection, Part, gather_parts, place
+from data_prep.collect import Collection, Part, format_place, gather_parts
 from data_prep.concatenate import ENDS, DatasetWriter, copy_part
-from data_prep.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, Verdicts, judge
+from data_prep.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Stretch, judge
 from data_prep.fitting import fit_valid_share
-from data_prep.manifest import NAME, build, describe, dump, existing, settings_now
+from data_prep.manifest import NAME, build, describe, dump, existing
 from data_prep.messages import bar, say
 from data_prep.parts import COUNTS, SPLITS, n_read
 
 REASONS = {DUPLICATE: "duplicates", NEAR_DUPLICATE: "near_duplicates", DUPLICATE_ID: "duplicate_ids"}
 BYTES_A_DOCUMENT = 160  # index, origins and what is on the disk on the way
-
-
-def with_verdicts(stretches: Iterable[Stretch], verdicts: Verdicts, drop: bool) -> Iterator[tuple[Stretch, np.ndarray]]:
-    """Yield each stretch with bool (n,): which of its documents stay."""
-    for stretch in stretches:
-        verdict = verdicts.of(stretch.first, len(stretch.documents))
-        yield stretch, (verdict == KEPT) | ((verdict == DUPLICATE) & (not drop))
-
-
-def count(
-    collection: Collection, parts: list[Part], verdicts: Verdicts, drop: bool
-) -> tuple[dict[str, int], list[int]]:
-    """Count what became of the documents of a source, and how many stay in each split."""
-    counts = Counter({"read": 0, "kept": 0, **dict.fromkeys(REASONS.values(), 0), "rejected": 0})
-    for part in parts:
-        record = part.record
-        counts.update({rule: n for rule, n in record["counts"].items() if rule not in COUNTS})
-        counts["rejected"] += len(record["rejects"])
-        counts["read"] += n_read(record)
-    sizes = np.zeros(len(SPLITS), np.int64)
-    for stretch, keep in with_verdicts(collection.stretches(parts), verdicts, drop):
-        verdict = verdicts.of(stretch.first, len(stretch.documents))
-        for number, reason in REASONS.items():
-            counts[reason] += int((verdict == number).sum())
-        sizes += np.bincount(stretch.documents["split"][keep], minlength=len(SPLITS))
-    counts["kept"] = int(sizes.sum())
-    return dict(counts), sizes.tolist()
-
-
-def check_source(config: PrepareConfig, name: str, counts: dict[str, int]) -> None:
-    """Refuse a source of which nothing is left, or too much of which has another document's id."""
-    if not counts["kept"]:
-        why = ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in counts.items() if n and reason != "read")
-        raise DataError(
-            f"E-RAW-27 corpus.sources.{name}: no document is left of {counts['read']:,} ({why or 'none read'}); a "
-            "source must have at least one. Fix: check its filter and files, or remove the source"
-        )
-    if counts["duplicate_ids"] > (limit := config.work.max_reject_share) * counts["read"]:
-        raise DataError(
-            f"E-RAW-21 corpus.sources.{name}: {counts['duplicate_ids']:,} of {counts['read']:,} documents have the id "
-            f"of another document and another text, more than work.max_reject_share={limit}. Fix: check id_field, or "
-            "set it to null"
-        )
-
-
-def clash_error(collection: Collection, clash: Clash) -> DataError:
-    return DataError(
-        f"E-RAW-22 {collection.place(clash.document)}: has the id of {collection.place(clash.first)}, but another "
-        "text; ids must be unique within a source. Fix: remove one, set id_field to a field that is unique or to null; "
-        "or work.on_error=skip"
-    )
-
-
-def write_rejects(path: Path, parts: list[Part], collection: Collection, verdicts: Verdicts) -> None:
-    """Write one JSON object a line, in the order of the input: rejected documents, and those with a taken id."""
-    with open(path, "w", encoding="utf-8") as file:
-        for part in parts:
-            rows = [{"input": part.input.path, **reject} for reject in part.record["rejects"]]
-            for stretch in collection.stretches([part]):
-                verdict = verdicts.of(stretch.first, len(stretch.documents))
-                for line in stretch.documents["line"][verdict == DUPLICATE_ID].tolist():
-                    reason = f"{place(part.input, line)} has the id of an earlier document, but another text"
-                    reject = {"line": line, "byte": None, "code": "E-RAW-22", "reason": reason, "excerpt": ""}
-                    rows.append({"input": part.input.path, **reject})
-            for row in sorted(rows, key=lambda row: row["line"]):
-                file.write(json.dumps(row, sort_keys=True) + "\n")
-        flush_to_disk(file)
-
-
 SCRATCH, MARK = ".merging", "publishing"
 
 
@@ -116,12 +48,22 @@ def merge(config: PrepareConfig) -> dict[str, Any]:
     manifest = existing(config)
     if manifest is not None and not _leftovers(config, dir):
         return manifest
-    # Looked at again under the lock: another process may have finished the corpus since.
-    with storage(str(dir)), _exclusive_corpus_lock(dir):
-        if (manifest := existing(config)) is None:
-            manifest = _make(config, dir)
-        for path in _leftovers(config, dir):
-            shutil.rmtree(path)
+    if not dir.is_dir():
+        raise DataError(f"E-TOK-23 {dir}: no such folder, so nothing is tokenized. Fix: python -m data_prep tokenize")
+    with storage(str(dir)):
+        try:
+            lock = open_locked(str(dir / ".merge.lock"))
+        except DataError:
+            raise DataError(
+                f"E-TOK-15 {dir}: another process is tokenizing or merging this corpus; one at a time. Fix: wait for "
+                "it to end"
+            ) from None
+        with lock:
+            # Looked at again under the lock: another process may have finished the corpus since.
+            if (manifest := existing(config)) is None:
+                manifest = _make(config, dir)
+            for path in _leftovers(config, dir):
+                shutil.rmtree(path)
     return manifest
 
 
@@ -134,27 +76,22 @@ def _leftovers(config: PrepareConfig, dir: Path) -> list[Path]:
     return [path for path in (dir / SCRATCH, *ours) if path.exists()]
 
 
-@contextmanager
-def _exclusive_corpus_lock(dir: Path) -> Iterator[None]:
-    if not dir.is_dir():
-        raise DataError(f"E-TOK-23 {dir}: no such folder, so nothing is tokenized. Fix: python -m data_prep tokenize")
-    try:
-        lock = open_locked(str(dir / ".merge.lock"))
-    except DataError:
-        raise DataError(
-            f"E-TOK-15 {dir}: another process is tokenizing or merging this corpus; one at a time. Fix: wait "
-            "for it to end"
-        ) from None
-    with lock:
-        yield
-
-
 def _make(config: PrepareConfig, dir: Path) -> dict[str, Any]:
     tokenizer = Tokenizer(config.tokenizer.path)
     collection = gather_parts(config, tokenizer)
     _undo(dir)
-    _refuse_foreign(dir, collection.names)
-    _check_disk_space(dir, collection)
+    for path in (dir / f"{name}_{split}{end}" for name in collection.names for split in SPLITS for end in ENDS):
+        if path.exists():
+            raise DataError(
+                f"E-PREP-02 {path}: is there already, but no manifest.json says what it is; nothing is overwritten. "
+                "Fix: choose another corpus.dir, or move this file away"
+            )
+    needed = BYTES_A_DOCUMENT * collection.n_documents + sum(map(_part_bytes, collection.parts))
+    if (free := shutil.disk_usage(dir).free) < needed:  # now, not after an hour of copying
+        raise StorageError(
+            f"E-IO-01 {dir}: {free / 1e9:.2f} GB are free, merging needs {needed / 1e9:.2f} GB. Fix: free space, or "
+            "move the folder to a larger disk"
+        )
     try:
         (dir / SCRATCH).mkdir()
         files, manifest = _build(config, tokenizer, collection, dir / SCRATCH)
@@ -179,49 +116,52 @@ def _undo(dir: Path) -> None:
         shutil.rmtree(dir / SCRATCH)
 
 
-def _refuse_foreign(dir: Path, names: list[str]) -> None:
-    for path in (dir / f"{name}_{split}{end}" for name in names for split in SPLITS for end in ENDS):
-        if path.exists():
-            raise DataError(
-                f"E-PREP-02 {path}: is there already, but no manifest.json says what it is; nothing is overwritten. "
-                "Fix: choose another corpus.dir, or move this file away"
-            )
+def _part_bytes(part: Part) -> int:
+    return sum(file["bytes"] for file in part.record["files"].values())
 
 
-def _check_disk_space(dir: Path, collection: Collection) -> None:
-    """Refuse a full disk now, not after an hour of copying."""
-    tokens = sum(file["bytes"] for part in collection.parts for file in part.record["files"].values())
-    needed = tokens + BYTES_A_DOCUMENT * collection.n_documents
-    free = shutil.disk_usage(dir).free
-    if free < needed:
-        raise StorageError(
-            f"E-IO-01 {dir}: {free / 1e9:.2f} GB are free, merging needs {needed / 1e9:.2f} GB. Fix: free space, or "
-            "move the folder to a larger disk"
-        )
+@dataclass(frozen=True)
+class Judged:
+    """Documents with what becomes of them. verdicts: uint8 (all documents,); drop: exact duplicates go."""
+
+    collection: Collection
+    verdicts: np.ndarray
+    drop: bool
+
+    def stretches(self, source: int | None = None, part: Part | None = None) -> Iterator[tuple[Stretch, np.ndarray]]:
+        """Yield the stretches of a source or a part, each with its verdicts."""
+        for stretch in self.collection.stretches(source, part):
+            yield stretch, self.verdicts[stretch.first : stretch.first + len(stretch.documents)]
+
+    def stays(self, verdict: np.ndarray) -> np.ndarray:
+        return (verdict == KEPT) | ((verdict == DUPLICATE) & (not self.drop))
 
 
 def _build(
     config: PrepareConfig, tokenizer: Tokenizer, collection: Collection, scratch: Path
 ) -> tuple[list[str], dict[str, Any]]:
     """Make everything in the scratch folder; return the file names in the order of publishing, and the manifest."""
-    sources = config.corpus.sources
+    sources, progress_bar = config.corpus.sources, config.work.progress_bar
     named = frozenset(i for i, name in enumerate(collection.names) if sources[name].id_field is not None)
-    say(f"merging: looking for duplicates among {collection.n_documents:,} documents", config.work.progress_bar)
-    verdicts, clash = judge(collection.stretches, collection.n_documents, named, scratch / "judging")
+    say(f"merging: looking for duplicates among {collection.n_documents:,} documents", progress_bar)
+    verdicts, clash = judge(collection.stretches, collection.n_documents, named)
     if clash is not None and config.work.on_error == "stop":
-        raise clash_error(collection, clash)
-    drop = config.corpus.exact_duplicates == "drop"
-    dtype = best_dtype(tokenizer.vocab_size)
+        raise DataError(
+            f"E-RAW-22 {collection.format_place(clash.document)}: has the id of "
+            f"{collection.format_place(clash.first)}, but another text; ids must be unique within a source. Fix: "
+            "remove one, set id_field to a field that is unique or to null; or work.on_error=skip"
+        )
+    judged = Judged(collection, verdicts, config.corpus.exact_duplicates == "drop")
+    dtype = np.dtype(best_dtype(tokenizer.vocab_size))
     counts: dict[str, dict[str, int]] = {}
     datasets: dict[str, dict[str, int]] = {}
     files: dict[str, dict[str, Any]] = {}
-    total = sum(file["bytes"] for part in collection.parts for file in part.record["files"].values())
-    with bar("merging", total, config.work.progress_bar) as progress:
+    with bar("merging", sum(map(_part_bytes, collection.parts)), progress_bar) as progress:
         for source, name in enumerate(collection.names):
-            parts = collection.of_source(source)
-            counts[name], sizes = count(collection, parts, verdicts, drop)
-            check_source(config, name, counts[name])
-            write_rejects(scratch / f"{name}.rejects", parts, collection, verdicts)
+            parts = [part for part in collection.parts if part.source == source]
+            counts[name], sizes = _count(judged, source, parts)
+            _check_source(config, name, counts[name])
+            _write_rejects(scratch / f"{name}.rejects", parts, judged)
             with ExitStack() as stack:
                 writers = {
                     split: stack.enter_context(DatasetWriter(scratch, f"{name}_{split}", dtype, size))
@@ -229,14 +169,60 @@ def _build(
                     if size
                 }
                 for part in parts:
-                    kept = with_verdicts(collection.stretches([part]), verdicts, drop)
-                    copy_part(part, kept, np.dtype(dtype).itemsize, writers)
-                    progress.update(sum(file["bytes"] for file in part.record["files"].values()))
+                    kept = ((stretch, judged.stays(verdict)) for stretch, verdict in judged.stretches(part=part))
+                    copy_part(part, kept, dtype.itemsize, writers)
+                    progress.update(_part_bytes(part))
             for writer in writers.values():
                 datasets[writer.name] = writer.counts
                 files |= writer.files
-    settings = settings_now(config, tokenizer)
-    return list(files), build(config, settings, tokenizer, dtype, collection, counts, datasets, files)
+    return list(files), build(config, tokenizer, dtype, collection, counts, datasets, files)
+
+
+def _count(judged: Judged, source: int, parts: Iterable[Part]) -> tuple[dict[str, int], list[int]]:
+    """Count what became of the documents of a source, and how many stay in each split."""
+    counts = Counter({"read": 0, "kept": 0, **dict.fromkeys(REASONS.values(), 0), "rejected": 0})
+    for part in parts:
+        record = part.record
+        counts.update({rule: n for rule, n in record["counts"].items() if rule not in COUNTS})
+        counts["rejected"] += len(record["rejects"])
+        counts["read"] += n_read(record)
+    sizes = np.zeros(len(SPLITS), np.int64)
+    for stretch, verdict in judged.stretches(source):
+        for number, reason in REASONS.items():
+            counts[reason] += int((verdict == number).sum())
+        sizes += np.bincount(stretch.documents["split"][judged.stays(verdict)], minlength=len(SPLITS))
+    counts["kept"] = int(sizes.sum())
+    return dict(counts), sizes.tolist()
+
+
+def _check_source(config: PrepareConfig, name: str, counts: dict[str, int]) -> None:
+    """Refuse a source of which nothing is left, or too much of which has another document's id."""
+    if not counts["kept"]:
+        why = ", ".join(f"{n:,} {reason.replace('_', ' ')}" for reason, n in counts.items() if n and reason != "read")
+        raise DataError(
+            f"E-RAW-27 corpus.sources.{name}: no document is left of {counts['read']:,} ({why or 'none read'}). "
+            "Fix: check its filter and files, or remove the source"
+        )
+    if counts["duplicate_ids"] > (limit := config.work.max_reject_share) * counts["read"]:
+        raise DataError(
+            f"E-RAW-21 corpus.sources.{name}: {counts['duplicate_ids']:,} of {counts['read']:,} documents have the id "
+            f"of another document and another text, more than work.max_reject_share={limit}. Fix: check id_field, or "
+            "set it to null"
+        )
+
+
+def _write_rejects(path: Path, parts: Iterable[Part], judged: Judged) -> None:
+    """Write one JSON object a line, in the order of the input: rejected documents, and those with a taken id."""
+    with open(path, "w", encoding="utf-8") as file:
+        for part in parts:
+            rows = list(part.record["rejects"])
+            for stretch, verdict in judged.stretches(part=part):
+                for line in stretch.documents["line"][verdict == DUPLICATE_ID].tolist():
+                    reason = f"{format_place(part.input, line)} has the id of an earlier document, but another text"
+                    rows.append({"line": line, "byte": None, "code": "E-RAW-22", "reason": reason, "excerpt": ""})
+            for row in sorted(rows, key=lambda row: row["line"]):
+                file.write(json.dumps({"input": part.input.path, **row}, sort_keys=True) + "\n")
+        flush_to_disk(file)
 
 
 def _publish(dir: Path, scratch: Path, names: list[str], files: list[str], manifest: dict[str, Any]) -> None:
@@ -245,7 +231,7 @@ def _publish(dir: Path, scratch: Path, names: list[str], files: list[str], manif
     manifest["sha256"] = json.loads(data)["sha256"]
     # First everything is on the disk under its scratch name, and MARK with the list of what will move. From then on a
     # kill leaves files that `_undo` knows. The datasets move, their names are flushed, and only then the manifest
-    # moves: whoever sees it sees everything it vouches for.
+    # moves: a reader that finds it finds everything it describes.
     for name, content in ((NAME, data), (MARK, json.dumps(files).encode())):
         with open(scratch / name, "wb") as file:
             file.write(content)
@@ -254,19 +240,16 @@ def _publish(dir: Path, scratch: Path, names: list[str], files: list[str], manif
     for name in files:
         os.rename(scratch / name, dir / name)
     for name in names:
-        _publish_rejects(scratch / f"{name}.rejects", dir / "rejects" / f"{name}.jsonl")
+        rejects, target = scratch / f"{name}.rejects", dir / "rejects" / f"{name}.jsonl"
+        if rejects.stat().st_size:
+            target.parent.mkdir(exist_ok=True)
+            os.rename(rejects, target)
+            sync_folder(target.parent)
+        else:
+            target.unlink(missing_ok=True)
     sync_folder(dir)
     os.rename(scratch / NAME, dir / NAME)
     sync_folder(dir)
-
-
-def _publish_rejects(scratch: Path, target: Path) -> None:
-    if scratch.stat().st_size:
-        target.parent.mkdir(exist_ok=True)
-        os.rename(scratch, target)
-        sync_folder(target.parent)
-    else:
-        target.unlink(missing_ok=True)
 
 
 def run(config: PrepareConfig) -> None:

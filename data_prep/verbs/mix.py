@@ -66,7 +66,7 @@ class Plan:
 
     def warnings(self) -> list[str]:
         """Return what to know before training, a line each."""
-        limit, lines = exact(self.max_epochs), []
+        limit, lines = as_fraction(self.max_epochs), []
         for share in self.shares:
             if share.epochs > limit:
                 needed, largest = float(share.drawn / limit), float(limit * share.tokens / self.tokens)
@@ -82,10 +82,10 @@ class Plan:
 def tokens_until_repeated(sources: Iterable[tuple[int, Fraction]], max_epochs: float) -> int:
     """Return the training tokens until the first source has been seen max_epochs times. sources: (tokens, share) of
     each."""
-    return int(min(exact(max_epochs) * tokens / share for tokens, share in sources))
+    return int(min(as_fraction(max_epochs) * tokens / share for tokens, share in sources))
 
 
-def exact(number: float) -> Fraction:
+def as_fraction(number: float) -> Fraction:
     """Return a float as the decimal it prints as."""
     return Fraction(str(number))
 
@@ -102,20 +102,28 @@ def plan(corpus: CorpusConfig, mix: MixConfig, manifest: dict[str, Any]) -> Plan
         if name not in manifest["sources"]:
             raise DataError(
                 f"E-TOK-23 corpus.sources.{name}: is not in the corpus that was made, which has "
-                f"{', '.join(manifest['sources'])}; every source must be tokenized before it is mixed. "
-                f"Fix: python -m data_prep tokenize, in another corpus.dir; or leave it out: ~corpus.sources.{name}"
+                f"{', '.join(manifest['sources'])}. Fix: python -m data_prep tokenize, in another corpus.dir; or leave "
+                f"it out: ~corpus.sources.{name}"
             )
         if name in trained and f"{name}_train" not in datasets:
             raise DataError(
-                f"E-TOK-24 corpus.sources.{name}: has no document to train on; at least one is needed. "
-                f"Fix: python -m data_prep stats says what was left out and why; or ~corpus.sources.{name}"
+                f"E-TOK-24 corpus.sources.{name}: has no document to train on. Fix: python -m data_prep stats says "
+                f"what was left out and why; or ~corpus.sources.{name}"
             )
-    groups = _groups(corpus, mix)
+    for group in mix.groups:
+        if all(source.group != group or source.hold_out == "all" for source in corpus.sources.values()):
+            raise DataError(
+                f"E-TOK-24 mix.groups.{group}: no source of this group is trained on (hold_out=all). Fix: remove it: "
+                f"~mix.groups.{group}"
+            )
+    units_of_group = apportion([as_fraction(group.share) for group in mix.groups.values()], 10**DIGITS)
+    groups = dict(zip(mix.groups, units_of_group, strict=True))
     weights: dict[str, int] = {}
     for group, units in groups.items():
         members = {name: source for name, source in trained.items() if source.group == group}
         sizes = [
-            exact(s.weight) if s.weight else Fraction(datasets[f"{n}_train"]["tokens"]) for n, s in members.items()
+            as_fraction(s.weight) if s.weight else Fraction(datasets[f"{n}_train"]["tokens"])
+            for n, s in members.items()
         ]
         weights |= dict(zip(members, apportion(sizes, units), strict=True))
     unit = Fraction(1, sum(weights.values()))
@@ -140,18 +148,6 @@ def plan(corpus: CorpusConfig, mix: MixConfig, manifest: dict[str, Any]) -> Plan
     return Plan(corpus.name, tokens, mix.max_epochs, {g: u * unit for g, u in groups.items()}, shares, unused)
 
 
-def _groups(corpus: CorpusConfig, mix: MixConfig) -> dict[str, int]:
-    """Return the share of each group in units of 1 / 10**DIGITS."""
-    for group in mix.groups:
-        if all(source.group != group or source.hold_out == "all" for source in corpus.sources.values()):
-            raise DataError(
-                f"E-TOK-24 mix.groups.{group}: no source of this group is trained on (hold_out=all); a group with a "
-                f"share needs one. Fix: remove it: ~mix.groups.{group}"
-            )
-    shares = [exact(group.share) for group in mix.groups.values()]
-    return dict(zip(mix.groups, apportion(shares, 10**DIGITS), strict=True))
-
-
 def apportion(sizes: list[Fraction], units: int) -> list[int]:
     """Apportion whole units by size, largest remainders first (Hamilton's method). Nothing gets less than one unit,
     and only where that is too much for it do they add up to more."""
@@ -167,12 +163,10 @@ def apportion(sizes: list[Fraction], units: int) -> list[int]:
 def _held_out(corpus: CorpusConfig, datasets: set[str]) -> dict[str, str]:
     """Return for each trained source the dataset it is validated on: its held-out documents, else its evaluation
     set."""
+    evaluations = {name for name, source in corpus.sources.items() if source.hold_out == "all"}
     dataset_of = {}
-    for name, source in corpus.sources.items():
-        if source.hold_out == "all":
-            continue
-        sets = [f"{name}_{what}" for what in EVALUATIONS]
-        sets = [other for other in sets if other in corpus.sources and corpus.sources[other].hold_out == "all"]
+    for name in corpus.sources.keys() - evaluations:
+        sets = [other for what in EVALUATIONS if (other := f"{name}_{what}") in evaluations]
         dataset = next((f"{one}_valid" for one in [name, *sets] if f"{one}_valid" in datasets), None)
         if dataset is not None:
             dataset_of[name] = dataset
@@ -237,7 +231,12 @@ def _comment(planned: Plan) -> str:
 def _text(planned: Plan, table) -> str:
     """Render the plan in words and one table."""
     groups = ", ".join(f"{name} {percent(float(share))}" for name, share in planned.groups.items())
-    lines = [f"{short(planned.tokens)} tokens of training: {groups}\n", table(HEADER, _rows(planned), 2)]
+    rows = []
+    for share in planned.shares:
+        numbers = [f"{share.documents:,}", short(share.tokens), percent(float(share.weight)), short(float(share.drawn))]
+        epochs, valid = f"{float(share.epochs):.3g}", share.valid or "nothing"
+        rows.append([share.group, share.source, *numbers, epochs, valid])
+    lines = [f"{short(planned.tokens)} tokens of training: {groups}\n", table(HEADER, rows, 2)]
     seen = f"the first source has been seen mix.max_epochs={planned.max_epochs:g} times"
     if planned.tokens > planned.lasts:
         seen += f": mix.tokens={planned.lasts} would fit"
@@ -247,43 +246,30 @@ def _text(planned: Plan, table) -> str:
     return "\n".join([*lines, "".join(notes)])
 
 
-def _rows(planned: Plan) -> list[list[str]]:
-    return [
-        [
-            share.group,
-            share.source,
-            f"{share.documents:,}",
-            short(share.tokens),
-            percent(float(share.weight)),
-            short(float(share.drawn)),
-            f"{float(share.epochs):.3g}",
-            share.valid or "nothing",
-        ]
-        for share in planned.shares
-    ]
-
-
 def mixture_picture(path: Path, planned: Plan) -> None:
     """Draw bars by source, coloured by group: share of the training tokens, and epochs with their limit."""
     shares, rows = planned.shares, np.arange(len(planned.shares))[::-1]
     group_colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(planned.groups)}
     colours = [group_colours[share.group] for share in shares]
-    weights = [float(share.weight) for share in shares]
-    epochs = [float(share.epochs) for share in shares]
+    weights, epochs = [float(share.weight) for share in shares], [float(share.epochs) for share in shares]
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5}
+    label: dict[str, Any] = {
+        "xytext": (4, 0),
+        "textcoords": "offset points",
+        "va": "center",
+        "fontsize": 10,
+        "bbox": box,
+    }
     subtitle = (
         f"{short(planned.tokens)} tokens of training; the first source reaches its limit after {short(planned.lasts)}"
     )
-    with drawn_page(path, f"Mixture {planned.name}", subtitle, (12, 2.6 + 0.4 * len(shares)), columns=2) as (
-        left,
-        right,
-    ):
+    size = (12, 2.6 + 0.4 * len(shares))
+    with drawn_page(path, f"Mixture {planned.name}", subtitle, size, columns=2) as (left, right):
         left.barh(rows, [100 * weight for weight in weights], height=0.7, color=colours)
         right.barh(rows, epochs, height=0.7, color=colours)
-        for row, share in zip(rows, shares, strict=True):
-            _beside(
-                left, 100 * float(share.weight), row, f"{percent(float(share.weight))}  ({short(float(share.drawn))})"
-            )
-            _beside(right, float(share.epochs), row, f"{float(share.epochs):.3g} × {short(share.tokens)} tokens")
+        for row, share, weight, epoch in zip(rows, shares, weights, epochs, strict=True):
+            left.annotate(f"{percent(weight)}  ({short(float(share.drawn))})", (100 * weight, row), **label)
+            right.annotate(f"{epoch:.3g} × {short(share.tokens)} tokens", (epoch, row), **label)
         left.set_xlim(0, 145 * max(weights))
         right.set_xlim(0, 1.6 * max(*epochs, planned.max_epochs))
         right.axvline(planned.max_epochs, color="0.3", linewidth=1.5, linestyle="--")
@@ -294,13 +280,6 @@ def mixture_picture(path: Path, planned: Plan) -> None:
         for axes in (left, right):
             axes.set_ylim(-0.7, len(shares) - 0.3)
             axes.grid(False, axis="y")
-        patches = [
-            Patch(color=group_colours[name], label=f"{name} {percent(float(share))}")
-            for name, share in planned.groups.items()
-        ]
+        names = {name: f"{name} {percent(float(share))}" for name, share in planned.groups.items()}
+        patches = [Patch(color=group_colours[name], label=text) for name, text in names.items()]
         right.figure.legend(handles=patches, loc="outside lower center", ncols=min(6, len(patches)), frameon=False)
-
-
-def _beside(axes: Any, x: float, y: float, text: str) -> None:
-    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5}
-    axes.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=10, bbox=box)

@@ -9,7 +9,6 @@ import gzip
 import io
 import json
 import random
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from coca_train.config.corpus_schema import PrepareConfig
@@ -17,27 +16,6 @@ from coca_train.data.retrieval import KINDS
 from coca_train.runtime.durable import write_bytes
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import n_bytes
-
-
-def document(draw: random.Random, kinds: Mapping[str, int]) -> str:
-    """Make one text. kinds: the largest size of each."""
-    kind, largest = draw.choice(list(kinds.items()))
-    return KINDS[kind](draw.randint(1, largest), draw)
-
-
-def lines(draw: random.Random, split: str, n_documents: int, kinds: Mapping[str, int]) -> Iterator[str]:
-    """Yield the lines of a .jsonl file: text, and meta.id, which names a document."""
-    for index in range(n_documents):
-        record = {"text": document(draw, kinds), "meta": {"id": f"{split}-{index}"}}
-        yield json.dumps(record) + "\n"
-
-
-def compressed(text: Iterator[str]) -> bytes:
-    """Compress with gzip, without name and time, so that the same text gives the same bytes."""
-    buffer = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as file:
-        file.writelines(line.encode() for line in text)
-    return buffer.getvalue()
 
 
 def run(config: PrepareConfig) -> int:
@@ -52,9 +30,15 @@ def run(config: PrepareConfig) -> int:
             "'+retrieval.sets.short={types: {recall: 6}, n_documents: 30000}'"
         )
     for name, chosen in options.sets.items():
-        draw = random.Random(f"{name} {options.seed}")
+        draw, kinds = random.Random(f"{name} {options.seed}"), list(chosen.kinds.items())
         for split, n_documents in (("train", chosen.n_documents), ("valid", options.n_valid_documents)):
-            data = compressed(lines(draw, split, n_documents, chosen.kinds))
-            path = write_bytes(Path(options.dir) / f"{name}_{split}.jsonl.gz", data)
-            print(f"{path}: {n_documents:,} documents, {n_bytes(len(data))}", flush=True)
+            buffer = io.BytesIO()
+            # Without name and time, so that the same text gives the same bytes.
+            with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as file:
+                for index in range(n_documents):
+                    kind, largest = draw.choice(kinds)
+                    text = KINDS[kind](draw.randint(1, largest), draw)
+                    file.write(json.dumps({"text": text, "meta": {"id": f"{split}-{index}"}}).encode() + b"\n")
+            path = write_bytes(Path(options.dir) / f"{name}_{split}.jsonl.gz", buffer.getvalue())
+            print(f"{path}: {n_documents:,} documents, {n_bytes(len(buffer.getvalue()))}", flush=True)
     return 0

@@ -39,22 +39,18 @@ def look(corpus: CorpusConfig) -> list[SourceState]:
     tokenized = manifest.read(folder)["sources"] if (folder / manifest.NAME).exists() else {}
     done = {name: "tokenized" for name in tokenized}
     done |= {name: "begun" for name in corpus.sources if name not in tokenized and (folder / "parts" / name).exists()}
-    return [_look(name, source, done.get(name)) for name, source in corpus.sources.items()]
+    return [_source_state(name, source, done.get(name)) for name, source in corpus.sources.items()]
 
 
-def _look(name: str, source: CorpusSourceConfig, done: str | None) -> SourceState:
-    if source.kind == "hub":
-        return _hub(name, source, done)
-    try:
-        inputs_ = inputs(name, source)
-    except UserError as error:
-        return SourceState(name, 0, 0, done or "missing", str(error))
-    n_files = sum(len(input.files) or 1 for input in inputs_)
-    return SourceState(name, n_files, sum(input.size for input in inputs_), done or "ready")
-
-
-def _hub(name: str, source: CorpusSourceConfig, done: str | None) -> SourceState:
-    """Return the state of a data set: a folder is counted, a data set of the hub is only known when it is read."""
+def _source_state(name: str, source: CorpusSourceConfig, done: str | None) -> SourceState:
+    if source.kind != "hub":
+        try:
+            found = inputs(name, source)
+        except UserError as error:
+            return SourceState(name, 0, 0, done or "missing", str(error))
+        n_files = sum(len(input.files) or 1 for input in found)
+        return SourceState(name, n_files, sum(input.size for input in found), done or "ready")
+    # A folder is counted, a data set of the hub is only known when it is read.
     hub, problem = source.hub or "", ""
     if importlib.util.find_spec("datasets") is None:
         problem = (
@@ -69,7 +65,7 @@ def _hub(name: str, source: CorpusSourceConfig, done: str | None) -> SourceState
     return SourceState(name, len(sizes), sum(sizes), state, problem)
 
 
-def place(source: CorpusSourceConfig) -> str:
+def describe_place(source: CorpusSourceConfig) -> str:
     """Say where a source is read from."""
     if source.kind == "folder":
         return "; ".join(f"{escape(path)}, {listing(path, 'files').describe()}" for path in source.files)
@@ -81,7 +77,9 @@ def place(source: CorpusSourceConfig) -> str:
 
 def describe_inputs(corpus: CorpusConfig) -> str:
     """Say what is about to be read, and how, a line for each source."""
-    return "\n".join(f"reading {name} as {source.kind}: {place(source)}" for name, source in corpus.sources.items())
+    return "\n".join(
+        f"reading {name} as {source.kind}: {describe_place(source)}" for name, source in corpus.sources.items()
+    )
 
 
 def run(config: PrepareConfig) -> int:
@@ -100,13 +98,9 @@ def run(config: PrepareConfig) -> int:
     for one in states:
         source = corpus.sources[one.source]
         about = " ".join(source.about.split()) or "(nothing is said about it: corpus.sources.<name>.about)"
+        texts = (f"  read as {source.kind} from {describe_place(source)}", f"  licence: {source.licence}")
         print(textwrap.fill(f"{one.source}: {about}", WIDTH, subsequent_indent="  "))
-        print(
-            textwrap.fill(
-                f"read as {source.kind} from {place(source)}", WIDTH, initial_indent="  ", subsequent_indent="    "
-            )
-        )
-        print(textwrap.fill(f"licence: {source.licence}", WIDTH, initial_indent="  ", subsequent_indent="    "))
+        print(*(textwrap.fill(text, WIDTH, subsequent_indent="    ") for text in texts), sep="\n")
         if one.problem:
             print(f"  {one.problem}")
     missing = [one.source for one in states if one.state == "missing"]

@@ -5,7 +5,7 @@ have at most sqrt(2 n) of them: 50 billion tokens, 316 228 lengths. They are in 
 included.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from coca_train.config.corpus_schema import PrepareConfig
-from coca_train.data.dataset import IndexedDataset
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.printing import markdown, percent, plain, short
 from data_prep.manifest import Corpus, warnings
@@ -79,21 +78,13 @@ def count(chunks: Iterable[np.ndarray]) -> Lengths:
 
 def corpus_lengths(corpus: Corpus) -> dict[tuple[str, str], Lengths]:
     """Return the lengths of the documents of each (source, split); what is trained on first."""
-    return {
-        (name, split): dataset_lengths(corpus.dataset(name, split))
-        for split in ("train", "valid")
-        for name in corpus.names(split)
-    }
-
-
-def dataset_lengths(data: IndexedDataset) -> Lengths:
-    """Return the lengths of all documents of a dataset."""
-    return count(_chunks(data))
-
-
-def _chunks(data: IndexedDataset) -> Iterator[np.ndarray]:
-    for first in range(0, data.n_documents, CHUNK):
-        yield np.diff(data.document_starts(first, min(first + CHUNK, data.n_documents) + 1))
+    by_dataset = {}
+    for split in ("train", "valid"):
+        for name in corpus.names(split):
+            data = corpus.dataset(name, split)
+            ranges = ((first, min(first + CHUNK, data.n_documents)) for first in range(0, data.n_documents, CHUNK))
+            by_dataset[name, split] = count(np.diff(data.document_starts(a, b + 1)) for a, b in ranges)
+    return by_dataset
 
 
 def lengths_picture(path: Path, by_dataset: Mapping[tuple[str, str], Lengths], name: str) -> None:
@@ -180,41 +171,28 @@ def run(config: PrepareConfig) -> int:
 
 def _text(corpus: Corpus, by_dataset: dict[tuple[str, str], Lengths], table: Table) -> str:
     quantiles = [f"p{q:.0%}".removesuffix("%") for q in QUANTILES]
-    sizes, long = [], []
+    sizes, long, left_out = [], [], []
     for (name, split), lengths in by_dataset.items():
-        record = corpus.record(name, split)
-        label = [name, WORDS[split]]
-        sizes.append(
-            [*label, f"{record['documents']:,}", short(record["tokens"]), f"{record['bytes'] / record['tokens']:.2f}"]
-            + [short(lengths.quantile(q)) for q in QUANTILES]
-            + [short(lengths.longest)]
-        )
+        record, label = corpus.record(name, split), [name, WORDS[split]]
+        numbers = [f"{record['documents']:,}", short(record["tokens"]), f"{record['bytes'] / record['tokens']:.2f}"]
+        sizes.append([*label, *numbers, *(short(lengths.quantile(q)) for q in QUANTILES), short(lengths.longest)])
         cells = [lengths.at_least(n) for n in LONG]
         long.append([*label, *(f"{documents:,} ({percent(tokens / lengths.n_tokens)})" for documents, tokens in cells)])
-    header = ["source", "", "documents", "tokens", "bytes/token", *quantiles, "longest"]
-    return "\n".join(
-        [
-            "Lengths in tokens, the end-of-document token included.\n",
-            table(header, sizes, 2),
-            "Documents of at least so many tokens, and the share of all tokens in them.\n",
-            table(["source", "", *(f"{n // 1024}k" for n in LONG)], long, 2),
-            "What was read, and left out.\n",
-            table(["source", "", "documents", "of those read"], _left_out(corpus), 2),
-            *warnings(corpus.manifest),
-        ]
-    )
-
-
-def _left_out(corpus: Corpus) -> list[list[str]]:
-    """Return a row for each source and each count that was taken while it was made."""
-    rows = []
-    for name in sorted(corpus.manifest["sources"]):
-        counts = corpus.manifest["sources"][name]["counts"]
-        read = counts["read"]
+    for name, source in sorted(corpus.manifest["sources"].items()):
+        counts, read = source["counts"], source["counts"]["read"]
         shown = {"kept": counts["kept"]} | {what: n for what, n in sorted(counts.items()) if n and what != "read"}
-        rows.append([name, "read", f"{read:,}", ""])
-        rows += [["", what, f"{n:,}", percent(n / read) if read else ""] for what, n in shown.items()]
-    return rows
+        left_out.append([name, "read", f"{read:,}", ""])
+        left_out += [["", what, f"{n:,}", percent(n / read) if read else ""] for what, n in shown.items()]
+    header = ["source", "", "documents", "tokens", "bytes/token", *quantiles, "longest"]
+    parts = [
+        "Lengths in tokens, the end-of-document token included.\n",
+        table(header, sizes, 2),
+        "Documents of at least so many tokens, and the share of all tokens in them.\n",
+        table(["source", "", *(f"{n // 1024}k" for n in LONG)], long, 2),
+        "What was read, and left out.\n",
+        table(["source", "", "documents", "of those read"], left_out, 2),
+    ]
+    return "\n".join([*parts, *warnings(corpus.manifest)])
 
 
 def _as_json(corpus: Corpus, by_dataset: dict[tuple[str, str], Lengths]) -> dict[str, Any]:

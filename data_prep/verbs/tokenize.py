@@ -1,4 +1,4 @@
-"""python -m data_prep tokenize: documents to token ids, by many processes; a killed run goes on.
+"""python -m data_prep tokenize: documents to token ids, by many processes; a killed run can be continued.
 
 All inputs of a corpus become parts: read here, encoded by workers, written here in the order they were read. The bytes
 of every part depend on the input and the settings alone, so shards, workers and kills leave no trace.
@@ -8,12 +8,13 @@ import fcntl
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from coca_train.config.corpus_schema import CorpusSourceConfig, PrepareConfig
+from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.dataset import best_dtype
 from coca_train.data.readers import all_inputs, chunks, documents
 from coca_train.data.readers.base import Chunk, Input, Reject, escape
@@ -42,7 +43,7 @@ class Task(NamedTuple):
 
 
 class Encoder:
-    """Encodes tasks; tokenizer and rules are loaded when the first one comes.
+    """Encode tasks; the tokenizer is loaded when the encoder is made, the rules of a source with its first task.
 
     digest: of the tokenizer the main process knows. Raises DataError E-TOK-11 when the file is another one by now.
     """
@@ -56,31 +57,24 @@ class Encoder:
                 "beginning to the end. Fix: bring the file back, and run the same command again"
             )
         self._dtype = np.dtype(best_dtype(self._tokenizer.vocab_size))
-        self._rules: dict[str, Rules] = {}
+        self._rules = cache(lambda name: Rules(config.corpus.sources[name].filter))
 
     def __call__(self, task: Task) -> Encoded:
-        source = self._config.corpus.sources[task.source]
-        if task.source not in self._rules:
-            self._rules[task.source] = Rules(source.filter)
-        return self._encode(task, source, self._rules[task.source])
-
-    def _encode(self, task: Task, source: CorpusSourceConfig, rules: Rules) -> Encoded:
+        config, source, rules = self._config, self._config.corpus.sources[task.source], self._rules(task.source)
         encode, end = self._tokenizer.encode_array, np.array([self._tokenizer.eod], self._dtype)
-        corpus = self._config.corpus
         tokens: tuple[list[np.ndarray], ...] = tuple([] for _ in SPLITS)
         counts: Counter[str] = Counter(documents=0, characters=0, bytes=0)
         rejects: list[Reject] = []
         rows: list[tuple[Any, ...]] = []
-        for item in documents(task.path, source, self._config.work, task.chunk):
+        for item in documents(task.path, source, config.work, task.chunk):
             if isinstance(item, Reject):
                 rejects.append(item)
                 continue
-            rule = rules.refuses(item)
-            if rule is not None:
+            if (rule := rules.refuses(item)) is not None:
                 counts[rule] += 1
                 continue
             name = NO_ID if source.id_field is None or item.id is None else digest_of(item.id)
-            for text, digest, split in pieces(item.text, source, corpus):
+            for text, digest, split in pieces(item.text, source, config.corpus):
                 ids = encode(text)
                 tokens[split].extend((ids, end))
                 n_bytes = len(text.encode())
@@ -89,28 +83,18 @@ class Encoder:
                 counts["documents"] += 1
                 counts["characters"] += len(text)
                 counts["bytes"] += n_bytes
-        little = self._dtype.newbyteorder("<")
+        little, table = self._dtype.newbyteorder("<"), np.zeros(len(rows), DOCS)
+        for name, column in zip(DOCS.names or (), zip(*rows, strict=True), strict=False):  # half the time of by row
+            table[name] = np.frombuffer(b"".join(column), "V16") if DOCS[name] == "V16" else column
         arrays = tuple(np.concatenate([np.empty(0, little), *ids]).astype(little, copy=False) for ids in tokens)
-        return Encoded(arrays, _table(rows), dict(counts), rejects)
-
-
-def _table(rows: list[tuple[Any, ...]]) -> np.ndarray:
-    """Fill the table column by column: half the time of row by row."""
-    table = np.zeros(len(rows), DOCS)
-    if rows:
-        *numbers, digests, ids = zip(*rows, strict=True)
-        for name, column in zip(DOCS.names or (), numbers, strict=False):
-            table[name] = column
-        table["digest"] = np.frombuffer(b"".join(digests), "V16")
-        table["id"] = np.frombuffer(b"".join(ids), "V16")
-    return table
+        return Encoded(arrays, table, dict(counts), rejects)
 
 
 MERGE_LOCK = ".merge.lock"  # held alone by merge
 
 
 class Stop(StopRequest):
-    """`with Stop() as stop:` and `stop.check()` wherever the work may end. A second Ctrl-C interrupts at once."""
+    """`with Stop() as stop:` and `stop.check()` where the work may end. A second Ctrl-C interrupts at once."""
 
     def check(self) -> None:
         """Raises Preempted or KeyboardInterrupt when a signal has come."""
@@ -193,21 +177,16 @@ def _tasks(
             continue
         opened.add(parts)
         in_part, resumed = 0, parts.after is not None
-        for chunk, last in _with_last(chunks(input, source, config.work, parts.after)):
+        cut = chunks(input, source, config.work, parts.after)
+        following = next(cut, None)
+        while (chunk := following) is not None:
+            following = next(cut, None)  # before the chunk is given out: an input damaged at its end has no last chunk
             in_part += chunk.n_bytes
             ends_part = in_part >= config.work.part_bytes
             in_part = 0 if ends_part else in_part
+            last = following is None
             ticket = Ticket(parts, chunk.n_bytes, chunk.position, chunk.after, ends_part, last, resumed)
             yield ticket, Task(input.source, input.path, chunk)
-
-
-def _with_last(chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, bool]]:
-    """Yield each chunk, and whether it is the last one: an input that is damaged at its end has no last chunk."""
-    held = next(chunks, None)
-    while held is not None:
-        following = next(chunks, None)
-        yield held, following is None
-        held = following
 
 
 class Progress:
@@ -218,9 +197,8 @@ class Progress:
         # smoothing=0: the speed of the whole run, as chunks come in bursts
         total = sum(sizes) if all(sizes) else None
         self._bar = bar("tokenizing", total, config.work.progress_bar, smoothing=0)
-        self._documents = 0
+        self._documents = self._position = 0
         self._input: InputParts | None = None
-        self._position = 0
 
     def __enter__(self) -> "Progress":
         return self
@@ -265,10 +243,7 @@ def shared_corpus_lock(config: PrepareConfig) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DataError(
-                f"E-TOK-15 {escape(dir)}: another process is merging this corpus; nothing may be tokenized meanwhile. "
-                "Fix: wait for it to end"
-            ) from None
+            raise DataError(f"E-TOK-15 {escape(dir)}: another process is merging it. Fix: wait for it to end") from None
         yield
 
 

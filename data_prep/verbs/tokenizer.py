@@ -13,12 +13,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from coca_train.config.corpus_schema import CorpusSourceConfig, PrepareConfig, TokenizerConfig
+from coca_train.config.corpus_schema import CorpusSourceConfig, PrepareConfig
 from coca_train.data.readers import chunks, documents, inputs
 from coca_train.data.readers.base import Document, Input, Reject
 from coca_train.data.special_tokens import MEANING, ROLES
@@ -45,7 +44,7 @@ READ_FACTOR = 20
 SPREAD = 64  # inputs a large source is read from, at least
 
 
-class Lowest:
+class LowestPriorities:
     """The texts of a stream that come first in the order of their priorities, `target_bytes` bytes or a little more.
 
     A priority that was seen before is the same text again. Memory: the texts that are kept.
@@ -75,12 +74,12 @@ class Lowest:
 
 
 @dataclass
-class Drawn:
+class SourceSample:
     """What was drawn of one source, and what was read for it."""
 
     source: str
     share: float
-    kept: Lowest
+    kept: LowestPriorities
     n_documents: int = 0  # that may be drawn from
     n_bytes: int = 0  # their texts
     n_read: int = 0  # bytes read, of lines as they are
@@ -104,7 +103,7 @@ def shares(config: PrepareConfig) -> dict[str, float]:
     }
 
 
-def draw(config: PrepareConfig) -> list[Drawn]:
+def draw(config: PrepareConfig) -> list[SourceSample]:
     """Draw the sample, source by source in the order of their names. Held-out documents are never in it.
 
     Neither is a document that any hold_out=all source has too: 8 bytes for each of those are held in memory.
@@ -115,7 +114,7 @@ def draw(config: PrepareConfig) -> list[Drawn]:
     with bar("sample", sum(targets.values()) * READ_FACTOR, config.work.progress_bar) as progress:
         evaluation = _evaluation(config, progress)
         for name, target in targets.items():
-            sample = Drawn(name, shares(config)[name], Lowest(max(1, target)))
+            sample = SourceSample(name, shares(config)[name], LowestPriorities(max(1, target)))
             progress.set_postfix_str(name)
             _draw(config, sample, evaluation, progress)
             progress.total -= max(0, READ_FACTOR * target - sample.n_read)  # the source ended before
@@ -129,7 +128,7 @@ def draw(config: PrepareConfig) -> list[Drawn]:
     return drawn
 
 
-def _draw(config: PrepareConfig, sample: Drawn, evaluation: set[bytes], bar: Any) -> None:
+def _draw(config: PrepareConfig, sample: SourceSample, evaluation: set[bytes], bar: Any) -> None:
     source = config.corpus.sources[sample.source]
     every = inputs(sample.source, source)
     # Shards are often sorted by time or topic; the beginnings that are read come from all over them.
@@ -142,7 +141,7 @@ def _draw(config: PrepareConfig, sample: Drawn, evaluation: set[bytes], bar: Any
         read, n_bytes_before = sample.n_read, sample.n_bytes
         for chunk_bytes, items in _chunks(config, input, source):
             for item in items:
-                _take(config, source, input, item, rules, evaluation, sample)
+                _add_to_sample(config, source, item, rules, evaluation, sample)
             sample.n_read += chunk_bytes
             bar.update(chunk_bytes)
             enough = sample.n_read - read >= READ_FACTOR * target / parts
@@ -153,29 +152,30 @@ def _draw(config: PrepareConfig, sample: Drawn, evaluation: set[bytes], bar: Any
 def _chunks(
     config: PrepareConfig, input: Input, source: CorpusSourceConfig
 ) -> Iterator[tuple[int, Iterator[Document | Reject]]]:
-    """Yield bytes and documents of each chunk of an input."""
+    """Yield bytes and documents of each chunk of an input; the first bad document ends it under work.on_error=stop."""
+
+    def checked(items: Iterator[Document | Reject]) -> Iterator[Document | Reject]:
+        for item in items:
+            if isinstance(item, Reject) and config.work.on_error == "stop":
+                raise item.error(input.path)
+            yield item
+
     with closing(chunks(input, source, config.work, None)) as cut:  # type: ignore[type-var]
         for chunk in cut:
-            yield chunk.n_bytes, documents(input.path, source, config.work, chunk)
+            yield chunk.n_bytes, checked(documents(input.path, source, config.work, chunk))
 
 
-def _take(
+def _add_to_sample(
     config: PrepareConfig,
     source: CorpusSourceConfig,
-    input: Input,
     item: Document | Reject,
     rules: Rules,
     evaluation: set[bytes],
-    sample: Drawn,
+    sample: SourceSample,
 ) -> None:
-    if isinstance(item, Reject):
-        if config.work.on_error == "stop":
-            raise item.error(input.path)
-        return sample.leave_out("rejected")
-    if (rule := rules.refuses(item)) is not None:
-        return sample.leave_out(rule)
-    if digest_of(item.text)[:8] in evaluation:
-        return sample.leave_out("held out")
+    rule = "rejected" if isinstance(item, Reject) else rules.refuses(item)
+    if isinstance(item, Reject) or rule is not None or digest_of(item.text)[:8] in evaluation:
+        return sample.leave_out(rule or "held out")
     for text, digest, split in pieces(item.text, source, config.corpus):
         if split or digest[:8] in evaluation:
             sample.leave_out("held out")
@@ -198,11 +198,7 @@ def _evaluation(config: PrepareConfig, bar: Any) -> set[bytes]:
         bar.set_postfix_str(name)
         for input in inputs(name, source):
             for _, items in _chunks(config, input, source):
-                for item in items:
-                    if isinstance(item, Document):
-                        digests.add(digest_of(item.text)[:8])
-                    elif config.work.on_error == "stop":
-                        raise item.error(input.path)
+                digests |= {digest_of(item.text)[:8] for item in items if isinstance(item, Document)}
     return digests
 
 
@@ -219,7 +215,8 @@ def run(config: PrepareConfig) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with lock_and_wait(path.parent / f".{path.name}.lock"):
             if config.tokenizer.import_from is not None:
-                is_new = import_tokenizer(Path(config.tokenizer.import_from), path, given(config.tokenizer))
+                options = {role: getattr(config.tokenizer, role) for role in ROLES}  # special tokens
+                is_new = import_tokenizer(Path(config.tokenizer.import_from), path, options)
             elif is_new := not already_trained(config):
                 _train(config, path)
     print(f"{path}: {'made' if is_new else 'is there already, nothing to do'}\n{describe_tokenizer(Tokenizer(path))}")
@@ -237,11 +234,6 @@ def describe_tokenizer(tokenizer: Tokenizer) -> str:
     )
 
 
-def given(options: TokenizerConfig) -> dict[str, int | str | None]:
-    """Return the special tokens that options name."""
-    return {role: getattr(options, role) for role in ROLES}
-
-
 def _train(config: PrepareConfig, path: Path) -> None:
     options = config.tokenizer
     assert options.vocab_size is not None  # fitted
@@ -253,7 +245,7 @@ def _train(config: PrepareConfig, path: Path) -> None:
     begin = time.perf_counter()
     coverage = options.character_coverage
     if options.byte_fallback:
-        coverage = min(coverage, affordable_coverage(partial(_texts, drawn), options.vocab_size))
+        coverage = min(coverage, affordable_coverage(lambda: _texts(drawn), options.vocab_size))
     if coverage < options.character_coverage:
         say(f"rare characters are written in bytes: {percent(coverage)} of the text have pieces of their own")
     with interruptible():
@@ -268,10 +260,15 @@ def _train(config: PrepareConfig, path: Path) -> None:
             "tokenizer.vocab_size",
         )
     say(f"trained in {time.perf_counter() - begin:.1f} s")
-    publish(path, model, training_settings(config) | {"sample": [_record(one) for one in drawn]})
+    sample = [
+        {"source": one.source, "share": one.share, "bytes": one.kept.n_bytes, "documents": one.n_documents}
+        | {"left_out": dict(sorted(one.left_out.items()))}
+        for one in drawn
+    ]
+    publish(path, model, training_settings(config) | {"sample": sample})
 
 
-def _texts(drawn: list[Drawn]) -> Iterator[str]:
+def _texts(drawn: list[SourceSample]) -> Iterator[str]:
     return chain.from_iterable(one.kept.texts() for one in drawn)
 
 
@@ -285,24 +282,15 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def describe_sample(drawn: list[Drawn]) -> str:
+def describe_sample(drawn: list[SourceSample]) -> str:
     """Describe the sample in a row for each source, and name the sources smaller than their share."""
     rows = []
     for one in drawn:
         left_out = ", ".join(f"{n:,} {why}" for why, n in sorted(one.left_out.items())) or "none"
-        target, taken = f"{one.kept.target_bytes:,}", f"{one.kept.n_bytes:,}"
-        rows.append(
-            (one.source, percent(one.share), target, taken, f"{one.n_documents:,}", left_out, f"{one.n_read:,}")
-        )
+        numbers = [f"{n:,}" for n in (one.kept.target_bytes, one.kept.n_bytes, one.n_documents)]
+        rows.append((one.source, percent(one.share), *numbers, left_out, f"{one.n_read:,}"))
     text = plain(HEADER, rows)
     short = [one.source for one in drawn if one.kept.n_bytes < one.kept.target_bytes]
     if short and len(drawn) > 1:
         text += f"All there is, and less than their share: {', '.join(short)}\n"
     return text + "Sizes in bytes. Held-out documents are never in the sample.\n"
-
-
-def _record(one: Drawn) -> dict[str, object]:
-    return {"source": one.source, "share": one.share, "bytes": one.kept.n_bytes} | {
-        "documents": one.n_documents,
-        "left_out": dict(sorted(one.left_out.items())),
-    }

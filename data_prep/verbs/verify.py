@@ -1,6 +1,6 @@
 """python -m data_prep verify: is a corpus still what was made?
 
-Every byte is held against the manifest, and what the bytes say against each other. The first finds any change since the
+Every byte is compared with the manifest, and what the bytes say with each other. The first finds any change since the
 corpus was made; the second also what was wrong when its manifest was written: an index of another .bin, ids of another
 vocabulary, documents without an end, texts that are not those that were read.
 """
@@ -25,48 +25,44 @@ from data_prep.manifest import read, warnings
 from data_prep.messages import bar
 from data_prep.selection import digest_of
 
-CHUNK = 1 << 18  # entries of an index looked at together
+CHUNK = 1 << 18  # entries of an index checked together
 SMALL_TOKENS = 1 << 20  # all documents of a dataset up to this size are decoded
-LOOKED_AT = 100  # documents decoded of a larger one, at least
+LEAST_DECODED = 100  # documents decoded of a larger one, at least
 NAMED = 5  # damaged blocks that are named
 HEAD = ("dataset", "state", "documents", "tokens", "texts read", "bytes")
+AGAIN = "Fix: copy it again, or make the corpus again"
 
 
-class Documents:
-    """Each document ends with the end token and holds no other, and every id is below the size of the vocabulary.
+class DocumentEnds:
+    """Check that each document ends with the end token and holds no other, and that every id is in the vocabulary.
 
-    data: its index already checked, a sequence a document; None where there is none to go by: nothing is checked.
+    data: its index already checked, a sequence a document; None: nothing is checked.
     fault: called with the first fault of each kind, E-TOK-09 (id) and E-TOK-21 (end), in words.
     """
 
     def __init__(self, data: IndexedDataset | None, manifest: dict[str, Any], fault: Callable[[str], None]) -> None:
-        self._data, self._fault = data, fault
-        self._eod = manifest["end_of_document"]
-        self._vocab_size = manifest["tokenizer"]["vocab_size"]
-        self._reported: set[str] = set()
+        self._data, self._fault, self._reported = data, fault, set[str]()
+        self._eod, self._vocab_size = manifest["end_of_document"], manifest["tokenizer"]["vocab_size"]
 
-    def look(self, block: bytes, offset: int) -> None:
+    def check(self, block: bytes, offset: int) -> None:
         """Check the ids of a block that begins at byte `offset` of the .bin."""
-        if self._data is None:
+        if (data := self._data) is None:
             return
-        first = offset // self._data.dtype.itemsize
-        ids = np.frombuffer(block, self._data.dtype.newbyteorder("<"))
+        first = offset // data.dtype.itemsize
+        ids = np.frombuffer(block, data.dtype.newbyteorder("<"))
+        end = first + len(ids)
         beyond = np.flatnonzero((ids >= self._vocab_size) | (ids < 0))
         if beyond.size:
             what = f"id {ids[beyond[0]]}; the tokenizer has {self._vocab_size}. Fix: make the corpus again with it"
-            self._tell("E-TOK-09", self._data, first + int(beyond[0]), what)
-        ends = self._ends(self._data, first, first + len(ids))
+            self._report("E-TOK-09", data, first + int(beyond[0]), what)
+        ends = data.document_starts(data.document_at(first) + 1, data.document_at(end - 1) + 2) - 1
+        ends = ends[(ends >= first) & (ends < end)]
         wrong = np.setxor1d(ends, np.flatnonzero(ids == self._eod) + first, assume_unique=True)
         if wrong.size:
             what = f"a document ends with id {self._eod} and holds it nowhere else. Fix: make the corpus again"
-            self._tell("E-TOK-21", self._data, int(wrong[0]), what)
+            self._report("E-TOK-21", data, int(wrong[0]), what)
 
-    def _ends(self, data: IndexedDataset, begin: int, end: int) -> np.ndarray:
-        """Return the last token of each document that ends in begin .. end - 1: int64."""
-        ends = data.document_starts(data.document_at(begin) + 1, data.document_at(end - 1) + 2) - 1
-        return ends[(ends >= begin) & (ends < end)]
-
-    def _tell(self, code: str, data: IndexedDataset, token: int, what: str) -> None:
+    def _report(self, code: str, data: IndexedDataset, token: int, what: str) -> None:
         if code not in self._reported:
             self._reported.add(code)
             self._fault(f"{code} {data.bin_path} document {data.document_at(token)}, token {token} of the file: {what}")
@@ -87,17 +83,16 @@ class Checked:
 def verify(dir: Path, manifest: dict[str, Any], documents: int, bar: Any) -> Iterator[Checked]:
     """Check everything the manifest lists, dataset by dataset; faults are collected, not raised.
 
-    documents: looked at as text in each large dataset. bar: has update(bytes).
+    documents: decoded in each large dataset. bar: has update(bytes).
     """
-    tokenizer, checked = _tokenizer(dir, manifest)
+    tokenizer, checked = _check_tokenizer(dir, manifest)
     yield checked
     for name in sorted(manifest["datasets"]):
-        yield _Dataset(dir, manifest, name, bar).check(tokenizer, documents)
+        yield _DatasetCheck(dir, manifest, name, bar).check(tokenizer, documents)
 
 
-def _tokenizer(dir: Path, manifest: dict[str, Any]) -> tuple[Tokenizer | None, Checked]:
-    record = manifest["tokenizer"]
-    checked = Checked("tokenizer")
+def _check_tokenizer(dir: Path, manifest: dict[str, Any]) -> tuple[Tokenizer | None, Checked]:
+    record, checked = manifest["tokenizer"], Checked("tokenizer")
     try:
         tokenizer = Tokenizer(dir / record["file"])
     except DataError as error:
@@ -107,7 +102,7 @@ def _tokenizer(dir: Path, manifest: dict[str, Any]) -> tuple[Tokenizer | None, C
     if tokenizer.digest != record["sha256"]:
         checked.faults.append(
             f"E-TOK-11 {tokenizer.path}: SHA-256 {tokenizer.digest[:16]}, the corpus was made with "
-            f"{record['sha256'][:16]}; its ids mean nothing to another tokenizer. Fix: give the old file back"
+            f"{record['sha256'][:16]}; its ids mean nothing to another tokenizer. Fix: bring the old file back"
         )
         return None, checked
     for what, now, then in (
@@ -115,174 +110,138 @@ def _tokenizer(dir: Path, manifest: dict[str, Any]) -> tuple[Tokenizer | None, C
         ("end-of-document id", tokenizer.eod, manifest["end_of_document"]),
     ):
         if now != then:
-            checked.faults.append(
-                f"E-TOK-11 {tokenizer.path}: {what} {now}, the manifest says {then}. Fix: make the corpus again"
-            )
+            text = f"E-TOK-11 {tokenizer.path}: {what} {now}, the manifest says {then}. Fix: make the corpus again"
+            checked.faults.append(text)
     return tokenizer, checked
 
 
-class _Dataset:
-    """One dataset under examination."""
+class _DatasetCheck:
+    """The check of one dataset."""
 
     def __init__(self, dir: Path, manifest: dict[str, Any], name: str, bar: Any) -> None:
-        self.dir, self.manifest, self.name, self.bar = dir, manifest, name, bar
-        self.prefix = dir / name
-        self.record = manifest["datasets"][name]
+        self.prefix, self.manifest, self.name, self.bar = dir / name, manifest, name, bar
         self.checked = Checked(name)
-        self.data: IndexedDataset | None = None
+        self.fault = self.checked.faults.append
 
     def path(self, end: str) -> Path:
-        return self.dir / f"{self.name}{end}"
-
-    def fault(self, text: str) -> None:
-        self.checked.faults.append(text)
+        return Path(f"{self.prefix}{end}")
 
     def check(self, tokenizer: Tokenizer | None, documents: int) -> Checked:
-        whole = {end: self._bytes(end) for end in ENDS if end != ".bin"}
+        whole = {end: self._check_file(end) for end in ENDS if end != ".bin"}
         try:
-            self.data = IndexedDataset(self.prefix)
-            self._index(self.data)
-            self._counts(self.data)
+            data = IndexedDataset(self.prefix)
+            self._check_index(data)
         except DataError as error:
-            self.data = None
+            data = None
             self.fault(str(error))
-        self._tokens(whole[".sums"])
-        if self.data is not None and whole[".origins.npy"]:
-            origins = self._origins()
+        self._check_tokens(data, whole[".sums"])
+        if data is not None and whole[".origins.npy"]:
+            origins = self._open_origins()
             if origins is not None and tokenizer is not None and tokenizer.lossless and not self.checked.faults:
-                self._texts(tokenizer, origins, documents)
+                self._check_texts(data, tokenizer, origins, documents)
         return self.checked
 
-    def _bytes(self, end: str) -> bool:
+    def _check_file(self, end: str) -> bool:
         """Check size and SHA-256 of a file."""
-        size = self._size(end)
+        size = self._check_size(end)
         if size is None:
             return False
         self.bar.update(size)
-        if file_digest(self.path(end)) == self.manifest["files"][f"{self.name}{end}"]["sha256"]:
-            return True
-        self.fault(
-            f"E-TOK-08 {self.path(end)}: is not what was written (SHA-256). Fix: copy it again, or make the corpus "
-            "again"
-        )
-        return False
+        good = file_digest(self.path(end)) == self.manifest["files"][f"{self.name}{end}"]["sha256"]
+        if not good:
+            self.fault(f"E-TOK-08 {self.path(end)}: is not what was written (SHA-256). {AGAIN}")
+        return good
 
-    def _size(self, end: str) -> int | None:
+    def _check_size(self, end: str) -> int | None:
         """Return the size of a file [bytes]; None, and a fault, when it is not the manifest's."""
         path = self.path(end)
         record = self.manifest["files"].get(path.name)
         if record is None:
             self.fault(f"E-TOK-27 {path}: is not in the manifest; every file is. Fix: make the corpus again")
-            return None
-        if not path.is_file():
-            self.fault(f"E-TOK-01 {path}: no such file. Fix: copy it again, or make the corpus again")
-            return None
-        size = path.stat().st_size
-        self.checked.n_bytes += size
-        if size != record["bytes"]:
-            self.fault(
-                f"E-TOK-04 {path}: {size} bytes, the manifest says {record['bytes']}. Fix: copy it again, or make the "
-                "corpus again"
-            )
-            return None
-        return size
+        elif not path.is_file():
+            self.fault(f"E-TOK-01 {path}: no such file. {AGAIN}")
+        else:
+            size = path.stat().st_size
+            self.checked.n_bytes += size
+            if size == record["bytes"]:
+                return size
+            self.fault(f"E-TOK-04 {path}: {size} bytes, the manifest says {record['bytes']}. {AGAIN}")
+        return None
 
-    def _index(self, data: IndexedDataset) -> None:
-        """Read every entry of the index, which `Index` checks then: each document is one sequence and has tokens."""
+    def _check_index(self, data: IndexedDataset) -> None:
+        """Read every entry of the index, which `Index` checks then; each document is one sequence and has tokens."""
         for first in range(0, data.n_documents, CHUNK):
             starts = data.document_starts(first, min(first + CHUNK, data.n_documents) + 1)
             if (empty := np.flatnonzero(np.diff(starts) < 1)).size:
-                raise DataError(
-                    f"E-TOK-06 {data.idx_path} document {first + empty[0]}: has no token; each document of a corpus "
-                    "has some. Fix: copy it again"
-                )
+                raise DataError(f"E-TOK-06 {data.idx_path} document {first + empty[0]}: has no token. {AGAIN}")
         if data.n_documents != data.n_sequences:
             raise DataError(
                 f"E-TOK-06 {data.idx_path}: {data.n_documents} documents in {data.n_sequences} sequences; each "
-                "document of a corpus is one sequence. Fix: copy it again"
+                f"document of a corpus is one sequence. {AGAIN}"
             )
-
-    def _counts(self, data: IndexedDataset) -> None:
-        """Check the counts of the index against the manifest."""
         self.checked.n_documents, self.checked.n_tokens = data.n_documents, data.n_tokens
+        record = self.manifest["datasets"][self.name]
         for what, now, then in (
-            ("documents", data.n_documents, self.record["documents"]),
-            ("tokens", data.n_tokens, self.record["tokens"]),
+            ("documents", data.n_documents, record["documents"]),
+            ("tokens", data.n_tokens, record["tokens"]),
             ("dtype", data.dtype.name, self.manifest["dtype"]),
         ):
             if now != then:
-                raise DataError(
-                    f"E-TOK-25 {self.path('.idx')}: {what} {now}, the manifest says {then}; they must agree. "
-                    "Fix: copy both again, or make the corpus again"
-                )
+                raise DataError(f"E-TOK-25 {self.path('.idx')}: {what} {now}, the manifest says {then}. {AGAIN}")
 
-    def _tokens(self, sums_are_whole: bool) -> None:
+    def _check_tokens(self, data: IndexedDataset | None, sums_are_whole: bool) -> None:
         """Check the .bin in one pass: SHA-256, block sums, ids within the vocabulary, ends of documents."""
-        size = self._size(".bin")
+        size, path = self._check_size(".bin"), self.path(".bin")
         if size is None:
             return
         block_bytes = self.manifest["blocks"]["bytes"]
+        n_blocks = -(-size // block_bytes)
         sums = self.path(".sums").read_bytes() if sums_are_whole else None
-        sha, damaged = hashlib.sha256(), []
-        documents = Documents(self.data, self.manifest, self.fault)
-        with open(self.path(".bin"), "rb") as file:
-            for number in range(-(-size // block_bytes)):
-                block = file.read(block_bytes)
+        sha, damaged = hashlib.sha256(), 0
+        documents = DocumentEnds(data, self.manifest, self.fault)
+        with open(path, "rb") as file:
+            for number in range(n_blocks):
+                block, begin = file.read(block_bytes), number * block_bytes
                 sha.update(block)
                 if sums is not None and block_sum(block) != sums[SUM_BYTES * number : SUM_BYTES * (number + 1)]:
-                    damaged.append(number)
+                    damaged += 1
+                    if damaged <= NAMED:
+                        span = f"bytes {begin} to {begin + len(block) - 1}"
+                        self.fault(f"E-TOK-08 {path} block {number}, {span}: do not agree with their sum. {AGAIN}")
                 else:
-                    documents.look(block, number * block_bytes)
+                    documents.check(block, begin)
                 self.bar.update(len(block))
-        self._say_damaged(damaged, block_bytes, size)
-        if sums is not None and len(sums) > SUM_BYTES * -(-size // block_bytes):
-            self.fault(
-                f"E-TOK-08 {self.path('.sums')}: {len(sums)} bytes, more than {SUM_BYTES} a block. Fix: copy it again"
-            )
-        if sha.hexdigest() != self.manifest["files"][f"{self.name}.bin"]["sha256"] and not damaged:
-            self.fault(
-                f"E-TOK-08 {self.path('.bin')}: is not what was written (SHA-256). Fix: copy it again, or make the "
-                "corpus again"
-            )
+        if damaged > NAMED:
+            self.fault(f"E-TOK-08 {path}: {damaged - NAMED} more blocks are damaged. {AGAIN}")
+        if sums is not None and len(sums) > SUM_BYTES * n_blocks:
+            self.fault(f"E-TOK-08 {self.path('.sums')}: {len(sums)} bytes, more than {SUM_BYTES} a block. {AGAIN}")
+        if sha.hexdigest() != self.manifest["files"][path.name]["sha256"] and not damaged:
+            self.fault(f"E-TOK-08 {path}: is not what was written (SHA-256). {AGAIN}")
 
-    def _say_damaged(self, blocks: list[int], block_bytes: int, size: int) -> None:
-        for number in blocks[:NAMED]:
-            begin, end = number * block_bytes, min(size, (number + 1) * block_bytes)
-            self.fault(
-                f"E-TOK-08 {self.path('.bin')} block {number}, bytes {begin} to {end - 1}: do not agree with their "
-                "sum. Fix: copy the file again, or make the corpus again"
-            )
-        if len(blocks) > NAMED:
-            self.fault(f"E-TOK-08 {self.path('.bin')}: {len(blocks) - NAMED} more blocks are damaged. Fix: as above")
-
-    def _origins(self) -> NpyRows | None:
-        """Open the origins; a fault when there is not a row for each document."""
-        path = self.path(".origins.npy")
+    def _open_origins(self) -> NpyRows | None:
+        """Open the origins; None, and a fault, when there is not a row for each document."""
+        path, n = self.path(".origins.npy"), self.checked.n_documents
         try:
             rows = NpyRows(path)
-            if rows.dtype == ORIGINS and rows.shape == (self.checked.n_documents,):
+            if rows.dtype == ORIGINS and rows.shape == (n,):
                 return rows
-            what = f"{str(rows.dtype)[:80]} {rows.shape}"
+            what = f"{rows.dtype} {rows.shape}"
         except (ValueError, EOFError, OSError) as error:
-            what = str(error)[:80]
-        self.fault(
-            f"E-TOK-22 {path}: {what}; a row for each of {self.checked.n_documents} documents is needed. "
-            "Fix: copy it again, or make the corpus again"
-        )
+            what = str(error)
+        self.fault(f"E-TOK-22 {path}: {what[:80]}; a row for each of {n} documents is needed. {AGAIN}")
         return None
 
-    def _texts(self, tokenizer: Tokenizer, origins: NpyRows, documents: int) -> None:
-        """Check decoded documents against the digests of the texts that were read."""
-        assert self.data is not None
-        n = self.data.n_documents
-        looked_at = n if self.data.n_tokens <= SMALL_TOKENS else min(n, max(documents, LOOKED_AT))
-        for i in (k * n // looked_at for k in range(looked_at)):
-            text = tokenizer.decode(self.data.document(i)[:-1].tolist())
+    def _check_texts(self, data: IndexedDataset, tokenizer: Tokenizer, origins: NpyRows, documents: int) -> None:
+        """Compare decoded documents with the digests of the texts that were read."""
+        n = data.n_documents
+        n_decoded = n if data.n_tokens <= SMALL_TOKENS else min(n, max(documents, LEAST_DECODED))
+        for i in (k * n // n_decoded for k in range(n_decoded)):
+            text = tokenizer.decode(data.document(i)[:-1].tolist())
             self.checked.n_texts += 1
             if digest_of(text) != (row := origins[i])["digest"].tobytes():
                 self.fault(
-                    f"E-TOK-26 {self.prefix} document {i} (input {row['input']}, line {row['line']}): "
-                    "its text is not the one that was read. Fix: make the corpus again"
+                    f"E-TOK-26 {self.prefix} document {i} (input {row['input']}, line {row['line']}): its text is not "
+                    "the one that was read. Fix: make the corpus again"
                 )
                 return
 

@@ -156,12 +156,8 @@ def test_holes_in_the_vocabulary(tmp_path: Path) -> None:
     assert tokenizer.decode([700, *tokenizer.encode("fox"), 998]) == "fox"
 
 
-def record_of(theirs: tokenizers.Tokenizer) -> dict[str, Any]:
-    return json.loads(theirs.to_str())
-
-
 def changed(change: Any) -> str:
-    record = record_of(byte_level())
+    record = json.loads(byte_level().to_str())
     change(record)
     return json.dumps(record)
 
@@ -198,7 +194,7 @@ def test_hostile_files(tmp_path: Path, name: str) -> None:
     assert str(caught.value).isprintable() and len(str(caught.value)) < 700
 
 
-def test_a_panic_of_the_library_is_told_in_words(tmp_path: Path) -> None:
+def test_a_panic_of_the_library_is_reported_in_words(tmp_path: Path) -> None:
     charsmap = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
     path = saved(byte_level(), tmp_path / "tokenizer.json", lambda r: r.update(normalizer=charsmap))
     with pytest.raises(DataError, match=r"E-TKN-02 .*charsmap"):
@@ -224,7 +220,7 @@ def test_the_highest_id_that_is_believed(tmp_path: Path) -> None:
         return lambda record: record["model"]["vocab"].update(x=to)
 
     assert Tokenizer(saved(byte_level(), tmp_path / "a.json", change(2**22 - 1))).vocab_size == 2**22
-    with pytest.raises(DataError, match=r"E-TKN-02 .*highest id is 4194304; 0 .. 4194303"):
+    with pytest.raises(DataError, match=r"E-TKN-02 .* 4194304; 0 .. 4194303"):
         Tokenizer(saved(byte_level(), tmp_path / "b.json", change(2**22)))
 
 
@@ -232,7 +228,7 @@ def test_an_end_that_any_text_can_spell(tmp_path: Path) -> None:
     def change(record: dict[str, Any]) -> None:
         record["added_tokens"][0]["special"] = False
 
-    with pytest.raises(DataError, match=r"E-TKN-12 .*a text with '<\|endoftext\|>' in it"):
+    with pytest.raises(DataError, match=r"E-TKN-12 .*'<\|endoftext\|>'"):
         Tokenizer(saved(byte_level(), tmp_path / "tokenizer.json", change))
 
 
@@ -241,7 +237,7 @@ def test_without_an_end(tmp_path: Path) -> None:
         record["added_tokens"] = []
         without(record, GPT2_END)
 
-    with pytest.raises(DataError, match=r"E-TKN-03 .*has no piece"):
+    with pytest.raises(DataError, match="E-TKN-03 "):
         Tokenizer(saved(byte_level(), tmp_path / "tokenizer.json", change))
 
 

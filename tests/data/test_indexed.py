@@ -262,7 +262,7 @@ def test_nothing_there(tmp_path: Path) -> None:
         IndexedDataset(tmp_path / "x")
 
 
-def test_a_file_that_shrinks_is_told_not_a_bus_error(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_is_reported_not_a_bus_error(tmp_path: Path) -> None:
     data = IndexedDataset(neox_files(tmp_path / "x", [[1] * 10_000], [0, 1], "<u2", 8))
     assert data.tokens(9_000, 9_002).tolist() == [1, 1]
     with open(tmp_path / "x.bin", "r+b") as file:
@@ -273,7 +273,7 @@ def test_a_file_that_shrinks_is_told_not_a_bus_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [".bin", ".idx"])
 @pytest.mark.parametrize("fault", ["cut between the look at its size and the read", "disk"])
-def test_what_cannot_be_read_any_more_is_told(
+def test_what_cannot_be_read_any_more_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, fault: str
 ) -> None:
     """A mapped page that cannot be had would end the process by SIGBUS."""
@@ -302,7 +302,7 @@ def test_best_dtype_is_gpt_neoxs() -> None:
     assert [best_dtype(n) for n in (4096, 65_499, 65_500, 200_000)] == [np.uint16, np.uint16, np.int32, np.int32]
 
 
-def test_a_second_writer_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_and_the_first_continues(tmp_path: Path) -> None:
     with IndexedWriter(tmp_path / "x", np.uint16) as first:
         first.add_document([1])
         with pytest.raises(DataError, match="E-TOK-15"), IndexedWriter(tmp_path / "x", np.uint16):
@@ -339,7 +339,7 @@ def test_a_failed_rewrite_keeps_the_old_dataset(tmp_path: Path) -> None:
     assert IndexedDataset(tmp_path / "x").tokens(0, 1).tolist() == [1]
 
 
-def test_disk_full_is_told(tmp_path: Path) -> None:
+def test_disk_full_is_reported(tmp_path: Path) -> None:
     def limited() -> None:
         import resource
         import signal

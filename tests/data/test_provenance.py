@@ -1,4 +1,4 @@
-"""Where a sample comes from: documents, and the line of the raw file, where the dataset says so."""
+"""Where a sample comes from: documents, the line of the raw file, and what the manifest next to the data says."""
 
 import json
 import os
@@ -9,7 +9,8 @@ import pytest
 
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.mixture import Mixture
-from coca_train.data.provenance import Origin, Origins
+from coca_train.data.provenance import Origin, Origins, read_manifest
+from coca_train.hub import card
 from coca_train.runtime.errors import DataError
 
 ORIGINS = np.dtype([("input", "<u4"), ("line", "<u8"), ("digest", "V16")])
@@ -71,46 +72,38 @@ def test_without_names_the_number_of_the_input_is_given(folder: Path, written: s
     (folder / "manifest.json").unlink()
     if written is not None:
         (folder / "manifest.json").write_text(written, encoding="utf-8")
-    assert Origins(IndexedDataset(folder / "text_train")).of(4) == Origin("input 1", 40)
+    assert Origins(IndexedDataset(folder / "text_train")).find(4) == Origin("input 1", 40)
 
 
 def test_an_input_that_the_manifest_does_not_have(folder: Path) -> None:
     give_origins(folder, "text_train")
     (folder / "manifest.json").write_text(manifest({"text": {"inputs": [HUB, HUB]}}), encoding="utf-8")
     origins = Origins(IndexedDataset(folder / "text_train"))
-    assert origins.of(1) == Origin("someone/books[train] shard 3", 10, ", row ")
-    with pytest.raises(DataError, match=r"E-TOK-22 .*origins.npy: names input 2; .*manifest.json has 2. Fix"):
-        origins.of(2)
+    assert origins.find(1) == Origin("someone/books[train] shard 3", 10, ", row ")
+    with pytest.raises(DataError, match=r"E-TOK-22 .*origins.npy: .*input 2; .*manifest.json has 2"):
+        origins.find(2)
 
 
-def test_a_pipe_is_refused_without_waiting(folder: Path) -> None:
-    os.mkfifo(folder / "text_train.origins.npy")
-    with pytest.raises(DataError, match=r"E-TOK-22 .*is a pipe; a regular file is needed"):
-        Origins(IndexedDataset(folder / "text_train"))
-
-
-def test_a_header_with_a_gap_is_told_as_damage(folder: Path) -> None:
-    give_origins(folder, "text_train")
-    path = folder / "text_train.origins.npy"
-    data = bytearray(path.read_bytes())
-    data[20:120] = bytes(100)
-    path.write_bytes(data)
-    with pytest.raises(DataError, match="E-TOK-22"):
-        Origins(IndexedDataset(folder / "text_train"))
-    data[20:120] = b" " * 100
-    path.write_bytes(data)
-    with pytest.raises(DataError, match="E-TOK-22"):
-        Origins(IndexedDataset(folder / "text_train"))
-
-
-def test_rows_that_are_cut_while_they_are_read(folder: Path) -> None:
-    """A mapped file would end the process without a word."""
-    give_origins(folder, "text_train")
-    origins = Origins(IndexedDataset(folder / "text_train"))
-    assert origins.of(4) == Origin("raw/*.txt", 40, ", file ", 3)
-    os.truncate(folder / "text_train.origins.npy", 200)
-    with pytest.raises(DataError, match=r"E-TOK-22 .*origins.npy"):
-        origins.of(4)
+def damage_origins(folder: Path, damage: str) -> None:
+    n, path = IndexedDataset(folder / "text_train").n_documents, folder / "text_train.origins.npy"
+    data = path.read_bytes()
+    if damage == "pipe":
+        path.unlink()
+        os.mkfifo(path)
+    elif damage == "short":
+        np.save(path, np.zeros(n - 1, ORIGINS), allow_pickle=False)
+    elif damage == "other":
+        np.save(path, np.zeros(n), allow_pickle=False)
+    elif damage == "pickle":
+        np.save(path, np.array([Attack()] * n), allow_pickle=True)
+    else:
+        changed = {
+            "empty": b"",
+            "cut": data[:-1],
+            "zeros in the header": data[:20] + bytes(100) + data[120:],
+            "spaces in the header": data[:20] + b" " * 100 + data[120:],
+        }
+        path.write_bytes(changed[damage])
 
 
 class Attack:
@@ -118,25 +111,73 @@ class Attack:
         return Path.touch, (Path("was_run"),)
 
 
-def test_nothing_is_unpickled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    ["pipe", "short", "other", "pickle", "empty", "cut", "zeros in the header", "spaces in the header"],
+)
+def test_origins_of_another_dataset_are_refused(folder: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     n = give_origins(folder, "text_train")
-    np.save(folder / "text_train.origins.npy", np.array([Attack()] * n), allow_pickle=True)
-    with pytest.raises(DataError, match="E-TOK-22"):
+    damage_origins(folder, damage)
+    with pytest.raises(DataError, match=rf"E-TOK-22 .*text_train.origins.npy: .* {n} documents .*Fix:"):
         Origins(IndexedDataset(folder / "text_train"))
     assert not Path("was_run").exists()
 
 
-@pytest.mark.parametrize("damage", ["short", "other", "pickle", "empty", "cut"])
-def test_origins_of_another_dataset_are_refused(folder: Path, damage: str) -> None:
-    n, path = give_origins(folder, "text_train"), folder / "text_train.origins.npy"
-    if damage == "short":
-        np.save(path, np.zeros(n - 1, ORIGINS), allow_pickle=False)
-    elif damage == "other":
-        np.save(path, np.zeros(n), allow_pickle=False)
-    elif damage == "pickle":
-        np.save(path, np.array([{}] * n), allow_pickle=True)
-    else:
-        path.write_bytes(path.read_bytes()[: 0 if damage == "empty" else -1])
-    with pytest.raises(DataError, match=rf"E-TOK-22 .*text_train.origins.npy: .* {n} documents is needed. Fix:"):
-        Origins(IndexedDataset(folder / "text_train"))
+def test_rows_that_are_cut_while_they_are_read(folder: Path) -> None:
+    """A mapped file would end the process without a word."""
+    give_origins(folder, "text_train")
+    origins = Origins(IndexedDataset(folder / "text_train"))
+    assert origins.find(4) == Origin("raw/*.txt", 40, ", file ", 3)
+    os.truncate(folder / "text_train.origins.npy", 200)
+    with pytest.raises(DataError, match=r"E-TOK-22 .*origins.npy"):
+        origins.find(4)
+
+
+WHOLE = {"kind": "corpus", "tokenizer": {"sha256": "0" * 64}, "sources": {"text": {"licence": "CC0", "inputs": []}}}
+DAMAGED = {
+    "cut": json.dumps(WHOLE)[:-9],
+    "empty": "",
+    "zeros": "\0" * 64,
+    "tokenizer": json.dumps(WHOLE | {"tokenizer": {}}),
+    "sources": json.dumps(WHOLE | {"sources": [1]}),
+    "inputs": json.dumps(WHOLE | {"sources": {"text": {"inputs": [{}]}}}),
+    "a shard": json.dumps(WHOLE | {"sources": {"text": {"inputs": [{"hub": "a", "name": "b"}]}}}),
+    "licences": json.dumps(WHOLE | {"licences": "MIT"}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damage_is_reported_by_every_reader(data_config, tmp_path: Path, damage: str) -> None:
+    config = data_config()
+    give_origins(tmp_path, "text")
+    (tmp_path / "manifest.json").write_text(DAMAGED[damage])
+    for read in (
+        lambda: read_manifest(tmp_path / "text"),
+        lambda: Mixture(config, 16),
+        lambda: Origins(IndexedDataset(tmp_path / "text")),
+    ):
+        with pytest.raises(DataError, match=r"E-TOK-08 .*manifest.json"):
+            read()
+    assert "damaged" in card._licences(str(tmp_path / "text"))
+
+
+def test_a_manifest_that_may_not_be_read(data_config, tmp_path: Path) -> None:
+    config = data_config()
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(DataError, match=r"E-TOK-08 .*manifest.json"):
+        Mixture(config, 16)
+
+
+@pytest.mark.parametrize("other", [None, "[]", "{}", '{"kind": "image", "tokenizer": 3}', '"kind"'])
+def test_of_another_tool_nothing_is_known(data_config, tmp_path: Path, other: str | None) -> None:
+    if other is not None:
+        (tmp_path / "manifest.json").write_text(other)
+    Mixture(data_config(), 16)
+    assert read_manifest(tmp_path / "text") is None
+    assert "no manifest" in card._licences(str(tmp_path / "text"))
+
+
+def test_licences(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps(WHOLE | {"licences": {"code": "PSF"}}))
+    assert card._licences(str(tmp_path / "text")) == "CC0; code: PSF"

@@ -142,14 +142,14 @@ def test_pieces_that_end_and_begin(tmp_path: Path, changes: dict, eod: str, bos:
 
 def test_without_an_end(tmp_path: Path) -> None:
     path = sentencepiece_model(tmp_path / "x.model", eos_id=-1)
-    with pytest.raises(DataError, match=r"E-TKN-03 .*has no piece that ends a document"):
+    with pytest.raises(DataError, match="E-TKN-03 "):
         Tokenizer(path)
 
 
 def test_an_end_that_any_text_can_spell(tmp_path: Path) -> None:
     symbols = ["\n", "<|endoftext|>"]
     path = sentencepiece_model(tmp_path / "x.model", eos_id=-1, user_defined_symbols=symbols)
-    with pytest.raises(DataError, match=r"E-TKN-12 .*a text with '<\|endoftext\|>' in it"):
+    with pytest.raises(DataError, match=r"E-TKN-12 .*'<\|endoftext\|>'"):
         Tokenizer(path)
 
 
@@ -174,7 +174,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     thread = threading.Thread(target=load, daemon=True)
     thread.start()
     thread.join(20)
-    assert "E-TKN-01" in str(errors) and "is a pipe; a regular file is needed" in str(errors)
+    assert "E-TKN-01" in str(errors) and "is a pipe" in str(errors)
 
 
 def test_tiktoken_is_named(tmp_path: Path) -> None:

@@ -16,27 +16,24 @@ from coca_train.data.tokenizer_backends import SIGNS, ModelFacts, SentencePiece,
 from tests.data.vocabularies import TEXT, sentencepiece_model
 
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)  # control characters, NUL and U+2581 among them
-HARD = st.sampled_from(
-    [
-        *["\n", "\n\n\n\n", " ", " " * 9, "\t", "\r\n", "\0", "\u2581", " the", "quick", "the\n", ";", "13", "“often”"],
-        *[
-            "é",
-            "漢",
-            "\u0301",
-            "</s>",
-            "<s>",
-            "<unk>",
-            "<0x0A>",
-            "\x0b",
-            "\x85",
-            "\u2028",
-            "def",
-            "_",
-            "(",
-            "    return",
-        ],
-    ]
-)
+SPACED = [
+    "\n",
+    "\n\n\n\n",
+    " ",
+    " " * 9,
+    "\t",
+    "\r\n",
+    "\0",
+    "\u2581",
+    " the",
+    "the\n",
+    "\x0b",
+    "\x85",
+    "\u2028",
+    "    return",
+]
+PIECES = ["quick", ";", "13", "“often”", "é", "漢", "\u0301", "</s>", "<s>", "<unk>", "<0x0A>", "def", "_", "("]
+HARD = st.sampled_from(SPACED + PIECES)
 TEXTS = st.lists(st.one_of(HARD, ANY), max_size=40).map("".join)
 SPLIT = {"split_by_unicode_script": False}
 # name -> (settings, whether words are encoded alone)

@@ -23,101 +23,79 @@ FILES = "corpus.sources.text.files=[a.jsonl]"
 WITH_OVERRIDES = [name for name, verb in VERBS.items() if verb.sections]
 SECOND = "+corpus.sources.b.files=[b.jsonl]"
 
-# (words, id, texts that the line must have)
-WRONG = [
+T = "corpus.sources.text"
+# words, code, and keys and values that the line names
+WRONG: list[tuple[list[str], str, list[str]]] = [
+    ([], "E-CFG-50", ["configs/corpus/files.yaml:", f"{T}.files=[]", "kind=auto", "'[raw/*.jsonl.gz]'"]),
+    ([f"{T}.kind=hub"], "E-CFG-50", [f"{T}.hub=null", "text.hub=<name>"]),
+    ([FILES, f"{T}.kind=hub", f"{T}.hub=x"], "E-CFG-62", [f"command line {T}.files=", f"write {T}.files=[]"]),
+    ([FILES, f"{T}.hub=x"], "E-CFG-62", [f"{T}.hub=x", "text.hub=null"]),
+    ([FILES, f"{T}.hub_files=[x]"], "E-CFG-62", ["text.hub_files=[]"]),
+    ([f"{T}.files=['raw/*']"], "E-CFG-50", ["raw/*", "text.kind=text"]),
     (
-        [],
+        [f"{T}.files=[a.txt,b.jsonl,c.md]"],
         "E-CFG-50",
-        ["configs/corpus/files.yaml:", "corpus.sources.text.files=[]", "kind=auto", "'[raw/*.jsonl.gz]'"],
+        ["a.txt and b.jsonl", "text.files='[a.txt,c.md]' +corpus.sources.text_more.files='[b.jsonl]'"],
     ),
-    (["corpus.sources.text.kind=hub"], "E-CFG-50", ["corpus.sources.text.hub=null", "a folder", "text.hub=<name>"]),
+    ([f"{T}.files=a.jsonl"], "E-CFG-04", ["is text", 'text.files=["a.jsonl"]']),
+    ([f"{T}.files=[1]"], "E-CFG-04", [f"{T}.files", "[..]"]),
+    ([f"{T}.files=[~/a]"], "E-CFG-16", ["not readable"]),
+    ([f"{T}.files=['~/a']"], "E-CFG-29", ["~", "$HOME/a"]),
+    ([f"{T}.files=['']"], "E-CFG-29", [f"{T}.files"]),
+    ([FILES, f"{T}.kind=json"], "E-CFG-31", ["auto, jsonl, parquet, text, folder, hub", "kind=jsonl"]),
+    ([FILES, f"{T}.textfield=x"], "E-CFG-01", ["unknown key", f"{T}.text_field"]),
+    ([FILES, f"{T}.weight=0"], "E-STG-08", ["> 0", f"~{T}"]),
+    ([FILES, f"{T}.group=code"], "E-CFG-52", ["it has text", "text.group=text"]),
+    ([FILES, "+mix.groups.code.share=1"], "E-CFG-52", ["mix.groups.code.share=1", "~mix.groups.code"]),
+    ([FILES, "mix.groups.text.share=0"], "E-CFG-05", ["mix.groups.text.share=0", "> 0"]),
+    ([FILES, SECOND, "corpus.sources.b.weight=2"], "E-CFG-53", ["text.weight=null", "b.weight=2"]),
     (
-        [FILES, "corpus.sources.text.kind=hub", "corpus.sources.text.hub=x"],
-        "E-CFG-62",
-        ["command line corpus.sources.text.files=", "does not read it", "write corpus.sources.text.files=[]"],
-    ),
-    ([FILES, "corpus.sources.text.hub=x"], "E-CFG-62", ["corpus.sources.text.hub=x", "text.hub=null"]),
-    ([FILES, "corpus.sources.text.hub_files=[x]"], "E-CFG-62", ["does not read it", "text.hub_files=[]"]),
-    (["corpus.sources.text.files=['raw/*']"], "E-CFG-50", ["raw/* does not say how it is read", "text.kind=text"]),
-    (
-        ["corpus.sources.text.files=[a.txt,b.jsonl,c.md]"],
-        "E-CFG-50",
-        ["a.txt and b.jsonl are not", "text.files='[a.txt,c.md]' +corpus.sources.text_more.files='[b.jsonl]'"],
-    ),
-    (["corpus.sources.text.files=a.jsonl"], "E-CFG-04", ["is text", 'text.files=["a.jsonl"]']),
-    (["corpus.sources.text.files=[1]"], "E-CFG-04", ["corpus.sources.text.files", "a list [..] of: text"]),
-    (["corpus.sources.text.files=[~/a]"], "E-CFG-16", ["not readable"]),
-    (["corpus.sources.text.files=['~/a']"], "E-CFG-29", ["~ means nothing here", "$HOME/a"]),
-    (["corpus.sources.text.files=['']"], "E-CFG-29", ["this is no path"]),
-    (
-        [FILES, "corpus.sources.text.kind=json"],
-        "E-CFG-31",
-        ["one of auto, jsonl, parquet, text, folder, hub", "kind=jsonl"],
-    ),
-    ([FILES, "corpus.sources.text.textfield=x"], "E-CFG-01", ["unknown key", "corpus.sources.text.text_field"]),
-    ([FILES, "corpus.sources.text.weight=0"], "E-STG-08", ["a number > 0", "~corpus.sources.text"]),
-    ([FILES, "corpus.sources.text.group=code"], "E-CFG-52", ["no such group; it has text", "text.group=text"]),
-    ([FILES, "+mix.groups.code.share=1"], "E-CFG-52", ["mix.groups.code.share=1", "remove it: ~mix.groups.code"]),
-    ([FILES, "mix.groups.text.share=0"], "E-CFG-05", ["mix.groups.text.share=0", "a number > 0"]),
-    ([FILES, SECOND, "corpus.sources.b.weight=2"], "E-CFG-53", ["text.weight=null", "b.weight=2", "some have none"]),
-    (
-        [FILES, "corpus.sources.text.weight=1", "corpus.sources.text.hold_out=all"],
+        [FILES, f"{T}.weight=1", f"{T}.hold_out=all"],
         "E-CFG-53",
-        ["text.weight=1", "hold_out=all", "write corpus.sources.text.weight=null"],
+        ["text.weight=1", "hold_out=all", f"write {T}.weight=null"],
     ),
     ([FILES, "shard=3"], "E-CFG-04", ["command line work.shard=3", "write work.shard=0/1"]),
     ([FILES, "shard=3of4"], "E-CFG-51", ["command line work.shard=3of4", "i/n", "shard=0/16"]),
-    ([FILES, "shard=16/16"], "E-CFG-51", ["work.shard=16/16", "the last is number 15", "shard=15/16"]),
-    ([FILES, "shard=-1/4"], "E-CFG-51", ["work.shard=-1/4"]),
-    ([FILES, "shard=0/0"], "E-CFG-51", ["work.shard=0/0", "i/n"]),
-    ([FILES, "shard='٣/4'"], "E-CFG-51", ["work.shard='٣/4'"]),
-    ([FILES, "shard=01/4"], "E-CFG-51", ["work.shard=01/4"]),
+    ([FILES, "shard=16/16"], "E-CFG-51", ["work.shard=16/16", "15", "shard=15/16"]),
+    *(([FILES, f"shard={shard}"], "E-CFG-51", [f"work.shard={shard}"]) for shard in ("-1/4", "0/0", "'٣/4'", "01/4")),
     ([FILES, "work.part_bytes=1000"], "E-CFG-54", ["work.part_bytes=1000", "write work.chunk_bytes=1000"]),
     ([FILES, "work.max_line_bytes=3000000000"], "E-CFG-63", ["work.max_line_bytes=3000000000", "2147483647"]),
-    ([FILES, "work.chunk_bytes=3000000000"], "E-CFG-63", ["at most 2147483647 bytes"]),
-    ([FILES, "work.workers=0"], "E-CFG-05", ["work.workers=0", "a whole number > 0 or null"]),
-    ([FILES, "work.workers=-1"], "E-CFG-05", ["work.workers=-1", "a whole number > 0 or null"]),
+    ([FILES, "work.chunk_bytes=3000000000"], "E-CFG-63", ["2147483647 bytes"]),
+    ([FILES, "work.workers=0"], "E-CFG-05", ["work.workers=0", "> 0 or null"]),
+    ([FILES, "work.workers=-1"], "E-CFG-05", ["work.workers=-1", "> 0 or null"]),
     ([FILES, "work.workers=1.5"], "E-CFG-07", ["work.workers=1.5"]),
     ([FILES, "work.workers=1e9"], "E-CFG-07", ["work.workers=1000000000"]),
-    ([FILES, "work.workers=many"], "E-CFG-04", ["work.workers=many", "a whole number > 0 or null"]),
-    ([FILES, "work.on_error=ignore"], "E-CFG-31", ["one of stop, skip"]),
+    ([FILES, "work.workers=many"], "E-CFG-04", ["work.workers=many", "> 0 or null"]),
+    ([FILES, "work.on_error=ignore"], "E-CFG-31", ["stop, skip"]),
     ([FILES, "work.max_reject_share=1.5"], "E-CFG-05", ["<= 1"]),
     ([FILES, "corpus.valid_share=1"], "E-CFG-05", ["corpus.valid_share=1", "< 1"]),
-    ([FILES, "corpus.name=a/b"], "E-CFG-29", ["corpus.name=a/b", "letters, digits"]),
+    ([FILES, "corpus.name=a/b"], "E-CFG-29", ["corpus.name=a/b"]),
     ([FILES, "corpus.name=embedded"], "E-CFG-59", ["corpus.name=embedded", "corpus.name=my_embedded"]),
     ([FILES, "corpus.dir='~/x'"], "E-CFG-29", ["corpus.dir='~/x'", "corpus.dir=$HOME/x"]),
-    ([FILES, "tokenizer.path="], "E-CFG-29", ["tokenizer.path=", "this is no path"]),
+    ([FILES, "tokenizer.path="], "E-CFG-29", ["tokenizer.path="]),
     ([FILES, "tokenizer.import_from='~/x'"], "E-CFG-29", ["tokenizer.import_from"]),
     ([FILES, "tokenizer.character_coverage=2"], "E-CFG-05", ["<= 1"]),
-    (["corpus.sources={a b: {files: [x]}}"], "E-CFG-29", ["corpus.sources.a b", "file names"]),
+    (["corpus.sources={a b: {files: [x]}}"], "E-CFG-29", ["corpus.sources.a b"]),
+    ([FILES, f"{T}.filter.languages=[en]"], "E-CFG-55", ["language_field=null", "language_field=<field>"]),
+    ([FILES, f"{T}.filter.licences=[mit]"], "E-CFG-55", ["licence_field=<field>"]),
+    ([FILES, f"{T}.filter.min_stars=1"], "E-CFG-55", ["stars_field=<field>"]),
+    ([FILES, f"{T}.kind=text", f"{T}.filter.language_field=lang"], "E-CFG-64", ["language_field=null"]),
     (
-        [FILES, "corpus.sources.text.filter.languages=[en]"],
-        "E-CFG-55",
-        ["language_field=null", "language_field=<field>"],
-    ),
-    ([FILES, "corpus.sources.text.filter.licences=[mit]"], "E-CFG-55", ["licence_field=<field>"]),
-    ([FILES, "corpus.sources.text.filter.min_stars=1"], "E-CFG-55", ["stars_field=<field>"]),
-    (
-        [FILES, "corpus.sources.text.kind=text", "corpus.sources.text.filter.language_field=lang"],
-        "E-CFG-64",
-        ["plain text files have no fields", "language_field=null"],
-    ),
-    (
-        [FILES, "corpus.sources.text.filter.min_chars=9", "corpus.sources.text.filter.max_chars=8"],
+        [FILES, f"{T}.filter.min_chars=9", f"{T}.filter.max_chars=8"],
         "E-CFG-56",
         ["min_chars=9", "max_chars=8", "max_chars=null"],
     ),
-    ([FILES, "look.source=txt"], "E-CFG-57", ["no source 'txt'; the sources are text", "look.source=text"]),
-    ([FILES, "leakage.against=[x/y.idx]"], "E-CFG-58", ["x/y.idx is one file of a pair", "leakage.against=[x/y]"]),
-    ([FILES, "corpus=flies"], "E-CFG-32", ["the choices are files, ", "write corpus=files"]),
-    ([FILES, "~corpus"], "E-CFG-16", ["corpus cannot be removed"]),
-    ([FILES, "wrok.workers=2"], "E-CFG-01", ["did you mean work.workers"]),
+    ([FILES, "look.source=txt"], "E-CFG-57", ["'txt'", "look.source=text"]),
+    ([FILES, "leakage.against=[x/y.idx]"], "E-CFG-58", ["x/y.idx", "leakage.against=[x/y]"]),
+    ([FILES, "corpus=flies"], "E-CFG-32", ["files, ", "write corpus=files"]),
+    ([FILES, "~corpus"], "E-CFG-16", ["corpus"]),
+    ([FILES, "wrok.workers=2"], "E-CFG-01", ["work.workers"]),
     ([FILES, "work=2"], "E-CFG-34", ["is a section", "work.<option>"]),
-    ([FILES, "work.workers=1,2"], "E-CFG-16", ["several values for one option"]),
+    ([FILES, "work.workers=1,2"], "E-CFG-16", ["several values"]),
     ([FILES, "+corpus.sources.b=5"], "E-CFG-34", ["corpus.sources.b=5", "is a section"]),
     ([FILES, "+corpus.token=hf_CANARY45678901234567890"], "E-SEC-02", ["corpus.token=***"]),
-    ([FILES, "corpus.sources.text._target_=os.system"], "E-SEC-01", ["_target_"]),
-    (["corpus.sources.text.files=['${oc.env:HOME}/a']"], "E-SEC-03", ["this interpolation is not allowed"]),
+    ([FILES, f"{T}._target_=os.system"], "E-SEC-01", ["_target_"]),
+    ([f"{T}.files=['${{oc.env:HOME}}/a']"], "E-SEC-03", ["interpolation"]),
 ]
 
 
@@ -175,7 +153,7 @@ def test_a_corpus_of_ones_own_needs_no_more_than_its_files(tmp_path):
     assert {name: group.share for name, group in config.mix.groups.items()} == {"prose": 1}
     second = "+corpus.sources.b.files=[b.jsonl]"  # of the group text
     shares = ["+mix.groups.prose.share=0.5", "+mix.groups.text.share=0.5"]
-    with pytest.raises(ConfigError, match="of 2 groups, prose, text; each needs its share") as caught:
+    with pytest.raises(ConfigError, match="2 groups, prose, text") as caught:
         load(["corpus=own", second], (tmp_path,))
     assert " ".join(shares) in str(caught.value)
     assert set(load(["corpus=own", second, *shares], (tmp_path,)).mix.groups) == {"prose", "text"}
@@ -228,7 +206,7 @@ def test_exit_codes(stub, capsys):
     assert "Traceback" in capsys.readouterr().err
     stub("verify", fail(KeyboardInterrupt()))
     assert command.main(["verify", FILES]) == 130
-    assert capsys.readouterr().err == "Interrupted. The same command goes on where it stopped.\n"
+    assert capsys.readouterr().err.startswith("Interrupted")
     stub("verify", fail(RuntimeError("oops")))
     assert command.main(["verify", FILES]) == 1
     assert "This is a bug" in capsys.readouterr().err
@@ -318,15 +296,15 @@ def test_help_of_a_verb(verb, capsys):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["tokenise"], "there is no such verb; verbs are sources, tokenizer, "),
+        (["tokenise"], "sources, tokenizer, "),
         (["tokenise"], "Fix: write python -m data_prep tokenize"),
-        (["corpus=files"], "Fix: write the verb first: python -m data_prep <verb> ..."),
-        (["--config-dir", "x", "tokenize"], "Fix: write the verb first"),
+        (["corpus=files"], "python -m data_prep <verb> ..."),
+        (["--config-dir", "x", "tokenize"], "python -m data_prep <verb> ..."),
         (["--tokenize"], "Fix: write python -m data_prep tokenize"),
         (["jsonl"], "Fix: see python -m data_prep"),
-        (["tokenize", "--multirun"], "flags are --help, --version, --cfg job, --config-dir, --debug"),
-        (["tokenize", "--hydra-help"], "there is no such flag"),
-        (["tokenize", "--work.workers=2"], "options have no dashes: write work.workers=2"),
+        (["tokenize", "--multirun"], "--help, --version, --cfg job, --config-dir, --debug"),
+        (["tokenize", "--hydra-help"], "--hydra-help"),
+        (["tokenize", "--work.workers=2"], "write work.workers=2"),
     ],
 )
 def test_command_lines_that_are_none(words, text, capsys):

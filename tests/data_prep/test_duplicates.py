@@ -5,7 +5,6 @@ import itertools
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep import duplicates
-from data_prep.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, Verdicts, judge
+from data_prep.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, judge
 from data_prep.parts import DOCS
 
 
@@ -79,13 +78,9 @@ documents = st.builds(
     small=st.booleans(),
 )
 def test_the_rules_are_their_definition(
-    tmp_path_factory: pytest.TempPathFactory,
-    corpus: list[Given],
-    cuts: set[int],
-    named: frozenset[int],
-    small: bool,
+    corpus: list[Given], cuts: set[int], named: frozenset[int], small: bool
 ) -> None:
-    """small: so few records at a time that every chunk, bucket and range has an edge."""
+    """small: so few records at a time that they are sorted and read in several parts."""
     corpus = sorted(corpus, key=lambda doc: doc.source)
 
     def stretches() -> Iterator[Stretch]:
@@ -97,19 +92,13 @@ def test_the_rules_are_their_definition(
 
     with pytest.MonkeyPatch.context() as patch:
         if small:
-            for name, value in {"CHUNK": 3, "KEYS_PER_BUCKET": 4, "BUFFER_BYTES": 100, "RANGE": 5}.items():
+            for name, value in {"CHUNK": 3, "KEYS_AT_A_TIME": 4}.items():
                 patch.setattr(duplicates, name, value)
-        folder = tmp_path_factory.mktemp("judge") / "x"
-        verdicts, clash = judge(stretches, len(corpus), named, folder)
-        expected, expected_clash = by_definition(corpus, named)
-        codes = np.concatenate([verdicts.of(s.first, len(s.documents)) for s in stretches()] or [np.empty(0)])
-        again = verdicts.of(0, len(corpus))
-    assert codes.tolist() == expected
-    assert again.tolist() == expected
-    assert clash == expected_clash
+        verdicts, clash = judge(stretches, len(corpus), named)
+    assert (verdicts.tolist(), clash) == by_definition(corpus, named)
 
 
-def test_keys_that_share_a_half_are_different(tmp_path: Path) -> None:
+def test_keys_that_share_a_half_are_different() -> None:
     digests = [bytes(16), bytes(8) + b"\1" * 8, b"\1" * 8 + bytes(8), bytes(16), bytes(15) + b"\1"]
     documents = np.zeros(5, DOCS)
     documents["digest"] = [np.void(digest) for digest in digests]
@@ -117,34 +106,23 @@ def test_keys_that_share_a_half_are_different(tmp_path: Path) -> None:
     def stretches() -> Iterator[Stretch]:
         yield Stretch(0, 0, documents, np.zeros(5, bool))
 
-    verdicts, _ = judge(stretches, 5, frozenset(), tmp_path / "x")
-    assert verdicts.of(0, 5).tolist() == [KEPT, KEPT, KEPT, DUPLICATE, KEPT]
+    verdicts, _ = judge(stretches, 5, frozenset())
+    assert verdicts.tolist() == [KEPT, KEPT, KEPT, DUPLICATE, KEPT]
 
 
-def test_of_many_clashes_the_first_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "KEYS_PER_BUCKET", 4)
+def test_of_many_clashes_the_first_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duplicates, "KEYS_AT_A_TIME", 4)
     documents = rows([Given(0, text=i, id=i % 20 + 1, held_out=False, near=False) for i in range(40)])
 
     def stretches() -> Iterator[Stretch]:
         yield Stretch(0, 0, documents, np.zeros(40, bool))
 
-    verdicts, clash = judge(stretches, 40, frozenset({0}), tmp_path / "x")
+    verdicts, clash = judge(stretches, 40, frozenset({0}))
     assert clash == Clash(20, 0)
-    assert verdicts.of(0, 40).tolist() == [KEPT] * 20 + [DUPLICATE_ID] * 20
+    assert verdicts.tolist() == [KEPT] * 20 + [DUPLICATE_ID] * 20
 
 
-def test_verdicts_are_asked_in_any_stretch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "RANGE", 4)
-    verdicts = Verdicts(tmp_path / "v")
-    verdicts.add(np.array([1, 4, 9, 11], np.uint64), DUPLICATE)
-    verdicts.flush()
-    expected = [int(i in (1, 4, 9, 11)) * DUPLICATE for i in range(20)]
-    for begin in range(20):
-        for end in range(begin, 20):
-            assert verdicts.of(begin, end - begin).tolist() == expected[begin:end]
-
-
-def peak(folder: Path, n: int, n_texts: int) -> int:
+def peak(n: int, n_texts: int) -> int:
     """Most memory judge held at once for n documents of n_texts texts [bytes]."""
 
     def stretches() -> Iterator[Stretch]:
@@ -158,20 +136,17 @@ def peak(folder: Path, n: int, n_texts: int) -> int:
             yield Stretch(0, first, documents, random.random(500) < 0.01)
 
     tracemalloc.start()
-    verdicts, _ = judge(stretches, n, frozenset({0}), folder)
-    for first in range(0, n, 500):
-        verdicts.of(first, 500)
+    judge(stretches, n, frozenset({0}))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return most
 
 
 @pytest.mark.parametrize("share", [1.0, 0.0], ids=["few repeats", "one text a thousand times"])
-def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
-    """Sixteen times the documents, the same peak: with few repeats, and with most documents in one bucket."""
-    sizes = {"CHUNK": 300, "KEYS_PER_BUCKET": 300, "BUFFER_BYTES": 15_000, "RANGE": 1200}
-    for name, value in sizes.items():
+def test_memory_grows_by_a_byte_a_document(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    """Sixteen times the documents, the same peak but for that."""
+    for name, value in {"CHUNK": 300, "KEYS_AT_A_TIME": 1500}.items():
         monkeypatch.setattr(duplicates, name, value)
-    small, large = (peak(tmp_path / str(n), n, max(3, int(n * share))) for n in (1_500, 24_000))
+    small, large = (peak(n, max(3, int(n * share))) for n in (1_500, 24_000))
     print(f"\npeak {small / 1e3:.0f} KB for 1 500 documents, {large / 1e3:.0f} KB for 24 000")
-    assert large < 1.25 * small + 20_000
+    assert large < 1.25 * small + 20_000 + 24_000

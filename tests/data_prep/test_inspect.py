@@ -18,9 +18,8 @@ from data_prep.decoded import (
     OPEN,
     as_text,
     chosen_windows,
-    evenly,
-    lines,
     shortened,
+    spread_evenly,
     visible,
 )
 from data_prep.manifest import Corpus
@@ -37,10 +36,6 @@ def test_only_printable_characters_are_left(text: str) -> None:
     assert all(c.isprintable() or c in "\n\t" for c in shown)
     assert OPEN not in shown and CLOSE not in shown
     assert text.isprintable() <= (shown.replace("\\u27e6", OPEN).replace("\\u27e7", CLOSE) == text)
-
-
-def test_lines_are_marked() -> None:
-    assert lines("a\n--- b\n") == "  | a\n  | --- b\n  | \n"
 
 
 def test_special_tokens_stand_where_they_are(model: Path) -> None:
@@ -76,16 +71,12 @@ def test_a_long_document_is_not_decoded_as_a_whole(model: Path, monkeypatch: pyt
 @settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(0, 50))
 def test_evenly(n: int, k: int) -> None:
-    indices = evenly(n, k)
+    indices = spread_evenly(n, k)
     assert indices == sorted(set(indices)) and all(0 <= i < n for i in indices)
     assert len(indices) == min(n, k)
     if n >= k > 1:
         gaps = np.diff(indices)
         assert gaps.max() - gaps.min() <= 1
-
-
-def test_evenly_from_the_middle_of_each_share() -> None:
-    assert evenly(10, 2) == [2, 7] and evenly(9, 1) == [4]
 
 
 def test_windows_hold_ends_of_documents(tmp_path: Path) -> None:
@@ -179,7 +170,7 @@ def test_damaged_origins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.usefixtures("no_picture")
-def test_without_origins_none_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_origins_none_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, {"a": Made(["one", "two"])})
     assert run(tmp_path) == 0
     assert "--- document 0 of 2, " in (out := capsys.readouterr().out) and ":1, " in out

@@ -224,11 +224,7 @@ def test_a_leaked_document_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     by_set = {one["held_out"]: one for one in record["overlaps"] if one["source"] == "books"}
     assert (by_set["books_valid"]["found"], by_set["books_valid"]["short"], by_set["books_valid"]["above"]) == (8, 1, 0)
     runs = len(LONG.split()) - 12
-    assert (by_set["set_valid"]["found"], by_set["set_valid"]["ngrams"], by_set["set_valid"]["above"]) == (
-        runs,
-        runs,
-        1,
-    )
+    assert [by_set["set_valid"][key] for key in ("found", "ngrams", "above")] == [runs, runs, 1]
     assert by_set["set_valid"]["worst"] == [{"document": 1, "ngrams": runs, "share": 1.0, "most": 2}]
     out = capsys.readouterr().out
     first = r"set_valid 1 \(b\.jsonl\.gz:2\) +100\.00 % +\d+ +books_train 2 \(a\.jsonl:3\)"
@@ -280,7 +276,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert error({"a": Made([LONG])}).startswith("E-TOK-24")
     (tmp_path / "tiny" / "a_train.bin").unlink()
     assert error({"a": Made([], [LONG])}).startswith("E-TOK-24")
-    assert re.match("E-TOK-17 a_valid: no held-out document has 13 words", error({"a": Made([LONG], ["too short"])}))
+    assert re.match("E-TOK-17 a_valid: .* 13 ", error({"a": Made([LONG], ["too short"])}))
     both = {"a": Made([LONG], [LONG])}
     assert error(both, f"leakage.against=[{tmp_path / 'none'}]").startswith("E-TOK-01")
     other = Tokenizer(trained(tmp_path / "other" / "tokenizer.model", 700))
@@ -289,12 +285,12 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "other" / "manifest.json").write_text(
         json.dumps({"kind": "corpus", "tokenizer": {"sha256": other.digest}})
     )
-    assert re.match(rf"E-TOK-11 .*other/set was made with tokenizer {other.digest[:16]}", error(both, against))
+    assert re.match(rf"E-TOK-11 .*other/set .*{other.digest[:16]}", error(both, against))
     (tmp_path / "other" / "manifest.json").unlink()
     with IndexedWriter(tmp_path / "other" / "set", np.uint16) as writer:
         writer.add_document([5] * (1 << 20))
         writer.add_document([699, 2])
-    assert re.match("E-TOK-09 .*token id 699, the tokenizer has 600", error(both, against))
+    assert re.match("E-TOK-09 .*699.* 600", error(both, against))
     (tmp_path / "tiny" / "manifest.json").unlink()
     assert main(["leakage", "--config-dir", str(tmp_path / "choices"), "corpus=tiny"]) == 3
     assert re.match(r"E-TOK-23 .* python -m data_prep tokenize", capsys.readouterr().err)

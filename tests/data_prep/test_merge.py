@@ -219,14 +219,14 @@ def test_merging_is_its_definition(
     datasets, counts, clashes = by_definition(trial)
     dir = Path(config.corpus.dir)
     if clashes and stop:
-        with pytest.raises(DataError, match=rf"E-RAW-22 .*{clashes[0]}: has the id of"):
+        with pytest.raises(DataError, match=rf"E-RAW-22 .*{clashes[0]}"):
             merge(config)
         assert not (dir / "manifest.json").exists()
         return
     if gone := [
         name for name in trial.sources if not any(f"{name}_{split}" in datasets for split in ("train", "valid"))
     ]:
-        with pytest.raises(DataError, match=rf"E-RAW-27 corpus.sources.{min(gone)}: no document is left"):
+        with pytest.raises(DataError, match=rf"E-RAW-27 corpus.sources.{min(gone)}"):
             merge(config)
         assert not (dir / "manifest.json").exists()
         return
@@ -260,7 +260,7 @@ def test_too_many_taken_ids_are_a_mistake(tmp_path: Path, tokenizer: Path) -> No
     config = configuration(tmp_path, tokenizer, a={"id_field": "id"})
     config = replace(config, work=replace(config.work, on_error="skip"))
     write_parts(config, {"a": [[[Doc(f"text {i}", "same") for i in range(20)]]]})
-    with pytest.raises(DataError, match=r"E-RAW-21 corpus.sources.a: 19 of 20 documents have the id.*set it to null"):
+    with pytest.raises(DataError, match=r"E-RAW-21 corpus.sources.a: 19 of 20 .*id_field"):
         merge(config)
 
 
@@ -306,64 +306,53 @@ def rewrite(path: Path, **changes: Any) -> None:
     change_record(stem, files=files)
 
 
+NEAR = "near_duplicates/books.npy"
+REPORT = "near_duplicates/report.json"
+# what is done to the folder of the corpus, and code, file and value of what is said
 BAD_PARTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "last part missing": (
         lambda dir: remove(dir / "parts/books/00000/00001.json"),
-        r"E-TOK-23 .*1 of 3 inputs are not tokenized to their end: books .*books-000.jsonl from part 1 on",
+        "E-TOK-23 .*1 of 3 .*: books .*books-000.jsonl .* 1 ",
     ),
-    "input missing": (
-        lambda dir: shutil.rmtree(dir / "parts/code"),
-        r"E-TOK-23 .*code .*code-000.jsonl from part 0 on",
-    ),
-    "nothing there": (lambda dir: shutil.rmtree(dir / "parts"), r"E-TOK-23 .*3 of 3 inputs"),
-    "no folder": (lambda dir: shutil.rmtree(dir), r"E-TOK-23 .*no such folder"),
-    "bin of a part missing": (lambda dir: remove(dir / f"{STEM}.train.bin"), r"E-TOK-08 .*train.bin is missing"),
-    "bit of a bin": (lambda dir: flip(dir / f"{STEM}.train.bin", 5), r"E-TOK-08 .*train.bin is not what was written"),
-    "bit of held-out ids": (lambda dir: flip(dir / f"{STEM}.valid.bin", 5), r"E-TOK-08 .*valid.bin is not what was"),
-    "bit of docs": (lambda dir: flip(dir / f"{STEM}.docs.npy", -5), r"E-TOK-08 .*docs.npy is not what was written"),
-    "torn json": (lambda dir: (dir / f"{STEM}.json").write_text('{"plan"'), r"E-TOK-08 .*cannot be read"),
-    "lines fall": (lambda dir: rewrite(dir / f"{STEM}.docs.npy", line=0), r"E-TOK-08 .*document 1 of docs.npy"),
-    "no tokens": (lambda dir: rewrite(dir / f"{STEM}.docs.npy", tokens=0), r"E-TOK-08 .*document 1 of docs.npy"),
-    "too many tokens": (lambda dir: rewrite(dir / f"{STEM}.docs.npy", tokens=1 << 31), r"E-TOK-08 .*document 1 of"),
-    "a third split": (lambda dir: rewrite(dir / f"{STEM}.docs.npy", split=2), r"E-TOK-08 .*document 1 of docs.npy"),
+    "input missing": (lambda dir: shutil.rmtree(dir / "parts/code"), "E-TOK-23 .*code .*code-000.jsonl .* 0 "),
+    "nothing there": (lambda dir: shutil.rmtree(dir / "parts"), "E-TOK-23 .*3 of 3 inputs"),
+    "no folder": (lambda dir: shutil.rmtree(dir), "E-TOK-23 .*no such folder"),
+    "bin of a part missing": (lambda dir: remove(dir / f"{STEM}.train.bin"), "E-TOK-08 .*train.bin .*missing"),
+    "bit of a bin": (lambda dir: flip(dir / f"{STEM}.train.bin", 5), "E-TOK-08 .*train.bin .*SHA-256"),
+    "bit of held-out ids": (lambda dir: flip(dir / f"{STEM}.valid.bin", 5), "E-TOK-08 .*valid.bin .*SHA-256"),
+    "bit of docs": (lambda dir: flip(dir / f"{STEM}.docs.npy", -5), "E-TOK-08 .*docs.npy .*SHA-256"),
+    "torn json": (lambda dir: (dir / f"{STEM}.json").write_text('{"plan"'), "E-TOK-08 .*json"),
+    "lines fall": (lambda dir: rewrite(dir / f"{STEM}.docs.npy", line=0), "E-TOK-08 .*document 1 .*docs.npy"),
+    "no tokens": (lambda dir: rewrite(dir / f"{STEM}.docs.npy", tokens=0), "E-TOK-08 .*document 1 .*docs.npy"),
+    "too many tokens": (lambda dir: rewrite(dir / f"{STEM}.docs.npy", tokens=1 << 31), "E-TOK-08 .*document 1 "),
+    "a third split": (lambda dir: rewrite(dir / f"{STEM}.docs.npy", split=2), "E-TOK-08 .*document 1 .*docs.npy"),
     "more tokens than there are": (
         lambda dir: rewrite(dir / f"{STEM}.docs.npy", tokens=5000),
-        r"E-TOK-08 .*holds fewer tokens than its documents",
+        "E-TOK-08 .*(train|valid).bin .*fewer",
     ),
     "fewer tokens than there are": (
         lambda dir: rewrite(dir / f"{STEM}.docs.npy", tokens=1),
-        r"E-TOK-08 .*(train|valid).bin is not what was written",
+        "E-TOK-08 .*(train|valid).bin .*SHA-256",
     ),
     "input changed": (
         lambda dir: (dir.parent / "raw" / "books-000.jsonl").write_text('{"text": "new"}\n'),
-        r"E-RAW-19 .*books-000.jsonl: has changed",
+        "E-RAW-19 .*books-000.jsonl: ",
     ),
     "near list of another shape": (
-        lambda dir: np.save(dir / "near_duplicates" / "books.npy", np.zeros(3, np.int64)),
+        lambda dir: np.save(dir / NEAR, np.zeros(3, np.int64)),
         r"E-TOK-20 .*books.npy: int64 \(3,\)",
     ),
-    "near list cut": (
-        lambda dir: (dir / "near_duplicates" / "books.npy").write_bytes(b"\x93NUMPY"),
-        r"E-TOK-20 .*books",
-    ),
-    "near list not sorted": (
-        lambda dir: np.save(
-            dir / "near_duplicates" / "books.npy", np.load(dir / "near_duplicates" / "books.npy")[::-1]
-        ),
-        r"E-TOK-20 .*not sorted",
-    ),
-    "near list damaged": (
-        lambda dir: (dir / "near_duplicates" / "report.json").write_text("{"),
-        r"E-TOK-20 .*report\.json .*Expecting",
-    ),
-    "near list unfinished": (lambda dir: remove(dir / "near_duplicates" / "report.json"), r"E-TOK-20 .*not finished"),
+    "near list cut": (lambda dir: (dir / NEAR).write_bytes(b"\x93NUMPY"), "E-TOK-20 .*books"),
+    "near list not sorted": (lambda dir: np.save(dir / NEAR, np.load(dir / NEAR)[::-1]), "E-TOK-20 .*not sorted"),
+    "near list damaged": (lambda dir: (dir / REPORT).write_text("{"), r"E-TOK-20 .*report\.json .*Expecting"),
+    "near list unfinished": (lambda dir: remove(dir / REPORT), "E-TOK-20 .*not finished"),
     "near list of other files": (
-        lambda dir: (dir / "near_duplicates" / "report.json").write_text('{"inputs": {"books": [], "code": []}}'),
-        r"E-TOK-20 .*was made of other files of books, code",
+        lambda dir: (dir / REPORT).write_text('{"inputs": {"books": [], "code": []}}'),
+        "E-TOK-20 .* books, code",
     ),
     "files that are not ours": (
         lambda dir: (dir / "code_train.bin").write_bytes(b"mine"),
-        r"E-PREP-02 .*code_train.bin: is there already.*nothing is overwritten",
+        "E-PREP-02 .*code_train.bin: ",
     ),
 }
 
@@ -372,12 +361,12 @@ def test_near_duplicates_of_other_settings_are_refused(small: PrepareConfig) -> 
     """Under another filter the one document that stays of a cluster may be gone."""
     other = replace(small, near_duplicates=replace(small.near_duplicates, ngram=7))
     write_near(other, "books", [(0, 2)])
-    with pytest.raises(DataError, match=r"E-TOK-20 .*was made with other filters"):
+    with pytest.raises(DataError, match=r"E-TOK-20 .*filters"):
         merge(small)
 
 
 @pytest.mark.parametrize("case", BAD_PARTS)
-def test_what_cannot_be_merged_is_told(small: PrepareConfig, case: str) -> None:
+def test_what_cannot_be_merged_is_reported(small: PrepareConfig, case: str) -> None:
     dir = Path(small.corpus.dir)
     write_near(small, "books", [(0, 2), (1, 3)])
     change, message = BAD_PARTS[case]
@@ -410,7 +399,7 @@ def test_other_settings_are_refused_and_nothing_changes(small: PrepareConfig, tm
         ),
     }
     for config, what in changes.values():
-        with pytest.raises(DataError, match=rf"E-TOK-18 .*{what}.*nothing is overwritten"):
+        with pytest.raises(DataError, match=rf"E-TOK-18 .*{what}"):
             merge(config)
     raw.write_text('{"text": "a new file"}\n')
     with pytest.raises(DataError, match=r"E-TOK-18 .*inputs of books"):
@@ -430,7 +419,7 @@ def test_other_settings_are_refused_and_nothing_changes(small: PrepareConfig, tm
 def test_a_corpus_of_another_tokenizer_is_refused(small: PrepareConfig, tmp_path: Path) -> None:
     merge(small)
     other = trained(tmp_path / "other.model", 520)
-    with pytest.raises(DataError, match=r"E-TOK-11 .*was made with tokenizer"):
+    with pytest.raises(DataError, match="E-TOK-11 "):
         merge(replace(small, tokenizer=replace(small.tokenizer, path=str(other))))
 
 
@@ -439,7 +428,7 @@ def test_a_corpus_with_a_file_gone_is_not_finished(small: PrepareConfig, how: st
     merge(small)
     path = Path(small.corpus.dir) / "code_train.idx"
     path.unlink() if how == "gone" else path.write_bytes(b"MMIDIDX")
-    with pytest.raises(DataError, match=r"E-PREP-03 .*code_train.idx: (missing|7 bytes), the manifest says"):
+    with pytest.raises(DataError, match=r"E-PREP-03 .*code_train.idx: (missing|7 bytes)"):
         merge(small)
 
 
@@ -506,7 +495,7 @@ def test_killed_at_every_file_operation(
 
 
 @pytest.mark.parametrize("every", EVERY)
-def test_a_failing_disk_is_told_and_nothing_half_published(
+def test_a_failing_disk_is_reported_and_nothing_half_published(
     small: PrepareConfig, tmp_path: Path, operations: tuple[list[str], dict[str, bytes]], every: bool
 ) -> None:
     """A full disk and a failing one, in turn; of every operation both."""
@@ -544,7 +533,7 @@ def test_a_failing_disk_is_told_and_nothing_half_published(
     assert failed > len(trials) / 2
 
 
-def test_a_full_disk_is_told_by_the_bytes_that_do_not_fit(small: PrepareConfig) -> None:
+def test_a_full_disk_is_reported_by_the_bytes_that_do_not_fit(small: PrepareConfig) -> None:
     dir = Path(small.corpus.dir)
     before = contents(dir)
 
@@ -560,9 +549,9 @@ def test_a_full_disk_is_told_by_the_bytes_that_do_not_fit(small: PrepareConfig) 
     assert after == before
 
 
-def test_too_little_room_is_told_before_the_work(small: PrepareConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_room_is_reported_before_the_work(small: PrepareConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(StorageError, match=r"E-IO-01 .*0.00 GB are free, merging needs 0.00 GB"):
+    with pytest.raises(StorageError, match=r"E-IO-01 .*0.00 GB .*0.00 GB"):
         merge(small)
 
 
@@ -570,7 +559,7 @@ def test_one_at_a_time(small: PrepareConfig) -> None:
     dir = Path(small.corpus.dir)
     with open(dir / ".merge.lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # as tokenize holds it
-        with pytest.raises(DataError, match=r"E-TOK-15 .*another process is tokenizing or merging"):
+        with pytest.raises(DataError, match="E-TOK-15 "):
             merge(small)
         assert sorted(path.name for path in dir.iterdir()) == [".merge.lock", "parts"]
     assert merge(small)
@@ -592,11 +581,9 @@ def merge_peak(folder: Path, tokenizer: Path, n: int) -> int:
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight times the documents and bytes, the same peak."""
-    sizes = {"CHUNK": 125, "KEYS_PER_BUCKET": 125, "BUFFER_BYTES": 5_000, "RANGE": 250}
-    for name, value in sizes.items():
+    for name, value in {"CHUNK": 125, "KEYS_AT_A_TIME": 250}.items():
         monkeypatch.setattr(duplicates, name, value)
-    for name, value in {"BLOCK": 50}.items():
-        monkeypatch.setattr(collect, name, value)
+    monkeypatch.setattr(collect, "BLOCK", 50)
     for name, value in {"COPY_BYTES": 2500, "LENGTHS": 50}.items():
         monkeypatch.setattr(concatenate, name, value)
     monkeypatch.setattr(dataset, "CHUNK", 50)

@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import socket
 import tarfile
 import zipfile
@@ -27,10 +28,8 @@ def test_nothing_there(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "empty").mkdir()
     for pattern in ("none.jsonl", "*.jsonl", "empty/*", "empty/**/*", "a\nb"):
         text = complaint(source_of(pattern, kind=kind))
-        assert (
-            text.startswith(f"E-RAW-01 {pattern}: ".replace("\n", r"\n")) and f"matches nothing in {tmp_path}" in text
-        )
-    assert complaint(source_of(kind=kind)).startswith("E-RAW-01 mine: files is empty")
+        assert text.startswith(f"E-RAW-01 {pattern}: ".replace("\n", r"\n")) and str(tmp_path) in text
+    assert complaint(source_of(kind=kind)).startswith("E-RAW-01 mine: files ")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -39,17 +38,12 @@ def test_no_regular_file(tmp_path: Path, kind: str) -> None:
     folder.mkdir()
     (folder / "inside.jsonl").write_bytes(GOOD)
     os.mkfifo(pipe)
-    assert complaint(source_of(folder, kind=kind)).startswith(
-        f"E-RAW-02 {folder}: is a folder; a regular file is needed"
-    )
-    assert complaint(source_of(pipe, kind=kind)).startswith(f"E-RAW-02 {pipe}: is a pipe, socket or device")
-    assert complaint(source_of("/dev/zero", kind=kind)).startswith("E-RAW-02 /dev/zero: is a pipe, socket or device")
+    (tmp_path / "dangling").symlink_to("nowhere")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(plug))
-        assert complaint(source_of(plug, kind=kind)).startswith(f"E-RAW-02 {plug}: is a pipe, socket or device")
-    (tmp_path / "dangling").symlink_to("nowhere")
-    text = complaint(source_of(tmp_path / "dangling", kind=kind))
-    assert text.startswith(f"E-RAW-02 {tmp_path}/dangling: cannot be read: No such file")
+        places = {folder: "a folder", pipe: "a pipe", "/dev/zero": "device", plug: "socket"}
+        for path, what in {**places, tmp_path / "dangling": "No such file"}.items():
+            assert re.match(rf"E-RAW-02 {path}: .*{what}", complaint(source_of(path, kind=kind)))
 
 
 def test_a_folder_among_the_matches(tmp_path: Path) -> None:
@@ -57,74 +51,36 @@ def test_a_folder_among_the_matches(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b.txt").write_bytes(b"b")
     (tmp_path / "c.txt").write_bytes(b"c")
-    assert complaint(source_of(tmp_path / "*")).startswith(f"E-RAW-02 {tmp_path}/a: is a folder")
+    assert complaint(source_of(tmp_path / "*")).startswith(f"E-RAW-02 {tmp_path}/a: ")
     (input,) = inputs("mine", source_of(tmp_path / "**", kind="text"))
     assert input.files == (f"{tmp_path}/a/b.txt", f"{tmp_path}/c.txt") and input.size == 2
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-@pytest.mark.parametrize("kind", KINDS)
-def test_unreadable(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "x").write_bytes(GOOD)
-    (tmp_path / "x").chmod(0)
-    text = complaint(source_of(tmp_path / "x", kind=kind))
-    assert text.startswith(f"E-RAW-02 {tmp_path}/x: cannot be read: Permission denied")
+ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 
 
+@pytest.mark.parametrize("pretended", [True, pytest.param(False, marks=ROOT)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_permission_denied(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same for root, with the answer of the system made up."""
+def test_permission_denied(tmp_path: Path, kind: str, pretended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root reads everything: for it the answer of the system is made up."""
     (tmp_path / "x").write_bytes(GOOD)
 
     def refuse(path: str, *_: object) -> None:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("coca_train.data.readers.files.open", refuse, raising=False)
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    if pretended:
+        monkeypatch.setattr("coca_train.data.readers.files.open", refuse, raising=False)
+        monkeypatch.setattr(os, "access", lambda *_: False)
+    else:
+        (tmp_path / "x").chmod(0)
     text = complaint(source_of(tmp_path / "x", kind=kind))
-    assert text.startswith(f"E-RAW-02 {tmp_path}/x: cannot be read: Permission denied")
+    assert re.match(rf"E-RAW-02 {tmp_path}/x: .*Permission denied", text)
 
 
 def test_read_error_later(tmp_path: Path) -> None:
     """A disk that fails while it is read: /proc/self/mem answers EIO at its first byte."""
-    with pytest.raises(DataError, match=r"E-RAW-02 \S+: cannot be read: Input/output error"):
+    with pytest.raises(DataError, match=r"E-RAW-02 \S+: .*Input/output error"):
         Input("mine", 0, "/proc/self/mem", 0).identity()
-
-
-WRONG = {
-    "gzip named plain": ("x.jsonl", gzip.compress(GOOD), "holds gzip, but is read as plain text"),
-    "zstd named plain": ("x.jsonl", b"\x28\xb5\x2f\xfd" + GOOD, "holds zstd, but is read as plain text"),
-    "plain named gzip": ("x.jsonl.gz", GOOD, "holds neither gzip nor zstd nor parquet, but is read as gzip"),
-    "plain named zstd": ("x.jsonl.zst", GOOD, "holds neither gzip nor zstd nor parquet, but is read as zstd"),
-    "gzip named zstd": ("x.jsonl.zst", gzip.compress(GOOD), "holds gzip, but is read as zstd"),
-    "parquet named jsonl": ("x.jsonl", b"PAR1" + GOOD, "holds parquet, but is read as plain text"),
-    "bzip2 by content": ("x.jsonl", bz2.compress(GOOD), "holds bzip2, but is read as plain text"),
-    "xz by content": ("x.jsonl", lzma.compress(GOOD), "holds xz, but is read as plain text"),
-    "bzip2 by name": ("x.jsonl.bz2", bz2.compress(GOOD), "bzip2 by its name"),
-    "xz by name": ("x.jsonl.XZ", lzma.compress(GOOD), "xz by its name"),
-    "one byte of gzip": ("x.jsonl.gz", b"\x1f", "holds neither gzip"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_name(tmp_path: Path, case: str) -> None:
-    name, content, message = WRONG[case]
-    (tmp_path / name).write_bytes(content)
-    assert complaint(source_of(tmp_path / name)).startswith(f"E-RAW-15 {tmp_path}/{name}: {message}")
-
-
-def test_wrong_name_of_parquet_and_text(tmp_path: Path) -> None:
-    (tmp_path / "x.parquet").write_bytes(GOOD)
-    (tmp_path / "x.parquet.gz").write_bytes(gzip.compress(GOOD))
-    (tmp_path / "x.txt.gz").write_bytes(gzip.compress(GOOD))
-    text = complaint(source_of(tmp_path / "x.parquet", kind="parquet"))
-    assert text.startswith(
-        f"E-RAW-15 {tmp_path}/x.parquet: holds neither gzip nor zstd nor parquet, but is read as parq"
-    )
-    text = complaint(source_of(tmp_path / "x.parquet.gz", kind="parquet"))
-    assert text.startswith(f"E-RAW-15 {tmp_path}/x.parquet.gz: gzip by its name; a .parquet file is needed")
-    text = complaint(source_of(tmp_path / "x.txt.gz", kind="text"))
-    assert text.startswith(f"E-RAW-15 {tmp_path}/x.txt.gz: gzip by its name; a text file is needed")
 
 
 def archive(kind: str) -> bytes:
@@ -138,24 +94,38 @@ def archive(kind: str) -> bytes:
     return buffer.getvalue()
 
 
-ARCHIVES = {
-    "x.jsonl": (archive("zip"), "is a zip archive"),
-    "y.jsonl": (archive("tar"), "is a tar archive"),
-    "z.jsonl": (b"7z\xbc\xaf\x27\x1c", "is a 7z archive"),
-    "x.zip": (archive("zip"), "is an archive by its name"),
-    "x.tar": (archive("tar"), "is an archive by its name"),
-    "x.tar.gz": (gzip.compress(archive("tar")), "is an archive by its name"),
-    "x.TGZ": (gzip.compress(archive("tar")), "is an archive by its name"),
-    "x.7z": (GOOD, "is an archive by its name"),
-}
+# kind, name, content, code, and what the message says: of archives nothing is opened, so members' names do no harm
+WRONG = [
+    ("jsonl", "x.jsonl", gzip.compress(GOOD), "E-RAW-15", "holds gzip.* plain text"),
+    ("jsonl", "x.jsonl", b"\x28\xb5\x2f\xfd" + GOOD, "E-RAW-15", "holds zstd.* plain text"),
+    ("jsonl", "x.jsonl.gz", GOOD, "E-RAW-15", "neither .* read as gzip"),
+    ("jsonl", "x.jsonl.zst", GOOD, "E-RAW-15", "neither .* read as zstd"),
+    ("jsonl", "x.jsonl.zst", gzip.compress(GOOD), "E-RAW-15", "holds gzip.* read as zstd"),
+    ("jsonl", "x.jsonl", b"PAR1" + GOOD, "E-RAW-15", "holds parquet.* plain text"),
+    ("jsonl", "x.jsonl", bz2.compress(GOOD), "E-RAW-15", "holds bzip2.* plain text"),
+    ("jsonl", "x.jsonl", lzma.compress(GOOD), "E-RAW-15", "holds xz.* plain text"),
+    ("jsonl", "x.jsonl.bz2", bz2.compress(GOOD), "E-RAW-15", "bzip2 by its name"),
+    ("jsonl", "x.jsonl.XZ", lzma.compress(GOOD), "E-RAW-15", "xz by its name"),
+    ("jsonl", "x.jsonl.gz", b"\x1f", "E-RAW-15", "neither"),
+    ("parquet", "x.parquet", GOOD, "E-RAW-15", "neither .* read as parquet"),
+    ("parquet", "x.parquet.gz", gzip.compress(GOOD), "E-RAW-15", "gzip by its name.* .parquet"),
+    ("text", "x.txt.gz", gzip.compress(GOOD), "E-RAW-15", "gzip by its name.* text"),
+    ("jsonl", "x.jsonl", archive("zip"), "E-RAW-17", "zip archive"),
+    ("jsonl", "y.jsonl", archive("tar"), "E-RAW-17", "tar archive"),
+    ("jsonl", "z.jsonl", b"7z\xbc\xaf\x27\x1c", "E-RAW-17", "7z archive"),
+    ("jsonl", "x.zip", archive("zip"), "E-RAW-17", "archive by its name"),
+    ("jsonl", "x.tar", archive("tar"), "E-RAW-17", "archive by its name"),
+    ("jsonl", "x.tar.gz", gzip.compress(archive("tar")), "E-RAW-17", "archive by its name"),
+    ("jsonl", "x.TGZ", gzip.compress(archive("tar")), "E-RAW-17", "archive by its name"),
+    ("jsonl", "x.7z", GOOD, "E-RAW-17", "archive by its name"),
+]
 
 
-@pytest.mark.parametrize("name", ARCHIVES)
-def test_archives(tmp_path: Path, name: str) -> None:
-    """Never opened: their members' names cannot do harm."""
-    content, message = ARCHIVES[name]
+@pytest.mark.parametrize(("kind", "name", "content", "code", "what"), WRONG)
+def test_not_what_its_name_says(tmp_path: Path, kind: str, name: str, content: bytes, code: str, what: str) -> None:
     (tmp_path / name).write_bytes(content)
-    assert complaint(source_of(tmp_path / name)).startswith(f"E-RAW-17 {tmp_path}/{name}: {message}; a .jsonl")
+    text = complaint(source_of(tmp_path / name, kind=kind))
+    assert re.match(rf"{code} {tmp_path}/{name}: .*{what}", text), text
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "text"])
@@ -165,35 +135,23 @@ def test_the_same_file_twice(tmp_path: Path, kind: str, monkeypatch: pytest.Monk
     (tmp_path / "b.jsonl").symlink_to("a.jsonl")
     os.link(tmp_path / "a.jsonl", tmp_path / "c.jsonl")
     (tmp_path / "folder").symlink_to(".")
-    twice = [
-        ("a.jsonl", "a.jsonl"),
-        ("a.jsonl", "b.jsonl"),
-        ("b.jsonl", "c.jsonl"),
-        ("./a.jsonl", str(tmp_path / "a.jsonl")),
-    ]
-    for paths in [*twice, ("a*.jsonl", "*a.jsonl"), ("a.jsonl", "folder/a.jsonl")]:
+    twice = [("a.jsonl", "a.jsonl"), ("a.jsonl", "b.jsonl"), ("b.jsonl", "c.jsonl"), ("a*.jsonl", "*a.jsonl")]
+    for paths in [*twice, ("./a.jsonl", str(tmp_path / "a.jsonl")), ("a.jsonl", "folder/a.jsonl")]:
         text = complaint(source_of(*paths, kind=kind))
-        assert text.startswith("E-RAW-20 ") and "is the same file as" in text and "corpus.sources.mine.files" in text
+        assert text.startswith("E-RAW-20 ") and "corpus.sources.mine.files" in text
 
 
 def test_sorted_and_numbered(tmp_path: Path) -> None:
     for name in ("b.jsonl", "a.jsonl", "c[1].jsonl", "deep/d.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(GOOD + name.encode())
-    listing = inputs(
-        "mine", source_of(tmp_path / "deep" / "**", tmp_path / "[ba].jsonl", tmp_path / "c[1].jsonl", kind="text")
-    )
-    assert [Path(path).name for path in listing[0].files] == ["a.jsonl", "b.jsonl", "c[1].jsonl", "d.jsonl"]
-    listing = inputs("mine", source_of(tmp_path / "deep" / "*", tmp_path / "[ba].jsonl", tmp_path / "c[1].jsonl"))
-    assert [(i.source, i.number, Path(i.path).name) for i in listing] == [
-        ("mine", 0, "a.jsonl"),
-        ("mine", 1, "b.jsonl"),
-        ("mine", 2, "c[1].jsonl"),
-        ("mine", 3, "d.jsonl"),
-    ]
-    assert [i.size for i in listing] == [
-        len(GOOD) + len(Path(i.path).relative_to(tmp_path).as_posix()) for i in listing
-    ]
+    names = ["a.jsonl", "b.jsonl", "c[1].jsonl", "d.jsonl"]
+    patterns = (tmp_path / "[ba].jsonl", tmp_path / "c[1].jsonl")
+    (texts,) = inputs("mine", source_of(tmp_path / "deep" / "**", *patterns, kind="text"))
+    assert [Path(path).name for path in texts.files] == names
+    listing = inputs("mine", source_of(tmp_path / "deep" / "*", *patterns))
+    assert [(i.source, i.number, Path(i.path).name) for i in listing] == [("mine", n, x) for n, x in enumerate(names)]
+    assert [i.size for i in listing] == [len(GOOD) + len(str(Path(i.path).relative_to(tmp_path))) for i in listing]
 
 
 def test_identity(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Any texts, written in any format and read in chunks of any size from any cursor, come back as they were."""
 
 import gzip
-import io
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -148,19 +147,3 @@ def test_any_bytes_end_in_words(content: bytes, chunk_bytes: int, name: str, pac
         except DataError as error:
             text = str(error)
     assert text.isprintable() and "Fix: " in text
-
-
-def test_a_pipe_of_any_size_is_cut_alike() -> None:
-    """Borders do not depend on how the blocks fall that come out of a decompressor."""
-    from coca_train.data.readers.jsonl import Buffer, _cut
-
-    plain = b"".join(b"x" * (i * 7 % 50) + b"\n" for i in range(200))
-    for chunk_bytes in (1, 10, 60, 5000):
-        cuts: list[list[int]] = []
-        for size in (1, 3, 64, 100_000):
-            file = io.BytesIO(plain)
-            buffer = Buffer(iter(lambda file=file, size=size: file.read(size), b""))
-            cuts.append([])
-            while data := _cut(buffer, work_of(chunk_bytes=chunk_bytes)):
-                cuts[-1].append(len(data))
-        assert cuts[1:] == cuts[:1] * 3 and sum(cuts[0]) == len(plain)

@@ -17,7 +17,7 @@ def test_stop_ends_at_the_first_bad_document_and_keeps_what_is_finished(tmp_path
     path = write_jsonl(tmp_path / "raw" / "a.jsonl", [*documents_[:30], BAD, BAD, *documents_[30:]])
     for workers in (1, 2):
         out = tmp_path / f"{workers}"
-        assert message(path.parent, out, work_workers=workers).startswith(f"E-RAW-04 {path}:31: malformed JSON")
+        assert message(path.parent, out, work_workers=workers).startswith(f"E-RAW-04 {path}:31: ")
         assert records(out) and not any(record["last"] for record in records(out))
     assert bytes_of(tmp_path / "1") == bytes_of(tmp_path / "2")
     run(path.parent, tmp_path / "1", work_on_error="skip", work_max_reject_share=0.1)
@@ -40,7 +40,8 @@ def test_skip_counts_and_lists(tmp_path):
 def test_too_many_bad_documents_at_the_end_of_an_input(tmp_path):
     path = write_jsonl(tmp_path / "raw" / "a.jsonl", [BAD, *texts(40), BAD])
     text = message(path.parent, tmp_path / "out", work_on_error="skip", work_max_reject_share=0.04)
-    assert text.startswith(f"E-RAW-21 {path}: 2 of 42 documents are bad (4.76%), more than work.max_reject_share=0.04")
+    assert text.startswith(f"E-RAW-21 {path}: 2 of 42 ")
+    assert "(4.76%)" in text and "work.max_reject_share=0.04" in text
     listed = tmp_path / "out" / "rejects" / "text-00000.jsonl"
     assert str(listed) in text
     rows = [json.loads(line) for line in listed.read_text().splitlines()]
@@ -52,7 +53,7 @@ def test_too_many_bad_documents_at_the_end_of_an_input(tmp_path):
 
 @pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("workers", [1, 2])
-def test_too_many_bad_documents_are_told_early_and_not_too_early(tmp_path, workers):
+def test_too_many_bad_documents_are_reported_early_and_not_too_early(tmp_path, workers):
     good, last = [f"{i}" for i in range(1500)], ["the end"]
     path = write_jsonl(tmp_path / "raw" / "a.jsonl", [BAD] * 100 + good + last)
     more = {"work_workers": workers, "work_on_error": "skip", "work_part_bytes": 2000}

@@ -135,7 +135,7 @@ def test_the_bytes_depend_on_the_options_only(generate):
 
 
 @pytest.mark.parametrize(("sets", "status", "parts"), [
-    ({}, 3, ["E-RAW-31 retrieval.sets: there is no set to write"]),
+    ({}, 3, ["E-RAW-31 retrieval.sets: "]),
     ({"a": {"kinds": {"recal": 3}, "n_documents": 2}}, 2, ["E-CFG-84", "retrieval.sets.a.kinds.recall=3"]),
     ({"a": {"kinds": {}, "n_documents": 2}}, 2, ["E-CFG-84", "retrieval.sets.a.kinds"]),
     ({"a": {"kinds": {"recall_common": 999}, "n_documents": 2}}, 2, ["E-CFG-84", f"recall_common={len(EVERYDAY)}"]),

@@ -144,7 +144,7 @@ def test_padding_is_said(run_of, ask) -> None:
         assert (f"⟦added: {left} x end of document⟧" in row) == (left > 0)
 
 
-def test_a_document_that_is_a_target_only_is_not_shown(run_of) -> None:
+def test_a_document_that_is_a_target_only_is_not_printed(run_of) -> None:
     run_of("windows")
     tokenizer = Tokenizer("tiny/tokenizer.model")
     ids = np.array(tokenizer.encode("one two three four"))
@@ -194,7 +194,7 @@ def test_other_data_is_refused(workplace: Path, ask) -> None:
     Path("tiny/a_train.bin").write_bytes(data)
     code, out, err = ask("run=runs/r", "step=3")
     assert (code, out) == (3, "")
-    assert re.match(r"E-TOK-14 runs/r: the data is not what this run began with: sources.a.bin.sha256 .* Fix: ", err)
+    assert re.match(r"E-TOK-14 runs/r: .*: sources.a.bin.sha256 .* Fix: ", err)
 
 
 def test_another_batch_than_was_logged_is_refused(workplace: Path, ask) -> None:
@@ -203,7 +203,7 @@ def test_another_batch_than_was_logged_is_refused(workplace: Path, ask) -> None:
     metrics.write_text(metrics.read_text() + '\n{"step": 3, "batch_digest": "0123456789abcdef"}\n')
     code, out, err = ask("run=runs/r", "step=3")
     assert (code, out) == (3, "")
-    assert re.match(r"E-TOK-14 runs/r step 3: the batch now has digest [0-9a-f]{16}, .* says 0123456789abcdef; ", err)
+    assert re.match(r"E-TOK-14 runs/r step 3: .* [0-9a-f]{16}, .* 0123456789abcdef; ", err)
     assert ask("run=runs/r", "step=4")[0] == 0
 
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -120,20 +121,20 @@ def test_tables() -> None:
     assert markdown(header, rows) == "| name |     n |\n| ---- | ----: |\n| a\\|b |     1 |\n| c    | 1,000 |\n"
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        *[(0, "0"), (9999, "9,999"), (9999.6, "10.0k"), (12345, "12.3k"), (999_499, "999k"), (999_500, "1.00M")],
-        *[(4.56e6, "4.56M"), (5e10, "50.0B"), (1e12, "1.00T"), (1.2345e15, "1,234.50T")],
+NUMBERS: dict[Callable[[float], str], list[tuple[float, str]]] = {
+    short: [
+        (0, "0"),
+        (9999, "9,999"),
+        (9999.6, "10.0k"),
+        (12345, "12.3k"),
+        (999_499, "999k"),
+        (999_500, "1.00M"),
+        (4.56e6, "4.56M"),
+        (5e10, "50.0B"),
+        (1e12, "1.00T"),
+        (1.2345e15, "1,234.50T"),
     ],
-)
-def test_short(number: float, text: str) -> None:
-    assert short(number) == text
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
+    percent: [
         (0, "0.00 %"),
         (1e-5, "<0.01 %"),
         (0.0001, "0.01 %"),
@@ -141,14 +142,17 @@ def test_short(number: float, text: str) -> None:
         (0.99995, ">99.99 %"),
         (1, "100.00 %"),
     ],
-)
-def test_percent(share: float, text: str) -> None:
-    assert percent(share) == text
+    n_bytes: [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (123_456, "123 kB"),
+        (999_600, "1.0 MB"),
+        (5 * 10**15, "5.0 PB"),
+    ],
+}
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (123_456, "123 kB"), (999_600, "1.0 MB"), (5 * 10**15, "5.0 PB")],
-)
-def test_bytes(number: int, text: str) -> None:
-    assert n_bytes(number) == text
+@pytest.mark.parametrize(("form", "cases"), NUMBERS.items())
+def test_numbers_people_can_read(form: Callable[[float], str], cases: list[tuple[float, str]]) -> None:
+    assert [form(number) for number, _ in cases] == [text for _, text in cases]

@@ -177,7 +177,7 @@ def test_a_large_vocabulary_takes_int32(tmp_path: Path, raw: Path, monkeypatch: 
 
 def test_the_tokenizer_must_not_change_under_a_worker(raw: Path, tmp_path: Path):
     config = configured(raw, tmp_path)
-    with pytest.raises(DataError, match=r"E-TOK-11 .* replaced while it was in use"):
+    with pytest.raises(DataError, match="E-TOK-11 "):
         Encoder(config, "0" * 64)
 
 

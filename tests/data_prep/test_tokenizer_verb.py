@@ -64,9 +64,7 @@ def test_a_vocabulary_is_trained(config: PrepareConfig, capsys: pytest.CaptureFi
     path = Path(config.tokenizer.path)
     tokenizer = Tokenizer(path)
     assert (tokenizer.vocab_size, tokenizer.eod, tokenizer.bos, tokenizer.lossless) == (512, 2, 1, True)
-    assert (
-        f"{path}: made\nSentencePiece, 512 token ids; end of document 2, beginning of text 1; every text comes" in out
-    )
+    assert f"{path}: made\nSentencePiece, 512 token ids; " in out
     spec = dict(fields(dict(fields(path.read_bytes()))[2]))
     assert spec.get(16, 16) == verb.THREADS == 16, "a fixed number of threads, whatever the machine"
     record = json.loads(tokenizer_files.record_path(path).read_text())
@@ -116,6 +114,7 @@ CHANGES = {
     ),
     "valid_share was 0.3, is 0.1": lambda c: replace(c, corpus=replace(c.corpus, valid_share=0.1)),
     "sources.a.weight was None, is 2.0": lambda c: with_source(c, weight=2.0),
+    "sources.b was ": lambda c: replace(c, corpus=replace(c.corpus, sources={"a": c.corpus.sources["a"]})),
     "sources.a.filter.min_chars was 1, is 9": lambda c: with_source(
         c, filter=replace(c.corpus.sources["a"].filter, min_chars=9)
     ),
@@ -129,19 +128,9 @@ def test_other_settings_are_refused(config: PrepareConfig, phrase: str) -> None:
     before = Path(config.tokenizer.path).read_bytes()
     with pytest.raises(DataError) as caught:
         verb.run(CHANGES[phrase](config))
-    assert str(caught.value).startswith(
-        f"E-TKN-05 {config.tokenizer.path}: is there, and was made with other settings: "
-    )
+    assert str(caught.value).startswith(f"E-TKN-05 {config.tokenizer.path}: ")
     assert phrase in str(caught.value) and "Fix: " in str(caught.value)
     assert Path(config.tokenizer.path).read_bytes() == before
-
-
-@QUICK
-def test_a_source_more_is_another_sample(config: PrepareConfig) -> None:
-    verb.run(config)
-    sources = {"a": config.corpus.sources["a"]}
-    with pytest.raises(DataError, match=r"E-TKN-05 .*sources\.b was .*is 'nothing'"):
-        verb.run(replace(config, corpus=replace(config.corpus, sources=sources)))
 
 
 @pytest.mark.parametrize("record", [None, "", "[]", "{}", '{"format": 1, "sha256": "00"}'])
@@ -170,14 +159,14 @@ def test_a_tokenizer_that_was_changed_is_not_the_same(config: PrepareConfig) -> 
 @QUICK
 def test_killed_between_record_and_model(config: PrepareConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record alone is no tokenizer; the same command makes it."""
-    original = tokenizer_files._write
+    original = tokenizer_files.replace_file
 
     def killed(path: Path, content: bytes) -> None:
         if path.suffix == ".model":
             raise KeyboardInterrupt
         original(path, content)
 
-    monkeypatch.setattr(tokenizer_files, "_write", killed)
+    monkeypatch.setattr(tokenizer_files, "replace_file", killed)
     with pytest.raises(KeyboardInterrupt):
         verb.run(config)
     assert tokenizer_files.record_path(Path(config.tokenizer.path)).exists()
@@ -230,7 +219,7 @@ def test_sizes_that_do_not_fit(config: PrepareConfig) -> None:
 @QUICK
 def test_a_source_that_is_too_small_is_named(config: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> None:
     verb.run(replace(config, tokenizer=replace(config.tokenizer, sample_bytes=10**6)))
-    assert "All there is, and less than their share: a, b" in capsys.readouterr().out
+    assert ": a, b\n" in capsys.readouterr().out
 
 
 def test_ctrl_c_ends_the_trainer_at_once(tmp_path: Path) -> None:
@@ -267,14 +256,14 @@ def test_import_of_sentencepiece(config: PrepareConfig, tmp_path: Path, capsys: 
     for state in ("made", "is there already, nothing to do"):
         verb.run(imported(config, origin))
         out = capsys.readouterr().out
-        assert f"{config.tokenizer.path}: {state}\n" in out and "some texts come back changed" in out
+        assert f"{config.tokenizer.path}: {state}\n" in out and "come back changed" in out
     assert Path(config.tokenizer.path).read_bytes() == origin.read_bytes()
 
 
 def test_import_of_huggingface(config: PrepareConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     origin = saved(byte_level(), tmp_path / "origin.json")
     verb.run(imported(config, origin, "tokenizer.json"))
-    assert "Hugging Face, 400 token ids; end of document 0, beginning of text none; every" in capsys.readouterr().out
+    assert "Hugging Face, 400 token ids; " in capsys.readouterr().out
     assert (tmp_path / "tokenizer.json").read_bytes() == origin.read_bytes()
 
 
@@ -336,7 +325,7 @@ def test_another_tokenizer_is_never_overwritten(tmp_path: Path) -> None:
     other = sentencepiece_model(tmp_path / "other.model", vocab_size=430)
     before = one.read_bytes()
     assert not import_tokenizer(one, one)
-    with pytest.raises(DataError, match=r"E-TKN-05 .*one\.model: is there, and is not .*other\.model"):
+    with pytest.raises(DataError, match=r"E-TKN-05 .*one\.model: .*other\.model"):
         import_tokenizer(other, one)
     assert one.read_bytes() == before
     (tmp_path / "dir.model").mkdir()
@@ -368,7 +357,7 @@ def test_changed_while_it_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return original(self, ids)
 
     monkeypatch.setattr(Tokenizer, "decode", decode)
-    with pytest.raises(DataError, match=r"E-TKN-11 .*changed while it was read"):
+    with pytest.raises(DataError, match="E-TKN-11 "):
         import_tokenizer(origin, tmp_path / "x.model")
 
 

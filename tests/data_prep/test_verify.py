@@ -209,81 +209,65 @@ def resign_tokenizer(dir: Path) -> None:
     say(dir, "tokenizer", "sha256", value=Tokenizer(dir / "tokenizer.model").digest)
 
 
+def put_length(value: int) -> Callable[[Path], None]:
+    return lambda d: put_idx(d, "code_train", lambda n: HEADER.size + 4, "<i", value)
+
+
+def exchange_all(dir: Path, *ends: str) -> None:
+    for end in ends:
+        exchange(dir, f"code_train{end}", f"books_train{end}")
+    sign(dir)
+
+
+# what is done to the corpus, and code, file and value of what is said
 TAMPERED: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "bin missing": (lambda d: (d / "code_train.bin").unlink(), r"E-TOK-01 .*code_train.bin: no such file"),
-    "idx missing": (lambda d: (d / "code_train.idx").unlink(), r"E-TOK-01 .*code_train.idx: no such file"),
-    "sums missing": (lambda d: (d / "code_train.sums").unlink(), r"E-TOK-01 .*code_train.sums: no such file"),
-    "origins missing": (lambda d: (d / "code_train.origins.npy").unlink(), r"E-TOK-01 .*origins.npy: no such file"),
-    "manifest missing": (lambda d: (d / "manifest.json").unlink(), r"E-TOK-23 .*manifest.json"),
-    "tokenizer missing": (lambda d: (d / "tokenizer.model").unlink(), r"E-TKN-01 .*tokenizer.model"),
-    "bin truncated": (
-        lambda d: cut(d / "books_train.bin", 100),
-        r"E-TOK-04 .*books_train.bin: 100 bytes",
-    ),
-    "bin empty": (lambda d: cut(d / "books_train.bin", 0), r"E-TOK-04 .*books_train.bin: 0 bytes"),
+    "bin missing": (lambda d: (d / "code_train.bin").unlink(), "E-TOK-01 .*code_train.bin: "),
+    "idx missing": (lambda d: (d / "code_train.idx").unlink(), "E-TOK-01 .*code_train.idx: "),
+    "sums missing": (lambda d: (d / "code_train.sums").unlink(), "E-TOK-01 .*code_train.sums: "),
+    "origins missing": (lambda d: (d / "code_train.origins.npy").unlink(), "E-TOK-01 .*code_train.origins.npy: "),
+    "manifest missing": (lambda d: (d / "manifest.json").unlink(), "E-TOK-23 .*manifest.json"),
+    "tokenizer missing": (lambda d: (d / "tokenizer.model").unlink(), "E-TKN-01 .*tokenizer.model"),
+    "bin truncated": (lambda d: cut(d / "books_train.bin", 100), "E-TOK-04 .*books_train.bin: 100 bytes"),
+    "bin empty": (lambda d: cut(d / "books_train.bin", 0), "E-TOK-04 .*books_train.bin: 0 bytes"),
     "bin longer": (lambda d: extend(d / "books_train.bin", b"\0\0"), r"E-TOK-04 .*books_train.bin: \d+ bytes"),
-    "idx truncated": (lambda d: cut(d / "books_train.idx", 90), r"E-TOK-05 .*books_train.idx"),
+    "idx truncated": (lambda d: cut(d / "books_train.idx", 90), "E-TOK-05 .*books_train.idx"),
     "idx longer": (lambda d: extend(d / "books_train.idx", b"\0"), r"E-TOK-04 .*books_train.idx: \d+ bytes"),
-    "sums truncated": (lambda d: cut(d / "books_train.sums", 8), r"E-TOK-04 .*books_train.sums: 8 bytes"),
-    "bin of another dataset": (
-        lambda d: (exchange(d, "code_train.bin", "books_train.bin"), sign(d)),
-        r"E-TOK-04 .*idx describes",
-    ),
-    "idx of another bin": (
-        lambda d: (exchange(d, "code_train.idx", "books_train.idx"), sign(d)),
-        r"E-TOK-04 .*idx describes",
-    ),
-    "both of another dataset": (
-        lambda d: [exchange(d, f"code_train{e}", f"books_train{e}") for e in (".bin", ".idx")] + [sign(d)],
-        r"E-TOK-25 .*: documents \d+, the manifest says",
-    ),
+    "sums truncated": (lambda d: cut(d / "books_train.sums", 8), "E-TOK-04 .*books_train.sums: 8 bytes"),
+    "bin of another dataset": (lambda d: exchange_all(d, ".bin"), "E-TOK-04 .*idx"),
+    "idx of another bin": (lambda d: exchange_all(d, ".idx"), "E-TOK-04 .*idx"),
+    "both of another dataset": (lambda d: exchange_all(d, ".bin", ".idx"), r"E-TOK-25 .*documents \d+"),
     "unsigned idx of another bin": (
         lambda d: exchange(d, "code_train.idx", "books_train.idx"),
-        r"E-TOK-04 .*code_train.idx: \d+ bytes, the manifest",
+        r"E-TOK-04 .*code_train.idx: \d+ bytes",
     ),
-    "origins of another dataset": (
-        lambda d: (exchange(d, "code_train.origins.npy", "books_train.origins.npy"), sign(d)),
-        r"E-TOK-22 .*a row for each of \d+ documents",
-    ),
-    "another dtype": (
-        lambda d: retype(d, "code_train", np.int32),
-        r"E-TOK-25 .*: dtype int32, the manifest says",
-    ),
+    "origins of another dataset": (lambda d: exchange_all(d, ".origins.npy"), r"E-TOK-22 .* \d+ documents"),
+    "another dtype": (lambda d: retype(d, "code_train", np.int32), "E-TOK-25 .*: dtype int32"),
     "dtype of the idx alone": (
         lambda d: put_idx(d, "code_train", lambda n: 17, "<B", 4),
-        r"E-TOK-06 .*code_train.idx entry 1",
+        "E-TOK-06 .*code_train.idx entry 1",
     ),
-    "a length of nothing": (
-        lambda d: put_idx(d, "code_train", lambda n: HEADER.size + 4, "<i", 0),
-        r"E-TOK-06 .*code_train.idx entry [12]",
-    ),
-    "a document of nothing": (
-        lambda d: empty_document(d, "code_train"),
-        r"E-TOK-06 .*code_train.idx document 3",
-    ),
-    "a negative length": (
-        lambda d: put_idx(d, "code_train", lambda n: HEADER.size + 4, "<i", -3),
-        r"E-TOK-06 .*code_train.idx entry 1: length -3",
-    ),
+    "a length of nothing": (put_length(0), "E-TOK-06 .*code_train.idx entry [12]"),
+    "a document of nothing": (lambda d: empty_document(d, "code_train"), "E-TOK-06 .*code_train.idx document 3"),
+    "a negative length": (put_length(-3), "E-TOK-06 .*code_train.idx entry 1: length -3"),
     "a pointer elsewhere": (
         lambda d: put_idx(d, "code_train", lambda n: HEADER.size + 4 * n + 16, "<q", 2),
-        r"E-TOK-06 .*code_train.idx entry 2",
+        "E-TOK-06 .*code_train.idx entry 2",
     ),
     "two sequences a document": (
         lambda d: put_idx(d, "code_train", lambda n: HEADER.size + 12 * n + 8, "<q", 2),
-        r"E-TOK-06 .*code_train.idx document 1",
+        "E-TOK-06 .*code_train.idx document 1",
     ),
     "ids beyond the vocabulary": (
         lambda d: put_ids(d, "code_train", {end_of(d, "code_train", 4) - 2: 512}),
-        r"E-TOK-09 .*code_train.bin document 4, token \d+ of the file: id 512; the tokenizer has 512",
+        r"E-TOK-09 .*code_train.bin document 4, token \d+ .*id 512; .* 512",
     ),
     "the largest id there is": (
         lambda d: put_ids(d, "books_valid", {0: 65535}),
-        r"E-TOK-09 .*books_valid.bin document 0, token 0 .*id 65535",
+        "E-TOK-09 .*books_valid.bin document 0, token 0 .*id 65535",
     ),
     "end token missing": (
         lambda d: put_ids(d, "code_train", {end_of(d, "code_train", 7): 300}),
-        r"E-TOK-21 .*code_train.bin document 7, token \d+ of the file: a document ends with id 2",
+        r"E-TOK-21 .*code_train.bin document 7, token \d+ .*id 2",
     ),
     "last end token missing": (
         lambda d: put_ids(d, "code_train", {-1: 300}),
@@ -291,52 +275,46 @@ TAMPERED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "end token inside": (
         lambda d: put_ids(d, "code_train", {end_of(d, "code_train", 7) + 2: 2}),
-        r"E-TOK-21 .*code_train.bin document 8,",
+        "E-TOK-21 .*code_train.bin document 8,",
     ),
     "a word changed": (
         lambda d: put_ids(d, "code_train", {end_of(d, "code_train", 9) - 1: 300}),
-        r"E-TOK-26 .*code_train document 9 \(input 0, line \d+\): its text is not the one that was read",
+        r"E-TOK-26 .*code_train document 9 \(input 0, line \d+\)",
     ),
-    "documents exchanged": (lambda d: origins(d, "code_train", exchange_texts), r"E-TOK-26 .*code_train document 1 "),
-    "a row too few": (lambda d: origins(d, "code_train", lambda rows: rows[:-1]), r"E-TOK-22 .*a row for each"),
+    "documents exchanged": (lambda d: origins(d, "code_train", exchange_texts), "E-TOK-26 .*code_train document 1 "),
+    "a row too few": (lambda d: origins(d, "code_train", lambda rows: rows[:-1]), "E-TOK-22 .*code_train.origins"),
     "rows of another kind": (
         lambda d: origins(d, "code_train", lambda rows: rows["line"]),
-        r"E-TOK-22 .*origins.npy: uint64 .*a row for each",
+        "E-TOK-22 .*origins.npy: uint64 ",
     ),
     "pickled origins": (
         lambda d: (np.save(d / "code_train.origins.npy", np.array([{}] * 3), allow_pickle=True), sign(d)),
-        r"E-TOK-22 .*Python objects in dtype",
+        "E-TOK-22 .*Python objects",
     ),
-    "tokenizer swapped": (
-        lambda d: trained(d / "tokenizer.model", 520),
-        r"E-TOK-11 .*the corpus was made with",
-    ),
-    "tokenizer swapped and signed": (resign_tokenizer, r"E-TOK-26 .*its text is not the one that was read"),
+    "tokenizer swapped": (lambda d: trained(d / "tokenizer.model", 520), "E-TOK-11 .*tokenizer.model"),
+    "tokenizer swapped and signed": (resign_tokenizer, "E-TOK-26 "),
     "vocabulary smaller than said": (
         lambda d: say(d, "tokenizer", "vocab_size", value=600),
-        r"E-TOK-11 .*token ids 512, the manifest says 600",
+        "E-TOK-11 .*token ids 512.* 600",
     ),
-    "another end token": (
-        lambda d: say(d, "end_of_document", value=3),
-        r"E-TOK-11 .*end-of-document id 2, the manifest says 3",
-    ),
+    "another end token": (lambda d: say(d, "end_of_document", value=3), "E-TOK-11 .*end-of-document id 2.* 3"),
     "more documents than there are": (
         lambda d: say(d, "datasets", "code_train", "documents", value=1000),
-        r"E-TOK-25 .*documents \d+, the manifest says 1000",
+        r"E-TOK-25 .*documents \d+.* 1000",
     ),
     "more tokens than there are": (
         lambda d: say(d, "datasets", "code_train", "tokens", value=7),
-        r"E-TOK-25 .*tokens \d+, the manifest says 7",
+        r"E-TOK-25 .*tokens \d+.* 7",
     ),
     "a dataset without files": (
         lambda d: say(d, "datasets", "ghost_train", value={"documents": 1, "tokens": 1}),
-        r"E-TOK-27 .*ghost_train.bin: is not in the manifest",
+        "E-TOK-27 .*ghost_train.bin: ",
     ),
 }
 
 
 @pytest.mark.parametrize("case", TAMPERED)
-def test_what_was_tampered_with_is_told(copy: PrepareConfig, capsys: pytest.CaptureFixture[str], case: str) -> None:
+def test_what_was_tampered_with_is_reported(copy: PrepareConfig, capsys: pytest.CaptureFixture[str], case: str) -> None:
     change, message = TAMPERED[case]
     change(Path(copy.corpus.dir))
     errors = faults(copy, capsys)
@@ -344,7 +322,7 @@ def test_what_was_tampered_with_is_told(copy: PrepareConfig, capsys: pytest.Capt
     assert all(len(line) < 600 for line in errors)
 
 
-def test_only_what_is_wrong_is_told(copy: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_what_is_wrong_is_reported(copy: PrepareConfig, capsys: pytest.CaptureFixture[str]) -> None:
     """Faults of one dataset do not hide, or cast doubt on, the others."""
     dir = Path(copy.corpus.dir)
     (dir / "books_train.idx").unlink()
@@ -363,14 +341,14 @@ def test_many_damaged_blocks_are_counted(copy: PrepareConfig, capsys: pytest.Cap
     errors = faults(copy, capsys)
     n_blocks = -(-path.stat().st_size // BLOCK)
     assert sum(" block " in line for line in errors) == verify.NAMED
-    assert f"{n_blocks - verify.NAMED} more blocks are damaged" in errors[-1]
+    assert f"{n_blocks - verify.NAMED} more blocks " in errors[-1]
 
 
 def test_large_datasets_are_read_here_and_there(
     copy: PrepareConfig, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify, "SMALL_TOKENS", 10)
-    monkeypatch.setattr(verify, "LOOKED_AT", 3)
+    monkeypatch.setattr(verify, "LEAST_DECODED", 3)
     assert verify.run(copy) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [row[4] for row in rows if row and row[0].startswith(("books", "code"))] == ["3"] * 4
@@ -384,9 +362,9 @@ def test_chunks_and_blocks_fit_together(copy: PrepareConfig, capsys: pytest.Capt
     record = manifest.read(dir)
     for size in (2, 6, 64, 100_000):
         messages: list[str] = []
-        documents = verify.Documents(data, record, messages.append)
+        documents = verify.DocumentEnds(data, record, messages.append)
         for begin in range(0, len(good), size):
-            documents.look(good[begin : begin + size], begin)
+            documents.check(good[begin : begin + size], begin)
         assert messages == []
     for token in range(0, data.n_tokens, 5):
         tokens = np.frombuffer(good, "<u2").copy()
@@ -394,9 +372,9 @@ def test_chunks_and_blocks_fit_together(copy: PrepareConfig, capsys: pytest.Capt
         is_end = tokens[token] == record["end_of_document"]
         tokens[token] = 300 if is_end else record["end_of_document"]
         messages = []
-        documents = verify.Documents(data, record, messages.append)
+        documents = verify.DocumentEnds(data, record, messages.append)
         for begin in range(0, len(good), 64):
-            documents.look(tokens.tobytes()[begin : begin + 64], begin)
+            documents.check(tokens.tobytes()[begin : begin + 64], begin)
         assert len(messages) == 1 and f"document {document}, token {token} of" in messages[0]
 
 
@@ -431,7 +409,7 @@ def test_memory_does_not_grow_with_the_corpus(
     prepared: PrepareConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(concatenate, "BLOCK_BYTES", 4096)
-    for name, value in {"CHUNK": 200, "SMALL_TOKENS": 100, "LOOKED_AT": 10}.items():
+    for name, value in {"CHUNK": 200, "SMALL_TOKENS": 100, "LEAST_DECODED": 10}.items():
         monkeypatch.setattr(verify, name, value)
     for module in ("index", "dataset"):
         monkeypatch.setattr(f"coca_train.data.{module}.CHUNK", 200)

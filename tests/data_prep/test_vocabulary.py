@@ -19,7 +19,7 @@ from coca_train.runtime.errors import DataError
 from data_prep.selection import digest_of
 from data_prep.tokenizer_files import MAX_LINE_BYTES, lines, short_lines, train, train_tokenizer
 from data_prep.verbs import tokenizer as sample
-from data_prep.verbs.tokenizer import Lowest, draw, shares
+from data_prep.verbs.tokenizer import LowestPriorities, draw, shares
 from tests.data.vocabularies import TEXT
 
 WORDS = "the quick brown fox jumps over thirteen lazy dogs and never looks back at what it has left behind".split(" ")  # noqa: SIM905
@@ -199,7 +199,7 @@ def test_inputs_beyond_the_spread_are_read_when_they_are_needed(
 def test_the_lowest_are_kept(offers: list[tuple[int, int]], wanted: int) -> None:
     """Against sorting everything. A priority always comes with the same text."""
     sizes = dict(offers)
-    kept, total, expected = Lowest(wanted), 0, []
+    kept, total, expected = LowestPriorities(wanted), 0, []
     for priority, _ in offers:
         kept.offer(priority, "x" * sizes[priority])
     for priority in sorted(sizes):

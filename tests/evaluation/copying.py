@@ -28,6 +28,15 @@ def successor(text: list[int], reach: int) -> int:
     return found
 
 
+class NoPosition:
+    """A scheme without tables."""
+
+    mixes_heads = False
+
+    def __call__(self, *given: Any) -> None:
+        """Return what is the same at every length."""
+
+
 class CopyHead(nn.Module):
     """What a Transformer is to an evaluation. Hidden states are the logits. reach [tokens]: how far back it reads.
     says(text, reach): the token it puts behind a text.
@@ -43,7 +52,7 @@ class CopyHead(nn.Module):
         self.reach, self.says, self.weight = reach, says, nn.Parameter(torch.zeros(1))
 
     def position_of(self, kind: str) -> Any:
-        return SimpleNamespace(mixes_heads=False)
+        return NoPosition()
 
     def set_position(self, settings: Any) -> None:
         """It has none; nor attention pattern and logit scale."""
@@ -51,8 +60,8 @@ class CopyHead(nn.Module):
     set_attention_pattern = set_logit_scale = set_position
 
     @property
-    def attention_patterns(self) -> dict[str, None]:
-        return {"default": None}
+    def attention_patterns(self) -> dict[str, Any]:
+        return {"default": SimpleNamespace(length=lambda length: length)}
 
     def new_cache(self, capacity: int, at_length: int | None = None) -> KVCache:
         return KVCache([None], capacity, at_length)

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Collection
+from typing import Any
 
 from coca_train.report import paper
 from coca_train.report.blocks import (
+    Block,
     Document,
     HeatMap,
     HeatMaps,
@@ -121,6 +123,17 @@ def verdicts() -> tuple[Verdict, ...]:
         Verdict(label="<ALiBi>", line="no verdict: 17 of 20 documents missing", parts=(), state="unknown"),
         Verdict(label="CoCA", line="reads to 256 tokens (0.5x its window)", parts=parts[:2], state="partly"),
     )
+
+
+def lines_of(*lines: Line, **fields: Any) -> Lines:
+    """These curves, without words."""
+    return Lines(**({"name": "l", "title": "", "alt": "", "x_label": "", "y_label": ""} | fields), lines=lines)
+
+
+def document_of(*blocks: Block, **fields: Any) -> Document:
+    """These blocks, without words."""
+    sections = (Section(title="", blocks=blocks),)
+    return Document(**({"title": "", "summary": (), "facts": (), "command": ""} | fields), sections=sections)
 
 
 def document() -> Document:

@@ -175,10 +175,8 @@ def test_scrolls_from_a_folder(suite, tmp_path, monkeypatch):
 
 def test_nothing_is_looked_for_elsewhere(suite, tmp_path):
     material = suite.Evaluator(infinite(suite, tmp_path)).prepare(copying(1), setup_of())
-    assert material.problems["infinitebench_passkey"].startswith(
-        "task infinitebench_passkey cannot be loaded: FileNotFoundError: there is no folder "
-    )
-    assert "xinrongzhang2022/InfiniteBench for the data set" in material.problems["infinitebench_passkey"]
+    problem = material.problems["infinitebench_passkey"]
+    assert "FileNotFoundError" in problem and str(tmp_path / "xinrongzhang2022/InfiniteBench") in problem
 
 
 def test_where_things_lie_in_a_folder(tmp_path):
@@ -186,7 +184,7 @@ def test_where_things_lie_in_a_folder(tmp_path):
     import huggingface_hub
     import requests
 
-    from coca_train.evaluation.measures.harness_sources import sources, splits
+    from coca_train.evaluation.measures.harness_sources import files_by_split, sources
 
     write(tmp_path / "rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json", [{"data": []}])
     write(tmp_path / "tau/scrolls/qasper/train.jsonl", [{"id": "a", "output": "b"}])
@@ -205,27 +203,27 @@ def test_where_things_lie_in_a_folder(tmp_path):
         read = datasets.load_dataset("json", data_files={"train": hub})
         assert read["train"].to_list() == [{"id": "a", "output": "b"}]
         for address in ("https://example.org/other", hub):
-            with pytest.raises(FileNotFoundError, match="there is no file"):
+            with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path))):
                 requests.get(address.replace("qasper", "nothing"))
     assert kept == (datasets.load.load_dataset_builder, huggingface_hub.hf_hub_download, requests.get)
     (tmp_path / "both").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"has no \.jsonl, \.json, \.parquet; a file for each split"):
-        splits(tmp_path / "both", None)
+    with pytest.raises(FileNotFoundError, match=r"both .*\.parquet"):
+        files_by_split(tmp_path / "both", None)
     for name in ("test.jsonl", "train.parquet"):
         (tmp_path / "both" / name).touch()
-    with pytest.raises(FileNotFoundError, match="has files of several kinds"):
-        splits(tmp_path / "both", None)
+    with pytest.raises(FileNotFoundError, match=r"both .*kinds"):
+        files_by_split(tmp_path / "both", None)
 
 
 def test_tasks_that_count_tokens_count_the_models_own(tmp_path):
     from lm_eval.tasks.ruler.common_utils import get_tokenizer, resolve_tokenizer_name
 
-    from coca_train.evaluation.measures.harness_sources import name_of, sources
+    from coca_train.evaluation.measures.harness_sources import sources, tokenizer_name
 
     tokenizer = random_subject(tmp_path).tokenizer
     text = OwnText(tokenizer)
     with sources(None, text):
-        counted = get_tokenizer(resolve_tokenizer_name({"tokenizer": name_of(text)}))
+        counted = get_tokenizer(resolve_tokenizer_name({"tokenizer": tokenizer_name(text)}))
     assert counted("Where is Mary?").input_ids == tokenizer.encode("Where is Mary?")
 
 

@@ -1,21 +1,13 @@
 """The suite manyshot: a cell against plain forwards, a planted reach, ranks, and its page."""
 
+import re
+
 import pytest
-import torch
 from pydantic import ValidationError
 
 from coca_train.evaluation.suites import manyshot
 from tests.evaluation.copying import copying, successor
-from tests.evaluation.grids import (
-    blocks,
-    byte_subject,
-    cell,
-    evaluation,
-    measured,
-    result,
-    settings,
-    setup,
-)
+from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, result, settings, setup
 
 SMALL = {"n_words": 12, "n_cases": 8}
 
@@ -34,34 +26,10 @@ def prompts(length, options=None):
     ]
 
 
-def test_the_yaml_is_whole():
-    shipped = settings("manyshot")
-    assert (shipped.n_words, shipped.labels, shipped.n_cases) == (64, ["A", "B", "C", "D"], 100)
-
-
 @pytest.mark.parametrize("labels", [["A"], ["A", "A"], ["A", "AB"], ["A", ""]])
 def test_labels_can_be_told_apart(labels):
     with pytest.raises(ValidationError):
         small(labels=labels)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("labels", [["A", "B", "C", "D"], ["yes", "no"]])
-def test_a_cell_equals_plain_forwards(labels):
-    subject, options = byte_subject(), small(labels=labels)
-    known = result(manyshot.Evaluator(options), subject, 160, setup([160], micro_batch_tokens=700))
-    hits = []
-    for (prompt, right), case in zip(prompts(160, options), known["cases"], strict=True):
-        totals = []
-        for label in labels:
-            text = torch.tensor([list(f"{prompt} {label}".encode())])
-            log_p_TV = subject.model(text[:, :-1]).double().log_softmax(-1)[0]
-            behind = range(text.shape[1] - len(label), text.shape[1])
-            totals.append(float(sum(log_p_TV[i - 1, text[0, i]] for i in behind)))
-        hits.append(labels[totals.index(max(totals))] == right)
-        assert case["log_p"] == pytest.approx(totals, abs=1e-4)
-        assert (case["label"], case["found"]) == (right, hits[-1])
-    assert known["accuracy"] == sum(hits) / 8
 
 
 @pytest.mark.parametrize("reach", [10_000, 60])
@@ -82,27 +50,6 @@ def test_a_reader_learns_what_is_within_its_reach(reach):
         assert known["accuracy"] == pytest.approx(known["ceiling"], abs=0.05)
     else:
         assert known["accuracy"] < known["ceiling"] - 0.2
-
-
-def test_ranks_share_the_cases(monkeypatch):
-    shared = setup([160], micro_batch_tokens=330)  # two prompts
-    material = manyshot.Evaluator(small()).prepare(byte_subject(), shared)
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    dealt = []
-    for rank in range(3):
-        monkeypatch.setenv("RANK", str(rank))
-        dealt.append([index for index, _ in manyshot.Evaluator(small()).measure(byte_subject(), 160, material, shared)])
-    assert dealt == [[0, 1, 6, 7], [2, 3], [4, 5]]
-
-
-def test_figures_beside_the_accuracy():
-    known = result(manyshot.Evaluator(small(n_cases=40)), byte_subject(), 100, setup([100]))
-    seen = sum(case["seen"] for case in known["cases"])
-    assert 0 < seen < 40
-    assert (known["chance"], known["ceiling"]) == (0.25, (seen + (40 - seen) / 4) / 40)
-    assert known["n_shots"] == known["cases"][0]["n_shots"]
-    assert known["learnt"] == pytest.approx((known["accuracy"] - 0.25) / 0.75)
-    assert all((case["distance"] is None) != case["seen"] for case in known["cases"])
 
 
 def test_the_page():
@@ -138,9 +85,7 @@ def test_the_page():
     }  # fmt: skip
     assert [value.number for value in shown["manyshot-by-distance"].rows[0].values] == [1.0, 0.0, None, None]
     nowhere = evaluation("manyshot", options, [measured("one", window=128)], (512,), cells[1:])
-    assert manyshot.Evaluator(small()).page(nowhere).summary == [
-        "one is nowhere above chance (25%), as far as 8 cases a length tell."
-    ]
-    assert document.summary == [
-        "one is right in 67% at best, in prompts of 128 tokens with 9 shots; chance is 25%, reading all of them 70%."
-    ]
+    (said,) = manyshot.Evaluator(small()).page(nowhere).summary
+    assert "nowhere" in said and "25%" in said and "8 cases" in said
+    (said,) = document.summary
+    assert re.findall(r"[0-9]+%?", said) == ["67%", "128", "9", "25%", "70%"]

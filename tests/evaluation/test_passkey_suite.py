@@ -5,20 +5,9 @@ import re
 import pytest
 
 from coca_train.evaluation.suites import passkey
-from coca_train.evaluation.suites._prompts import depth_row
+from coca_train.evaluation.suites._prompts import nearest_depth
 from coca_train.report.blocks import HeatMaps, Lines, Table
-from coca_train.report.render.contents import best_places
-from tests.evaluation.grids import (
-    blocks,
-    byte_subject,
-    cell,
-    evaluation,
-    measured,
-    parrot,
-    result,
-    settings,
-    setup,
-)
+from tests.evaluation.grids import blocks, byte_subject, cell, evaluation, measured, parrot, result, settings, setup
 
 SMALL = {"n_cases": 6, "max_new_tokens": 8, "places": "even", "n_depths": 3}
 KEY = re.compile(r"The passkey is (\d+)\.")
@@ -26,10 +15,6 @@ KEY = re.compile(r"The passkey is (\d+)\.")
 
 def small(**options):
     return settings("passkey", **(SMALL | options))
-
-
-def test_the_yaml_is_whole():
-    assert (settings("passkey").n_cases, settings("passkey").max_new_tokens) == (100, 64)  # CoCA paper B.1
 
 
 def test_right_answers_are_counted(monkeypatch):
@@ -157,7 +142,7 @@ def test_the_heat_map(page):
 @pytest.mark.parametrize("n_fillers", [9, 12, 15, 28, 400])
 def test_every_depth_of_an_even_grid_has_its_row(n_fillers):
     for row in range(10):
-        assert depth_row(round(n_fillers * row / 9) / n_fillers, 10) == row
+        assert nearest_depth(round(n_fillers * row / 9) / n_fillers, 10) == row
 
 
 def test_what_is_said(page):
@@ -192,14 +177,3 @@ def test_one_sentence_says_what_variants_make_of_a_model(shares, words):
     summary = passkey.Evaluator(small()).page(grid).summary
     assert len(summary) == bool(words)
     assert all(part in summary[0] for part in words)
-
-
-@pytest.mark.parametrize(("n", "places"), [(19, set()), (20, {(0, 0)})])
-def test_of_few_prompts_no_variant_finds_most(n, places):
-    cells = [done("one", 512, [case(found)] * n, name) for name, found in (("plain", True), ("ntk", False))]
-    page = passkey.Evaluator(small()).page(
-        evaluation("passkey", SMALL, [measured("one", ("plain", "ntk"))], (512,), cells)
-    )
-    assert ("one finds most" in page.summary[0]) == bool(places)
-    assert ("19 of the 20" in page.summary[0]) == (not places)
-    assert {place for place in best_places(blocks(page)["passkey-found"]) if place[0] < 2} == places  # ours

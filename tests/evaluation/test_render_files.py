@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coca_train.report.blocks import Document, HeatMap, HeatMaps, Lines, Section, Table, Text
+from coca_train.report.blocks import HeatMap, HeatMaps, Table, Text
 from coca_train.report.render import pictures, write_report
 from coca_train.report.render.scales import COLOURS, limits, tick_text, ticks, x_ticks
-from tests.evaluation.demo import GROWTH, curves, heat_maps, perplexity_table
+from tests.evaluation.demo import GROWTH, curves, document_of, heat_maps, lines_of, perplexity_table
 from tests.evaluation.page_parser import Page, render
 
 PLACES = {
@@ -28,13 +28,7 @@ PLACES = {
 
 
 def test_writes_everything_and_the_same_each_time(tmp_path):
-    small = Document(
-        title="t",
-        summary=(),
-        sections=(Section(title="s", blocks=(perplexity_table(), curves(), small_maps())),),
-        facts=(),
-        command="c",
-    )
+    small = document_of(perplexity_table(), curves(), small_maps())
     digests = []
     for name in ("one", "two"):
         paths = write_report(small, tmp_path / name)
@@ -50,9 +44,8 @@ def small_maps():
 
 
 def test_a_name_twice_writes_nothing(tmp_path):
-    section = Section(title="s", blocks=(curves(), curves()))
     with pytest.raises(ValueError, match="perplexity-curves"):
-        write_report(Document(title="", summary=(), sections=(section,), facts=(), command=""), tmp_path / "out")
+        write_report(document_of(curves(), curves()), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -108,11 +101,10 @@ def test_picture_of_a_heat_map(monkeypatch):
 
 
 def test_a_report_of_nothing(tmp_path):
-    lines = Lines(name="l", title="", alt="", x_label="", y_label="", lines=(), x_log=True, y_log=True)
+    lines = lines_of(x_log=True, y_log=True)
     maps = HeatMaps(name="h", title="", alt="", x_label="", y_label="", panels=(), low=0, high=0)
     table = Table(name="t", title="", label_columns=("l",), columns=(), rows=(), best="low")
-    section = Section(title="", blocks=(Text(text=""), lines, maps, table))
-    paths = write_report(Document(title="", summary=(), sections=(section,), facts=(), command=""), tmp_path)
+    paths = write_report(document_of(Text(text=""), lines, maps, table), tmp_path)
     assert Page(paths["report.html"].read_text()).open == []
 
 

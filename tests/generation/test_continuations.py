@@ -134,9 +134,7 @@ def test_the_mode_of_the_model_comes_back_and_progress_is_told():
     assert shares == [done / 6 for done in range(1, 7)]  # seven prompts of 30 and three of 27, two at a time
 
 
-@pytest.mark.parametrize(
-    ("prompts", "length", "named"), [([[]], 9, "prompt is empty"), ([[1, 2]], 4, "length=4 must be at least 5")]
-)
+@pytest.mark.parametrize(("prompts", "length", "named"), [([[]], 9, "prompt is empty"), ([[1, 2]], 4, "length=4 .* 5")])
 def test_bad_calls_are_refused(prompts, length, named):
     with pytest.raises(ValueError, match=named):
         continuations(build(), prompts, 3, length=length, micro_batch_tokens=9)

@@ -1,10 +1,6 @@
 """Many-shot learning: what shots tell, what the asked word's label is, and what reading them all would give."""
 
-from collections import Counter
-
-import pytest
-
-from coca_train.evaluation.suites.manyshot import cases, ceiling, choices, indistinct, learnt
+from coca_train.evaluation.suites.manyshot import cases, label_requests
 
 LABELS = ["A", "B", "C", "D"]
 
@@ -22,24 +18,6 @@ def parts(case):
     """Shots in order, and the asked word."""
     *lines, asked = "".join(map(chr, case.requests[0].context)).splitlines()
     return [tuple(line.split(": ")) for line in lines], asked.removesuffix(": ")
-
-
-@pytest.mark.parametrize("length", [40, 150, 700])
-def test_the_label_is_that_of_the_shots(length):
-    for case in make(length):
-        shots, asked = parts(case)
-        assert len(shots) == case.n_shots and asked == case.word
-        known = dict(shots)
-        assert all(known[word] == label for word, label in shots)  # never two labels
-        assert case.seen == (asked in known)
-        assert not case.seen or known[asked] == LABELS[case.label]
-        assert len(known) == min(len(shots), 20)  # none comes again before all have come
-        assert len(case.tokens) <= length < len(case.tokens) + len("bamilo: A\n") or len(case.tokens) >= 0.99 * length
-
-
-def test_as_many_words_have_one_label_as_another():
-    for case in make(700, n_words=21):
-        assert sorted(Counter(dict(parts(case)[0]).values()).values()) == [5, 5, 5, 6]
 
 
 def test_the_last_shot_of_the_asked_word():
@@ -63,35 +41,9 @@ def test_draws_do_not_depend_on_what_else_there_is():
     assert make(30, begin=(7,))[0].tokens[0] == 7
 
 
-@pytest.mark.parametrize("length", [80, 150, 1000])
-def test_a_reader_of_all_shots_gets_the_ceiling_and_one_of_the_last_ones_does_not(length):
-    """Readers that know what shots they read and guess the first label otherwise, on 2,000 prompts."""
-    prompts = make(length, n_cases=2000, n_words=40)
-    n_shots, n = prompts[0].n_shots, len(prompts)
-
-    def share(last: int) -> float:
-        hits = 0
-        for case in prompts:
-            shots, asked = parts(case)
-            hits += dict(shots[-last:]).get(asked, LABELS[0]) == LABELS[case.label]
-        return hits / n
-
-    top = ceiling(sum(case.seen for case in prompts), n, 4)
-    assert top == pytest.approx(0.25 + 0.75 * min(n_shots, 40) / 40, abs=0.04)
-    assert share(10**6) == pytest.approx(top, abs=0.04)
-    assert share(5) == pytest.approx(ceiling(5, 40, 4), abs=0.04)
-    assert learnt(top, 4) == pytest.approx(min(n_shots, 40) / 40, abs=0.06)
-
-
-def test_ceiling_and_learnt_by_hand():
-    assert ceiling(30, 100, 4) == 0.475  # 30 + 70 / 4
-    assert learnt(0.475, 4) == pytest.approx(0.3)
-    assert (learnt(0.25, 4), learnt(1.0, 4)) == (0.0, 1.0)
-
-
 def test_choices_are_cut_where_they_differ():
     prompt = "bamilo: A\nbamilo:"
-    for request, label in zip(choices(encode, prompt, LABELS, (1,)), LABELS, strict=True):
+    for request, label in zip(label_requests(encode, prompt, LABELS, (1,)), LABELS, strict=True):
         assert [*request.context, *request.continuation] == [1, *encode(f"{prompt} {label}")]
         assert request.continuation == (ord(label),)
     merging = {": A": 1000, ": B": 1001}
@@ -100,9 +52,9 @@ def test_choices_are_cut_where_they_differ():
         """The colon, the space and the label are one token."""
         return [*encode(text[:-3]), merging.get(text[-3:], 0)]
 
-    first, second = choices(joined, prompt, ["A", "B"], ())
+    first, second = label_requests(joined, prompt, ["A", "B"], ())
     assert first.context == second.context == tuple(encode(prompt[:-1]))
     assert (first.continuation, second.continuation) == ((1000,), (1001,))
     unknown = cases(lambda text: [ord(letter) if letter > "Z" else 0 for letter in text], 80, 1, n_words=4,
                     labels=["A", "B"], seed=0)  # fmt: skip
-    assert indistinct(unknown[0]) and not indistinct(make(80)[0])
+    assert unknown[0].indistinct and not make(80)[0].indistinct

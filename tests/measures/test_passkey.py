@@ -57,15 +57,6 @@ def test_yarns_prompt_is_its_authors_with_whole_fillers(n_before, n_after):
     assert YARN.prompt(777, n_before, n_after).startswith(YARN.before_key(n_before) + "The pass key is 777.")
 
 
-def test_yarns_cases_have_its_keys_and_fill_the_length():
-    keys = [case.key for case in make(800, n_cases=400, wording=YARN)]
-    assert 1 <= min(keys) < 1000 and 49_000 < max(keys) <= 50_000
-    for case in make(800, n_cases=20, begin=(1, 2), wording=YARN):
-        assert 800 - len(GARBAGE) - 1 < len(case.tokens) <= 800
-        assert text(case, 2)[-case.distance :].startswith(f"The pass key is {case.key}.")
-        assert text(case, 2).endswith("What is the pass key? The pass key is")
-
-
 @pytest.mark.parametrize(
     ("answer", "right"),
     [
@@ -78,15 +69,6 @@ def test_yarns_answer_is_its_first_number(answer, right):
 
 
 FIXED, FILLER = len(COCA.prompt(12345, 0, 0)), len(LISTING.splitlines()[1]) + 1
-
-
-@pytest.mark.parametrize(("length", "n_fillers"), [(FIXED, 0), (FIXED + 3 * FILLER, 3), (FIXED + 4 * FILLER - 1, 3)])
-def test_as_many_fillers_as_the_length_has_room_for(length, n_fillers):
-    for case in make(length):
-        assert len(case.tokens) == FIXED + n_fillers * FILLER
-        assert text(case).count("The grass is green.") == n_fillers
-        assert text(case).count(f"The passkey is {case.key}.") == 1
-        assert 10_000 <= case.key <= 99_999
 
 
 def test_a_length_without_room_has_no_prompts():

@@ -41,12 +41,6 @@ def test_equals_a_plain_loop(fake_model, n, window, stride):
     assert sums[:, 1].tolist() == [len(d) - 1 for d in docs]
 
 
-def test_the_plain_loop_can_tell_strides_apart(fake_model):
-    doc = document(65)
-    sums = score_documents(fake_model(), [doc], window=16, stride=8, micro_batch_tokens=64).documents
-    assert abs(sums[0, 0] - plain_loop(doc, 16, 4)) > 1e-3
-
-
 def test_batches_hold_up_to_the_micro_batch_and_do_not_change_the_result(fake_model):
     docs = [document(65, seed) for seed in range(5)]
     small, large = fake_model(), fake_model()
@@ -114,23 +108,6 @@ def test_validation_loss_counts_scored_targets_only(fake_model):
     assert losses == {"text": pytest.approx(float(expected))}
 
 
-@pytest.mark.parametrize("n_ranks", [2, 3])
-def test_ranks_share_the_windows_and_make_equally_many_forwards(fake_model, monkeypatch, n_ranks):
-    docs = [document(65, 1), document(40, 2), document(33, 3)]
-    alone = score_documents(fake_model(), docs, window=16, stride=8, micro_batch_tokens=32)
-    parts, forwards = [], []
-    monkeypatch.setattr(perplexity.dist, "world_size", lambda: n_ranks)
-    for rank in range(n_ranks):
-        monkeypatch.setattr(perplexity.dist, "rank", lambda rank=rank: rank)
-        model = fake_model()
-        parts.append(score_documents(model, docs, window=16, stride=8, micro_batch_tokens=32))
-        forwards.append(len(model.shapes))
-    np.testing.assert_allclose(sum(part.documents for part in parts), alone.documents)
-    np.testing.assert_allclose(sum(part.positions for part in parts), alone.positions)
-    assert len(set(forwards)) == 1
-    assert all(part.documents.sum() > 0 for part in parts)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_the_shares_of_any_number_of_ranks_add_up_to_the_whole(fake_model, monkeypatch, seed):
     rng = np.random.default_rng(seed)
@@ -139,10 +116,13 @@ def test_the_shares_of_any_number_of_ranks_add_up_to_the_whole(fake_model, monke
     stride, micro = int(rng.integers(1, window + 1)), int(rng.integers(1, 200))
     for n_ranks in (1, 2, 3):
         monkeypatch.setattr(perplexity.dist, "world_size", lambda n=n_ranks: n)
-        shares = []
+        shares, forwards = [], set()
         for rank in range(n_ranks):
             monkeypatch.setattr(perplexity.dist, "rank", lambda rank=rank: rank)
-            shares += score_share(fake_model(), docs, [Windowing(window, stride)], micro)
+            model = fake_model()
+            shares += score_share(model, docs, [Windowing(window, stride)], micro)
+            forwards.add(len(model.shapes))
+        assert len(forwards) == 1  # a forward may be a collective
         documents = sum(share.documents for share in shares)
         np.testing.assert_allclose(documents[:, 0], [plain_loop(d, window, stride) for d in docs], rtol=1e-5)
         assert documents[:, 1].tolist() == [len(d) - 1 for d in docs]

@@ -4,7 +4,7 @@ import random
 import re
 
 from coca_train.data.prompts import words
-from coca_train.evaluation.suites._prompts import filled, fitted, place
+from coca_train.evaluation.suites._prompts import choose_place, fill_prompts, fit_prompt
 
 
 class Squares:
@@ -22,21 +22,21 @@ def test_a_unit_costs_what_it_costs():
         tried.append(size)
         return Squares(size)
 
-    assert 704 <= fitted(at, 500_000, 0).size <= 707  # 704² + 10 = 495626, 707² + 10 = 499859
-    assert fitted(at, 11, 0).size == 1
+    assert 704 <= fit_prompt(at, 500_000, 0).size <= 707  # 704² + 10 = 495626, 707² + 10 = 499859
+    assert fit_prompt(at, 11, 0).size == 1
     assert len(tried) < 40
 
 
 def test_a_length_has_all_its_cases_or_none():
-    whole = filled(lambda case, size: Squares(size, case), 3, 11, 0)
+    whole = fill_prompts(lambda case, size: Squares(size, case), 3, 11, 0)
     assert [(prompt.case, prompt.size) for prompt in whole] == [(0, 1), (1, 1), (2, 1)]
-    assert filled(lambda case, size: Squares(size + 2 * (case == 2)), 3, 11, 0) == []  # the third has no room
+    assert fill_prompts(lambda case, size: Squares(size + 2 * (case == 2)), 3, 11, 0) == []  # the third has no room
 
 
 def test_places():
-    assert [place(0.0, case, 6, "even", 3) for case in range(6)] == [0, 3, 6, 0, 3, 6]
-    assert [place(0.0, case, 6, "even", 1) for case in range(2)] == [0, 0]
-    assert [place(share, 0, 3, "uniform", 3) for share in (0, 0.24, 0.26, 0.51, 0.999)] == [0, 0, 1, 2, 3]
+    assert [choose_place(0.0, case, 6, "even", 3) for case in range(6)] == [0, 3, 6, 0, 3, 6]
+    assert [choose_place(0.0, case, 6, "even", 1) for case in range(2)] == [0, 0]
+    assert [choose_place(share, 0, 3, "uniform", 3) for share in (0, 0.24, 0.26, 0.51, 0.999)] == [0, 0, 1, 2, 3]
 
 
 def test_words_are_made_up_and_different():

@@ -5,16 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from coca_train.evaluation.verdict import (
-    FOUND_SHARE,
-    HOLDS_WITHIN,
-    USES_GAIN,
-    Evidence,
-    Part,
-    finds,
-    holds,
-    uses,
-)
+from coca_train.evaluation.verdict import FOUND_SHARE, HOLDS_WITHIN, USES_GAIN, Evidence, Part, finds, holds, uses
 from coca_train.statistics.answers import LEAST, SURE, Answer, Outcome
 from coca_train.statistics.intervals import Bounds
 

@@ -53,10 +53,6 @@ def test_plain_equals_the_model_s_own_loss(position):
     assert math.isclose(nll(result, "plain")[0], chunks, rel_tol=1e-5)
 
 
-def test_a_scheme_without_frequencies_has_one_row():
-    assert {variant for variant, _ in measure("alibi")[2].cells} == {"plain"}
-
-
 def test_what_the_weights_were_trained_with_comes_first_and_once():
     words = ["eval.extrapolation.attention_patterns=[causal,sinks,sliding_window]", "position/rope_scaling=yarn"]
     trained = load(["position=rope", "attention_pattern=sinks", "attention_pattern.window=8", *words]).config

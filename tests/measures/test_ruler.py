@@ -7,15 +7,8 @@ from collections import Counter
 import pytest
 
 from coca_train.data.prompts import EVERYDAY
-from coca_train.data.ruler import ADJECTIVES, NOISE, NOUNS, TASKS, counts, hidden
-from coca_train.evaluation.suites.ruler import cases, essays, score
-
-SENTENCES = essays(["It rained all day. Nobody\n came.", "", "Then the sun  rose! Why?"])
-
-
-def build(name, size=None, seed="a"):
-    size = size or {"frequent_words": 60}.get(name, 40)
-    return TASKS[name].build(size, random.Random(seed), SENTENCES)
+from coca_train.data.ruler import ADJECTIVES, NOISE, NOUNS, TASKS, hidden
+from coca_train.evaluation.suites.ruler import cases, score
 
 
 def solve_needles(prompt):
@@ -51,56 +44,12 @@ SOLVERS = dict.fromkeys([*NEEDLES, *WORDS], solve_needles) | {
 }
 
 
-@pytest.mark.parametrize(("name", "n_expected", "n_hidden"), [
-    ("needle", 1, 1), ("needle_keys", 1, 4), ("needle_values", 4, 4), ("needle_queries", 4, 4), ("variables", 5, 5),
-    ("word", 1, 1), ("word_keys", 1, 4), ("word_values", 4, 4), ("word_queries", 4, 4),
-    ("common_words", 10, 190 + 10 + 420), ("frequent_words", 3, sum(n for n in (9, 4, 2, 1, 1))),
-])  # fmt: skip
-def test_the_answer_follows_from_the_prompt(name, n_expected, n_hidden):
-    for seed in "abcdefgh":
-        sample = build(name, seed=seed)
-        assert set(sample.expected) == SOLVERS[name](sample.prompt)
-        assert len(set(sample.expected)) == len(sample.expected) == n_expected
-        marks = dict.fromkeys(WORDS, r"^The special word of \w+ \w+ is [a-z]+\.$") | {
-            "variables": r"^VAR", "common_words": r"\d+\. ", "frequent_words": r"\b\w{6}\b",
-        }  # fmt: skip
-        text = sample.prompt.splitlines()[1] if name == "frequent_words" else sample.prompt
-        assert len(re.findall(marks.get(name, r"\d{7}"), text, re.MULTILINE)) == n_hidden
-        assert not sample.prompt.endswith((" ", "\n"))
-    assert set(SOLVERS) == set(TASKS)
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_draws_differ_and_come_again(name):
-    assert build(name, seed="a") == build(name, seed="a") != build(name, seed="b")
-
-
-def test_the_haystack_is_the_same_from_its_beginning():
-    assert SENTENCES == ("It rained all day.", "Nobody came.", "Then the sun rose!", "Why?")
-    text = hidden(SENTENCES, 6, ["x", "y"], random.Random(0), in_order=False).splitlines()
-    assert [line for line in text if line not in "xy"] == [*SENTENCES, *SENTENCES[:2]]
-
-
 def test_needles_are_everywhere_alike():
     n, places = 3000, Counter()
     for seed in range(n):
         places[hidden(["a"], 4, ["x"], random.Random(seed), in_order=False).splitlines().index("x")] += 1
     assert sorted(places) == [0, 1, 2, 3, 4]
     assert all(abs(count - n / 5) < 100 for count in places.values())  # 4.5 standard deviations
-
-
-def test_order_is_kept_only_where_it_matters():
-    def orders(kept):
-        texts = [hidden(["a"], 30, ["x", "y", "z"], random.Random(seed), in_order=kept) for seed in range(99)]
-        return {"".join(re.findall("[xyz]", text)) for text in texts}
-
-    assert orders(True) == {"xyz"}
-    assert len(orders(False)) == 6
-
-
-def test_zipf():
-    assert counts(1645) == [1000, 250, 111, 62, 40, 27, 20, 15, 12, 10, 8, 6, 5, 5, 4, 3, 3, 3, 2, 2, 2, 2] + [1] * 9
-    assert all(n[3] > n[4] for n in map(counts, range(TASKS["frequent_words"].least, 3000)))
 
 
 def encode(text):

@@ -32,10 +32,6 @@ def test_competitors_take_turns_after_a_warm_up_that_does_not_count(monkeypatch)
     assert seconds == {"a": [2, 2, 2], "b": [4, 4, 4]}
 
 
-def test_a_ratio_is_turn_by_turn():
-    assert speed.ratio([2, 30, 3], [1, 10, 2]) == {"median": 2.0, "low": 1.5, "high": 3.0}
-
-
 def test_a_twin_shares_what_fits_and_has_plain_attention():
     model = build(LLAMA, ROPE, {"name": "sliding_window", "window": 4})
     other = speed.twin(model, "rope")
@@ -112,7 +108,7 @@ def test_a_process_of_its_own_builds_a_model_with_layers_of_several_kinds(monkey
     monkeypatch.setattr(speed, "turn", lambda model, *a: built.append(model) or turn(model, *a))
     layers = LayersConfig(pattern=["default", "far"], types={"far": LayerTypeConfig(position={"scheme": "nope"})})
     model = build(NEOX, ROPE, layers=layers)
-    assert list(speed._child(json.loads(json.dumps(speed._task(model, ["prefill"], 16))))) == ["prefill"]
+    assert list(speed._child(json.loads(json.dumps(speed._child_task(model, ["prefill"], 16))))) == ["prefill"]
     assert built[0].layers == layers
     assert built[0].config == NEOX
 

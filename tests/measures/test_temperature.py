@@ -6,17 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.evaluation.suites.temperature import (
-    attention_scale,
-    changes,
-    factor,
-    fit,
-    lowest,
-    recommended,
-    segment_sums,
-    segments,
-    times_best,
-)
+from coca_train.evaluation.suites.temperature import attention_scale, changes, lowest, recommended, segments, times_best
 from tests.models.conftest import LLAMA, PLAIN, build
 
 TOKENS_BT = torch.randint(0, 101, (2, 33), generator=torch.Generator().manual_seed(5))
@@ -59,10 +49,8 @@ def test_it_takes_the_place_of_yarns_own():
 
 def test_the_frequencies_come_back_after_an_error():
     model = build(LLAMA, rope(PLAIN))
-    own = model.position.rope_scaling
     with pytest.raises(ZeroDivisionError), attention_scale(model, 2.0):
         raise ZeroDivisionError
-    assert model.position.rope_scaling is own
     assert model.position(torch.arange(3)[None], torch.arange(3)[None], 3).query.temperature == 1.0
 
 
@@ -79,7 +67,6 @@ def test_recommended_as_the_paper_has_it_for_s_of_8():
 def test_segments_tile_a_document():
     assert segments(10, 4) == [4, 4, 2]
     assert segments(8, 4) == [4, 4]
-    assert segment_sums(np.arange(10.0), 4) == [0 + 1 + 2 + 3, 4 + 5 + 6 + 7, 8 + 9]
 
 
 def test_changes_by_hand():
@@ -99,21 +86,9 @@ def test_the_best_of_each_document_is_counted_once():
     assert times_best(nll) == {0.9: [0, 2, 1], 1.0: [1, 1, 2], 1.2: [2, 0, 0]}
 
 
-def test_the_factor_is_that_of_the_recommendation():
-    for s in (1.0, 2.0, 8.0, 32.0):
-        assert factor(0.1 * math.log(s) + 1) == pytest.approx(s)
-
-
 def test_the_lowest_lies_between_the_values_tried():
     tried = [1.0, 1.1, 1.2, 1.25, 1.3, 1.5]  # not evenly
     assert lowest({scale: 3 * (scale - 1.2173) ** 2 - 0.04 for scale in tried}) == pytest.approx(1.2173)
     assert lowest({1.0: 0.0, 1.1: -0.1, 1.2: -0.2}) is None  # beyond the last
     assert lowest({1.0: 0.0, 1.1: 0.1, 1.2: 0.2}) is None
     assert lowest({1.0: 0.0, 1.1: 0.0, 1.2: 0.0, 0.9: 0.0}) is None
-
-
-def test_the_fit_finds_the_rule_in_what_follows_it():
-    rule = {s: 0.1 * math.log(s) + 1 for s in (2.0, 4.0, 8.0, 32.0)}
-    assert fit(rule) == pytest.approx((0.1, 1.0))
-    # By hand: of x = ln s = 0, 1, 2 and y = 1, 1.2, 1.1 the least-squares line has slope 0.05, and 1.05 at 0.
-    assert fit({1.0: 1.0, math.e: 1.2, math.e**2: 1.1}) == pytest.approx((0.05, 1.05))

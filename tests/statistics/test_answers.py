@@ -23,7 +23,7 @@ def test_an_answer_by_where_the_interval_lies(low, high, is_above, is_below):
 def test_of_few_nothing_is_answered():
     for n in (0, 3, LEAST - 1):
         assert above(Bounds(1.0, 0.9, 1.1, n), 0.5) == ("open", Bounds(1.0, 0.9, 1.1, n), LEAST - n)
-    assert share_above(19, 19, 0.5, share_bounds).more == 1
+    assert share_above(19, 19, 0.5).more == 1
 
 
 def test_a_loss_that_flew_off_is_worse_than_any_bound():
@@ -55,7 +55,7 @@ def test_that_many_more_do_settle_it():
 
 @pytest.mark.parametrize(("found", "n"), [(20, 20), (90, 100), (50, 70), (0, 20)])
 def test_of_shares_too(found, n):
-    answer = share_above(found, n, 0.8, share_bounds)
+    answer = share_above(found, n, 0.8)
     if answer.outcome == "open":
         assert answer.more is not None and 0 < answer.more < FAR
         whole = n + answer.more
@@ -63,7 +63,7 @@ def test_of_shares_too(found, n):
         assert low > 0.8 or high <= 0.8
     else:
         assert answer.more == 0
-    assert share_above(160, 200, 0.8, share_bounds).more is None
+    assert share_above(160, 200, 0.8).more is None
 
 
 def test_one_confidence_for_every_page():

@@ -15,6 +15,8 @@ class Figure:
     number: float | None
     interval: tuple[float, float] | None = None
     sample: Sample | None = None
+    text: str = ""
+    n: int | None = None
 
 
 def figure(losses_SD, units="books", seeds=("",), rounding=0.0):

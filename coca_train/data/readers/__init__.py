@@ -6,27 +6,21 @@
                 ...                                        # Document, or Reject with its reason
             cursor = chunk.after                           # JSON: where to resume after a kill
 
-A chunk's borders depend on the input and on work.chunk_bytes only, never on where reading began.
+A chunk's borders depend on the input and on work.chunk_bytes only, never on where reading began. Each reader is a
+module with `chunks` and `documents`.
 """
 
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 
 from coca_train.config.corpus_schema import CorpusSourceConfig, WorkConfig
-from coca_train.data.readers import files, hub
-from coca_train.data.readers.base import Chunk, Document, Input, Reader, Reject
-from coca_train.data.readers.jsonl import JsonLines
-from coca_train.data.readers.parquet import Parquet
-from coca_train.data.readers.text import TextFiles
+from coca_train.data.readers import files, hub, jsonl, parquet, text
+from coca_train.data.readers.base import Chunk, Document, Input, Reject
 
-READERS: dict[str, Reader] = {
-    "jsonl": JsonLines(),
-    "parquet": Parquet(),
-    "text": TextFiles(),
-    "hub": hub.HubDataset(),
-}
+READERS: dict[str, ModuleType] = {"jsonl": jsonl, "parquet": parquet, "text": text, "hub": hub}
 
 
-def _reader(source: CorpusSourceConfig, path: str) -> Reader:
+def _reader(source: CorpusSourceConfig, path: str) -> ModuleType:
     return READERS[files.kind_of_input(path) if source.kind == "folder" else source.kind]
 
 
@@ -55,8 +49,6 @@ def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: d
     return _reader(source, input.path).chunks(input, source, work, cursor)
 
 
-def documents(
-    input_path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk
-) -> Iterator[Document | Reject]:
-    """Parse the documents of a chunk in order, bad ones as Rejects; skips blank lines. For a worker."""
-    return _reader(source, input_path).documents(input_path, source, work, chunk)
+def documents(path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk) -> Iterator[Document | Reject]:
+    """Parse the documents of a chunk in order, bad ones as Rejects; for a worker. path: of the input, for messages."""
+    return _reader(source, path).documents(path, source, work, chunk)

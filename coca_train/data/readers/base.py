@@ -1,4 +1,4 @@
-"""What readers hand on: inputs, chunks of them, and documents or rejects out of a chunk.
+"""What readers return: inputs, chunks of them, and documents or rejects out of a chunk.
 
 The main process cuts an input into chunks (cheap, no parsing), a worker makes documents of a chunk. A bad document is a
 `Reject`, which may be skipped; a damaged file is a DataError raised by `chunks` at once, which may not.
@@ -6,15 +6,16 @@ The main process cuts an input into chunks (cheap, no parsing), a worker makes d
 
 import hashlib
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from coca_train.config.corpus_schema import CorpusSourceConfig, WorkConfig
-from coca_train.runtime.errors import DataError
+from coca_train.runtime.errors import DataError, UserError
 
+BOM = b"\xef\xbb\xbf"
 SHOWN_CHARACTERS = 80
 EDGE_BYTES = 1 << 16
 FIXES = {
@@ -92,8 +93,7 @@ class Input:
                     stat = os.stat(path)
                     sha.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode(errors="surrogateescape"))
                     size, newest = size + stat.st_size, max(newest, stat.st_mtime_ns)
-                return {"name": self.path, "files": len(self.files), "bytes": size} | {
-                    "mtime_ns": newest,
+                return {"name": self.path, "files": len(self.files), "bytes": size, "mtime_ns": newest} | {
                     "sha256": sha.hexdigest(),
                 }
             with open(self.path, "rb") as file:
@@ -126,20 +126,6 @@ class Chunk:
     after: dict[str, int]
 
 
-class Reader(ABC):
-    """How sources of one kind are read. `readers.chunks` and `readers.documents` say what both methods promise."""
-
-    @abstractmethod
-    def chunks(
-        self, input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None
-    ) -> Iterator[Chunk]: ...
-
-    @abstractmethod
-    def documents(
-        self, input_path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk
-    ) -> Iterator[Document | Reject]: ...
-
-
 def excerpt(text: str | bytes) -> str:
     """Return the beginning of a text, at most 80 characters, with everything escaped that could move a cursor."""
     if isinstance(text, bytes):
@@ -156,10 +142,32 @@ def escape(path: str | Path) -> str:
 
 def raise_unreadable(path: str | Path, error: OSError) -> NoReturn:
     """Raise DataError E-RAW-02."""
-    raise DataError(
-        f"E-RAW-02 {escape(path)}: cannot be read: {error.strerror or escape(str(error))}; a readable file is needed. "
-        "Fix: check its mode and its disk"
-    ) from error
+    what = error.strerror or escape(str(error))
+    raise DataError(f"E-RAW-02 {escape(path)}: cannot be read: {what}. Fix: check its mode and its disk") from error
+
+
+def no_documents(path: str, what: str) -> DataError:
+    """Return the error for an input without a document. what: it has instead."""
+    return DataError(f"E-RAW-03 {escape(path)}: holds no documents ({what}). Fix: check the files of the source")
+
+
+def cursor_beyond(path: str, what: str) -> DataError:
+    """Return the error for an input that does not have the place where an earlier run stopped. what: it has instead."""
+    return DataError(
+        f"E-RAW-26 {escape(path)}: {what}, where the earlier run stopped; the input it read is needed. Fix: bring that "
+        "one back, or start again in another corpus.dir"
+    )
+
+
+@contextmanager
+def package_needed(name: str, reads: str) -> Iterator[None]:
+    """Import a package of the extra `data` in this context. Raises UserError E-RAW-25."""
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(
+            f"E-RAW-25 {name}: cannot be imported ({error}); it reads {reads}. Fix: pip install 'coca-train[data]'"
+        ) from error
 
 
 def field(record: Any, dotted: str) -> Any:
@@ -185,30 +193,27 @@ def kind_of(value: Any) -> str:
 def document(line: int, byte: int | None, record: dict[str, Any], source: CorpusSourceConfig) -> Document | Reject:
     """Return text and id of a record, or a Reject: E-RAW-06 (missing, null, not text), 11 (lone surrogate), 12
     (NUL)."""
-    name = source.text_field
-    try:
-        text = field(record, name)
-        if not isinstance(text, str):
-            return Reject(line, byte, "E-RAW-06", f"'{name}' is {kind_of(text)}; text is needed", _number(text))
-        identity = None
-        if source.id_field is not None:
-            name = source.id_field
-            identity = field(record, name)
-            if isinstance(identity, bool) or not isinstance(identity, str | int):
-                reason = f"'{name}' is {kind_of(identity)}; text or a whole number is needed"
-                return Reject(line, byte, "E-RAW-06", reason, _number(identity))
-            identity = str(identity)
-    except KeyError as error:
-        return Reject(line, byte, "E-RAW-06", f"{error.args[0]}; '{name}' is needed in every record", "")
-    reject = text_fault(line, byte, text, f" of '{source.text_field}'")
-    if reject is None and identity is not None:
-        reject = text_fault(line, byte, identity, f" of '{source.id_field}'")
-    return reject or Document(line, text, identity, record)
-
-
-def _number(value: Any) -> str:
-    """Return an excerpt of a number; nothing for objects and lists, which may be large and deep."""
-    return excerpt(str(value)) if isinstance(value, int | float) else ""
+    values: list[str | None] = []
+    for name in (source.text_field, source.id_field):
+        if name is None:
+            values.append(None)
+            continue
+        is_id = bool(values)
+        try:
+            value = field(record, name)
+        except KeyError as error:
+            return Reject(line, byte, "E-RAW-06", f"{error.args[0]}; '{name}' is needed in every record", "")
+        if isinstance(value, bool) or not isinstance(value, str | int if is_id else str):
+            wanted = "text or a whole number is needed" if is_id else "text is needed"
+            # Of numbers alone: objects and lists may be large and deep.
+            shown = excerpt(str(value)) if isinstance(value, int | float) else ""
+            return Reject(line, byte, "E-RAW-06", f"'{name}' is {kind_of(value)}; {wanted}", shown)
+        if fault := text_fault(line, byte, str(value), f" of '{name}'"):
+            return fault
+        values.append(str(value))
+    text, identity = values
+    assert text is not None
+    return Document(line, text, identity, record)
 
 
 def row_document(row: int, record: dict[str, Any], source: CorpusSourceConfig, work: WorkConfig) -> Document | Reject:

@@ -49,7 +49,7 @@ class Watched:
             self._changed(f"had {size} bytes when it was listed")
 
     def check(self) -> None:
-        """Raises DataError E-RAW-19 when size, time of change or identity of the file are others than at first."""
+        """Raise DataError E-RAW-19 when size, time of change or identity of the file are others than at first."""
         if self._state() != self.before:
             self._changed("was read")
 
@@ -66,8 +66,7 @@ class Watched:
         now = self._state()
         what = "was removed" if now is None else f"changed (now {now[0]} bytes)"
         raise DataError(
-            f"E-RAW-19 {escape(self.path)}: {what} after it {when}; a file that stays as it is, is needed. "
-            "Fix: wait until it is written, then start again"
+            f"E-RAW-19 {escape(self.path)}: {what} after it {when}. Fix: wait until it is written, then start again"
         )
 
 
@@ -91,21 +90,20 @@ def compression(path: str) -> str | None:
 
 
 def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
-    """Return an input for each file, or one for all files of a text source. Raises DataError as `readers.inputs`
-    says."""
+    """Return an input for each file, or one for all files of a text source. Raises DataError as `readers.inputs`."""
     paths = sorted(path for pattern in source.files for path in _matching(pattern, source.kind))
     if not paths:
         raise _nothing(name, "files is empty", "at least one path")
     seen: dict[tuple[int, int], str] = {}
-    sizes = [_once(name, path, source.kind, seen) for path in paths]
+    sizes = [_check_once(name, path, source.kind, seen) for path in paths]
     if source.kind == "text":
         return [Input(name, 0, " ".join(source.files), sum(sizes), files=tuple(paths))]
     return [Input(name, number, path, size) for number, (path, size) in enumerate(zip(paths, sizes, strict=True))]
 
 
-def _once(name: str, path: str, kind: str, seen: dict[tuple[int, int], str]) -> int:
+def _check_once(name: str, path: str, kind: str, seen: dict[tuple[int, int], str]) -> int:
     """Check a file and return its size [bytes]. seen: the files before, to which it is added."""
-    state = _checked(path, kind)
+    state = _check(path, kind)
     key = state.st_dev, state.st_ino
     if key in seen:
         raise DataError(
@@ -132,18 +130,21 @@ def _nothing(where: str, what: str, needed: str) -> DataError:
     return DataError(f"E-RAW-01 {where}: {what}; {needed} is needed. Fix: check files= of the source")
 
 
-def _checked(path: str, kind: str) -> os.stat_result:
+def _check(path: str, kind: str) -> os.stat_result:
+    """Check that a file is a regular one, and what its name and first bytes say."""
+    where = escape(path)
     try:
         state = os.stat(path)
         if not stat.S_ISREG(state.st_mode):
-            what = "a folder" if stat.S_ISDIR(state.st_mode) else "a pipe, socket or device"
-            inside = (
-                f"name the files in it, as in '{escape(path)}/*'"
-                if stat.S_ISDIR(state.st_mode)
-                else "copy it to a file"
-            )
-            raise DataError(f"E-RAW-02 {escape(path)}: is {what}; a regular file is needed. Fix: {inside}")
-        _check_name(path, kind)
+            what, fix = "a pipe, socket or device", "copy it to a file"
+            if stat.S_ISDIR(state.st_mode):
+                what, fix = "a folder", f"name the files in it, as in '{where}/*'"
+            raise DataError(f"E-RAW-02 {where}: is {what}; a regular file is needed. Fix: {fix}")
+        if path.lower().endswith(ARCHIVES):
+            raise _archive(where, "an archive by its name", kind)
+        packed = compression(path)
+        if packed is not None and not (kind == "jsonl" and packed in ("gzip", "zstd")):
+            raise DataError(f"E-RAW-15 {where}: {packed} by its name; {KINDS[kind]} is needed. Fix: decompress it")
         if kind == "text":  # its files may be millions: opened when they are read
             if not os.access(path, os.R_OK):
                 raise PermissionError(13, "Permission denied")
@@ -152,35 +153,19 @@ def _checked(path: str, kind: str) -> os.stat_result:
             head = file.read(HEAD_BYTES)
     except OSError as error:
         raise_unreadable(path, error)
-    if head:
-        _check_head(path, kind, head)
+    actual, expected = content(head), "parquet" if kind == "parquet" else packed
+    if actual is not None and actual.endswith("archive"):
+        raise _archive(where, actual, kind)
+    if head and actual != expected:
+        raise DataError(
+            f"E-RAW-15 {where}: holds {actual or 'neither gzip nor zstd nor parquet'}, but is read as "
+            f"{expected or 'plain text'} (it begins {head[:4].hex(' ')}). Fix: rename the file, or copy it again"
+        )
     return state
 
 
-def _check_name(path: str, kind: str) -> None:
-    if path.lower().endswith(ARCHIVES):
-        raise _archive(path, "an archive by its name", kind)
-    readable = {"jsonl": ("gzip", "zstd")}.get(kind, ())
-    packed = compression(path)
-    if packed is not None and packed not in readable:
-        raise DataError(f"E-RAW-15 {escape(path)}: {packed} by its name; {KINDS[kind]} is needed. Fix: decompress it")
-
-
-def _check_head(path: str, kind: str, head: bytes) -> None:
-    actual = content(head)
-    if actual is not None and actual.endswith("archive"):
-        raise _archive(path, actual, kind)
-    expected = "parquet" if kind == "parquet" else compression(path)
-    if actual != expected:
-        raise DataError(
-            f"E-RAW-15 {escape(path)}: holds {actual or 'neither gzip nor zstd nor parquet'}, but is read as "
-            f"{expected or 'plain text'} (it begins {head[:4].hex(' ')}); name and content must agree. "
-            "Fix: rename the file, or copy it again"
-        )
-
-
-def _archive(path: str, what: str, kind: str) -> DataError:
-    return DataError(f"E-RAW-17 {escape(path)}: is {what}; {KINDS[kind]} is needed. Fix: unpack it")
+def _archive(where: str, what: str, kind: str) -> DataError:
+    return DataError(f"E-RAW-17 {where}: is {what}; {KINDS[kind]} is needed. Fix: unpack it")
 
 
 Kind = Literal["auto", "jsonl", "parquet", "text", "folder", "hub"]
@@ -234,11 +219,10 @@ class Listing(NamedTuple):
 
     def describe(self) -> str:
         """12 files, 5.2 MB: 5 .txt, 4 .jsonl.gz, 3 .parquet; skipped 2: 2 .png"""
-        read = _counted(Counter(file.ending for file in self.files))
-        size = n_bytes(sum(file.size for file in self.files))
-        text = f"{len(self.files):,} file{'s' if len(self.files) > 1 else ''}, {size}: {read}"
+        counts, size = Counter(file.ending for file in self.files), n_bytes(sum(file.size for file in self.files))
+        text = f"{len(self.files):,} file{'s' if len(self.files) > 1 else ''}, {size}: {_join(counts)}"
         left_out = sum(self.skipped.values())
-        return text + (f"; skipped {left_out:,}: {_counted(self.skipped)}" if left_out else "")
+        return text + (f"; skipped {left_out:,}: {_join(self.skipped)}" if left_out else "")
 
 
 def text_bytes(path: str, size: int) -> int:
@@ -247,19 +231,18 @@ def text_bytes(path: str, size: int) -> int:
     return UNPACKED * size if packed else size
 
 
-def _counted(counts: dict[str, int]) -> str:
+def _join(counts: dict[str, int]) -> str:
     rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
     more = sum(count for _, count in rows[MOST_NAMED:])
-    return ", ".join(f"{count:,} {escape(name)}" for name, count in rows[:MOST_NAMED]) + (
-        f", {more:,} more" if more else ""
-    )
+    named = ", ".join(f"{count:,} {escape(name)}" for name, count in rows[:MOST_NAMED])
+    return named + (f", {more:,} more" if more else "")
 
 
 def listing(folder: str, option: str) -> Listing:
     """List a folder by names, sizes and times. option: where the folder was set, for messages.
 
     Raises DataError E-RAW-01 (not there, empty, nothing in it can be read), E-RAW-02 (no folder, or one that cannot be
-    looked into).
+    opened).
     """
     where = f"{option}={escape(folder)}"
     try:
@@ -270,16 +253,14 @@ def listing(folder: str, option: str) -> Listing:
                 "every text in that folder; else put the file into a folder of its own"
             )
     except FileNotFoundError:
-        raise DataError(
-            f"E-RAW-01 {where}: there is no such folder (looked from {escape(os.getcwd())}). Fix: check its name"
-        ) from None
+        what = f"there is no such folder (looked from {escape(os.getcwd())})"
+        raise DataError(f"E-RAW-01 {where}: {what}. Fix: check its name") from None
     except OSError as error:
         raise_unreadable(folder, error)
     skipped: Counter[str] = Counter()
     files = tuple(sorted(_files(folder, skipped)))
     if not files:
-        n = sum(skipped.values())
-        holds = f"holds no text that can be read ({_counted(skipped)})" if n else "is empty"
+        holds = f"holds no text that can be read ({_join(skipped)})" if skipped else "is empty"
         raise DataError(
             f"E-RAW-01 {where}: {holds}; read are {', '.join(ENDINGS)}, and .jsonl as .jsonl.gz and .jsonl.zst. Fix: "
             "convert the texts to one of these, or name another folder"
@@ -288,56 +269,46 @@ def listing(folder: str, option: str) -> Listing:
 
 
 def _files(folder: str, skipped: Counter[str]) -> Iterator[File]:
+    """Yield the files that can be read; count the others in `skipped`, by why."""
     seen: set[tuple[int, int]] = set()
 
     def refuse(error: OSError) -> None:
         raise_unreadable(error.filename or folder, error)
 
+    def is_new(state: os.stat_result) -> bool:
+        key, n_seen = (state.st_dev, state.st_ino), len(seen)
+        seen.add(key)
+        return len(seen) > n_seen
+
     for top, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
-        if not _first_time(os.stat(top), seen):
-            folders.clear()  # a link leads back here, or to what was read already
+        if not is_new(os.stat(top)):
+            folders.clear()  # a link leads back, or to what was read already
             skipped["linked twice"] += 1
             continue
-        skipped["hidden"] += sum(name.startswith(".") for name in (*folders, *names))
+        if hidden := sum(name.startswith(".") for name in (*folders, *names)):
+            skipped["hidden"] += hidden
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if not name.startswith("."):
-                path = os.path.join(top, name)
-                why, state = _look(path, seen)
-                if state is None:
-                    skipped[why] += 1
-                else:
-                    kind = ENDINGS[ending(name)]
-                    yield File(os.path.relpath(path, folder), kind, state.st_size, state.st_mtime_ns)
-    for why in [why for why, count in skipped.items() if not count]:
-        del skipped[why]
-
-
-def _look(path: str, seen: set[tuple[int, int]]) -> tuple[str, os.stat_result | None]:
-    """Return why a file is skipped, and None; or "" and its state."""
-    kind = kind_of_file(path)
-    suffix = Path(path).suffix.lower()
-    packed = suffix in PACKED
-    if kind == "auto" or (packed and kind != "jsonl"):
-        return (ending(path) + suffix if packed else suffix) or "without ending", None
-    try:
-        state = os.stat(path)
-    except FileNotFoundError:
-        return "dead link", None
-    except OSError as error:
-        raise_unreadable(path, error)
-    if not stat.S_ISREG(state.st_mode):
-        return "no regular file", None
-    if not state.st_size:
-        return "empty", None
-    return ("", state) if _first_time(state, seen) else ("linked twice", None)
-
-
-def _first_time(state: os.stat_result, seen: set[tuple[int, int]]) -> bool:
-    key = state.st_dev, state.st_ino
-    is_new = key not in seen
-    seen.add(key)
-    return is_new
+        for name in sorted(name for name in names if not name.startswith(".")):
+            path, suffix, kind = os.path.join(top, name), Path(name).suffix.lower(), kind_of_file(name)
+            packed = suffix in PACKED
+            if kind == "auto" or (packed and kind != "jsonl"):
+                skipped[(ending(name) + suffix if packed else suffix) or "without ending"] += 1
+                continue
+            try:
+                state = os.stat(path)
+            except FileNotFoundError:
+                skipped["dead link"] += 1
+                continue
+            except OSError as error:
+                raise_unreadable(path, error)
+            if not stat.S_ISREG(state.st_mode):
+                skipped["no regular file"] += 1
+            elif not state.st_size:
+                skipped["empty"] += 1
+            elif not is_new(state):
+                skipped["linked twice"] += 1
+            else:
+                yield File(os.path.relpath(path, folder), kind, state.st_size, state.st_mtime_ns)
 
 
 def folder_inputs(name: str, folders: Sequence[str]) -> list[Input]:
@@ -348,17 +319,15 @@ def folder_inputs(name: str, folders: Sequence[str]) -> list[Input]:
     every: list[Input] = []
     for folder in folders:
         files = listing(folder, f"corpus.sources.{name}.files").files
-        texts = [file for file in files if file.kind == "text"]
-        others = [file for file in files if file.kind != "text"]
-        every += [Input(name, 0, os.path.join(folder, file.path), file.size) for file in others]
-        if texts:
+        every += [Input(name, 0, os.path.join(folder, f.path), f.size) for f in files if f.kind != "text"]
+        if texts := [file for file in files if file.kind == "text"]:
             paths = tuple(os.path.join(folder, file.path) for file in texts)
             # Its path ends as no file's does, so that nobody takes it for one of what its folder is named after.
             every.append(Input(name, 0, os.path.join(folder, ""), sum(file.size for file in texts), files=paths))
     seen: dict[tuple[int, int], str] = {}
     for input in every:
         for path in input.files or (input.path,):
-            _once(name, path, kind_of_input(input.path), seen)
+            _check_once(name, path, kind_of_input(input.path), seen)
     return [replace(input, number=number) for number, input in enumerate(every)]
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.config.corpus_schema import CorpusSourceConfig, WorkConfig
-from coca_train.data.readers.base import Chunk, Document, Input, Reader, Reject, escape, excerpt, field, row_document
+from coca_train.data.readers import base
+from coca_train.data.readers.base import Chunk, Document, Input, Reject, escape, excerpt
 from coca_train.data.readers.parquet import needed
 from coca_train.runtime.errors import DataError, UserError
 
@@ -23,7 +24,7 @@ def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
             f"E-RAW-01 {name}: hub is empty; the name of a data set or a local folder is needed. "
             f"About it: {escape(source.about) or 'nothing known'}. Fix: set corpus.sources.{name}.hub"
         )
-    data, fingerprint = _opened(source)
+    data, fingerprint = _open(source)
     label = source.hub + (f"/{source.hub_config}" if source.hub_config else "")
     hub: dict[str, Any] = {"hub": source.hub, "config": source.hub_config, "split": source.hub_split}
     hub |= {"fingerprint": fingerprint} | ({"files": source.hub_files} if source.hub_files else {})
@@ -35,41 +36,32 @@ def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
     return shards
 
 
-def _opened(source: CorpusSourceConfig) -> tuple[Any, str]:
+def _open(source: CorpusSourceConfig) -> tuple[Any, str]:
     """Open the streamed data set; return it with its fingerprint (hash of the revision and of the list of files)."""
-    _refuse_script(Path(source.hub or ""))
-    try:
-        return _load(source.hub or "", source.hub_config, source.hub_split, tuple(source.hub_files))
-    except UserError:
-        raise
-    except Exception as error:  # `datasets` raises whatever its loaders and the network raise
-        raise DataError(
-            f"E-RAW-24 {escape(source.hub or '')} (configuration {source.hub_config}, split {source.hub_split}): "
-            f"cannot be opened: {_words(error)}; a data set that can be read is needed. "
-            f"About it: {escape(source.about) or 'nothing known'}. "
-            "Fix: check its name, its hub_files and the network; log in with `hf auth login` where consent is asked"
-        ) from error
-
-
-def _refuse_script(folder: Path) -> None:
-    """Raise DataError E-RAW-32 for a folder that is read by a script of its own, or such a script."""
+    name = source.hub or ""
+    folder = Path(name)
     script = folder if folder.suffix == ".py" else folder / f"{folder.absolute().name}.py"
     if script.is_file():
         raise DataError(
             f"E-RAW-32 {escape(str(script))}: is a loading script, and code of a data set is never run; its files in a "
             "plain format are needed (.jsonl, .parquet, ...). Fix: give a folder of these without the script"
         )
+    try:
+        return _load(name, source.hub_config, source.hub_split, tuple(source.hub_files))
+    except UserError:
+        raise
+    except Exception as error:  # `datasets` raises whatever its loaders and the network raise
+        raise DataError(
+            f"E-RAW-24 {escape(name)} (configuration {source.hub_config}, split {source.hub_split}): cannot be opened: "
+            f"{_words(error)}. About it: {escape(source.about) or 'nothing known'}. Fix: check its name, its hub_files "
+            "and the network; log in with `hf auth login` where consent is needed"
+        ) from error
 
 
 @functools.lru_cache(maxsize=4)
 def _load(name: str, config: str | None, split: str, files: tuple[str, ...]) -> tuple[Any, str]:
-    try:
+    with base.package_needed("datasets", "data sets of the hub"):
         import datasets
-    except ImportError as error:
-        raise UserError(
-            f"E-RAW-25 {escape(name)}: `datasets` cannot be imported ({error}); it reads data sets of the hub. "
-            "Fix: pip install 'coca-train[data]'"
-        ) from error
     builder = datasets.load_dataset_builder(name, config, data_files={split: list(files)} if files else None)
     return builder.as_streaming_dataset(split=split), str(builder.hash)
 
@@ -79,48 +71,37 @@ def _words(error: Exception) -> str:
     return words if len(words) <= 240 else words[:237] + "..."
 
 
-class HubDataset(Reader):
-    """Read one record a document, streamed by `datasets`."""
-
-    def chunks(
-        self, input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None
-    ) -> Iterator[Chunk]:
-        """Yield records with about work.chunk_bytes of text together. Raises as `readers.chunks` says; E-RAW-06, 24."""
-        first = row = cursor["row"] if cursor else 1
-        data, _ = _opened(source)
-        columns = list(dict.fromkeys(name.split(".")[0] for name in needed(source)))
-        _check_columns(data.column_names, source, input.path)
-        held: list[dict[str, Any]] = []
-        n_bytes = 0
-        for record in _records(data, input, row):
-            held.append({name: record[name] for name in columns if name in record})
-            n_bytes += _text_bytes(held[-1], source.text_field)
-            row += 1
-            if n_bytes >= work.chunk_bytes:
-                yield Chunk(first, n_bytes, 0, held, {"row": row})
-                held, n_bytes, first = [], 0, row
-        if held:
-            yield Chunk(first, n_bytes, 0, held, {"row": row})
-        if row == 1:
-            raise DataError(
-                f"E-RAW-03 {escape(input.path)}: holds no documents; at least one is needed. Fix: check hub_split"
-            )
-
-    def documents(
-        self, input_path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk
-    ) -> Iterator[Document | Reject]:
-        """Yield every record, in order."""
-        for row, record in enumerate(chunk.data, chunk.first):
-            yield row_document(row, record, source, work)
-
-
-def _check_columns(columns: list[str] | None, source: CorpusSourceConfig, path: str) -> None:
+def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None) -> Iterator[Chunk]:
+    """Yield records with about work.chunk_bytes of text together. Raises as `readers.chunks` says; E-RAW-06, 24."""
+    first = row = cursor["row"] if cursor else 1
+    data, _ = _open(source)
+    names = data.column_names
     for name in (source.text_field, source.id_field):
-        if columns is not None and name is not None and name.split(".")[0] not in columns:
+        if names is not None and name is not None and name.split(".")[0] not in names:
             raise DataError(
-                f"E-RAW-06 {escape(path)}: no field '{name}' (its fields: {excerpt(', '.join(columns[:10]))}); it is "
-                "needed. Fix: set text_field or id_field to a field that every record has"
+                f"E-RAW-06 {escape(input.path)}: no field '{name}' (its fields: {excerpt(', '.join(names[:10]))}); it "
+                "is needed. Fix: set text_field or id_field to a field that every record has"
             )
+    columns = list(dict.fromkeys(name.split(".")[0] for name in needed(source)))
+    held: list[dict[str, Any]] = []
+    n_bytes = 0
+    for record in _records(data, input, row):
+        held.append({name: record[name] for name in columns if name in record})
+        n_bytes += _text_bytes(held[-1], source.text_field)
+        row += 1
+        if n_bytes >= work.chunk_bytes:
+            yield Chunk(first, n_bytes, 0, held, {"row": row})
+            held, n_bytes, first = [], 0, row
+    if held:
+        yield Chunk(first, n_bytes, 0, held, {"row": row})
+    if row == 1:
+        raise base.no_documents(input.path, "no records")
+
+
+def documents(path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk) -> Iterator[Document | Reject]:
+    """Yield every record, in order."""
+    for row, record in enumerate(chunk.data, chunk.first):
+        yield base.row_document(row, record, source, work)
 
 
 def _records(data: Any, input: Input, row: int) -> Iterator[dict[str, Any]]:
@@ -131,10 +112,7 @@ def _records(data: Any, input: Input, row: int) -> Iterator[dict[str, Any]]:
         if row > 1:
             records = iter(records.skip(row - 2))
             if next(records, None) is None:
-                raise DataError(
-                    f"E-RAW-26 {escape(input.path)}: has no record {row - 1}, where the earlier run stopped; the data "
-                    "set it read is needed. Fix: start again in another corpus.dir"
-                )
+                raise base.cursor_beyond(input.path, f"has no record {row - 1}")
         for record in records:
             yield record
             row += 1
@@ -142,15 +120,15 @@ def _records(data: Any, input: Input, row: int) -> Iterator[dict[str, Any]]:
         raise
     except Exception as error:  # `datasets` raises whatever its loaders and the network raise
         raise DataError(
-            f"E-RAW-24 {escape(input.path)}:{row}: cannot be read on: {_words(error)}; a data set that can be read is "
-            "needed. Fix: run the same command again; if it stops here again, look at the data set"
+            f"E-RAW-24 {escape(input.path)}:{row}: cannot be read on: {_words(error)}. Fix: run the same command "
+            "again; if it stops at this record again, look at the data set"
         ) from error
 
 
 def _text_bytes(record: dict[str, Any], text_field: str) -> int:
     """Return the UTF-8 bytes of the text, and one for the record, so that records without text fill chunks too."""
     try:
-        text = field(record, text_field)
+        text = base.field(record, text_field)
     except KeyError:
         return 1
     return 1 + len(text.encode(errors="replace")) if isinstance(text, str) else 1

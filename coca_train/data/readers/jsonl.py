@@ -12,21 +12,10 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 from coca_train.config.corpus_schema import CorpusSourceConfig, WorkConfig
-from coca_train.data.readers.base import (
-    Chunk,
-    Document,
-    Input,
-    Reader,
-    Reject,
-    document,
-    escape,
-    excerpt,
-    kind_of,
-    raise_unreadable,
-    too_long,
-)
+from coca_train.data.readers import base
+from coca_train.data.readers.base import BOM, Chunk, Document, Input, Reject, escape, excerpt, kind_of
 from coca_train.data.readers.files import HEAD_BYTES, Watched, compression, content, zstd_skippable
-from coca_train.runtime.errors import DataError, UserError
+from coca_train.runtime.errors import DataError
 
 # Decompression. The libraries' own file objects are not used: zstandard's stream reader takes a truncated file for a
 # whole one, and gzip's hides how much it read.
@@ -44,7 +33,7 @@ FREE_BYTES = 64 << 20
 class Damaged(Exception):
     """A compressed file that cannot be read to its end; `str(error)` is the reason and what is needed."""
 
-    def __init__(self, code: str, reason: str, fix: str) -> None:
+    def __init__(self, reason: str, code: str = "E-RAW-14", fix: str = "copy the file again") -> None:
         super().__init__(reason)
         self.code, self.fix = code, fix
 
@@ -53,7 +42,7 @@ def blocks(path: str, file: BinaryIO) -> Iterator[bytes]:
     """Yield the decompressed bytes of an open file, at most 1 MiB at a time (zstd: usually less, 32 MiB at most).
 
     Raises Damaged: E-RAW-14 truncated, corrupt, or followed by something else; E-RAW-16 decompressed to more than 200
-    times its size (looked at beyond 64 MiB), or a zstd window above 128 MiB.
+    times its size (checked beyond 64 MiB), or a zstd window above 128 MiB.
     """
     kind = compression(path)
     if kind == "gzip":
@@ -69,7 +58,7 @@ def _gzip(file: BinaryIO) -> Iterator[bytes]:
     n_bytes = 0
     data = file.read(BLOCK_BYTES)
     while data:
-        # A member at a time: zlib stops at its end and hands back what follows, which bgzip and cat put there.
+        # A member at a time: zlib stops at its end and returns what follows, which bgzip and cat put there.
         member = zlib.decompressobj(wbits=31)  # gzip with its checksum and length
         while not member.eof:
             if not data and not (data := file.read(BLOCK_BYTES)):
@@ -86,19 +75,28 @@ def _gzip(file: BinaryIO) -> Iterator[bytes]:
         data = member.unused_data
         data += file.read(len(GZIP_MAGIC)) if len(data) < len(GZIP_MAGIC) else b""
         if data.startswith(b"\0"):  # tapes and some tools pad with zeros
-            _only_zeros(data, file, n_bytes)
-            return
+            while data and not data.strip(b"\0"):
+                data = file.read(BLOCK_BYTES)
+            if data:
+                raise _garbage("gzip", data.lstrip(b"\0"), n_bytes)
         if data and not data.startswith(GZIP_MAGIC):
             raise _garbage("gzip", data, n_bytes)
 
 
 def _zstd(file: BinaryIO) -> Iterator[bytes]:
-    zstandard = _zstandard()
+    with base.package_needed("zstandard", ".zst files"):
+        import zstandard
     n_bytes = 0
     data = file.read(ZSTD_HEADER_BYTES)
     while data:
         if data.startswith(ZSTD_MAGIC):
-            _check_window(zstandard, data, n_bytes)
+            try:
+                window = zstandard.get_frame_parameters(data).window_size
+            except zstandard.ZstdError as error:
+                raise _corrupt("zstd", n_bytes, error) from error
+            if window > MAX_WINDOW_BYTES:
+                what = f"asks for a zstd window of {window} bytes; at most {MAX_WINDOW_BYTES} are possible"
+                raise Damaged(what, "E-RAW-16", "compress it again without --ultra and --long")
         elif not zstd_skippable(data):
             raise _garbage("zstd", data, n_bytes)
         frame = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
@@ -118,69 +116,27 @@ def _zstd(file: BinaryIO) -> Iterator[bytes]:
         data += file.read(ZSTD_HEADER_BYTES) if len(data) < ZSTD_HEADER_BYTES else b""
 
 
-def _zstandard() -> Any:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise UserError(
-            f"E-RAW-25 zstandard: cannot be imported ({error}); it reads .zst files. "
-            "Fix: pip install 'coca-train[data]'"
-        ) from error
-    return zstandard
-
-
-def _check_window(zstandard: Any, head: bytes, n_bytes: int) -> None:
-    try:
-        window = zstandard.get_frame_parameters(head).window_size
-    except zstandard.ZstdError as error:
-        raise _corrupt("zstd", n_bytes, error) from error
-    if window > MAX_WINDOW_BYTES:
-        raise Damaged(
-            "E-RAW-16",
-            f"asks for a zstd window of {window} bytes; at most {MAX_WINDOW_BYTES} are given",
-            "compress it again without --ultra and --long",
-        )
-
-
 def _check_ratio(n_bytes: int, taken: int) -> None:
     if n_bytes > FREE_BYTES and n_bytes > MAX_RATIO * taken:
-        raise Damaged(
-            "E-RAW-16",
-            f"{taken} bytes became {n_bytes}, more than {MAX_RATIO} times as many; that is no text (a decompression "
-            "bomb)",
-            "leave the file out, or decompress it by hand and look at it",
-        )
-
-
-def _only_zeros(data: bytes, file: BinaryIO, n_bytes: int) -> None:
-    while data:
-        if rest := data.lstrip(b"\0"):
-            raise _garbage("gzip", rest, n_bytes)
-        data = file.read(BLOCK_BYTES)
+        what = f"{taken} bytes became {n_bytes}, more than {MAX_RATIO} times as many: a decompression bomb, no text"
+        raise Damaged(what, "E-RAW-16", "leave the file out, or decompress it by hand and look at it")
 
 
 def _truncated(kind: str, n_bytes: int) -> Damaged:
-    reason = (
-        f"truncated {kind}: it ends after {n_bytes} decompressed bytes without its end mark; the whole file is needed"
-    )
-    return Damaged("E-RAW-14", reason, "copy the file again")
+    return Damaged(f"truncated {kind}: it ends after {n_bytes} decompressed bytes without its end mark")
 
 
 def _corrupt(kind: str, n_bytes: int, error: Exception) -> Damaged:
-    words = " ".join(str(error).split())
-    reason = f"damaged {kind} after {n_bytes} decompressed bytes ({words}); an intact file is needed"
-    return Damaged("E-RAW-14", reason, "copy the file again")
+    return Damaged(f"damaged {kind} after {n_bytes} decompressed bytes ({' '.join(str(error).split())})")
 
 
 def _garbage(kind: str, data: bytes, n_bytes: int) -> Damaged:
-    reason = f"something else ({data[:4].hex(' ')}) follows the {kind} data after {n_bytes} decompressed bytes"
-    return Damaged("E-RAW-14", f"{reason}; nothing may follow", "copy the file again")
+    return Damaged(f"something else ({data[:4].hex(' ')}) follows the {kind} data after {n_bytes} decompressed bytes")
 
 
-BOM = b"\xef\xbb\xbf"
 START = {"line": 1, "byte": 0, "found": 0}
 EXCERPT_BYTES = 320
-MOST_PASSED = 1 << 30  # bytes beyond work.max_line_bytes after which there are no lines: a disk image, a file of zeros
+MOST_SKIPPED = 1 << 30  # bytes beyond work.max_line_bytes after which there are no lines: a disk image, a file of zeros
 
 
 class TooLong(NamedTuple):
@@ -201,10 +157,8 @@ class Buffer:
         """Read until more than n_bytes are held, or all that is left."""
         while len(self.data) <= n_bytes and not self.ended:
             block = next(self.source, None)
-            if block is None:
-                self.ended = True
-            else:
-                self.data += block
+            self.ended = block is None
+            self.data += block or b""
 
     def take(self, n_bytes: int) -> bytes:
         with memoryview(self.data) as view:
@@ -213,59 +167,50 @@ class Buffer:
         return taken
 
 
-class JsonLines(Reader):
-    """Read one JSON object a line, plain or compressed."""
-
-    def chunks(
-        self, input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None
-    ) -> Iterator[Chunk]:
-        """Yield whole lines of at most work.chunk_bytes, or one longer line. Raises as `readers.chunks` says."""
-        after = dict(cursor or START)
-        watched = Watched(input.path, input.size)
-        buffer = Buffer(iter(()))
-        packed = compression(input.path) is not None
-        try:
-            with open(input.path, "rb") as file:
-                buffer.source = blocks(input.path, file)
-                _go_to(after["byte"], buffer, None if packed else file, input)
-                if after["byte"] == 0:
-                    buffer.fill(HEAD_BYTES)
-                    _check_head(bytes(buffer.data[:HEAD_BYTES]), input.path)
-                while data := _cut(buffer, work):
-                    watched.check()
-                    chunk = _chunk(data, after)
-                    after = chunk.after
-                    yield chunk if not packed else Chunk(chunk.first, chunk.n_bytes, file.tell(), data, after)
-        except Damaged as error:
-            watched.check()
-            line = after["line"] + buffer.data.count(b"\n")
-            raise DataError(f"{error.code} {escape(input.path)}:{line}: {error}. Fix: {error.fix}") from error
-        except OSError as error:
-            raise_unreadable(input.path, error)
+def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None) -> Iterator[Chunk]:
+    """Yield whole lines of at most work.chunk_bytes, or one longer line. Raises as `readers.chunks` says."""
+    after = dict(cursor or START)
+    watched = Watched(input.path, input.size)
+    buffer = Buffer(iter(()))
+    packed = compression(input.path) is not None
+    try:
+        with open(input.path, "rb") as file:
+            buffer.source = blocks(input.path, file)
+            _go_to(after["byte"], buffer, None if packed else file, input)
+            if after["byte"] == 0:
+                buffer.fill(HEAD_BYTES)
+                _check_head(bytes(buffer.data[:HEAD_BYTES]), input.path)
+            while data := _cut(buffer, work):
+                watched.check()
+                chunk = _chunk(data, after)
+                after = chunk.after
+                yield chunk if not packed else Chunk(chunk.first, chunk.n_bytes, file.tell(), data, after)
+    except Damaged as error:
         watched.check()
-        if not after["found"]:
-            raise DataError(
-                f"E-RAW-03 {escape(input.path)}: holds no documents ({after['byte']} bytes, all blank); at least one "
-                "is needed. Fix: remove the file from the source"
-            )
+        line = after["line"] + buffer.data.count(b"\n")
+        raise DataError(f"{error.code} {escape(input.path)}:{line}: {error}. Fix: {error.fix}") from error
+    except OSError as error:
+        base.raise_unreadable(input.path, error)
+    watched.check()
+    if not after["found"]:
+        raise base.no_documents(input.path, f"{after['byte']} bytes, all blank")
 
-    def documents(
-        self, input_path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk
-    ) -> Iterator[Document | Reject]:
-        """Yield every line that is not blank, in order."""
-        byte = chunk.after["byte"] - chunk.n_bytes
-        if isinstance(chunk.data, TooLong):
-            yield too_long(chunk.first, byte, "a line", chunk.data.length, work, excerpt(chunk.data.start))
-            return
-        if len(chunk.data) <= work.max_line_bytes and chunk.data.isspace():  # millions of blank lines at once
-            return
-        for number, line in enumerate(chunk.data.split(b"\n"), chunk.first):
-            content = line.removeprefix(BOM)
-            if len(line) > work.max_line_bytes:
-                yield too_long(number, byte, "a line", len(line), work, excerpt(line))
-            elif content and not content.isspace():
-                yield _parsed(number, byte, content, source)
-            byte += len(line) + 1
+
+def documents(path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk) -> Iterator[Document | Reject]:
+    """Yield every line that is not blank, in order."""
+    byte = chunk.after["byte"] - chunk.n_bytes
+    if isinstance(chunk.data, TooLong):
+        yield base.too_long(chunk.first, byte, "a line", chunk.data.length, work, excerpt(chunk.data.start))
+        return
+    if len(chunk.data) <= work.max_line_bytes and chunk.data.isspace():  # millions of blank lines at once
+        return
+    for number, line in enumerate(chunk.data.split(b"\n"), chunk.first):
+        text = line.removeprefix(BOM)
+        if len(line) > work.max_line_bytes:
+            yield base.too_long(number, byte, "a line", len(line), work, excerpt(line))
+        elif text and not text.isspace():
+            yield _parse(number, byte, text, source)
+        byte += len(line) + 1
 
 
 def _go_to(byte: int, buffer: Buffer, seekable: BinaryIO | None, input: Input) -> None:
@@ -277,19 +222,12 @@ def _go_to(byte: int, buffer: Buffer, seekable: BinaryIO | None, input: Input) -
     while left:
         buffer.fill(0)
         if not buffer.data:
-            raise _beyond(input, f"is shorter than {byte} bytes")
+            raise base.cursor_beyond(input.path, f"is shorter than {byte} bytes")
         last = buffer.take(min(left, len(buffer.data)))
         left -= len(last)
     buffer.fill(0)
     if buffer.data and not last.endswith(b"\n"):
-        raise _beyond(input, f"has no line that begins at byte {byte}")
-
-
-def _beyond(input: Input, what: str) -> DataError:
-    return DataError(
-        f"E-RAW-26 {escape(input.path)}: {what}, where the earlier run stopped; the file it read is needed. "
-        "Fix: bring that file back, or start again in another corpus.dir"
-    )
+        raise base.cursor_beyond(input.path, f"has no line that begins at byte {byte}")
 
 
 def _check_head(head: bytes, path: str) -> None:
@@ -300,13 +238,12 @@ def _check_head(head: bytes, path: str) -> None:
             f"E-RAW-12 {escape(path)}:1: UTF-16 or UTF-32 (it begins {head[:4].hex(' ')}); UTF-8 is needed. "
             "Fix: convert it, as in iconv -f UTF-16 -t UTF-8"
         )
-    inside = content(head)
-    if inside is not None:
+    if (inside := content(head)) is not None:
         raise DataError(f"E-RAW-17 {escape(path)}:1: holds {inside} inside; JSON lines are needed. Fix: unpack it")
 
 
 def _cut(buffer: Buffer, work: WorkConfig) -> bytes | TooLong:
-    """Return the next whole lines, decided by the bytes from here on alone; empty at the end."""
+    """Return the next whole lines, decided by the bytes from there on alone; empty at the end."""
     buffer.fill(work.chunk_bytes)
     if len(buffer.data) <= work.chunk_bytes:
         return buffer.take(len(buffer.data))
@@ -319,23 +256,18 @@ def _cut(buffer: Buffer, work: WorkConfig) -> bytes | TooLong:
         seen = len(buffer.data)
         buffer.fill(seen)
     length = end if end >= 0 else len(buffer.data)
-    return (
-        _pass_over(buffer, work.max_line_bytes + MOST_PASSED)
-        if length > work.max_line_bytes
-        else buffer.take(length + 1)
-    )
+    return buffer.take(length + 1) if length <= work.max_line_bytes else _skip_line(buffer, work)
 
 
-def _pass_over(buffer: Buffer, limit: int) -> TooLong:
-    """Skip a line that is too long, and return what is known of it. limit: bytes after which it is no line."""
+def _skip_line(buffer: Buffer, work: WorkConfig) -> TooLong:
+    """Skip a line that is too long, and return what is known of it."""
     buffer.fill(EXCERPT_BYTES)
-    start, n_bytes = bytes(buffer.data[:EXCERPT_BYTES]).split(b"\n")[0], 0
+    start, n_bytes, limit = bytes(buffer.data[:EXCERPT_BYTES]).split(b"\n")[0], 0, work.max_line_bytes + MOST_SKIPPED
     while buffer.data:
         end = buffer.data.find(b"\n") + 1
         n_bytes += end or len(buffer.data)
         if n_bytes > limit:
-            reason = f"more than {limit:,} bytes without the end of a line"
-            raise Damaged("E-RAW-30", reason, "give a file of JSON lines")
+            raise Damaged(f"more than {limit:,} bytes without the end of a line", "E-RAW-30", "give a file of lines")
         del buffer.data[: end or len(buffer.data)]
         if end:
             return TooLong(start, n_bytes - 1, n_bytes)
@@ -372,31 +304,33 @@ def _no_number(name: str) -> float:
 DECODE = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number).decode
 
 
-def _parsed(number: int, byte: int, line: bytes, source: CorpusSourceConfig) -> Document | Reject:
+def _parse(number: int, byte: int, line: bytes, source: CorpusSourceConfig) -> Document | Reject:
     """Parse a line; a Reject says what is wrong with it (E-RAW-04 to 12)."""
+
+    def reject(code: str, reason: str, shown: bytes | str) -> Reject:
+        return Reject(number, byte, code, reason, excerpt(shown))
+
     if b"\0" in line:
-        reason = f"NUL byte at byte {line.index(0)} of the line (UTF-16, or a hole in the file?); UTF-8 text is needed"
-        return Reject(number, byte, "E-RAW-12", reason, excerpt(line))
+        at = line.index(0)
+        reason = f"NUL byte at byte {at} of the line (UTF-16, or a hole in the file?); UTF-8 text is needed"
+        return reject("E-RAW-12", reason, line)
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
         reason = f"invalid UTF-8 at byte {error.start} of the line; UTF-8 is needed"
-        return Reject(number, byte, "E-RAW-10", reason, excerpt(line[max(0, error.start - 40) :]))
+        return reject("E-RAW-10", reason, line[max(0, error.start - 40) :])
     try:
         record = DECODE(text)
     except _Refused as error:
         code, reason = error.args
-        return Reject(number, byte, code, reason, excerpt(text))
+        return reject(code, reason, text)
     except json.JSONDecodeError as error:
         reason = f"malformed JSON at column {error.pos + 1} ({error.msg}); one JSON object is needed"
-        return Reject(number, byte, "E-RAW-04", reason, excerpt(text[max(0, error.pos - 40) :]))
+        return reject("E-RAW-04", reason, text[max(0, error.pos - 40) :])
     except RecursionError:
-        reason = "JSON nested deeper than Python reads; a flat object is needed"
-        return Reject(number, byte, "E-RAW-09", reason, excerpt(text))
+        return reject("E-RAW-09", "JSON nested deeper than Python reads; a flat object is needed", text)
     except ValueError:  # int() has a limit on digits
-        reason = "a whole number with thousands of digits; numbers of ordinary size are needed"
-        return Reject(number, byte, "E-RAW-09", reason, excerpt(text))
+        return reject("E-RAW-09", "a whole number with thousands of digits; ordinary numbers are needed", text)
     if not isinstance(record, dict):
-        reason = f"{kind_of(record)} at the top of the line; an object is needed"
-        return Reject(number, byte, "E-RAW-05", reason, excerpt(text))
-    return document(number, byte, record, source)
+        return reject("E-RAW-05", f"{kind_of(record)} at the top of the line; an object is needed", text)
+    return base.document(number, byte, record, source)

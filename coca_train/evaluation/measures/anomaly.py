@@ -38,8 +38,8 @@ layers, C d_model.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -114,16 +114,6 @@ def add(parts: Iterable[Sums]) -> Sums:
     return {name: sum((part[name] for part in others), values) for name, values in first.items()}
 
 
-def slowed(theta_J: Tensor, base_J: Tensor) -> Tensor:
-    """Return by how much each pair's abnormal region is longer under other frequencies: τ_j / τ_j(base) = θ_j(base) /
-    θ_j.
-
-    Position interpolation by s: s for every pair. NTK-aware scaling by s: s^(2j/(D-2)), which the paper writes
-    λ^(2j/d) (its section 2.3).
-    """
-    return base_J / theta_J
-
-
 def key_borders(anomalous_NHJ: Any) -> tuple[int, int]:
     """Count the different borders of k, and how many there can be, from how many drawn pairs of tokens begin
     anomalous."""
@@ -132,13 +122,6 @@ def key_borders(anomalous_NHJ: Any) -> tuple[int, int]:
 
 
 BY_LAYER = ("by_head", "known", "anomalous", "weight")  # kept apart; the rest is summed over the layers
-
-
-def problem(position: Any) -> str:
-    """Say why a scheme has no initial angles, in words; "" when it has."""
-    if hasattr(position, "rope_scaling"):
-        return ""
-    return f"{position.settings.scheme} rotates nothing: there is no angle between query and key"
 
 
 def drawn_pairs(n_tokens: int, n_pairs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -164,30 +147,18 @@ def anomaly_sums(
     tokens_BT = torch.from_numpy(np.stack(texts).astype(np.int64)).to(device)
     by_layer: list[list[Sums]] = []
 
-    def look(attention: Any, x_BTC: Tensor) -> None:
-        by_layer.append(_layer(model.position, attention, x_BTC, m_BP, n_BP))
+    def look(attention: Any, given: tuple[Tensor, ...]) -> None:
+        by_layer.append(_layer(model.position, attention, given[0], m_BP, n_BP))
 
-    with evaluating(model), _watched(model, look):
+    with evaluating(model), ExitStack() as hooks:
+        for block in model.blocks:
+            hooks.callback(block.get_submodule("attention").register_forward_pre_hook(look).remove)
         model.hidden(tokens_BT, length=n_tokens)
     # Counts of heads cannot be added over layers: head 3 of one layer is nothing to head 3 of the next.
     return [
         add(layers) | {name: np.stack([layer[name] for layer in layers]) for name in BY_LAYER}
         for layers in zip(*by_layer, strict=True)
     ]
-
-
-@contextmanager
-def _watched(model: Any, look: Callable[[Any, Tensor], None]) -> Iterator[None]:
-    """Show `look` what goes into each layer's attention, layer by layer."""
-    handles = [
-        block.get_submodule("attention").register_forward_pre_hook(lambda module, given: look(module, given[0]))
-        for block in model.blocks
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _layer(position: Any, attention: Any, x_BTC: Tensor, m_BP: Tensor, n_BP: Tensor) -> list[Sums]:
@@ -205,10 +176,15 @@ def inv_freq(position: Any, length: int) -> Tensor:
     return position.rope_scaling(length).inv_freq_J.detach().double()
 
 
-def slowed_pairs(position: Any, length: int) -> list[float]:
-    """Return `slowed` against unscaled frequencies of the same base, by pair."""
+def slowed(position: Any, length: int) -> list[float]:
+    """Return by how much each pair's abnormal region is longer than with unscaled frequencies of the same base: τ_j /
+    τ_j(base) = θ_j(base) / θ_j.
+
+    Position interpolation by s: s for every pair. NTK-aware scaling by s: s^(2j/(D-2)), which the paper writes
+    λ^(2j/d) (its section 2.3).
+    """
     base_J = base_inv_freq(position.settings.rope_scaling.theta, position.rotary_dim)
-    return slowed(inv_freq(position, length).cpu(), base_J).tolist()
+    return (base_J / inv_freq(position, length).cpu()).tolist()
 
 
 def vectors(position: Any, q_PHD: Tensor, k_PGK: Tensor) -> tuple[Tensor, Tensor]:

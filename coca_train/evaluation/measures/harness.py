@@ -1,22 +1,18 @@
 """The tasks of lm-evaluation-harness (Gao et al., github.com/EleutherAI/lm-evaluation-harness), answered by our models.
 
-Tasks, prompts, few-shot examples, filters, metrics and their standard errors are the harness's own; ours is the
-likelihood (likelihood.py), the greedy generation (generation.py) and nothing else. A task is evaluated in two halves:
-`answer` gives the model's answers to some of its requests (each rank to its share), `score` hands all answers to the
-harness's own evaluation, which asks again and gets them. So a figure does not depend on the number of ranks.
+Tasks, prompts, few-shot examples, filters, metrics and standard errors are the harness's; ours is the likelihood
+(likelihood.py) and the greedy generation. A task is evaluated in two halves: `answer` gives the model's answers to some
+of its requests (each rank to its share), `score` hands all answers to the harness's own evaluation, which asks again.
+So a figure does not depend on the number of ranks.
 
-Encoding is TemplateLM's: context and continuation as one text, cut behind the tokens of the context alone; spaces at
-the end of a context belong to the continuation. Where nothing is left of a continuation (one token reaches from the
-context to its end), that token is scored, where the harness has an AssertionError. Which tokens a text begins with,
-and what stands in front of one without context, is said in harness_text.py. Without a `window` all is read as it is,
-however long the model was trained. With one, what is longer loses tokens on its left (counted in `n_clipped`), and
-texts of loglikelihood_rolling are cut into disjoint windows of at most `window` tokens (lm_eval.utils), each as far
-back as it reaches; an empty one has the log-likelihood 0. A generation ends before the first of its stop texts, with
-the document, or after max_gen_toks tokens (256 where a task names none); the prompt is clipped to `window` -
-max_gen_toks; dynamic frequencies see both.
+Encoding is TemplateLM's: context and continuation as one text, cut after the tokens of the context alone; spaces at
+the end of a context belong to the continuation. Where one token reaches from the context to the continuation's end,
+that token is scored; the harness has an AssertionError. Without a `window` all is read as it is. With one, what is
+longer loses tokens on its left (counted in `n_clipped`), and texts of loglikelihood_rolling are cut into disjoint
+windows (lm_eval.utils); the prompt of a generation is clipped to `window` - max_gen_toks.
 
-Seeds are those of `lm_eval --seed`: of Python's, NumPy's and torch's generators before a task is loaded, and of the
-draw of its examples. Each task is loaded by itself, so that its figure does not depend on those before it.
+Seeds are those of `lm_eval --seed`. Each task is loaded by itself, so that its figure does not depend on those before
+it.
 """
 
 import hashlib
@@ -30,7 +26,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lm_eval
 import numpy as np
@@ -42,7 +38,7 @@ from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_tex
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from coca_train.evaluation.measures.harness_sources import name_of, sources
+from coca_train.evaluation.measures.harness_sources import sources, tokenizer_name
 from coca_train.evaluation.measures.harness_text import TaskText
 from coca_train.evaluation.measures.likelihood import Request, clip, likelihoods
 from coca_train.models.generation import generate
@@ -51,23 +47,21 @@ VERSION = lm_eval.__version__
 # Of the harness's bootstrap, for metrics whose standard error has no formula. It draws 100,000 on all cores, which
 # takes half an hour on one for 1,000 documents; the figures are the same, their standard errors within 3 %.
 RESAMPLES = 1000
-Answers = dict[str, Any]  # answer by key_of(request)
+Answers = dict[str, Any]  # answer by request_key(request)
 
 # The harness would fork a process for each core, of one that may hold a GPU.
 os.environ.setdefault("DISABLE_MULTIPROC", "1")
 logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of every default of every task
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reading:
+class Reading(NamedTuple):
     """How much is read at once: see the module. window, batch_tokens [tokens], window None: none."""
 
     window: int | None
     batch_tokens: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Seeds:
+class Seeds(NamedTuple):
     """As in `lm_eval --seed`."""
 
     python: int
@@ -79,16 +73,11 @@ class Seeds:
 class Adapter(TemplateLM):
     """A model as the harness asks it."""
 
-    def __init__(
-        self,
-        model: Any,
-        text: TaskText,
-        reading: Reading,
-        progress: Callable[[int], None] = lambda n_requests: None,
-    ) -> None:
+    def __init__(self, model: Any, text: TaskText, reading: Reading) -> None:
         super().__init__()
-        self.model, self.text, self.reading, self.progress = model, text, reading, progress
+        self.model, self.text, self.reading = model, text, reading
         self.n_clipped = 0  # requests that did not fit
+        self.progress: Callable[[int], None] = lambda n_requests: None
 
     @property
     def eot_token_id(self) -> int:
@@ -138,7 +127,7 @@ class Adapter(TemplateLM):
         return likelihoods(self.model, clipped, batch_tokens=self.reading.batch_tokens, progress=self.progress)
 
     def _generate(self, context: str, options: dict[str, Any]) -> str:
-        wanted = _wanted(options)
+        wanted = _generation_options(options)
         n_new, stops = wanted["max_gen_toks"], [stop for stop in (*wanted["until"], *self.text.stops) if stop]
         tokens = self.tok_encode(context) or [self.text.prefix]
         kept = tokens if self.reading.window is None else tokens[-(self.reading.window - n_new) :]
@@ -153,7 +142,7 @@ class Adapter(TemplateLM):
         return postprocess_generated_text(self.text.decode(new), stops, think_end_token=None)
 
 
-def _wanted(options: dict[str, Any]) -> dict[str, Any]:
+def _generation_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return max_gen_toks, until and do_sample of a request to generate, whatever a task calls them."""
     return dict(normalize_gen_kwargs(options))
 
@@ -166,17 +155,16 @@ class _Answered(LM):
         self.answers = answers
 
     def loglikelihood(self, requests: Any) -> list[Any]:
-        return [tuple(self.answers[key_of(request)]) for request in requests]
+        return [tuple(self.answers[request_key(request)]) for request in requests]
 
     def loglikelihood_rolling(self, requests: Any) -> list[Any]:
-        return [self.answers[key_of(request)] for request in requests]
+        return [self.answers[request_key(request)] for request in requests]
 
     def generate_until(self, requests: Any) -> list[Any]:
-        return [self.answers[key_of(request)] for request in requests]
+        return [self.answers[request_key(request)] for request in requests]
 
 
-@dataclass(frozen=True)
-class LoadedTask:
+class LoadedTask(NamedTuple):
     """A task, or a group of them, with its data. requests: all of them, in a fixed order."""
 
     tree: Any  # what TaskManager.load gives
@@ -185,7 +173,7 @@ class LoadedTask:
     requests: list[Any]
 
 
-def key_of(request: Any) -> str:
+def request_key(request: Any) -> str:
     """Return the digest of what is asked; the same question has the same answer."""
     question = json.dumps([request.request_type, request.args], sort_keys=True, default=str)
     return hashlib.sha256(question.encode()).hexdigest()[:32]
@@ -211,8 +199,8 @@ def find_tasks(
 ) -> Tasks:
     """Return the index of task files: your own folder alone when it has all of `names`, else with the harness's own.
 
-    metadata: what tasks are told that make their texts, such as max_seq_lengths."""
-    options = {"tokenizer": name_of(text), **(metadata or {})}
+    metadata: for tasks that make their texts, such as max_seq_lengths."""
+    options = {"tokenizer": tokenizer_name(text), **(metadata or {})}
     if include_path is not None:
         own = TaskManager(include_path=include_path, include_defaults=False, metadata=options)
         if set(names) <= set(own.all_tasks):
@@ -234,12 +222,16 @@ def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | Non
             for task in tree["tasks"].values():
                 own = task.get_config("num_fewshot")
                 task.set_config("num_fewshot", own or 0 if num_fewshot is None or own == 0 else num_fewshot)
-            requests = _requests(tree, limit, seeds)
+            requests = []
+            for task in tree["tasks"].values():
+                task.set_fewshot_seed(seeds.few_shot)
+                task.build_all_requests(limit=get_sample_size(task, limit))
+                requests += task.instances
     except Exception as error:  # data sets, their hub and task files fail in every way there is
         words = [line.strip() for line in str(error).splitlines() if re.search(r"\w", line)] or [""]
         raise ValueError(f"task {name} cannot be loaded: {type(error).__name__}: {words[0][:200]}") from error
-    sampled = [r for r in requests if r.request_type == "generate_until" and _wanted(r.args[1])["do_sample"]]
-    if sampled:
+    generated = [_generation_options(r.args[1]) for r in requests if r.request_type == "generate_until"]
+    if any(options["do_sample"] for options in generated):
         raise ValueError(f"task {name} asks for sampled answers; only the most probable ones are generated")
     if any(r.doc.get("outputs") == [] for r in requests if isinstance(r.doc, dict)):  # RULER's common words
         raise ValueError(f"task {name} has questions without an answer: prompts of this length have no room for one")
@@ -247,17 +239,8 @@ def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | Non
     if rolling and not any(rolling):  # its metrics divide by bytes
         raise ValueError(f"task {name} has nothing but empty texts")
     if any(r.request_type == "loglikelihood" and not any(r.args) for r in requests):
-        raise ValueError(f"task {name} asks how likely an empty text is behind an empty one")
+        raise ValueError(f"task {name} asks how likely an empty text is after an empty one")
     return LoadedTask(tree, limit, seeds, requests)
-
-
-def _requests(tree: Any, limit: int | None, seeds: Seeds) -> list[Any]:
-    requests = []
-    for task in tree["tasks"].values():
-        task.set_fewshot_seed(seeds.few_shot)
-        task.build_all_requests(limit=get_sample_size(task, limit))
-        requests += task.instances
-    return requests
 
 
 @contextmanager
@@ -275,27 +258,27 @@ def _seeded(seeds: Seeds) -> Iterator[None]:
         np.random.set_state(before[1])
 
 
-def too_long(adapter: Adapter, requests: Sequence[Any]) -> str:
+def explain_too_long(adapter: Adapter, requests: Sequence[Any]) -> str:
     """Say why some request can never fit into the window, in words; "" when all can."""
     window = adapter.reading.window
     if window is None:
         return ""
     for request in requests:
         if request.request_type == "generate_until":
-            if (n_new := _wanted(request.args[1])["max_gen_toks"]) >= window:
+            if (n_new := _generation_options(request.args[1])["max_gen_toks"]) >= window:
                 return f"{n_new:,} new tokens leave no room for a prompt in a window of {window:,}"
         elif request.request_type == "loglikelihood" and len(adapter.text.encode(request.args[1], False)) > window:
             return f"a continuation is longer than the window of {window:,} tokens"
     return ""
 
 
-def longest(adapter: Adapter, requests: Sequence[Any]) -> int:
+def longest_request(adapter: Adapter, requests: Sequence[Any]) -> int:
     """Return the positions that the longest of these requests takes as it is asked, its answer included [tokens]."""
     window, taken = adapter.reading.window, [0]
     for request in requests:
         n_new, texts = 0, request.args
         if request.request_type == "generate_until":
-            n_new, texts = _wanted(request.args[1])["max_gen_toks"], request.args[:1]
+            n_new, texts = _generation_options(request.args[1])["max_gen_toks"], request.args[:1]
         taken.append(len(adapter.tok_encode("".join(texts)) or [adapter.text.prefix]) + n_new)
     return max(taken) if window is None else min(window, max(taken))
 
@@ -310,8 +293,8 @@ def answer(adapter: Adapter, requests: Sequence[Any]) -> Answers:
     """Answer these requests, as plain JSON."""
     answers: Answers = {}
     for kind in dict.fromkeys(request.request_type for request in requests):
-        unique = list({key_of(r): r for r in requests if r.request_type == kind}.values())
-        answers |= {key_of(r): given for r, given in zip(unique, getattr(adapter, kind)(unique), strict=True)}
+        unique = list({request_key(r): r for r in requests if r.request_type == kind}.values())
+        answers |= {request_key(r): given for r, given in zip(unique, getattr(adapter, kind)(unique), strict=True)}
     return answers
 
 
@@ -319,7 +302,7 @@ def definition(task: LoadedTask) -> str:
     """Return what makes figures of answers: versions, metrics and filters of the tasks, as text."""
     keys = ("task", "metric_list", "filter_list", "num_fewshot", "output_type")
     definitions = [[str(each.VERSION), *map(each.get_config, keys)] for each in task.tree["tasks"].values()]
-    # Metrics and filters may be functions; their names tell them apart, and stay the same from process to process.
+    # Metrics and filters may be functions; their names differ, and are the same in every process.
     name_of = lambda thing: getattr(thing, "__qualname__", type(thing).__name__)  # noqa: E731
     return json.dumps(definitions, sort_keys=True, default=name_of)
 

@@ -1,24 +1,14 @@
 """Where the tasks of lm-evaluation-harness get their texts and their tokenizer from, while they are loaded.
 
-Folder. Tasks name data sets of the Hugging Face hub, single files of it, and addresses. With a folder nothing is
-fetched:
+With a folder nothing is fetched; docs/evaluation.md says where it has a data set, a file of one, and an address. What
+is not there is an error that names the path, never a look elsewhere. The harness's own option for a data set's files is
+in each task file, and some tasks have the hub's names in their code: so the four functions that all of them come
+through are replaced for as long as it takes.
 
-* the data set `org/name` is `<folder>/org/name`: as the hub has it (with the README.md whose `configs` name its files,
-  so `hf download --repo-type dataset org/name --local-dir <folder>/org/name` makes it), or one file a split,
-  `<split>.jsonl`, `.json` or `.parquet`; in a folder `<configuration>/` where a task names a configuration;
-* a file of a data set's repository is that file in `<folder>/org/name`;
-* any other address is `<folder>/<host>/<path>`, as `wget -x` writes it.
-
-What is not there is an error that names the path, never a look elsewhere.
-
-Tokenizer. Tasks that make texts of a given length (RULER's) count with a tokenizer of transformers that they open by
-name; under the name `name_of(tokenizer)` they get the model's own.
-
-SQuAD. Tasks (SCROLLS, CoQA, ReCoRD) import transformers.data.metrics.squad_metrics, which transformers 5 has no more;
-they get the functions below, which compare answers as SQuAD does (Rajpurkar et al., arXiv 1606.05250).
-
-The harness's own option for a data set's files is in each task file (dataset_path, dataset_kwargs), and some tasks have
-the hub's names in their code: so the four functions that all of them come through are replaced for as long as it takes.
+Tasks that make texts of a given length (RULER's) count with a tokenizer of transformers that they open by name; under
+the name `tokenizer_name(text)` they get the model's own. SCROLLS, CoQA and ReCoRD import
+transformers.data.metrics.squad_metrics, which transformers 5 has no more; they get the functions below, which compare
+answers as SQuAD does (Rajpurkar et al., arXiv 1606.05250).
 """
 
 import hashlib
@@ -30,6 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,7 +41,7 @@ OF_TRANSFORMERS_4 = "transformers.data.metrics"
 HUB_FILE = re.compile(r"https://huggingface\.co/datasets/(?P<dataset>[^/]+/[^/]+)/resolve/[^/]+/(?P<file>.+)")
 
 
-def name_of(text: TaskText) -> str:
+def tokenizer_name(text: TaskText) -> str:
     """Return what a task calls the tokenizer of a model."""
     return f"coca_train/{hashlib.sha256(text.identity.encode()).hexdigest()}"
 
@@ -63,7 +54,7 @@ def sources(folder: Path | None, text: TaskText) -> Iterator[None]:
         def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
             stack.enter_context(patch.object(owner, name, by))
 
-        opened, ours = transformers.AutoTokenizer.from_pretrained, name_of(text)
+        opened, ours = transformers.AutoTokenizer.from_pretrained, tokenizer_name(text)
 
         def from_pretrained(name: str, *given: Any, **options: Any) -> Any:
             if name == ours:
@@ -82,13 +73,13 @@ def sources(folder: Path | None, text: TaskText) -> Iterator[None]:
         replace(datasets.load, "load_dataset_builder", _builder(folder, datasets.load.load_dataset_builder))
         if folder is not None:
             copies = Path(stack.enter_context(TemporaryDirectory()))
-            replace(huggingface_hub, "hf_hub_download", lambda *given, **file: _copied(folder, copies, *given, **file))
+            replace(huggingface_hub, "hf_hub_download", partial(_copy_file, folder, copies))
             replace(requests, "get", lambda url, **options: _answer(file_at(folder, url)))
         yield
 
 
 def file_at(folder: Path, url: str) -> Path:
-    """Return the file that an address stands for. Raises FileNotFoundError."""
+    """Return the local file for an address. Raises FileNotFoundError."""
     known = HUB_FILE.fullmatch(url)
     path = folder / known["dataset"] / known["file"] if known else folder / url.partition("://")[2]
     if not path.is_file():
@@ -102,23 +93,23 @@ def _builder(folder: Path | None, hub: Callable[..., Any]) -> Callable[..., Any]
     def builder(
         path: str, name: str | None = None, data_files: Any = None, features: Any = None, **options: Any
     ) -> Any:
-        options["features"] = typed(features)
+        options["features"] = typed_features(features)
         if folder is None:
             return hub(path, name, data_files=data_files, **options)
         if data_files is not None:  # of a packaged builder, such as json
-            return hub(path, name, data_files=_local(folder, data_files), **options)
+            return hub(path, name, data_files=_local_files(folder, data_files), **options)
         local = folder / path
         if not path or not local.is_dir():
             raise FileNotFoundError(f"there is no folder {local} for the data set {path}")
         if (local / "README.md").is_file():
             return hub(str(local), name, **options)
-        kind, files = splits(local, name)
+        kind, files = files_by_split(local, name)
         return hub(kind, data_files=files, **options)
 
     return builder
 
 
-def typed(features: Any) -> Any:
+def typed_features(features: Any) -> Any:
     """Return the types of columns, also as InfiniteBench's task files write them, {column: {dtype: …, sequence: …}}:
     datasets takes no such words."""
     if not isinstance(features, dict) or isinstance(features, datasets.Features):
@@ -132,7 +123,7 @@ def typed(features: Any) -> Any:
     )
 
 
-def splits(folder: Path, configuration: str | None) -> tuple[str, dict[str, str]]:
+def files_by_split(folder: Path, configuration: str | None) -> tuple[str, dict[str, str]]:
     """Return the builder of datasets that reads a data set's files, and the file of each split. Raises
     FileNotFoundError."""
     where = folder / (configuration or "")
@@ -144,19 +135,19 @@ def splits(folder: Path, configuration: str | None) -> tuple[str, dict[str, str]
     return kinds.pop(), {split: str(path) for split, path in files.items()}
 
 
-def _local(folder: Path, data_files: Any) -> Any:
+def _local_files(folder: Path, data_files: Any) -> Any:
     """Return the files of a builder by split, addresses made paths; zip://inside::address is read out of the
     archive."""
     if isinstance(data_files, Mapping):
-        return {split: _local(folder, files) for split, files in data_files.items()}
+        return {split: _local_files(folder, files) for split, files in data_files.items()}
     if not isinstance(data_files, str):
-        return [_local(folder, file) for file in data_files]
+        return [_local_files(folder, file) for file in data_files]
     inside, chained, address = data_files.rpartition("::")
     return f"{inside}{chained}{file_at(folder, address)}" if "://" in address else data_files
 
 
-def _copied(folder: Path, copies: Path, repo_id: str, filename: str, **options: Any) -> str:
-    """Copy a file of a repository, where a task may write beside it (SCROLLS does)."""
+def _copy_file(folder: Path, copies: Path, repo_id: str, filename: str, **options: Any) -> str:
+    """Copy a file of a repository, to a folder that the task may write into (SCROLLS does)."""
     path = file_at(folder, f"https://huggingface.co/datasets/{repo_id}/resolve/main/{filename}")
     into = copies / repo_id / filename
     into.parent.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from coca_train.evaluation.measures.perplexity import evaluating
+from coca_train.evaluation.measures.windows import same_at
 from coca_train.models.cache import KVCache
 
 PIECE = 1024  # scored tokens whose logits are held at once
@@ -79,11 +80,11 @@ def likelihoods(
     answers: list[Likelihood | None] = [None] * len(requests)
     trunk = None
     with evaluating(model):
-        fixed = length_is_unseen(model, max(map(len, by_row), default=1))
+        fixed = same_at(model, 1, max(map(len, by_row), default=1))
         for batch in plan(contexts, batch_tokens, fixed):
             # plan() keeps batches of one context together, so one trunk at a time is enough, and all that is held.
             if batch.n_shared and (trunk is None or trunk.row != batch.rows[0][: batch.n_shared]):
-                trunk = _prefilled(model, batch.rows[0][: batch.n_shared])
+                trunk = _prefill(model, batch.rows[0][: batch.n_shared])
             x_BTC = _hidden(model, batch, trunk)
             places = [(place, index) for place, row in enumerate(batch.rows) for index in by_row[row]]
             for (_, index), answer in zip(places, _score(model, x_BTC, batch, requests, places), strict=True):
@@ -135,37 +136,20 @@ class Trunk(NamedTuple):
     cache: KVCache
 
 
-def _prefilled(model: Any, row: Row) -> Trunk:
+def _prefill(model: Any, row: Row) -> Trunk:
     cache = model.new_cache(len(row))
     model.hidden(torch.tensor([row], device=next(model.parameters()).device), cache=cache)
     return Trunk(row, cache)
 
 
 def _hidden(model: Any, batch: RowBatch, trunk: Trunk | None) -> Tensor:
-    """Return the last hidden states x_BTC behind the shared tokens, of rows that are padded on the right."""
+    """Return the last hidden states x_BTC after the shared tokens, of rows that are padded on the right."""
     longest = len(batch.rows[0])
     padded = [row[batch.n_shared :] + (0,) * (longest - len(row)) for row in batch.rows]
     tokens_BT = torch.tensor(padded, device=next(model.parameters()).device)
     if trunk is None or not batch.n_shared:
         return model.hidden(tokens_BT, length=longest)
     return model.hidden(tokens_BT, length=longest, cache=trunk.cache.fork(len(batch.rows), longest))
-
-
-def length_is_unseen(model: Any, longest: int) -> bool:
-    """Return whether texts of 1 to `longest` tokens have the same frequencies: dynamic ones change beyond some length
-    only."""
-    for kind in dict.fromkeys(model.layer_types):
-        rope_scaling, attention_pattern = (
-            getattr(model.position_of(kind), "rope_scaling", None),
-            model.attention_patterns[kind],
-        )
-        if rope_scaling is None:
-            continue
-        with torch.no_grad():
-            first, last = (rope_scaling(attention_pattern.length(length)) for length in (1, longest))
-        if first.temperature != last.temperature or not torch.equal(first.inv_freq_J, last.inv_freq_J):
-            return False
-    return True
 
 
 def _score(
@@ -182,7 +166,7 @@ def _score(
     parts = [_tokens(model, x_MC, target_M) for x_MC, target_M in pieces]
     log_p_N, best_N = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
     sizes = [len(k) for k in continuations]
-    # Summed in float64: differences of choices are small beside sums over long texts.
+    # Summed in float64: differences of choices are small compared with sums over long texts.
     return [
         Likelihood(float(log_p_M.double().sum()), bool(best_M.all()))
         for log_p_M, best_M in zip(log_p_N.split(sizes), best_N.split(sizes), strict=True)

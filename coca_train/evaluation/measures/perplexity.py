@@ -14,7 +14,15 @@ import torch
 from torch import nn
 
 from coca_train.data.batch import Batch
-from coca_train.evaluation.measures.windows import Pass, Windowing, batches, bin_ends, binned, passes, stretches
+from coca_train.evaluation.measures.windows import (
+    Pass,
+    Windowing,
+    batches,
+    bin_ends,
+    merge_scored,
+    plan_passes,
+    sum_bins,
+)
 from coca_train.runtime import dist
 
 CPU_TOKENS = 4096  # of a forward on a CPU: more only leaves its cache, up to a third slower
@@ -79,7 +87,7 @@ def score_share(
         micro_batch_tokens = min(micro_batch_tokens, CPU_TOKENS)
     # The same list of batches on every rank, whatever their number: a batch goes through the model in the same company,
     # so its float sums are the same for any world size. Neighbours are equally long, so ranks end together.
-    work = batches(passes([len(d) - 1 for d in documents], rows), micro_batch_tokens)
+    work = batches(plan_passes([len(d) - 1 for d in documents], rows), micro_batch_tokens)
     sums = [np.zeros((len(documents), len(edges) + 1, 2)) for _ in rows]
     bins = [np.zeros((len(documents), len(bin_ends(row.window)), 2)) for row in rows]
     windows = [np.zeros((len(documents), 2)) for _ in rows]
@@ -103,7 +111,7 @@ def score_share(
                         if each.start == 0:  # the first window: later ones score long contexts only
                             by_position = np.zeros((rows[part.row].window, 2))
                             by_position[part.begin : part.end] = np.stack((nll_P, np.ones_like(nll_P)), 1)
-                            bins[part.row][each.document] += binned(by_position)
+                            bins[part.row][each.document] += sum_bins(by_position)
             progress(sum(each.length for b in work[first : first + n_ranks] for each in b))
     return [Scores(*each) for each in zip(sums, bins, windows, strict=True)]
 
@@ -123,7 +131,7 @@ def _score(
     if begin is not None:
         tokens_BT[:, 0] = begin
     pos_1T = torch.arange(length, device=device)[None]
-    wanted, seen = stretches(parts), max(rows[part.row].length for part in parts)
+    wanted, seen = merge_scored(parts), max(rows[part.row].length for part in parts)
     nll_Bn = model.losses(tokens_BT[:, :-1], tokens_BT[:, 1:], pos_BT=pos_1T, length=seen, wanted=wanted)
     wanted_n = np.concatenate([np.arange(*stretch) for stretch in wanted])
     nll_BT = np.full((len(batch), length), np.nan)
@@ -166,7 +174,7 @@ def summarise(sums: np.ndarray, n_bytes: int | None = None, seed: int = 0, resam
     )
 
 
-def weighted(summary: Perplexity, windows_D2: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> Perplexity:
+def weigh_windows(summary: Perplexity, windows_D2: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> Perplexity:
     """Return the summary with the perplexity of the mean over windows, and its interval. windows_D2: as
     Scores.windows."""
     of_windows = summarise(windows_D2, None, seed, resamples)

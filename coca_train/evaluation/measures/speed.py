@@ -1,4 +1,4 @@
-"""How fast a model reads, writes and learns, and in how much memory, beside models of its shape with other positions.
+"""How fast a model reads, writes and learns, and in how much memory, against models of its shape with other positions.
 
 One sequence of L random tokens, the run's kernel, precision and device.
 
@@ -118,16 +118,16 @@ def in_turns(turns: Mapping[str, Turn], rounds: int, device: torch.device) -> di
     seconds: dict[str, list[float]] = {name: [] for name in turns}
     for number in range(rounds + 1):
         for name, once in turns.items():
-            _wait(device)
+            _synchronize(device)
             begin = time.perf_counter()
             once()
-            _wait(device)
+            _synchronize(device)
             if number:
                 seconds[name].append(time.perf_counter() - begin)
     return seconds
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -153,11 +153,11 @@ def peak_bytes(model: Transformer, works: Sequence[Work], length: int) -> dict[s
     """Return the peak bytes by work; empty where they cannot be measured. Raises MemoryError when a process of its own
     was killed."""
     if model.embed.weight.is_cuda:
-        return {work: _on_gpu(turn(model, work, length, 1, 1)) for work in works}
-    return _alone(model, works, length) if RESET.exists() else {}
+        return {work: _gpu_peak(turn(model, work, length, 1, 1)) for work in works}
+    return _peaks_in_child(model, works, length) if RESET.exists() else {}
 
 
-def _on_gpu(once: Turn) -> int:
+def _gpu_peak(once: Turn) -> int:
     once()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -167,7 +167,7 @@ def _on_gpu(once: Turn) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def _task(model: Transformer, works: Sequence[Work], length: int) -> dict[str, Any]:
+def _child_task(model: Transformer, works: Sequence[Work], length: int) -> dict[str, Any]:
     """Return what a process of its own needs to build the same model and to measure it."""
     return {
         "model": asdict(model.config),
@@ -185,8 +185,9 @@ def _task(model: Transformer, works: Sequence[Work], length: int) -> dict[str, A
     }
 
 
-def _alone(model: Transformer, works: Sequence[Work], length: int) -> dict[str, int]:
-    command = [sys.executable, "-m", "coca_train.evaluation.measures.speed", json.dumps(_task(model, works, length))]
+def _peaks_in_child(model: Transformer, works: Sequence[Work], length: int) -> dict[str, int]:
+    task = json.dumps(_child_task(model, works, length))
+    command = [sys.executable, "-m", "coca_train.evaluation.measures.speed", task]
     alone = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     done = subprocess.run(command, env={**alone, **GIVING_BACK}, capture_output=True, text=True, check=False)
     if done.returncode == KILLED or "can't allocate memory" in done.stderr:

@@ -1,31 +1,18 @@
 """Which tokens a window reads and which predictions it scores; and the passes through a model that several share.
 
-Definition (Press et al., arXiv 2108.12409 appendix B and 2012.15832; CoCA paper 4.2). A document is
-tokens x_0 ... x_N; its N predictions are x_1 ... x_N (nothing precedes x_0, so it is never scored).
-A window of length W that begins at a reads x_a ... x_{a+W-1} and predicts x_{a+1} ... x_{a+W}.
-Windows begin at 0, s, 2s ... (stride s <= W) until every prediction is made; the last one ends with
-the document. Each window scores only predictions no earlier window made: the first all of its own,
-with contexts of 1 ... W tokens, every later one its last s, with contexts of W - s + 1 ... W tokens.
-So every prediction counts exactly once, whatever W and s. Positions start at 0 at each window's
-first token, no state crosses windows, and dynamic frequencies see l = W in every window, also in a
-last one that is shorter. Perplexity = exp(sum of NLL / number of predictions), NLL in nats, float32
-per token, summed in float64.
+Definition (Press et al., arXiv 2108.12409 appendix B and 2012.15832; CoCA paper 4.2). A document of tokens x_0 ... x_N
+has the predictions x_1 ... x_N. A window of length W that begins at a reads x_a ... x_{a+W-1} and predicts
+x_{a+1} ... x_{a+W}. Windows begin at 0, s, 2s ... (stride s <= W), the last one ends with the document, and each scores
+only predictions that no earlier one made. So every prediction counts once, whatever W and s. Positions start at 0 in
+each window, no state crosses windows, and dynamic frequencies see l = W in every window, also in a shorter last one.
 
-A row of a table is one window length. Windows of several rows that begin at the same token are prefixes of the
-longest of them, and nothing that comes later is ever seen: one pass over the longest gives all their predictions, with
-the same contexts. That holds unless something else than the contexts changes with W: what dynamic frequencies make of
-l. Whether it does is asked of the position scheme itself (same_at). Equal to measuring each window but for rounding,
-since kernels are chosen by the length: up to 1e-4 nats in bfloat16 on a CPU.
+Windows that begin at the same token are prefixes of the longest of them: one pass over it gives all their predictions,
+with the same contexts, unless dynamic frequencies make something else of W (same_at). Equal to measuring each window
+but for rounding, since kernels are chosen by the length: up to 1e-4 nats in bfloat16 on a CPU.
 
-Loss by position is how the NLL of a prediction falls, or rises, with the context before it. The position of a
-prediction is its context: how many tokens of its window precede it, 1 to W.
-Only the FIRST window of each document counts. There every context from 1 to W occurs once, and position c
-is the c-th prediction of the document, whatever the window and the scheme; so at one position all schemes
-are measured on the very same tokens. (Later windows score their last stride only, with contexts above
-W - stride, and other tokens at every window length; they are in the perplexity, not here.)
-
-What a curve shows is context and place in the document together: documents begin harder, or easier, than
-they go on. That is the same for all schemes, so compare curves with one another at one position.
+Loss by position: the position of a prediction is its context, 1 to W tokens. Only the first window of each document
+counts: there position c is the c-th prediction of the document, so at one position all schemes are measured on the very
+same tokens. A curve shows context and place in the document together; compare curves with one another at one position.
 """
 
 import math
@@ -114,7 +101,7 @@ def sliding_windows(n_predictions: int, window: int, stride: int) -> Iterator[Wi
         start += stride
 
 
-def passes(lengths: Sequence[int], rows: Sequence[Windowing]) -> list[Pass]:
+def plan_passes(lengths: Sequence[int], rows: Sequence[Windowing]) -> list[Pass]:
     """Return what is read so that every row is scored: one pass for all windows that begin at the same token.
 
     lengths: predictions in each document.
@@ -149,7 +136,7 @@ def batches(work: Sequence[Pass], micro_batch_tokens: int) -> list[list[Pass]]:
     return micro_batches
 
 
-def stretches(parts: Sequence[Scored]) -> list[tuple[int, int]]:
+def merge_scored(parts: Sequence[Scored]) -> list[tuple[int, int]]:
     """Return [begin, end) of everything that some part scores: in order, and apart from each other."""
     merged: list[tuple[int, int]] = []
     for begin, end in sorted((part.begin, part.end) for part in parts):
@@ -190,7 +177,7 @@ def same_at(model: Any, one: int, other: int) -> bool:
 
 
 @torch.no_grad()
-def treatment(model: Any, length: int) -> tuple[Any, ...]:
+def tables_at(model: Any, length: int) -> tuple[Any, ...]:
     """Return how the model, a Transformer, treats windows of a length [tokens], to be compared with `equal`.
 
     Two variants of the same weights that are equal in this compute the same: a dynamic frequency is the plain one up to
@@ -223,7 +210,7 @@ def bin_ends(window: int) -> np.ndarray:
     return np.append(ends[ends < window], window)
 
 
-def binned(by_position: np.ndarray) -> np.ndarray:
+def sum_bins(by_position: np.ndarray) -> np.ndarray:
     """Return the sums of bins from sums by position: (window, n) -> (n_bins, n)."""
     starts = np.append(0, bin_ends(len(by_position))[:-1])
     return np.add.reduceat(by_position, starts, axis=0)
@@ -237,6 +224,6 @@ def means(sums: np.ndarray) -> np.ndarray:
         return nll / count
 
 
-def middles(ends: Sequence[int]) -> tuple[float, ...]:
+def bin_middles(ends: Sequence[int]) -> tuple[float, ...]:
     """Return the geometric middle of each bin, where it is drawn. ends: of the bins, the first of which begins at 1."""
     return tuple(math.sqrt((before + 1) * end) for before, end in zip((0, *ends[:-1]), ends, strict=True))

@@ -34,7 +34,7 @@ class Prefixes:
         return digest({source: [d[: length + 1] for d in documents] for source, documents in self.documents.items()})
 
     def problem(self, subject: Subject, length: int) -> str:
-        """Say why the model as it stands cannot read this length; "" when it can."""
+        """Say why the model under its present variant cannot read this length; "" when it can."""
         if length > self.longest:
             return f"no document has {length + 1:,} tokens"
         return missing_positions(subject.model, length)

@@ -1,11 +1,11 @@
 """Suites that ask a model with prompts made for a length: how prompts are fitted, asked, counted and shown.
 
-Length. A prompt is built around so many units (sentences, pairs, shots). At length L [tokens] it gets a size at which
-it has at most L tokens, and either at least 99 % of them, or more than L with one unit more; it is found by what a unit
-costs on average. When the smallest prompt is longer than L, there is none.
+Length. A prompt is built around a number of units (sentences, pairs, shots). At length L [tokens] it gets a size at
+which it has at most L tokens, and either at least 99 % of them, or more than L with one unit more. When the smallest
+prompt is longer than L, there is none.
 
-Draws. A case's draws come from a generator seeded by what it is (suite, seed, L, number of the case), the same at every
-size tried; so neither the number of cases nor another tokenizer changes what is drawn.
+Draws. A case's draws come from a generator seeded by (suite, seed, L, number of the case), the same at every size
+tried; so neither the number of cases nor another tokenizer changes what is drawn.
 """
 
 import hashlib
@@ -21,16 +21,16 @@ from coca_train.evaluation.pages import by_point, document, heat_maps, share_by_
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suite import CellSuite
-from coca_train.evaluation.verdict import FOUND_SHARE, Asked, Part, finds, unknown, verdicts
+from coca_train.evaluation.verdict import FOUND_SHARE, Name, Part, PartsByRow, finds, unmeasured, verdicts
 from coca_train.models.continuations import continuations
-from coca_train.report.blocks import Block, Document, HeatMaps, Line, Lines, Table, Value
+from coca_train.report.blocks import Block, Document, Line, Lines, Table, Value
 from coca_train.report.headlines import POINTS, headline
 from coca_train.runtime import dist
 from coca_train.statistics.pairs import Sample
 from coca_train.statistics.shares import wilson
 
 PROBE = 32  # units more than the smallest prompt, to see what a unit costs
-FULL = 0.99  # share of a length that will do
+FULL = 0.99  # share of a length that a prompt must fill
 RANGES = {  # of distance, in training windows of the model: from, below
     "within the window": (0, 1),
     "1 to 4 windows": (1, 4),
@@ -54,25 +54,25 @@ T = TypeVar("T", bound=Prompt)
 Settings = TypeVar("Settings")
 
 
-def filled(build: Callable[[int, int], T], n_cases: int, length: int, least: int) -> list[T]:
+def fill_prompts(build: Callable[[int, int], T], n_cases: int, length: int, least: int) -> list[T]:
     """Return the prompts of one length [tokens]; none when it has no room. build(case, size); least: smallest size."""
     prompts = []
     for case in range(n_cases):
-        prompt = fitted(partial(build, case), length, least)
+        prompt = fit_prompt(partial(build, case), length, least)
         if prompt is None:
             return []
         prompts.append(prompt)
     return prompts
 
 
-def fitted(at: Callable[[int], T], length: int, least: int) -> T | None:
-    """Return the prompt of the size that fits (see the module's definition)."""
-    best = at(least)
+def fit_prompt(build: Callable[[int], T], length: int, least: int) -> T | None:
+    """Return the prompt of the size that fits (see the module); None when the smallest one is too long."""
+    best = build(least)
     n_fixed, size, low, high, halve = len(best.tokens), least + PROBE, least, None, False
     if n_fixed > length:
         return None
     while (high is None or high - low > 1) and len(best.tokens) < FULL * length:
-        prompt = at(size)
+        prompt = build(size)
         if len(prompt.tokens) <= length:
             best, low = prompt, size
         else:
@@ -86,16 +86,18 @@ def fitted(at: Callable[[int], T], length: int, least: int) -> T | None:
     return best
 
 
-def place(share: float, case: int, last: int, places: Places, n_depths: int) -> int:
-    """Return which of the places 0 ... last a case has. uniform: by its share in [0, 1), all equally likely. even: it
-    aims at the depth (case mod n_depths) / (n_depths - 1), rounded, so that equally many stand at each depth."""
+def choose_place(share: float, case: int, last: int, places: Places, n_depths: int) -> int:
+    """Return which of the places 0 ... last a case has. uniform: by its share in [0, 1). even: that at the depth
+    (case mod n_depths) / (n_depths - 1), rounded, so that equally many cases have each depth."""
     if places == "uniform":
         return int(share * (last + 1))
     return round(last * (case % n_depths) / max(1, n_depths - 1))
 
 
 class PromptSuite(CellSuite[Settings, Mapping[Point, Sequence[T]]]):
-    """Asks prompts, made for each point, for greedy answers. AXIS of such suites has found_share."""
+    """Asks prompts for greedy answers. AXIS of such suites has found_share. PART: what it says of a model's reach."""
+
+    PART: ClassVar[Name] = "finds"
 
     @abstractmethod
     def no_room(self, subject: Subject, point: Any) -> str:
@@ -151,8 +153,21 @@ class PromptSuite(CellSuite[Settings, Mapping[Point, Sequence[T]]]):
         # By index: which rank answers which prompt depends on their number, and the order must not.
         return [(index, subject.tokenizer.decode(tokens)) for index, tokens in sorted(new_tokens.items())]
 
+    @abstractmethod
+    def hits(self, evaluation: Evaluation, row: GridRow) -> tuple[dict[int, list[bool]], str]:
+        """Return by length, whether each prompt was answered as it must be; and why no longer ones were asked."""
 
-def gathered(parts: Iterable[Iterable[Sequence[Any]]]) -> list[str]:
+    def reach_parts(self, evaluation: Evaluation) -> PartsByRow:
+        least, parts = evaluation.settings.get("found_share", FOUND_SHARE), {}
+        for row in evaluation.rows():
+            hits, stopped = self.hits(evaluation, row)
+            evidence = tuple(finds(n, sum(found), len(found), least) for n, found in hits.items())
+            part = Part(self.PART, "prompts", evidence, stopped=stopped, bound=least)
+            parts[row.name] = [part if evidence else unmeasured(part, row.cells.values())]
+        return parts
+
+
+def gather_answers(parts: Iterable[Iterable[Sequence[Any]]]) -> list[str]:
     """Return all ranks' answers in the order of the prompts."""
     return [text for _, text in sorted(tuple(pair) for part in parts for pair in part)]
 
@@ -164,17 +179,16 @@ class FoundSuite(PromptSuite[Settings, T]):
     ITEM: ClassVar[str]
     ITEMS: ClassVar[str]
 
-    def asked(self, evaluation: Evaluation) -> Asked:
-        """Return whether prompts of each length give back what is hidden in them."""
-        least = evaluation.settings.get("found_share", FOUND_SHARE)
+    @abstractmethod
+    def prompts(self, subject: Subject, point: Any, setup: Setup) -> list[T]:
+        """Make the prompts of a point; none when it has no room."""
 
-        def part(row: GridRow) -> Part:
-            counts = {int(point): [case["found"] for case in result["cases"]] for point, result in row.results.items()}
-            seen = tuple(finds(n, sum(found), len(found), least) for n, found in counts.items())
-            whole = Part("finds", "prompts", seen, stopped=row.absence_beyond(max(counts, default=0)), bound=least)
-            return whole if seen else unknown(whole, row.cells.values())
+    def prepare(self, subject: Subject, setup: Setup) -> dict[Point, list[T]]:
+        return {point: self.prompts(subject, point, setup) for point in setup.points}
 
-        return {row.name: [part(row)] for row in evaluation.rows()}
+    def hits(self, evaluation: Evaluation, row: GridRow) -> tuple[dict[int, list[bool]], str]:
+        hits = {int(point): [case["found"] for case in result["cases"]] for point, result in row.results.items()}
+        return hits, row.absence_beyond(max(hits, default=0))
 
     def found_page(
         self,
@@ -194,11 +208,34 @@ class FoundSuite(PromptSuite[Settings, T]):
         rows = evaluation.rows()
         found = table(
             rows,
-            by_point(evaluation.points, lambda result: share(result["cases"])),
+            by_point(evaluation.points, lambda result: share_found(result["cases"])),
             name=f"{self.NAME}-found",
             title=f"Share of {self.ITEMS} found by length of the prompt [tokens]",
             best="high",
             **fields,
+        )
+
+        def at_depth(row: GridRow, length: int, y: int) -> float | None:
+            cases = row.results.get(length, {}).get("cases", ())
+            return share_found(case for case in cases if nearest_depth(case["depth"], n_depths) == y).number
+
+        depths = heat_maps(
+            [row for row in rows if row.results],
+            [int(point) for point in evaluation.points],
+            [f"{y / max(1, n_depths - 1):.0%}" for y in range(n_depths)],
+            at_depth,
+            name=f"{self.NAME}-depth",
+            title=f"{self.ITEMS.capitalize()} found by length and depth",
+            y_label=f"depth of the {self.ITEM}",
+            note=" ".join(
+                [f"A {self.ITEM} counts to the nearest row. The line marks the training window.", *depth_notes]
+            ),
+        )
+        by_ranges = by_distance(
+            evaluation,
+            name=f"{self.NAME}-by-distance",
+            title=f"Share of {self.ITEMS} found by distance of the {self.ITEM}",
+            note="Cases of all lengths together; windows are the model's training window.",
         )
         return document(
             evaluation,
@@ -206,34 +243,12 @@ class FoundSuite(PromptSuite[Settings, T]):
             summary=best_at_the_longest(rows, found, "finds most", f"share of the {self.ITEMS} found"),
             sections={
                 "Found by length": [self.by_length(evaluation), found, *tables],
-                f"Where the {self.ITEM} stands": [
-                    by_depth(
-                        evaluation,
-                        n_depths,
-                        name=f"{self.NAME}-depth",
-                        title=f"{self.ITEMS.capitalize()} found by length and depth",
-                        y_label=f"depth of the {self.ITEM}",
-                        note=" ".join(
-                            [
-                                f"A {self.ITEM} counts to the nearest row. The line marks the training window.",
-                                *depth_notes,
-                            ]
-                        ),
-                    )
-                ],
-                f"How far away the {self.ITEM} is": [
-                    *distances,
-                    by_distance(
-                        evaluation,
-                        name=f"{self.NAME}-by-distance",
-                        title=f"Share of {self.ITEMS} found by distance of the {self.ITEM}",
-                        note="Cases of all lengths together; windows are the model's training window.",
-                    ),
-                ],
+                f"Where the {self.ITEM} stands": [depths],
+                f"How far away the {self.ITEM} is": [*distances, by_ranges],
             },
             after={"Definition": [definition]},
             facts=[("cases", f"{evaluation.settings['n_cases']} at each length"), *facts],
-            verdicts=verdicts(evaluation, self.asked(evaluation)),
+            verdicts=verdicts(evaluation, self.reach_parts(evaluation)),
         )
 
     def by_length(
@@ -245,21 +260,20 @@ class FoundSuite(PromptSuite[Settings, T]):
             evaluation,
             name=f"{self.NAME}-{name}",
             title=title,
-            alt=f"{title}: share found against the length of the prompt, one curve a model and variant.",
             y_label=f"share of {self.ITEMS} found",
             **fields,
         )
 
 
-def counted(cases: Sequence[Case]) -> dict[str, Any]:
-    """Return what a cell says of all its cases: the share found (`accuracy`), its 95 % interval, how many there are,
-    and they themselves."""
+def summarise_cases(cases: Sequence[Case]) -> dict[str, Any]:
+    """Return what a cell says of all its cases: the share found (`accuracy`), its 95 % interval, their number, and the
+    cases."""
     hits = [case["found"] for case in cases]
     low, high = wilson(sum(hits), len(hits))
     return {"accuracy": sum(hits) / len(hits), "low": low, "high": high, "n_cases": len(hits), "cases": list(cases)}
 
 
-def share(cases: Iterable[Case]) -> Value:
+def share_found(cases: Iterable[Case]) -> Value:
     """Return the share of these cases of a result that were found; nothing when there are none."""
     known = list(cases)
     hits = [case["found"] for case in known]
@@ -280,38 +294,19 @@ def by_length(
     other ones of Lines."""
 
     def line(row: GridRow) -> Line:
-        hits = {
-            int(point): [case["found"] for case in in_range(row, result, first, end)]
-            for point, result in row.results.items()
-        }
-        points = ((n, sum(each) / len(each), *wilson(sum(each), len(each))) for n, each in hits.items() if each)
-        return Line.through(row.label, points)
+        shares = ((int(n), share_found(in_range(row, result, first, end))) for n, result in row.results.items())
+        return Line.through(row.label, ((n, share.number, share.low, share.high) for n, share in shares))
 
     return share_by_length(evaluation, [*map(line, evaluation.rows()), *more], **fields)
-
-
-def by_depth(evaluation: Evaluation, n_depths: int, **fields: Any) -> HeatMaps | None:
-    """Draw the share found by length and depth. fields: other ones of HeatMaps."""
-
-    def at_depth(row: GridRow, length: int, y: int) -> float | None:
-        cases = row.results.get(length, {}).get("cases", ())
-        return share(case for case in cases if depth_row(case["depth"], n_depths) == y).number
-
-    return heat_maps(
-        [row for row in evaluation.rows() if row.results],
-        [int(point) for point in evaluation.points],
-        [f"{y / max(1, n_depths - 1):.0%}" for y in range(n_depths)],
-        at_depth,
-        alt="One panel a model and variant: columns are lengths, rows are depths, the beginning on top.",
-        **fields,
-    )
 
 
 def by_distance(evaluation: Evaluation, **fields: Any) -> Table | None:
     """Return the share found in ranges of the distance, cases of all lengths together. fields: other ones of Table."""
 
     def column(first: float, end: float) -> Callable[[GridRow], Value]:
-        return lambda row: share(case for result in row.results.values() for case in in_range(row, result, first, end))
+        return lambda row: share_found(
+            case for result in row.results.values() for case in in_range(row, result, first, end)
+        )
 
     return table(evaluation.rows(), {words: column(*ends) for words, ends in RANGES.items()}, best="high", **fields)
 
@@ -319,15 +314,15 @@ def by_distance(evaluation: Evaluation, **fields: Any) -> Table | None:
 def in_range(row: GridRow, result: Mapping[str, Any], first: float, end: float) -> list[Case]:
     """Return the cases of a result at distances from `first` to below `end` [training windows of the model]; all, where
     these are no bounds."""
-    window = row.subject.training_window
     if (first, end) == (0, math.inf):
         return list(result["cases"])
+    window = row.subject.training_window
     return [
         case for case in result["cases"] if case["distance"] is not None and first <= case["distance"] / window < end
     ]
 
 
-def depth_row(depth: float, n_depths: int) -> int:
+def nearest_depth(depth: float, n_depths: int) -> int:
     """Return which of the depths 0, 1 / (n - 1) ... 1 is nearest."""
     return int(depth * (n_depths - 1) + 0.5)
 

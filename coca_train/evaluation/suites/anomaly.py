@@ -1,11 +1,11 @@
 """The rotational anomaly: at which angles queries and keys begin, and which borders they cross (measures/anomaly.py).
 
-A cell reads the first L tokens of every document, with L the length of the grid, in one window. All lengths read the
-same documents: those with more tokens than the longest length that any document has. Shares are over sampled pairs of
-tokens, all heads and all pairs of features that have an angle.
+A cell reads the first L tokens of every document in one window, the same documents at all lengths. Shares are over
+sampled pairs of tokens, all heads and all pairs of features that have an angle.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -13,18 +13,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.measures.anomaly import (
-    BINS,
-    BORDERS,
-    Sums,
-    add,
-    anomaly_sums,
-    key_borders,
-    problem,
-    slowed_pairs,
-)
+from coca_train.evaluation.measures.anomaly import BINS, BORDERS, Sums, add, anomaly_sums, key_borders, slowed
 from coca_train.evaluation.measures.perplexity import intervals
-from coca_train.evaluation.pages import by_point, curves, document, figure, table, training_windows
+from coca_train.evaluation.pages import Column, Pick, by_point, curves, document, figure, table, training_windows
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order
@@ -74,7 +65,9 @@ class Evaluator(DocumentSuite[Settings]):
             return f"borders are counted over all earlier keys; {attention_pattern} hides or moves some of them"
         if point < 2:
             return "a pair needs two tokens"
-        return problem(subject.model.position) or material.problem(subject, point)
+        if not hasattr(subject.model.position, "rope_scaling"):
+            return f"{subject.model.position.settings.scheme} rotates nothing: there is no angle between query and key"
+        return material.problem(subject, point)
 
     def measure(self, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
         """Return this rank's sums over its share of the documents, and what shares are made of by document; and how far
@@ -87,7 +80,7 @@ class Evaluator(DocumentSuite[Settings]):
             for index, each in zip(batch, of_batch, strict=True):
                 documents[str(index)] = {name: pairs.tolist() for name, pairs in fractions(each).items()}
         sums = {name: values.tolist() for name, values in add(texts).items()} if texts else {}
-        return {"sums": sums, "documents": documents, "slowed": slowed_pairs(subject.model.position, point)}
+        return {"sums": sums, "documents": documents, "slowed": slowed(subject.model.position, point)}
 
     def combine(self, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return shares, by layer and head and by pair; low, high: ends of the 95 % interval over documents of those of
@@ -116,6 +109,10 @@ class Evaluator(DocumentSuite[Settings]):
     def page(self, evaluation: Evaluation) -> Document:
         """Return the document; models without angles appear with the reason."""
         rows, points = evaluation.rows(), evaluation.points
+
+        def at_first(pick: Pick) -> Column:
+            return lambda row: figure(row.cells.get(points[0]), pick)
+
         # Angles are those before rotation: frequencies do not move them, so one variant of each model says it all.
         trained = [row for row in rows if row.variant == row.subject.variants[0] and row.results]
         first = {row.subject.name: next(iter(row.results.items())) for row in trained}
@@ -135,12 +132,7 @@ class Evaluator(DocumentSuite[Settings]):
                     ABOUT,
                     table(
                         rows,
-                        {
-                            words: lambda row, key=key: figure(
-                                row.cells.get(points[0]), lambda r: _ratio(r, key, "{:.1%}")
-                            )
-                            for words, key in SHARES.items()
-                        },
+                        {words: at_first(partial(_ratio, key=key, form="{:.1%}")) for words, key in SHARES.items()},
                         name="anomaly-shares",
                         title=f"Share in the anomalous sector, at {int(points[0]):,} tokens",
                         note=ABOUT_SHARES,
@@ -151,12 +143,7 @@ class Evaluator(DocumentSuite[Settings]):
                 "Borders": [
                     table(
                         rows,
-                        {
-                            words: lambda row, i=i: figure(
-                                row.cells.get(points[0]), lambda r: key_borders(r["anomalous_counts"])[i], "{:,}"
-                            )
-                            for i, words in enumerate(BORDER_COUNTS)
-                        },
+                        {words: at_first(partial(_border_count, i)) for i, words in enumerate(BORDER_COUNTS)},
                         name="anomaly-key-borders",
                         title=f"Number of different rotary borders, at {int(points[0]):,} tokens",
                         note="k: one for each pair of features, head and layer in which some sampled pair of tokens "
@@ -188,8 +175,6 @@ class Evaluator(DocumentSuite[Settings]):
                         "reach_by_pair",
                         name="anomaly-reach",
                         title="Tokens under the anomaly, mean of (2π - Θ)/θ_j over anomalous pairs",
-                        alt="Mean number of nearest tokens under the anomaly, by pair of features; it grows as the "
-                        "pairs turn slower.",
                         y_label="[tokens]",
                         note=f"Training windows: {windows}.",
                     ),
@@ -198,7 +183,6 @@ class Evaluator(DocumentSuite[Settings]):
                         "slowed_by_pair",
                         name="anomaly-slowed",
                         title="How much longer other frequencies make it",
-                        alt="Factor by which each pair's abnormal region is longer than with unscaled frequencies.",
                         y_label="factor",
                         note="At the longest length, exact: a quotient of frequencies, not of a sample. The paper "
                         "(2.3) gives s for position interpolation and λ^(2j/d) for NTK.",
@@ -249,6 +233,11 @@ def _percent(share: float | None) -> str:
     return "none" if share is None else f"{100 * share:.1f} %"
 
 
+def _border_count(which: int, result: Any) -> Value:
+    """Return one of BORDER_COUNTS."""
+    return Value.of(key_borders(result["anomalous_counts"])[which], "{:,}")
+
+
 def _ratio(result: Any, key: str, form: str, border: str = "") -> Value:
     """Return a share with its interval."""
     number, low, high = (each[key][border] if border else each[key] for each in (result, result["low"], result["high"]))
@@ -256,7 +245,7 @@ def _ratio(result: Any, key: str, form: str, border: str = "") -> Value:
 
 
 def _with_ends(result: Any, key: str, xs: Iterable[float]) -> list[tuple[float | None, ...]]:
-    """Return the points of a curve, with their intervals where documents tell one."""
+    """Return the points of a curve, with their intervals where known."""
     ys = result[key]
     ends = (each.get(key, [None] * len(ys)) for each in (result["low"], result["high"]))
     return list(zip(xs, ys, *ends, strict=True))
@@ -279,7 +268,6 @@ def _densities(results: Iterable[tuple[str, Any]]) -> Lines | None:
         lines,
         name="anomaly-angles",
         title="Distribution of the initial angle",
-        alt="Density of the angle from key to query for each model; a model without preference is a flat line at 1.",
         x_label="initial angle Θ [degrees]",
         y_label="density (1 = uniform)",
         y_log=piled_up,

@@ -1,10 +1,9 @@
 """Tasks of lm-evaluation-harness, and your own task files of its form (measures/harness.py).
 
-A point is the name of a task, or of a group of tasks. Result of a cell: `main`, the figure of the overview: of a group
-what the harness makes of its tasks together, of a task its first metric (`acc` where there is one); `metrics`, all of
-them with standard errors, by task; `documents`, what each document adds to them, by task (harness_documents.py);
-`tasks`, version, few-shot examples, documents asked and documents there are; `n_requests` and `n_clipped`, those that
-lost tokens on the left.
+A point is the name of a task, or of a group of tasks. Result of a cell: `main`, the figure of the overview; `metrics`,
+all of them with standard errors, by task; `documents`, what each document adds to them (harness_page.py); `tasks`,
+version, few-shot examples, documents asked and documents there are; `n_requests` and `n_clipped`, those that lost
+tokens on the left.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation import harness_page
-from coca_train.evaluation.harness_page import by_document, main_of, metric_name
+from coca_train.evaluation.harness_page import by_document, main_metric, metric_name
 from coca_train.evaluation.measures.harness_text import FolderText, OwnText, TaskText
 from coca_train.evaluation.measures.windows import missing_positions
 from coca_train.evaluation.results import Evaluation, Point
@@ -103,33 +102,26 @@ class Evaluator(CellSuite[Settings, Material]):
     def prepare(self, subject: Subject, setup: Setup) -> Material:
         """Load the tasks. COLLECTIVE. Rank 0 loads first, so that a data set is fetched once; a task lost on one rank
         is lost on all."""
-        harness = _harness()
-        reading = harness.Reading(
-            window={"whole": None, "training": subject.training_window}.get(
-                str(self.settings.window), self.settings.window
-            ),
-            batch_tokens=setup.micro_batch_tokens,
-        )
-        seeds = harness.Seeds(**dict(zip(("python", "numpy", "torch", "few_shot"), self.settings.seed, strict=True)))
+        harness, options = _harness(), self.settings
+        window = {"whole": None, "training": subject.training_window}.get(str(options.window), options.window)
+        seeds = harness.Seeds(*options.seed)
         text: TaskText = OwnText(subject.tokenizer, subject.begin)
         if subject.facts.kind == "huggingface":
             text = FolderText(subject.path, {"auto": None, "bos": True, "none": False}[subject.begin_choice])
-        adapter = harness.Adapter(subject.model, text, reading)
+        adapter = harness.Adapter(subject.model, text, harness.Reading(window, setup.micro_batch_tokens))
         tasks: dict[Point, Any] = {}
         problems: dict[Point, str] = {}
         longest: dict[Point, int] = {}
-        data = None if self.settings.data is None else Path(self.settings.data)
+        data = None if options.data is None else Path(options.data)
 
         def load() -> None:
-            known = harness.find_tasks(
-                self.settings.tasks, self.settings.include_path, text, data, self.settings.metadata
-            )
-            for name in self.settings.tasks:
+            known = harness.find_tasks(options.tasks, options.include_path, text, data, options.metadata)
+            for name in options.tasks:
                 try:
-                    tasks[name] = harness.load_task(known, name, self.settings.shots(name), self.settings.limit, seeds)
-                    problems[name] = harness.too_long(adapter, tasks[name].requests)
+                    tasks[name] = harness.load_task(known, name, options.shots(name), options.limit, seeds)
+                    problems[name] = harness.explain_too_long(adapter, tasks[name].requests)
                     if subject.model.max_positions is not None:  # all texts become tokens for it
-                        longest[name] = harness.longest(adapter, tasks[name].requests)
+                        longest[name] = harness.longest_request(adapter, tasks[name].requests)
                 except ValueError as error:
                     problems[name] = str(error)
 
@@ -139,8 +131,7 @@ class Evaluator(CellSuite[Settings, Material]):
             load()
         everywhere = dist.all_gather_object(problems)
         merged: dict[Point, str] = {
-            name: next((problems[name] for problems in everywhere if problems[name]), "")
-            for name in self.settings.tasks
+            name: next((each[name] for each in everywhere if each[name]), "") for name in options.tasks
         }
         return Material(tasks, merged, longest, adapter, f"{subject.tokenizer.digest} {text.identity}")
 
@@ -155,7 +146,7 @@ class Evaluator(CellSuite[Settings, Material]):
         known = [material.tokenizer, repr(material.adapter.reading), harness.VERSION]
         if point in material.tasks:
             task = material.tasks[point]
-            known += [f"{task.limit} {task.seeds}", *map(harness.key_of, task.requests), harness.definition(task)]
+            known += [f"{task.limit} {task.seeds}", *map(harness.request_key, task.requests), harness.definition(task)]
         return hashlib.sha256("\n".join(known).encode()).hexdigest()
 
     def impossible(self, subject: Subject, point: Point, material: Material) -> str:
@@ -190,7 +181,7 @@ class Evaluator(CellSuite[Settings, Material]):
 
 
 def _harness() -> Any:
-    """Return the adapter, when it is needed: the package behind it is an extra, and takes seconds to import."""
+    """Import the adapter on first use: lm_eval is an extra, and takes seconds to import."""
     try:
         from coca_train.evaluation.measures import harness
     except ImportError as error:
@@ -211,21 +202,14 @@ def summary(results: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict
     metrics = {
         each: _metrics(values, results["higher_is_better"].get(each, {})) for each, values in results["results"].items()
     }
-    counts = {
-        each: {
-            "version": str(results["versions"][each]),
-            "num_fewshot": results["n-shot"][each],
-            **results["n-samples"][each],
-        }
-        for each in tasks
-    }
-    logged = results.get("samples", {})
-    documents = {
-        each: by_document(logged.get(each, ()), {name: m["value"] for name, m in metrics[each].items()})
-        for each in tasks
-    }
+    logged, counts, documents = results.get("samples", {}), {}, {}
+    for each in tasks:
+        version, shots = str(results["versions"][each]), results["n-shot"][each]
+        counts[each] = {"version": version, "num_fewshot": shots, **results["n-samples"][each]}
+        figures = {name: metric["value"] for name, metric in metrics[each].items()}
+        documents[each] = by_document(logged.get(each, ()), figures)
     own = metrics.get(name, {})
-    main = main_of(own)
+    main = main_metric(own)
     return {"main": None if main is None else own[main], "metrics": metrics, "documents": documents, "tasks": counts}
 
 

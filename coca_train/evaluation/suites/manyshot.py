@@ -1,38 +1,23 @@
 """Suite `manyshot`: labels that can only be known from the shots before, from few shots to many (cf. arXiv 2404.11018).
 
-Agarwal et al. (Many-Shot In-Context Learning) find that models go on learning from hundreds and thousands of shots.
-Here the task is made so that a base model of any size can do nothing without reading the shots, and that what it can do
-by reading them is known: made-up words have labels, which word has which is drawn for each case, and no rule
-tells.
-
-* A rule would be guessed from a few shots, wherever they stand, and says little about length; words with a meaning are
-  labelled out of what was read in training; and no small model guesses rules.
-* Were every asked word among the shots, this would be recall with few values (recall.py), and its best result the same
-  at every length. Here a case has a fixed number of words, more than short prompts hold shots: each shot more teaches a
-  word more, until all have been seen. A model that reads the last m shots only stops getting better at m shots.
-
-Definition. A prompt is k shots and the asked word with its colon, a line each:
+Made-up words have labels that are drawn for each case, so a base model of any size can do nothing without reading the
+shots, and what it can do by reading them is known. A case has more words than short prompts hold shots: each shot more
+teaches a word more, and a model that reads the last m shots only stops getting better there. A prompt is k shots and
+the asked word with its colon, a line each:
 
     bamilo: B
     tufage: A
     kirado: A
     bamilo:
 
-* Words and labels: a case has n words, all different, and c labels; as many words have one label as another (one more
-  at most). The shots take all n words in an order that is drawn, then all of them in another order, and so on.
-* Length: as many shots, at least one, as fit into L tokens (_prompts.py; a token that begins texts counted).
-* The asked word is drawn from all n, equally likely, so it is among the shots (`seen`) with probability min(k, n) / n.
-* Found: of all labels, its label is the most probable behind the prompt, by the log-likelihood of the label's tokens
-  (likelihood.py); where labels are equally probable, the first of them. Dynamic frequencies see the length of the
-  prompt.
-* Chance is 1 / c. Of a word that was not seen no more can be known; of one that was, all. So the ceiling of cases of
-  which a share s is seen is s + (1 - s) / c. An accuracy a is that of a model that has read (a - 1 / c) / (1 - 1 / c)
-  of the words, on average: what was learnt.
-* Words, labels, orders and the asked word come from (seed, L, number of the case) alone.
-
-At each length: `accuracy`, the share found, its 95 % interval (Wilson); `chance`, and `ceiling`, the accuracy of a
-model that has read every shot of these very prompts; `learnt`, the share of the words that the accuracy stands for;
-`n_shots`, on average; and the cases: shots, `seen`, distance, found, and the log-probability of each label [nats].
+* A case has n words, all different, and c labels; as many words have one label as another (one more at most). The shots
+  take all n words in an order that is drawn, then all of them in another order, and so on; as many shots, at least one,
+  as fit into L tokens (_prompts.py; a token that begins texts counted).
+* The asked word is drawn from all n, so it is among the shots (`seen`) with probability min(k, n) / n.
+* Found: of all labels, its label is the most probable after the prompt, by the log-likelihood of the label's tokens
+  (likelihood.py); where labels are equally probable, the first of them. Dynamic frequencies see the prompt's length.
+* `chance` is 1 / c. The `ceiling` of cases of which a share s is seen is s + (1 - s) / c. An accuracy a is that of a
+  model that has read (a - 1 / c) / (1 - 1 / c) of the words, on average: what was `learnt`.
 """
 
 import hashlib
@@ -53,7 +38,14 @@ from coca_train.evaluation.pages import by_point, document, table
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suite import CellSuite
-from coca_train.evaluation.suites._prompts import Encode, by_distance, by_length, counted, filled, share
+from coca_train.evaluation.suites._prompts import (
+    Encode,
+    by_distance,
+    by_length,
+    fill_prompts,
+    share_found,
+    summarise_cases,
+)
 from coca_train.report.blocks import Document, Line, Value
 from coca_train.runtime import dist
 
@@ -75,6 +67,11 @@ class Case(NamedTuple):
     def seen(self) -> bool:
         """Whether the asked word is among the shots."""
         return self.distance is not None
+
+    @property
+    def indistinct(self) -> bool:
+        """Whether the tokenizer makes the same tokens of two labels."""
+        return len(set(self.requests)) < len(self.requests)
 
 
 def cases(
@@ -98,7 +95,7 @@ def cases(
         order = shots(n_words, size, draw)
         lines = [f"{known[index]}: {labels[right[index]]}\n" for index in order]
         prompt = f"{''.join(lines)}{known[asked]}:"
-        requests = choices(encode, prompt, labels, begin)
+        requests = label_requests(encode, prompt, labels, begin)
         last = max((turn for turn, index in enumerate(order) if index == asked), default=None)
         return Case(
             word=known[asked],
@@ -109,7 +106,7 @@ def cases(
             tokens=max((request.row for request in requests), key=len),
         )
 
-    return filled(build, n_cases, length, LEAST)
+    return fill_prompts(build, n_cases, length, LEAST)
 
 
 def shots(n_words: int, n: int, draw: random.Random) -> list[int]:
@@ -120,19 +117,14 @@ def shots(n_words: int, n: int, draw: random.Random) -> list[int]:
     return order[:n]
 
 
-def choices(encode: Encode, prompt: str, labels: Sequence[str], begin: Sequence[int]) -> tuple[Request, ...]:
+def label_requests(encode: Encode, prompt: str, labels: Sequence[str], begin: Sequence[int]) -> tuple[Request, ...]:
     """Return the prompt and each label, cut where their tokens first differ: a tokenizer may join the prompt's end and
-    what follows it, and what all have in common tells nothing apart."""
+    what follows it."""
     wholes = [(*begin, *encode(f"{prompt} {label}")) for label in labels]
     common = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*wholes, strict=False)))
     # At least one token of each is left; and one is read before it, whatever the tokens are.
     cut = max(1, min(common, *(len(whole) - 1 for whole in wholes)))
     return tuple(Request(whole[:cut], whole[cut:]) for whole in wholes)
-
-
-def indistinct(case: Case) -> bool:
-    """Return whether the tokenizer makes the same tokens of two labels."""
-    return len(set(case.requests)) < len(case.requests)
 
 
 def ceiling(n_seen: int, n: int, n_labels: int) -> float:
@@ -147,7 +139,7 @@ def learnt(accuracy: float, n_labels: int) -> float:
     return (accuracy - 1 / n_labels) / (1 - 1 / n_labels)
 
 
-def _apart(labels: list[str]) -> list[str]:
+def _distinct_labels(labels: list[str]) -> list[str]:
     """Check labels of which none begins another: the longer one would never be the more probable."""
     if any(one.startswith(other) for one, other in permutations(labels, 2)):
         raise ValueError(f"labels that differ from their beginning on are needed, and {', '.join(labels)} do not")
@@ -163,7 +155,7 @@ class Settings:
         description="words that have a label in each prompt. As long as a prompt holds fewer shots, one shot more "
         "teaches one word more; beyond that shots come again"
     )
-    labels: Annotated[list[str], Field(min_length=2), AfterValidator(_apart)] = Field(
+    labels: Annotated[list[str], Field(min_length=2), AfterValidator(_distinct_labels)] = Field(
         description="what words are labelled with, as many words with one as with another"
     )
     n_cases: Positive = Field(description="prompts of each length")
@@ -173,7 +165,7 @@ DEFINITION = (
     "A prompt is many shots, a made-up word and its label on each line, and one of the words again with a colon; as "
     "many shots as keep it within the length. Which word has which label is drawn for every prompt, so that "
     "nothing but the shots tells; the words take turns, and the asked one is drawn from all of them, whether it is "
-    "among the shots or not. It is right when its label is the most probable one behind the prompt, by its "
+    "among the shots or not. It is right when its label is the most probable one after the prompt, by its "
     "log-likelihood. Chance is 1 by the number of labels; the ceiling is what a model gets that has read every shot of "
     "these prompts: all words that are among them, and chance for the others. A model that reads only its last shots "
     "stays at what they teach. The words learnt are (accuracy - chance) / (1 - chance). After many-shot learning in "
@@ -215,7 +207,7 @@ class Evaluator(CellSuite[Settings, Material]):
         cases = material[point]
         if not cases:
             return f"{point:,} tokens have no room for a shot and a question"
-        if any(map(indistinct, cases)):
+        if any(case.indistinct for case in cases):
             return f"the tokenizer does not tell the labels {', '.join(self.settings.labels)} apart"
         return missing_positions(subject.model, max(len(case.tokens) for case in cases))
 
@@ -247,7 +239,7 @@ class Evaluator(CellSuite[Settings, Material]):
             }
             for index, case in enumerate(cases)
         ]
-        all_cases = counted(kept)
+        all_cases = summarise_cases(kept)
         return all_cases | {
             "chance": 1 / n_labels,
             "ceiling": ceiling(sum(case.seen for case in cases), len(cases), n_labels),
@@ -269,13 +261,11 @@ class Evaluator(CellSuite[Settings, Material]):
                         more=_bounds(evaluation),
                         name="manyshot-by-length",
                         title="Accuracy by length, from chance to what all shots teach",
-                        alt="Share of right labels against the length of the prompt, one curve a model and variant, "
-                        "one for chance and one for a model that has read every shot.",
                         y_label="share of right labels",
                     ),
                     table(
                         rows,
-                        by_point(points, lambda result: share(result["cases"])),
+                        by_point(points, lambda result: share_found(result["cases"])),
                         name="manyshot-accuracy",
                         title="Share of right labels by length of the prompt [tokens]",
                         best="high",
@@ -308,14 +298,10 @@ class Evaluator(CellSuite[Settings, Material]):
         )
 
 
-def _among(result: Mapping[str, Any], seen: bool) -> Value:
-    return share(case for case in result["cases"] if case["seen"] is seen)
-
-
 BEHIND = {
     "shots": lambda result: Value.of(result["n_shots"], "{:,.0f}"),
-    "of words among the shots": lambda result: _among(result, True),
-    "of the others": lambda result: _among(result, False),
+    "of words among the shots": lambda result: share_found(case for case in result["cases"] if case["seen"]),
+    "of the others": lambda result: share_found(case for case in result["cases"] if not case["seen"]),
     "chance": lambda result: result["chance"],
     "ceiling": lambda result: result["ceiling"],
     "words learnt": lambda result: Value.of(result["learnt"], "{:.0%}"),

@@ -1,27 +1,16 @@
 """Suite `passkey`: a number hidden in filler that is to be repeated (arXiv 2305.16300), by length, depth and distance.
 
-Definition. A prompt is: the task, the filler x times, the sentence with the key, the filler y times, the question. Its
-words and the range of its keys are the CoCA paper's (B.1, listing 1) or those of YaRN's authors
-(data/prompts.py).
+Definition. A prompt is: the task, the filler x times, the sentence with the key, the filler y times, the question, in
+the words of the CoCA paper (B.1, listing 1) or of YaRN's authors (data/prompts.py).
 
-* Length: a prompt of length L has as many fillers as keep it at most L tokens (a token that begins texts counted), so
-  it is shorter than L by less than one filler. The new tokens come on top. Every filler adds equally many tokens, as
-  every one follows a line's end and is followed by one. A length without room for the fixed lines has no prompts.
-* Place: `uniform`: x is drawn from 0 ... x + y, all equally likely (YaRN, arXiv 2309.00071). `even`: case i aims at the
-  depth (i mod n_depths) / (n_depths - 1), and x is that share of the fillers, rounded; so equally many cases stand at
-  each depth. Depth is x / (x + y): 0 right behind the task, 1 right before the question; 0 without fillers.
-* Key and place of case i at length L come from a generator seeded by (seed, L, i): not by how many cases there are,
-  nor by the tokenizer, though that decides how many fillers there are to draw from.
-* Distance: tokens of the prompt minus tokens of the text before the key's sentence. With a distance of at most W the
-  whole sentence is among the last W tokens. (A token across the border of the two counts to the sentence.)
-* Found: the generated text contains the key as a whole number, with no digit before or after it: 12345 is not found in
-  123456, which is another number, and a model that repeats digits without end finds nothing. Where the answer is begun
-  in the prompt (YaRN's) its first number must be the key, as for YaRN's authors. `contained` counts an answer with the
-  key's digits anywhere; the two differ by what is nearly right.
-
-At each length: `accuracy`, the share found, its 95 % interval (Wilson), `contained`, and the cases: key, depth,
-distance, found, and the answer's first characters. An end-of-document token ends an answer; what a model would say
-after it does not count.
+* Length: as many fillers as keep it at most L tokens (a token that begins texts counted); the new tokens come on top.
+* Place: `uniform`: x is drawn from 0 ... x + y (YaRN, arXiv 2309.00071). `even`: see `choose_place`. Depth is
+  x / (x + y): 0 right after the task, 1 right before the question; 0 without fillers.
+* Distance: tokens of the prompt minus tokens of the text before the key's sentence. (A token across the border of the
+  two counts to the sentence.)
+* Found: the generated text contains the key as a whole number: 12345 is not found in 123456, so a model that repeats
+  digits without end finds nothing. YaRN's prompt begins the answer, and its first number must be the key.
+  `contained` counts answers with the key's digits anywhere.
 """
 
 import random
@@ -34,16 +23,16 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.data.prompts import COCA, YARN, Wording
-from coca_train.evaluation.pages import heat_map_precision, papers
+from coca_train.evaluation.pages import heat_map_precision, paper_rows
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._prompts import (
     Encode,
     FoundSuite,
     Places,
-    counted,
-    gathered,
-    place,
+    choose_place,
+    gather_answers,
+    summarise_cases,
 )
 from coca_train.report import paper
 from coca_train.report.blocks import Document
@@ -82,7 +71,7 @@ def cases(
         most = (length - len(begin) - len(encode(prompt(key, 0, 0)))) // per_filler
         # `most` may be one too many, as a tokenizer may cut the key's sentence otherwise in longer prompts.
         for n_fillers in range(most, -1, -1):
-            n_before = place(share, index, n_fillers, places, n_depths)
+            n_before = choose_place(share, index, n_fillers, places, n_depths)
             tokens = encode(prompt(key, n_before, n_fillers - n_before))
             if len(begin) + len(tokens) <= length:
                 distance = len(tokens) - len(encode(wording.before_key(n_before)))
@@ -94,8 +83,7 @@ def cases(
 
 
 def answered(key: int, answer: str, wording: Wording = COCA) -> bool:
-    """Return whether the key stands in the answer as a whole number; where the prompt begins the answer, as its first
-    one."""
+    """Return whether an answer gives the key (see the module)."""
     if wording is YARN:
         first = re.search("[0-9]+", answer)
         return first is not None and int(first[0]) == key
@@ -115,7 +103,7 @@ class Settings:
     max_new_tokens: Positive = Field(description="length of an answer, which comes on top of the prompt [tokens]")
     places: Literal["uniform", "even"] = Field(
         description="where the key stands. uniform: drawn for each case (YaRN); even: at n_depths depths in turn, from "
-        "right behind the task to right before the question"
+        "right after the task to right before the question"
     )
     n_depths: Positive = Field(description="depths of places=even, and rows of the heat maps")
     found_share: Annotated[float, Field(gt=0, lt=1)] = Field(
@@ -157,20 +145,17 @@ class Evaluator(FoundSuite[Settings, Case]):
     def wording(self) -> Wording:
         return WORDINGS[self.settings.prompt]
 
-    def prepare(self, subject: Subject, setup: Setup) -> dict[Point, list[Case]]:
-        return {
-            length: cases(
-                subject.tokenizer.encode,
-                int(length),
-                self.settings.n_cases,
-                places=self.settings.places,
-                n_depths=self.settings.n_depths,
-                seed=setup.seed,
-                begin=subject.begin,
-                wording=self.wording,
-            )
-            for length in setup.points
-        }
+    def prompts(self, subject: Subject, point: Any, setup: Setup) -> list[Case]:
+        return cases(
+            subject.tokenizer.encode,
+            point,
+            self.settings.n_cases,
+            places=self.settings.places,
+            n_depths=self.settings.n_depths,
+            seed=setup.seed,
+            begin=subject.begin,
+            wording=self.wording,
+        )
 
     def no_room(self, subject: Subject, point: Any) -> str:
         least = len(subject.begin) + len(subject.tokenizer.encode(self.wording.prompt(self.wording.highest, 0, 0)))
@@ -183,7 +168,7 @@ class Evaluator(FoundSuite[Settings, Case]):
         return self.settings.max_new_tokens
 
     def combine(self, point: Any, material: Mapping[Point, Sequence[Case]], parts: Sequence[Any]) -> dict[str, Any]:
-        asked = list(zip(material[point], gathered(parts), strict=True))
+        asked = list(zip(material[point], gather_answers(parts), strict=True))
         kept = [
             {
                 "key": case.key,
@@ -194,7 +179,7 @@ class Evaluator(FoundSuite[Settings, Case]):
             }
             for case, text in asked
         ]
-        return counted(kept) | {"contained": sum(str(case.key) in text for case, text in asked) / len(asked)}
+        return summarise_cases(kept) | {"contained": sum(str(case.key) in text for case, text in asked) / len(asked)}
 
     def page(self, evaluation: Evaluation) -> Document:
         theirs: dict[str, Any] = {}
@@ -204,7 +189,7 @@ class Evaluator(FoundSuite[Settings, Case]):
                 "table 3": paper.by_alpha("passkey"),
                 "table 4": paper.table("table4_pi")["passkey"],
             }
-            theirs = {"theirs": papers(evaluation, tables), "note": THEIRS}
+            theirs = {"theirs": paper_rows(evaluation, tables), "note": THEIRS}
         inside, outside = (BY_WINDOW.format(words) for words in ("less than", "at least"))
         return self.found_page(
             evaluation,

@@ -10,7 +10,7 @@ the window's length, the longest window's cell measures the others on the way, a
 
 What papers do otherwise: weighting=windows takes the mean of each window's mean loss, so that a first window of W
 predictions counts as much as a later one of `stride`; window_counts=tokens says that a window of W tokens predicts the
-W - 1 behind its first; begin_windows=true has the token that begins a text in front of every window, in place of the
+W - 1 after its first; begin_windows=true has the token that begins a text in front of every window, in place of the
 token that is there (YaRN's eval/perplexity.py does all three).
 
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
@@ -36,22 +36,22 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation import perplexity_page
-from coca_train.evaluation.measures.perplexity import Scores, intervals, score_share, summarise, weighted
+from coca_train.evaluation.measures.perplexity import Scores, intervals, score_share, summarise, weigh_windows
 from coca_train.evaluation.measures.windows import (
     Windowing,
     bin_ends,
     equal,
     means,
     missing_positions,
-    passes,
+    plan_passes,
     same_at,
-    treatment,
+    tables_at,
 )
 from coca_train.evaluation.results import ALL, Evaluation
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suite import CellSuite
-from coca_train.evaluation.texts import Library, Texts, TokenFrequencies, digest, token_frequencies
-from coca_train.evaluation.verdict import Asked
+from coca_train.evaluation.texts import Library, Texts, TokenFrequencies, count_frequencies, digest
+from coca_train.evaluation.verdict import PartsByRow
 from coca_train.report.blocks import Document
 from coca_train.runtime.errors import UserError
 from coca_train.statistics.answers import LEAST
@@ -212,7 +212,7 @@ class Evaluator(CellSuite[Settings, Material]):
             texts = library.choose(self.settings.min_document_tokens + len(subject.begin), "eval.min_document_tokens")
         trained = subject.training_window
         begin = subject.begin[0] if self.settings.begin_windows and subject.begin else None
-        stride, counted = self.settings.stride or trained, token_frequencies(subject) if trained in windows else None
+        stride, counted = self.settings.stride or trained, count_frequencies(subject) if trained in windows else None
         return Material(
             self.settings, texts, tuple(windows), trained, stride, setup.seed, library.longest, begin, counted
         )
@@ -220,12 +220,12 @@ class Evaluator(CellSuite[Settings, Material]):
     def work(self, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
         """Estimate the tokens that are read for each window and, on the way, for shorter ones."""
         model, costs = subject.model, []
-        known = {row for row, treated in material.expected if equal(treated, treatment(model, row.length))}
+        known = {row for row, treated in material.expected if equal(treated, tables_at(model, row.length))}
         for point in points:
             rounds = _rounds(subject, point, material, known)
             costs.append(float(sum(_tokens_read(material, rows) for rows in rounds)))
             known.update(*rounds)
-            material.expected.extend((row, treatment(model, row.length)) for rows in rounds for row in rows)
+            material.expected.extend((row, tables_at(model, row.length)) for rows in rounds for row in rows)
         return costs
 
     def fingerprint(self, material: Material, point: int) -> str:
@@ -244,7 +244,7 @@ class Evaluator(CellSuite[Settings, Material]):
         """Return by what is read for it, see Material.read_for."""
         model = subject.model
         material.fresh.clear()  # of the cell before: if some rank ran out of memory in it, nothing of it may be shared
-        known = {row: sums for row, treated, sums in material.shared if equal(treated, treatment(model, row.length))}
+        known = {row: sums for row, treated, sums in material.shared if equal(treated, tables_at(model, row.length))}
         rounds, done = _rounds(subject, point, material, known), 0
         total = sum(_tokens_read(material, rows) for rows in rounds)
 
@@ -261,7 +261,7 @@ class Evaluator(CellSuite[Settings, Material]):
                 for row, scores in zip(rows, scored, strict=True):
                     sums[row][source] = [part.tolist() for part in scores]
             known |= sums
-            material.fresh.extend((row, treatment(model, row.length), each) for row, each in sums.items())
+            material.fresh.extend((row, tables_at(model, row.length), each) for row, each in sums.items())
         return {str(name): known[row] for name, row in material.read_for(point).items()}
 
     def combine(
@@ -279,7 +279,7 @@ class Evaluator(CellSuite[Settings, Material]):
             draws = material.seed, self.settings.bootstrap_resamples
             summary = summarise(scores.documents, size[source], *draws)
             if self.settings.weighting == "windows":
-                summary = weighted(summary, scores.windows, *draws)
+                summary = weigh_windows(summary, scores.windows, *draws)
             low, high = intervals(scores.bins, material.seed, self.settings.bootstrap_resamples)
             curve = {
                 "ends": bin_ends(material.row(point).window).tolist(),
@@ -309,8 +309,8 @@ class Evaluator(CellSuite[Settings, Material]):
     def page(self, evaluation: Evaluation) -> Document:
         return perplexity_page.page(evaluation)
 
-    def asked(self, evaluation: Evaluation) -> Asked:
-        return perplexity_page.asked(evaluation)
+    def reach_parts(self, evaluation: Evaluation) -> PartsByRow:
+        return perplexity_page.reach_parts(evaluation)
 
 
 def _rounds(subject: Subject, point: int, material: Material, known: Collection[Windowing]) -> list[list[Windowing]]:
@@ -329,7 +329,7 @@ def _tokens_read(material: Material, rows: Sequence[Windowing]) -> int:
     return sum(
         each.length
         for documents in material.texts.documents.values()
-        for each in passes([len(document) - 1 for document in documents], rows)
+        for each in plan_passes([len(document) - 1 for document in documents], rows)
     )
 
 

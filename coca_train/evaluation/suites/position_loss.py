@@ -1,23 +1,17 @@
 """Suite `position_loss`: loss by position, and the perplexity of the last tokens at growing context (YaRN B.3).
 
 A window of L reads x_0 ... x_{L-1} of a document, positions from 0, dynamic frequencies at l = L, and predicts
-x_1 ... x_L: every context from 1 to L tokens occurs once.
+x_1 ... x_L: every context from 1 to L tokens occurs once. Loss by position is the mean NLL of the predictions with
+context c, over documents, in the bins of windows.py. Growing context (YaRN, arXiv 2309.00071, appendix B.3) is the
+perplexity of the last `block` predictions: at L = block, 2 block ... consecutive blocks of the document, each read with
+all that precedes it, by frequencies that know no more than it.
 
-* Loss by position: the mean NLL of the predictions with context c, over documents, in the bins of windows.py.
-* Growing context (YaRN, arXiv 2309.00071, appendix B.3): the perplexity at context L is exp of the mean NLL of the last
-  `block` predictions, x_{L-block+1} ... x_L, whose contexts are L - block + 1 ... L (all L when L < block). With
-  L = block, 2 block, 3 block ... these are consecutive blocks of the document, each read with all that precedes it, by
-  frequencies that know no more than it. Every document weighs as much as any other: all have the same predictions.
-
-A cell reads the first L tokens of every document in one window. All lengths read the same documents: those with more
-tokens than the longest length that any document has. `all`: all sources together.
+All lengths read the same documents: those with more tokens than the longest length that any document has.
 
 Shape legend: B documents, T = L predictions, K bins of positions.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from dataclasses import dataclass as plain_dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple
@@ -28,16 +22,8 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.perplexity import Bound, intervals, summarise
-from coca_train.evaluation.measures.windows import bin_ends, binned, middles
-from coca_train.evaluation.pages import (
-    OTHER_TOKENS,
-    by_length,
-    by_point,
-    curves,
-    document,
-    table,
-    training_windows,
-)
+from coca_train.evaluation.measures.windows import bin_ends, bin_middles, sum_bins
+from coca_train.evaluation.pages import OTHER_TOKENS, by_length, by_point, curves, document, table, training_windows
 from coca_train.evaluation.results import ALL, Evaluation, GridRow, same_tokens
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order
@@ -58,37 +44,21 @@ class Octave(NamedTuple):
     high: Bound
 
 
-@plain_dataclass(frozen=True, kw_only=True)
-class FirstWindows:
-    """What a set of documents gives at one length. Bin k: contexts ends[k - 1] + 1 ... ends[k].
-
-    octaves: contexts 1, 2, 3 to 4, 5 to 8 ..., the last one up to the length. perplexity: of the last `block`
-    predictions; low, high, ci_low, ci_high: 95 % intervals over documents (perplexity.py), None of one alone.
-    """
-
-    n_documents: int
-    ends: tuple[int, ...]
-    loss: tuple[float, ...]  # mean NLL of each bin [nats per token]
-    low: tuple[Bound, ...]
-    high: tuple[Bound, ...]
-    octaves: tuple[Octave, ...]
-    block: int
-    perplexity: float
-    ci_low: float | None
-    ci_high: float | None
-    last_by_document: tuple[float, ...]  # NLL of the last `block` predictions [nats]
-    octaves_by_document: tuple[tuple[float, ...], ...]  # NLL of each octave [nats]
-
-
-def reduced(nll_T: np.ndarray, block: int) -> list[float]:
+def reduce_nll(nll_T: np.ndarray, block: int) -> list[float]:
     """Return what is kept of one document: the NLL of its last `block` predictions, then that of each bin of
     positions."""
-    return [float(nll_T[-block:].sum()), *binned(nll_T[:, None])[:, 0].tolist()]
+    return [float(nll_T[-block:].sum()), *sum_bins(nll_T[:, None])[:, 0].tolist()]
 
 
-def first_windows(documents: Sequence[Sequence[float]], length: int, block: int, seed: int = 0) -> FirstWindows:
-    """Summarise `reduced` documents that were read at this length."""
-    # In float64 and by document, never as running means: ranks bring documents in any order, and sums must not tell.
+def first_windows(documents: Sequence[Sequence[float]], length: int, block: int, seed: int = 0) -> dict[str, Any]:
+    """Summarise `reduced` documents that were read at this length, as a result has them.
+
+    ends: bin k has the contexts ends[k - 1] + 1 ... ends[k]. loss: mean NLL of each bin [nats per token]. octaves:
+    contexts 1, 2, 3 to 4, 5 to 8 ..., the last one up to the length. perplexity: of the last `block` predictions.
+    low, high, ci_low, ci_high: 95 % intervals over documents, None of one alone. *_by_document: NLL of the last
+    predictions, and of each octave [nats].
+    """
+    # In float64 and by document, never as running means: ranks bring documents in any order.
     sums = np.asarray(documents, dtype=np.float64)
     n_documents, block_size = len(sums), min(block, length)
     ends = bin_ends(length)
@@ -96,20 +66,20 @@ def first_windows(documents: Sequence[Sequence[float]], length: int, block: int,
     low, high = intervals(bins_DK2, seed)
     octaves, octaves_DO2 = by_octave(ends, bins_DK2, seed)
     last_block = summarise(np.stack([sums[:, 0], np.full(n_documents, block_size)], 1), None, seed)
-    return FirstWindows(
-        n_documents=n_documents,
-        ends=tuple(ends.tolist()),
-        loss=tuple((sums[:, 1:].mean(0) / np.diff(ends, prepend=0)).tolist()),
-        low=tuple(low),
-        high=tuple(high),
-        octaves=octaves,
-        block=block_size,
-        perplexity=last_block.perplexity,
-        ci_low=last_block.ci_low,
-        ci_high=last_block.ci_high,
-        last_by_document=tuple(sums[:, 0].tolist()),
-        octaves_by_document=tuple(map(tuple, octaves_DO2[..., 0].tolist())),
-    )
+    return {
+        "n_documents": n_documents,
+        "ends": ends.tolist(),
+        "loss": (sums[:, 1:].mean(0) / np.diff(ends, prepend=0)).tolist(),
+        "low": low,
+        "high": high,
+        "octaves": octaves,
+        "block": block_size,
+        "perplexity": last_block.perplexity,
+        "ci_low": last_block.ci_low,
+        "ci_high": last_block.ci_high,
+        "last_by_document": sums[:, 0].tolist(),
+        "octaves_by_document": octaves_DO2[..., 0].tolist(),
+    }
 
 
 def by_octave(ends: np.ndarray, bins_DK2: np.ndarray, seed: int = 0) -> tuple[tuple[Octave, ...], np.ndarray]:
@@ -150,15 +120,12 @@ class Evaluator(DocumentSuite[Settings]):
     VERSION = 3
     SHARES = True
 
-    def impossible(self, subject: Subject, point: int, material: Prefixes) -> str:
-        return material.problem(subject, point)
-
     def measure(self, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
         """Return this rank's documents: by index, what `reduced` keeps of each."""
-        return material.by_document(subject.model, point, setup, partial(reduced, block=self.settings.block))
+        return material.by_document(subject.model, point, setup, partial(reduce_nll, block=self.settings.block))
 
     def combine(self, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return by source, FirstWindows as plain JSON; the last source is the one a comparison is about."""
+        """Return `first_windows` by source; the last source is the one a comparison is about."""
         documents = iter(in_order(parts))
         by_source = {source: list(islice(documents, len(texts))) for source, texts in material.documents.items()}
         if len(by_source) > 1:
@@ -167,7 +134,7 @@ class Evaluator(DocumentSuite[Settings]):
         read = {source: {source: [d[: point + 1] for d in texts]} for source, texts in material.documents.items()}
         read[ALL] = {source: texts for each in read.values() for source, texts in each.items()}
         return {
-            source: asdict(first_windows(members, point, self.settings.block)) | {"predictions": digest(read[source])}
+            source: first_windows(members, point, self.settings.block) | {"predictions": digest(read[source])}
             for source, members in by_source.items()
         }
 
@@ -178,7 +145,7 @@ class Evaluator(DocumentSuite[Settings]):
         losses = (
             Line.through(
                 f"{row.label} (L = {max(map(int, row.results)):,})",
-                zip(middles(row.last["ends"]), *(row.last[key] for key in ("loss", "low", "high")), strict=True),
+                zip(bin_middles(row.last["ends"]), *(row.last[key] for key in ("loss", "low", "high")), strict=True),
             )
             for row in rows
             if row.last
@@ -203,8 +170,6 @@ class Evaluator(DocumentSuite[Settings]):
                         losses,
                         name="position-loss",
                         title="Loss by position in the longest window",
-                        alt="Mean loss of a prediction against the tokens before it, one curve for each model and "
-                        "variant.",
                         x_label="position [tokens of context]",
                         y_label="loss [nats per token]",
                         x_log=True,
@@ -218,8 +183,6 @@ class Evaluator(DocumentSuite[Settings]):
                         (by_length(row, lambda r: (r["perplexity"], r["ci_low"], r["ci_high"])) for row in rows),
                         name="growing-context",
                         title="Perplexity of the last tokens at growing context",
-                        alt="Perplexity of the last tokens read against the length of the context, a curve for each "
-                        "model and variant.",
                         x_label="context L [tokens]",
                         y_label="perplexity",
                         x_log=True,

@@ -17,7 +17,7 @@ from coca_train.evaluation.perplexity_page import CONTEXT
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.suite import CellSuite, Suite
 from coca_train.evaluation.suites import perplexity, recall, ruler
-from coca_train.evaluation.verdict import Asked, Name, Part, answers_table, unknown, verdicts
+from coca_train.evaluation.verdict import Name, Part, PartsByRow, answers_table, unmeasured, verdicts
 from coca_train.report.blocks import Block, Document, Line, Lines, Panels, Section, Text
 from coca_train.statistics.answers import ANSWERS, LEAST, SURE, WRONG
 
@@ -85,14 +85,14 @@ class Evaluator(Suite[Settings]):
                 own[name] = suite(getattr(self.settings, name)), evaluation.of_suite(options, list(points))
         return own
 
-    def asked(self, evaluation: Evaluation) -> dict[tuple[str, str], list[Part]]:
+    def reach_parts(self, evaluation: Evaluation) -> dict[tuple[str, str], list[Part]]:
         """Return all parts together, in their order; those of which a model could be asked nothing too."""
         said: dict[tuple[str, str], list[Part]] = {row.name: [] for row in evaluation.rows()}
         for name, (part, of_part) in self._evaluations(evaluation).items():
-            asked = part.asked(of_part)
+            asked = part.reach_parts(of_part)
             for row, parts in said.items():
                 cells = [cell for cell in of_part.cells if (cell.subject, cell.variant) == row]
-                parts += asked.get(row) or ([unknown(Part(*NOTHING[name], ()), cells)] if cells else [])
+                parts += asked.get(row) or ([unmeasured(Part(*NOTHING[name], ()), cells)] if cells else [])
         # Of a model that has not learnt enough nothing else is said.
         return {row: [part for part in parts if part.untrained] or parts for row, parts in said.items()}
 
@@ -104,14 +104,12 @@ class Evaluator(Suite[Settings]):
             said.append(READING.format(within=settings.reads.holds_within, gain=settings.reads.uses_gain))
         shares = dict.fromkeys(part.found_share for part in (settings.finds, settings.works) if part is not None)
         said += [FINDING.format(share=share) for share in shares]
-        together = self.asked(evaluation)
+        together = self.reach_parts(evaluation)
         pictures, answers = _pictures(evaluation, together), answers_table(evaluation, together)
         blocks: dict[tuple[str, bool], list[Block]] = {}
         for section in (section for page in pages for section in page.sections if section.title != CONTEXT):
             blocks.setdefault((section.title, section.folded), []).extend(section.blocks)
-        blocks.setdefault(("Definition", True), []).insert(
-            0, Text(text="\n\n".join(said))
-        )  # where every page has its own
+        blocks.setdefault(("Definition", True), []).insert(0, Text(text="\n\n".join(said)))  # before each page's own
         return Document(
             title=f"How far the context reaches: {grid_in_words(evaluation)}",
             summary=[sentence for page in pages for sentence in page.summary],
@@ -126,7 +124,7 @@ class Evaluator(Suite[Settings]):
         )
 
 
-def _pictures(evaluation: Evaluation, said: Asked) -> Panels | None:
+def _pictures(evaluation: Evaluation, said: PartsByRow) -> Panels | None:
     """Return what all parts have to show at each length: a panel a part."""
     rows = [row for row in evaluation.rows() if said.get(row.name)]
     parts: dict[Name, list[Part | None]] = {}
@@ -140,10 +138,7 @@ def _pictures(evaluation: Evaluation, said: Asked) -> Panels | None:
     def panel(name: Name, known: list[Part | None]) -> Lines:
         file, y_label, must = SHOWN[name]
         bound = next(part.bound for part in known if part)
-        lines = tuple(
-            Line.through(row.label, [*_within(row, name, part), *_points(part)])
-            for row, part in zip(rows, known, strict=True)
-        )
+        lines = tuple(Line.through(row.label, _points(row, part)) for row, part in zip(rows, known, strict=True))
         limits = {"holds": _limits(lines, bound), "uses": (None, None)}
         return Lines(
             name=file,
@@ -171,11 +166,6 @@ def _pictures(evaluation: Evaluation, said: Asked) -> Panels | None:
     )
 
 
-def _within(row: GridRow, name: Name, part: Part | None) -> list[tuple[float | None, ...]]:
-    """Return where a curve of what is added to the loss begins: with nothing, in the training window."""
-    return [(row.subject.training_window, 0.0, None, None)] if part and name == "holds" else []
-
-
 def _limits(lines: Sequence[Line], bound: float) -> tuple[float | None, float | None]:
     """Limit a y axis with the bound and all that is not FAR off, which is shown at an edge; None: where the curves
     end."""
@@ -184,10 +174,14 @@ def _limits(lines: Sequence[Line], bound: float) -> tuple[float | None, float | 
     return (None, None) if (low, high) == (min(ys), max(ys)) else (low - MARGIN * far, high + MARGIN * far)
 
 
-def _points(part: Part | None) -> list[tuple[float | None, ...]]:
-    """Return (length, estimate, low, high) of what was seen."""
-    points = []
-    for length, answer in () if part is None else part.evidence:
+def _points(row: GridRow, part: Part | None) -> list[tuple[float | None, ...]]:
+    """Return (length, estimate, low, high) of the evidence; the loss added begins with 0 at the training window."""
+    if part is None:
+        return []
+    points: list[tuple[float | None, ...]] = []
+    if part.name == "holds":
+        points.append((row.subject.training_window, 0.0, None, None))
+    for length, answer in part.evidence:
         estimate, low, high, _ = answer.bounds
         if math.isfinite(estimate):
             ends = (low, high) if math.isfinite(low) and math.isfinite(high) else (None, None)  # of two documents, say

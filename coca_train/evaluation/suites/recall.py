@@ -1,12 +1,8 @@
 """Suite `recall`: a JSON object of random keys and values, then one of its keys (Liu et al., arXiv 2307.03172), by
 length, depth and distance.
 
-Every pair looks like every other one, so nothing gives the asked one away, as a sentence in foreign filler gives away a
-passkey: a model must match the key over the whole length. HELMET (arXiv 2410.02694), which finds that perplexity and
-literal needles do not foretell what models do in other long tasks, has recall of this kind among its own. There is no
-instruction: models that were never tuned for any see the form of the answer in every line.
-
-Definition. A prompt is an object of n pairs, each on a line, and the asked key in the same form up to its colon:
+Every pair looks like every other one, so a model must match the key over the whole length, as in HELMET (arXiv
+2410.02694). There is no instruction: models that were never tuned for any see the form of the answer in every line.
 
     {
     "bamilo": "tufage",
@@ -16,17 +12,11 @@ Definition. A prompt is an object of n pairs, each on a line, and the asked key 
 
 * Length: as many pairs, at least two, as fit into L tokens (_prompts.py; a token that begins texts counted). What is
   generated comes on top.
-* Keys and values: of the forms below, all keys of a prompt different from one another, and all values. Pair i of case c
-  at length L comes from (seed, L, c) alone: not from how many cases or pairs there are, nor from the tokenizer.
-* Place: `uniform` or `even`, as of a passkey; depth is i / (n - 1): 0 the first pair, 1 the last one.
+* Place: `choose_place`; depth is i / (n - 1): 0 the first pair, 1 the last one.
 * Distance: tokens of the prompt minus those before the asked pair's line.
 * Found: the generated text is the value, exactly: white space, a quotation mark, the value, a quotation mark, whatever
-  comes then. Another pair's value is counted apart: such a model copies, but does not match. By saying any of the n
-  values it finds 1 / n.
-
-At each length: `accuracy`, the share found, its 95 % interval (Wilson); `others`, the share whose answer is another
-pair's value; `chance`, the share that would be found by giving any of the values; and the cases: value, pairs, depth,
-distance, found, and the answer's first characters.
+  comes then. `others` counts another pair's value: such a model copies, but does not match. `chance`: by saying any of
+  the n values it finds 1 / n.
 """
 
 import random
@@ -47,17 +37,17 @@ from coca_train.evaluation.suites._prompts import (
     Encode,
     FoundSuite,
     Places,
-    counted,
-    filled,
-    gathered,
-    place,
+    choose_place,
+    fill_prompts,
+    gather_answers,
+    summarise_cases,
 )
 from coca_train.report.blocks import Document
 from coca_train.runtime.errors import DataError
 
 LEAST = 2  # pairs
 ANSWER_CHARACTERS = 60  # of each answer that are kept
-SPARE = 2  # new tokens more than the answer has, for a tokenizer that cuts it otherwise than behind its prompt
+SPARE = 2  # new tokens more than the answer has, for a tokenizer that splits it otherwise after its prompt
 
 
 class Case(NamedTuple):
@@ -103,7 +93,7 @@ def cases(
         )
         known = different(size, lambda: FORMS[keys](of_keys))
         held = different(size, lambda: FORMS[values](of_values))
-        asked = place(of_place.random(), case, size - 1, places, n_depths)
+        asked = choose_place(of_place.random(), case, size - 1, places, n_depths)
         prompt = recall_prompt(known, held, known[asked])
         tokens = encode(prompt)
         return Case(
@@ -116,7 +106,7 @@ def cases(
             tokens=(*begin, *tokens),
         )
 
-    return filled(build, n_cases, length, LEAST)
+    return fill_prompts(build, n_cases, length, LEAST)
 
 
 def new_tokens(prompts: Sequence[Case]) -> int:
@@ -172,22 +162,18 @@ class Evaluator(FoundSuite[Settings, Case]):
     AXIS = ("found_share",)
     NAME, ITEM, ITEMS = "recall", "pair", "values"
 
-    def prepare(self, subject: Subject, setup: Setup) -> dict[Point, list[Case]]:
-        """Make the prompts. Raises DataError E-EVAL-21."""
-        return {
-            length: cases(
-                subject.tokenizer.encode,
-                int(length),
-                self.settings.n_cases,
-                keys=self.settings.keys,
-                values=self.settings.values,
-                places=self.settings.places,
-                n_depths=self.settings.n_depths,
-                seed=setup.seed,
-                begin=subject.begin,
-            )
-            for length in setup.points
-        }
+    def prompts(self, subject: Subject, point: Any, setup: Setup) -> list[Case]:
+        return cases(
+            subject.tokenizer.encode,
+            point,
+            self.settings.n_cases,
+            keys=self.settings.keys,
+            values=self.settings.values,
+            places=self.settings.places,
+            n_depths=self.settings.n_depths,
+            seed=setup.seed,
+            begin=subject.begin,
+        )
 
     def no_room(self, subject: Subject, point: Any) -> str:
         return f"{point:,} tokens have no room for {LEAST} pairs and the key"
@@ -199,7 +185,7 @@ class Evaluator(FoundSuite[Settings, Case]):
         return new_tokens(cases)
 
     def combine(self, point: Any, material: Mapping[Point, Sequence[Case]], parts: Sequence[Any]) -> dict[str, Any]:
-        cases, texts = material[point], gathered(parts)
+        cases, texts = material[point], gather_answers(parts)
         values = [value_in(text) for text in texts]
         kept = [
             {
@@ -213,7 +199,7 @@ class Evaluator(FoundSuite[Settings, Case]):
             for case, value, text in zip(cases, values, texts, strict=True)
         ]
         others = [value in case.values and value != case.value for case, value in zip(cases, values, strict=True)]
-        return counted(kept) | {
+        return summarise_cases(kept) | {
             "others": sum(others) / len(cases),
             "chance": statistics.fmean(1 / len(case.values) for case in cases),
         }

@@ -1,13 +1,10 @@
 """Suite `recurrence`: a text read segment by segment with a memory (Transformer-XL, arXiv 1901.02860, sections 3.2, 4).
 
-A document's predictions are made in segments of S tokens, one behind the other, each token read once. In every layer
-a segment attends to itself and to the M hidden states before it, which were computed when their own segment was read;
-M = 0: segments know nothing of each other. The first tokens have what there is before them. Every prediction counts
-exactly once; those of a segment see M + 1 ... M + S tokens directly, and what these have seen through them. With a
-memory as long as the text every state is that of one pass over all of it.
+A document's predictions are made in segments of S tokens, each token read once. In every layer a segment attends to
+itself and to the M hidden states before it, as they were computed when their own segment was read; M = 0: segments know
+nothing of each other. With a memory as long as the text every state is that of one pass over all of it.
 
-The points are reaches: how far the last token of a segment sees directly, its segment and the memory before it. A
-reach of one segment is none. All reaches score the same predictions of the same documents.
+The points are reaches: segment and memory together. All reaches score the same predictions of the same documents.
 
 Shape legend: B texts, T predictions, M memory, C d_model.
 """
@@ -68,7 +65,7 @@ class Settings:
 
 
 ABOUT = (
-    "Documents are read in segments, one behind the other, every token once. Each layer attends to the segment and to "
+    "Documents are read in segments, one after the other, every token once. Each layer attends to the segment and to "
     "the hidden states of the memory before it, which stay as they were computed (Transformer-XL, section 3.2). A "
     "reach is segment and memory together; a reach of one segment is no memory. Perplexity by sliding windows, which "
     "remember nothing, is the suite perplexity."
@@ -159,7 +156,6 @@ class Evaluator(DocumentSuite[Settings]):
                         (by_length(row, _with_interval) for row in known),
                         name="recurrence-curves",
                         title="Perplexity by reach",
-                        alt="Perplexity against the reach of segment and memory, a curve for each model.",
                         x_label="reach [tokens]",
                         y_label="perplexity",
                         x_log=True,

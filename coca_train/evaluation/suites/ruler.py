@@ -1,18 +1,10 @@
 """Suite `ruler`: tasks in the manner of RULER (Hsieh et al., arXiv 2404.06654) at any length: retrieval, tracing,
-counting.
+counting. The tasks are in data/ruler.py, in words of our own.
 
-The tasks are in data/ruler.py, in words of our own, so figures compare between models measured here, not with
-those of RULER's own prompts.
-
-Length. A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (_prompts.py);
-with answer_inside, as RULER does, to those that the new tokens of its answer leave. A case's draws come from a
-generator seeded by (task, seed, L, case).
-
-Score. The share of the expected strings that the generated text contains, upper and lower case taken as equal
-(RULER's string match over all references); 1 when all are there.
-
-A point is task@length. Its result: `score`, the mean over its cases; `standard_error` of that mean (None with one
-case); and the cases: score and the answer's beginning.
+A task builds its prompt around a haystack of `size` units (sentences, words), fitted to L tokens (_prompts.py); with
+answer_inside, as RULER does, to those that the new tokens of its answer leave. The score is the share of the expected
+strings that the generated text contains, upper and lower case taken as equal (RULER's string match). A point is
+task@length.
 """
 
 import math
@@ -39,8 +31,8 @@ from coca_train.evaluation.pages import (
 )
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._prompts import Encode, PromptSuite, best_at_the_longest, filled, gathered
-from coca_train.evaluation.verdict import FOUND_SHARE, Asked, Part, finds, unknown, verdicts
+from coca_train.evaluation.suites._prompts import Encode, PromptSuite, best_at_the_longest, fill_prompts, gather_answers
+from coca_train.evaluation.verdict import verdicts
 from coca_train.report.blocks import Document, Line, Row, Table, Value
 from coca_train.runtime.errors import DataError
 from coca_train.statistics.pairs import Sample
@@ -75,7 +67,7 @@ def cases(
         sample = build_prompt(size, random.Random(f"{task.name} {seed} {length} {case}"), haystack)
         return Prompt(tokens=(*begin, *encode(sample.prompt)), expected=sample.expected)
 
-    return filled(build, n_cases, length - task.max_new_tokens * answer_inside, task.least)
+    return fill_prompts(build, n_cases, length - task.max_new_tokens * answer_inside, task.least)
 
 
 def score(expected: Sequence[str], answer: str) -> float:
@@ -91,13 +83,19 @@ def essays(texts: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def parted(point: Point) -> tuple[str, int]:
+def split_point(point: Point) -> tuple[str, int]:
     """Split a point into task and length."""
     task, _, length = str(point).partition("@")
     return task, int(length)
 
 
-def _known(name: str) -> str:
+def axes(evaluation: Evaluation) -> tuple[list[str], list[int]]:
+    """Return the tasks and the lengths of a grid."""
+    tasks, lengths = zip(*map(split_point, evaluation.points), strict=True)
+    return list(dict.fromkeys(tasks)), list(dict.fromkeys(lengths))
+
+
+def _known_task(name: str) -> str:
     if name not in TASKS:
         raise ValueError(f"one of {', '.join(TASKS)} is needed")
     return name
@@ -108,7 +106,7 @@ class Settings:
     """RULER's kinds of tasks."""
 
     suite: Literal["ruler"]
-    tasks: Annotated[list[Annotated[str, AfterValidator(_known)]], Field(min_length=1)] = Field(
+    tasks: Annotated[list[Annotated[str, AfterValidator(_known_task)]], Field(min_length=1)] = Field(
         description="what is asked: needle, needle_keys, needle_values, needle_queries, variables, common_words, "
         "frequent_words, and word, word_keys, word_values, word_queries, for models that are too small for numbers "
         "(docs/evaluation.md)"
@@ -140,6 +138,7 @@ class Evaluator(PromptSuite[Settings, Prompt]):
 
     VERSION = 3
     AXIS = ("tasks", "found_share")
+    PART = "works with"
 
     def points(self, lengths: Sequence[int]) -> tuple[Point, ...]:
         return tuple(f"{task}@{length}" for task in self.settings.tasks for length in lengths)
@@ -166,11 +165,11 @@ class Evaluator(PromptSuite[Settings, Prompt]):
                 answer_inside=self.settings.answer_inside,
             )
             for point in setup.points
-            for task, length in [parted(point)]
+            for task, length in [split_point(point)]
         }
 
     def no_room(self, subject: Subject, point: Any) -> str:
-        task, length = parted(point)
+        task, length = split_point(point)
         counted = ", its answer included" if self.settings.answer_inside else ""
         return f"the shortest prompt of {task} is longer than {length:,} tokens{counted}"
 
@@ -178,14 +177,14 @@ class Evaluator(PromptSuite[Settings, Prompt]):
         return case.expected
 
     def max_new_tokens(self, point: Point, cases: Sequence[Prompt]) -> int:
-        return TASKS[parted(point)[0]].max_new_tokens
+        return TASKS[split_point(point)[0]].max_new_tokens
 
     def prompt_length(self, point: Any) -> int:
-        task, length = parted(point)
+        task, length = split_point(point)
         return length - TASKS[task].max_new_tokens * self.settings.answer_inside
 
     def combine(self, point: Any, material: Mapping[Point, Sequence[Prompt]], parts: Sequence[Any]) -> dict[str, Any]:
-        texts = gathered(parts)
+        texts = gather_answers(parts)
         scores = [score(prompt.expected, text) for prompt, text in zip(material[point], texts, strict=True)]
         n = len(scores)
         return {
@@ -198,11 +197,7 @@ class Evaluator(PromptSuite[Settings, Prompt]):
 
     def page(self, evaluation: Evaluation) -> Document:
         rows = evaluation.rows()
-        pairs = [parted(point) for point in evaluation.points]
-        tasks, lengths = (
-            list(dict.fromkeys(task for task, _ in pairs)),
-            list(dict.fromkeys(length for _, length in pairs)),
-        )
+        tasks, lengths = axes(evaluation)
         about = "\n".join(f"* `{task}`: {TASKS[task].about}, {TASKS[task].max_new_tokens} new tokens" for task in tasks)
         by_task = Table(
             name="ruler-tasks",
@@ -241,8 +236,6 @@ class Evaluator(PromptSuite[Settings, Prompt]):
                         ),
                         name="ruler-by-length",
                         title="Mean score over all tasks by length",
-                        alt="Mean score against the length of the prompt, one curve a model and variant; the table "
-                        "has the figures.",
                         y_label="mean score",
                     ),
                     by_length,
@@ -255,8 +248,6 @@ class Evaluator(PromptSuite[Settings, Prompt]):
                         lambda row, length, y: row.results.get(f"{tasks[y]}@{length}", {}).get("score"),
                         name="ruler-map",
                         title="Score by task and length",
-                        alt="One panel a model and variant: columns are lengths, rows are tasks; the table has the "
-                        "figures.",
                         y_label="task",
                         note="The line marks the training window. "
                         + heat_map_precision(evaluation.settings["n_cases"]),
@@ -267,29 +258,21 @@ class Evaluator(PromptSuite[Settings, Prompt]):
             after={"Definition": [DEFINITION, about]},
             facts=[("cases", f"{evaluation.settings['n_cases']} for each task and length")],
             at=f"{len(tasks)} tasks of {tokens(lengths)}" if len(tasks) > 1 else f"{tasks[0]} of {tokens(lengths)}",
-            verdicts=verdicts(evaluation, self.asked(evaluation)),
+            verdicts=verdicts(evaluation, self.reach_parts(evaluation)),
         )
 
-    def asked(self, evaluation: Evaluation) -> Asked:
-        """Return whether prompts of each length are done as they must be, all that is expected in the answer: every
-        task's prompts together, of lengths at which every task was measured."""
-        pairs = [parted(point) for point in evaluation.points]
-        tasks = list(dict.fromkeys(task for task, _ in pairs))
-        least = evaluation.settings.get("found_share", FOUND_SHARE)
-
-        def part(row: GridRow) -> Part:
-            done: dict[int, list[bool]] = {}
-            for length in dict.fromkeys(length for _, length in pairs):
-                results = [row.results.get(f"{task}@{length}") for task in tasks]
-                if all(results):
-                    done[length] = [case["score"] == 1 for result in results if result for case in result["cases"]]
-            seen = tuple(finds(n, sum(each), len(each), least) for n, each in done.items())
-            beyond = next((length for _, length in pairs if length > max(done, default=0)), 0)
-            absences = [cell.absence for task in tasks if (cell := row.cells.get(f"{task}@{beyond}"))]
-            whole = Part("works with", "prompts", seen, stopped=next(filter(None, absences), ""), bound=least)
-            return whole if seen else unknown(whole, row.cells.values())
-
-        return {row.name: [part(row)] for row in evaluation.rows()}
+    def hits(self, evaluation: Evaluation, row: GridRow) -> tuple[dict[int, list[bool]], str]:
+        """Return whether all that is expected is in the answer: every task's prompts together, of lengths at which
+        every task was measured."""
+        tasks, lengths = axes(evaluation)
+        done: dict[int, list[bool]] = {}
+        for length in lengths:
+            results = [row.results.get(f"{task}@{length}") for task in tasks]
+            if all(results):
+                done[length] = [case["score"] == 1 for result in results if result for case in result["cases"]]
+        beyond = next((length for length in lengths if length > max(done, default=0)), 0)
+        absences = [cell.absence for task in tasks if (cell := row.cells.get(f"{task}@{beyond}"))]
+        return done, next(filter(None, absences), "")
 
 
 def _mean(row: GridRow, tasks: list[str], length: int) -> Value:

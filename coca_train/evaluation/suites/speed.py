@@ -1,4 +1,4 @@
-"""Time and memory by length, beside plain attention of the same shape (measures/speed.py).
+"""Time and memory by length, against plain attention of the same shape (measures/speed.py).
 
 A cell measures the model under its variant and a twin for each baseline, in turns. Times are this machine's at this
 moment: they are never taken from an earlier measurement. Under torchrun the first rank measures, the others wait.
@@ -66,7 +66,7 @@ THEIRS = Table(
 
 
 class Evaluator(CellSuite[Settings, None]):
-    """Time and memory by length, beside plain attention of the same shape."""
+    """Time and memory by length, against plain attention of the same shape."""
 
     VERSION = 2
     CACHED = False
@@ -99,36 +99,25 @@ class Evaluator(CellSuite[Settings, None]):
         device = model.embed.weight.device
         seconds: dict[str, dict[str, list[float]]] = {}
         for done, name in enumerate(self.settings.works, 1):
-            turns = {
-                who: turn(each, name, point, self.settings.new_tokens, self.settings.rounds)
-                for who, each in competitors.items()
-            }
-            per_turn = self.settings.new_tokens if name == "decode" else 1
-            timed = in_turns(turns, self.settings.rounds, device)
+            n_new, rounds = self.settings.new_tokens, self.settings.rounds
+            turns = {who: turn(each, name, point, n_new, rounds) for who, each in competitors.items()}
+            per_turn = n_new if name == "decode" else 1
+            timed = in_turns(turns, rounds, device)
             seconds[name] = {who: [s / per_turn for s in values] for who, values in timed.items()}
             setup.progress(done / (len(self.settings.works) + self.settings.memory))
         held: list[Work] = [name for name in self.settings.works if name != "decode"] if self.settings.memory else []
         peak = {who: peak_bytes(each, held, point) if held else {} for who, each in competitors.items()}
-        where = (
-            torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-        )
-        return {"seconds": seconds, "peak": peak, "device": where}
+        gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        return {"seconds": seconds, "peak": peak, "device": gpu or f"CPU, {torch.get_num_threads()} threads"}
 
     def combine(self, point: int, material: None, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return the seconds by work and competitor and the ratio to each baseline, as median, lowest and highest; peak
         [bytes] by competitor and work."""
-        first = parts[0]
-        return {
-            "seconds": {
-                name: {who: spread(values) for who, values in by.items()} for name, by in first["seconds"].items()
-            },
-            "ratio": {
-                name: {who: ratio(by[SELF], by[who]) for who in by if who != SELF}
-                for name, by in first["seconds"].items()
-            },
-            "peak": first["peak"],
-            "device": first["device"],
-        }
+        first, seconds, ratios = parts[0], {}, {}
+        for work, by in first["seconds"].items():
+            seconds[work] = {who: spread(values) for who, values in by.items()}
+            ratios[work] = {who: ratio(by[SELF], by[who]) for who in by if who != SELF}
+        return first | {"seconds": seconds, "ratio": ratios}
 
     def page(self, evaluation: Evaluation) -> Document:
         """Return the document; a length that ran out of memory says so."""
@@ -139,8 +128,6 @@ class Evaluator(CellSuite[Settings, None]):
                 _with_twins(rows, baselines, number),
                 name=f"{quantity}-{work}",
                 title=f"{NAMES[work]}: {words} by length",
-                alt=f"{words.capitalize()} of {work} against the length, both logarithmic, a curve for each model and "
-                "its twins.",
                 x_label="length [tokens]",
                 y_label=y_label,
                 x_log=True,
@@ -193,6 +180,7 @@ class Evaluator(CellSuite[Settings, None]):
 
 
 def _sentence(row: GridRow, works: Sequence[str], baseline: str) -> str:
+    """Say how a model's times compare with plain attention's."""
     ratios = {work: row.last["ratio"][work][baseline] for work in works}
     times = ", ".join(f"{work} {r['median']:.2f} ({r['low']:.2f} to {r['high']:.2f})" for work, r in ratios.items())
     return (
@@ -202,7 +190,7 @@ def _sentence(row: GridRow, works: Sequence[str], baseline: str) -> str:
 
 
 def _with_twins(rows: list[GridRow], baselines: Sequence[str], number: Pick) -> list[Line]:
-    """Return every model and variant, then each model's twins as measured beside its first variant.
+    """Return every model and variant, then each model's twins as measured with its first variant.
 
     number(result, competitor): what is drawn, (y,) or (y, low, high); y None where it was not measured.
     """

@@ -1,18 +1,15 @@
 """Suite `temperature`: the temperature of attention under other rotary frequencies (YaRN, arXiv 2309.00071, A.2).
 
-1/√t multiplies the rotated queries and the rotated keys, hence the scores by 1/t. It takes the place of the temperature
-that the frequencies bring (1 for all but YaRN's); the frequencies stay. YaRN recommends 1/√t = 0.1 ln s + 1 (Eq. 25).
-
-A document of N predictions is read in one window and cut into segments of `block` predictions, the last one as long as
-there are left. The change of a segment is (ppl(t) - ppl(1)) / ppl(1) (Eq. 26), ppl the exp of its mean NLL; that of a
-whole document is the same of all its predictions. Means are over documents. The best 1/√t of a document's segment is
-the one with its lowest NLL, the smallest of those where several are equal.
+1/√t multiplies the rotated queries and the rotated keys, hence the scores by 1/t, in place of the temperature that the
+frequencies bring (1 for all but YaRN's). A document of N predictions is read in one window and cut into segments of
+`block` predictions. The change of a segment is (ppl(t) - ppl(1)) / ppl(1) (Eq. 26), ppl the exp of its mean NLL; that
+of a whole document is the same of all its predictions. Means are over documents.
 
 The rule itself (Eq. 22) was found by a fit: the best 1/√t of whole documents at several s, against ln s. `lowest` is
 the vertex of the parabola through the lowest mean change and its two neighbours, `fit` the least-squares line.
 
-The points are values of 1/√t, and 1 is always among them: changes are relative to it. Every document is cut to
-document_tokens predictions, to which dynamic frequencies adapt.
+The points are values of 1/√t, with 1 among them. Every document is cut to document_tokens predictions, to which dynamic
+frequencies adapt.
 
 Shape legend: N documents, S segments, V values of 1/√t.
 """
@@ -20,13 +17,11 @@ Shape legend: N documents, S segments, V values of 1/√t.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import nn
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.perplexity import intervals
@@ -34,7 +29,7 @@ from coca_train.evaluation.pages import curves, document
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order, read_longest
-from coca_train.positions.rope_scaling import Spectrum, stretch, yarn_temperature
+from coca_train.positions.rope_scaling import stretch, yarn_temperature
 from coca_train.report.blocks import MISSING, Block, Document, Line, Row, Table, Value
 from coca_train.statistics.answers import LEAST
 from coca_train.statistics.pairs import Sample, standings
@@ -100,6 +95,12 @@ class RowChanges:
         places = standings([list(self.whole.values())], "low")[0].best
         return best, [list(self.whole)[place] for place in places] or list(self.whole)
 
+    def best_row(self) -> Row:
+        """Return the best value tried, what is recommended, and the change at the best."""
+        best, tied = self.best()
+        values = Value.of(best, "{:g}", low=min(tied), high=max(tied)), Value.of(self.recommended, "{:.3f}")
+        return Row(label=self.row.name, values=(*values, self.whole[best]))
+
     def sentence(self) -> str:
         """Say which of the values tried is best, and what YaRN recommends."""
         best, tied = self.best()
@@ -147,18 +148,15 @@ class Evaluator(DocumentSuite[Settings]):
     def measure(self, subject: Subject, point: str, material: Prefixes, setup: Setup) -> dict[str, Any]:
         """Return this rank's documents: by index, the NLL of each segment."""
         model, length = subject.model, self.length_of(subject, subject.model.position.settings)
+        starts = np.arange(0, length, self.settings.block)
         with attention_scale(model, float(point)):
-            nll = material.by_document(model, length, setup, partial(segment_sums, block=self.settings.block))
+            nll = material.by_document(model, length, setup, lambda nll_T: np.add.reduceat(nll_T, starts).tolist())
         rule = recommended(model.position.settings.rope_scaling, length)
         return {"nll": nll, "tokens": segments(length, self.settings.block), "recommended": rule}
 
     def combine(self, point: str, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return nll: [nats] by document and segment. tokens: predictions of each segment. recommended: YaRN's 1/√t."""
-        return {
-            "nll": in_order(part["nll"] for part in parts),
-            "tokens": parts[0]["tokens"],
-            "recommended": parts[0]["recommended"],
-        }
+        return parts[0] | {"nll": in_order(part["nll"] for part in parts)}
 
     def page(self, evaluation: Evaluation) -> Document:
         """Return the document; rows without a result at 1/√t = 1 have nothing to be compared with and are left out."""
@@ -178,8 +176,6 @@ class Evaluator(DocumentSuite[Settings]):
                         (each.line(-1, each.row.label) for each in known),
                         name="temperature",
                         title="Change of the perplexity by temperature",
-                        alt="Mean change of the perplexity of whole documents against 1/√t, one curve for each model "
-                        "and variant.",
                         marks=tuple((v, f"recommended for {'; '.join(recommended[v])}") for v in sorted(recommended)),
                         **AXES,
                     ),
@@ -188,7 +184,7 @@ class Evaluator(DocumentSuite[Settings]):
                         title="The best temperature and the recommended one",
                         label_columns=("model", "variant"),
                         columns=("best 1/√t tried", "recommended", "change at the best"),
-                        rows=(*(Row(label=each.row.name, values=_best(each)) for each in known), THEIRS),
+                        rows=(*(each.best_row() for each in known), THEIRS),
                         interval="95 % interval; of 1/√t, from the first to the last tried that is not distinguishable",
                         note="Change against 1/√t = 1. The paper shows its measured values in figures only (2 to 4).",
                     ),
@@ -234,7 +230,6 @@ def _rule(known: Sequence[RowChanges]) -> list[Block | str | None]:
             [*lines, rule],
             name="temperature-rule",
             title="The best temperature by the factor of the frequencies",
-            alt="The best 1/√t of each model against the factor s, the least-squares line through it, and YaRN's rule.",
             x_label="s",
             y_label="best 1/√t",
             x_log=True,
@@ -262,15 +257,6 @@ def _rule(known: Sequence[RowChanges]) -> list[Block | str | None]:
     ]
 
 
-def _best(each: RowChanges) -> tuple[Value, ...]:
-    scale, tied = each.best()
-    return (
-        Value.of(scale, "{:g}", low=min(tied), high=max(tied)),
-        Value.of(each.recommended, "{:.3f}"),
-        each.whole[scale],
-    )
-
-
 def _segments(number: int, each: RowChanges) -> list[Block | str | None]:
     """Show of one row the change in each segment, and how many documents are best where."""
     return [
@@ -278,7 +264,6 @@ def _segments(number: int, each: RowChanges) -> list[Block | str | None]:
             (each.line(i, name) for i, name in enumerate(each.segments)),
             name=f"temperature-segments-{number}",
             title=f"Change by segment, {each.row.label}",
-            alt="Mean change of the perplexity against 1/√t, one curve for each segment of the documents.",
             marks=((each.recommended, "recommended"),),
             **AXES,
         ),
@@ -296,27 +281,16 @@ def _segments(number: int, each: RowChanges) -> list[Block | str | None]:
     ]
 
 
-class _Scaled(nn.Module):
-    """Frequencies with another temperature."""
-
-    def __init__(self, own: nn.Module, scale: float) -> None:
-        super().__init__()
-        self.own, self.scale = own, scale
-
-    def forward(self, length: int) -> Spectrum:
-        return self.own(length)._replace(temperature=self.scale)
-
-
 @contextmanager
 def attention_scale(model: Any, scale: float) -> Iterator[None]:
     """Give a rotary scheme this 1/√t for as long as the context lasts."""
-    position = model.position
-    own = position.rope_scaling
-    position.rope_scaling = _Scaled(own, scale)
+    handle = model.position.rope_scaling.register_forward_hook(
+        lambda module, given, spectrum: spectrum._replace(temperature=scale)
+    )
     try:
         yield
     finally:
-        position.rope_scaling = own
+        handle.remove()
 
 
 def recommended(rope_scaling: Any, length: int) -> float:
@@ -355,11 +329,6 @@ def segments(n_predictions: int, block: int) -> list[int]:
     """Return the predictions in each segment."""
     whole, rest = divmod(n_predictions, block)
     return [block] * whole + [rest] * (rest > 0)
-
-
-def segment_sums(nll_T: np.ndarray, block: int) -> list[float]:
-    """Return the NLL [nats] of each segment of one document."""
-    return np.add.reduceat(nll_T, np.arange(0, len(nll_T), block)).tolist()
 
 
 def changes(nll_NS: np.ndarray, base_NS: np.ndarray, n_S: np.ndarray) -> np.ndarray:

@@ -39,7 +39,7 @@ RIGHT = 16  # [px] to the right of the plot
 LINE_HEIGHT = 16
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Sheet:
     """What a plot is drawn on. kind: its CSS class. width, height, left, bottom [px]. x_ticks, y_ticks: how many at
     most. letter: the width of one, about [px]. labelled: whether the axes' names are inside the drawing."""
@@ -55,15 +55,12 @@ class Sheet:
     labelled: bool = False
 
 
-WIDE = Sheet(kind="wide", width=600, height=380, x_ticks=8, y_ticks=8, labelled=True)
-NARROW = Sheet(
-    kind="narrow", width=340, height=216, x_ticks=5, y_ticks=6, left=48, bottom=40, letter=5.8, labelled=True
-)
-PART, NARROW_PART = (  # of a picture of several panels
-    Sheet(kind="wide", width=300, height=200, x_ticks=6, y_ticks=5, left=50, bottom=24),
-    Sheet(kind="narrow", width=176, height=120, x_ticks=3, y_ticks=4, left=44, bottom=22, letter=5.3),
-)
-PANEL = Sheet(kind="panel", width=220, height=152, x_ticks=4, y_ticks=3, left=44, bottom=22, letter=5.3)
+# kind, width, height, x_ticks, y_ticks, left, bottom, letter, labelled
+WIDE = Sheet("wide", 600, 380, 8, 8, labelled=True)
+NARROW = Sheet("narrow", 340, 216, 5, 6, 48, 40, 5.8, labelled=True)
+PART = Sheet("wide", 300, 200, 6, 5, 50, 24)  # of a picture of several panels
+NARROW_PART = Sheet("narrow", 176, 120, 3, 4, 44, 22, 5.3)
+PANEL = Sheet("panel", 220, 152, 4, 3, 44, 22, 5.3)
 
 
 class Look(NamedTuple):
@@ -216,7 +213,7 @@ def panel_plots(block: Panels) -> list[tuple[Lines, list[Plot]]]:
 
 
 def small_multiples(block: Lines) -> Sequence[Plot]:
-    """Return a drawing for each curve with its interval, all others grey behind it; none where one drawing will do."""
+    """Return a drawing for each curve with its interval, all others in grey; none where one drawing will do."""
     return [
         Plot(
             block,

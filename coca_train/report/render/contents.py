@@ -136,6 +136,7 @@ def _letter(index: int) -> str:
 
 
 def has_intervals(table: Table) -> bool:
+    """Return whether any figure has an interval."""
     return any(value.range for row in table.rows for value in row.values)
 
 

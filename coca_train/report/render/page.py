@@ -107,15 +107,8 @@ class Listed:
 
 def summary_json(document: Document) -> str:
     """Return what an index shows of a report."""
-    return as_json(
-        {
-            "title": document.title,
-            "command": document.command,
-            "finding": list(document.finding),
-            "summary": list(document.summary),
-            "verdicts": [asdict(verdict) for verdict in document.verdicts],
-        }
-    )
+    said = {field: tuple(getattr(document, field)) for field in ("finding", "summary", "verdicts")}
+    return as_json(asdict(Summary(title=document.title, command=document.command, **said)))
 
 
 def write_index(root: Path) -> Path | None:

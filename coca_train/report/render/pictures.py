@@ -114,7 +114,7 @@ def _side_by_side(block: Panels) -> Figure:
 
 
 def _small_multiples(block: Lines) -> Figure:
-    """Draw each curve with its interval in a panel of its own, all others grey behind it, one axis for all."""
+    """Draw each curve with its interval in a panel of its own, all others in grey, one axis for all."""
     columns = min(CURVES_A_ROW, len(block.lines))
     size = 12, 1.1 + 2.1 * math.ceil(len(block.lines) / columns)
     sheet, axes = _sheet(block.title, size, len(block.lines), columns)
@@ -136,7 +136,7 @@ def _title_pad(block: Lines) -> float:
 def _curves(
     axes: Any, block: Lines, curves: Sequence[int], n_x: int, n_y: int, room: int, markersize: float = 6
 ) -> None:
-    """Draw these curves, the others grey behind them; the training window with its words above it; what must be passed;
+    """Draw these curves, the others in grey; the training window with its words above it; what must be passed;
     and at the edges what leaves the picture.
 
     n_x, n_y: ticks at most. room: letters that fit into half of the width; longer words give way to the value.

@@ -184,14 +184,8 @@ def csv_text(table: Table) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([*table.label_columns, *table.columns, "whose", *(name for name, _ in extra)])
     for index, row in enumerate(table.rows):
-        writer.writerow(
-            [
-                *row.label,
-                *map(_csv_figure, row.values),
-                PAPER if row.theirs else "ours",
-                *(texts[index] for _, texts in extra),
-            ]
-        )
+        whose, more = PAPER if row.theirs else "ours", (texts[index] for _, texts in extra)
+        writer.writerow([*row.label, *map(_csv_figure, row.values), whose, *more])
     return buffer.getvalue()
 
 

@@ -8,7 +8,7 @@ figure rises; luminance and contrast as WCAG 2.2 defines them (https://www.w3.or
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from coca_train.report.blocks import Lines
 from coca_train.report.render.contents import format_number
@@ -44,17 +44,14 @@ class Scale:
 
 
 def limits(
-    values: Sequence[float],
-    log: bool,
-    fixed: tuple[float | None, float | None] = (None, None),
-    span: float = 0.0,
+    values: Sequence[float], log: bool, fixed: tuple[float | None, float | None] = (None, None), span: float = 0.0
 ) -> tuple[float, float]:
     """Return the limits of an axis that shows all finite values between its fixed ends, and is never empty.
 
     span: it shows at least as much, of logarithms where `log`; a fixed end does not move, the other makes up for it.
     """
     bottom, top = (None if end is None or (log and end <= 0) else end for end in fixed)
-    lowest, highest = _inside((bottom, top))
+    lowest, highest = -math.inf if bottom is None else bottom, math.inf if top is None else top
     ends = [end for end in (bottom, top) if end is not None]
     inside = [v for v in (*values, *ends) if math.isfinite(v) and lowest <= v <= highest and (v > 0 or not log)]
     usable = inside or [1.0]
@@ -69,31 +66,24 @@ def limits(
     return (low, high) if high > low else (low, low * 2 if log else low + 1)
 
 
-def _inside(fixed: tuple[float | None, float | None]) -> tuple[float, float]:
-    """Return the bounds between which a figure lies inside the picture."""
-    bottom, top = fixed
-    return -math.inf if bottom is None else bottom, math.inf if top is None else top
-
-
 def least_span(block: Lines) -> float:
     """Return how much of y an axis shows at least, of logarithms where it is logarithmic: noise makes no slope.
 
     TIMES_INTERVAL times the widest interval that lies inside it, so that a change within an interval never takes more
-    than half of the height; where no interval is known, LEAST_RATIO of the middle figure; and never less than y_span.
+    than half of the height; where no interval is known, LEAST_RATIO of the middle figure.
     """
-    bottom, top = _inside(block.y_limits)
-    points = [point for line in block.lines for point in line.points()]
-    inside = [point for point in points if math.isfinite(point[1]) and bottom <= point[1] <= top]
+    bottom, top = block.y_limits
+    points = [point for line in block.lines for point in line.points() if math.isfinite(point[1])]
+    inside = [p for p in points if (bottom is None or bottom <= p[1]) and (top is None or p[1] <= top)]
     widths = [
         math.log(high / low) if block.y_log else high - low
         for _, _, low, high, *_ in inside
         if low is not None and high is not None and math.isfinite(high - low) and (low > 0 or not block.y_log)
     ]
     if widths:
-        return max(TIMES_INTERVAL * max(widths), block.y_span)
+        return TIMES_INTERVAL * max(widths)
     ys = sorted(point[1] for point in inside)
-    least = math.log(1 + LEAST_RATIO) if block.y_log else LEAST_RATIO * abs(ys[len(ys) // 2]) if ys else 0.0
-    return max(least, block.y_span)
+    return math.log(1 + LEAST_RATIO) if block.y_log else LEAST_RATIO * abs(ys[len(ys) // 2]) if ys else 0.0
 
 
 def needs_panels(block: Lines) -> bool:
@@ -106,8 +96,7 @@ def thin_out(points: Sequence[Any]) -> Sequence[Any]:
     return points[:: math.ceil(len(points) / MARKERS_A_LINE) or 1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Beyond:
+class Beyond(NamedTuple):
     """A point that leaves the picture. curve: its index. above: at which edge it is shown. n_before: how many others
     are shown at that place before it."""
 
@@ -126,7 +115,7 @@ def find_beyond(block: Lines, curves: Sequence[int]) -> list[Beyond]:
         outside = [(x, y) for x, y in points if (y > high or y < low) and (x > 0 or not block.x_log)]
         for x, y in thin_out(outside):
             n_before = sum((each.x, each.above) == (x, y > high) for each in found)
-            found.append(Beyond(curve=index, x=x, y=y, above=y > high, n_before=n_before))
+            found.append(Beyond(index, x, y, y > high, n_before))
     return found
 
 
@@ -134,16 +123,13 @@ def ticks(low: float, high: float, log: bool, wanted: int) -> list[float]:
     """Return at most about `wanted` round numbers between low and high."""
     if not log:
         return _linear_ticks(low, high, wanted)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in (range(1, 10), (1, 2, 5), (1, 3), (1,)):
-        candidates = (digit * 10.0**power for power in _powers(low, high) for digit in digits)
+        candidates = (digit * 10.0**power for power in powers for digit in digits)
         round_numbers = [t for t in candidates if low <= t <= high]
         if len(round_numbers) <= wanted:
             return round_numbers if len(round_numbers) > 2 else _linear_ticks(low, high, wanted)
     return round_numbers[:: math.ceil(len(round_numbers) / wanted)]
-
-
-def _powers(low: float, high: float) -> range:
-    return range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
 
 
 def _linear_ticks(low: float, high: float, wanted: int) -> list[float]:
@@ -196,13 +182,7 @@ def look(index: int) -> tuple[int, str, int]:
 Rgb = tuple[int, int, int]
 
 RAMP: tuple[Rgb, ...] = ((247, 250, 253), (203, 222, 240), (116, 175, 214), (36, 111, 176), (9, 45, 98))
-DARK_RAMP: tuple[Rgb, ...] = (
-    (30, 36, 45),
-    (28, 58, 94),
-    (35, 98, 158),
-    (86, 160, 218),
-    (190, 225, 250),
-)  # of dark pages
+DARK_RAMP: tuple[Rgb, ...] = ((30, 36, 45), (28, 58, 94), (35, 98, 158), (86, 160, 218), (190, 225, 250))  # dark pages
 INKS: tuple[Rgb, ...] = ((255, 255, 255), (0, 0, 0))  # one of the two has at least 4.5 on any colour
 
 
