@@ -1,4 +1,4 @@
-"""What tokenizing left: the parts of every input, checked, and their documents in the order of the corpus."""
+"""Collect what tokenizing wrote: the parts of every input, checked, and their documents in the order of the corpus."""
 
 import bisect
 import hashlib

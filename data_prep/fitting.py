@@ -1,8 +1,9 @@
 """What the text decides where the configuration does not: the size of the vocabulary, and how much is held out.
 
-A report wants LEAST documents to say anything at all and WANTED to say it well, long ones among them; a training wants
-the text. So the documents are taken in the order of their hash, which is the order in which a growing share takes them,
-until there are enough or the text is dear. Of a few long texts stretches are held out, as else one book would be all.
+A report needs LEAST documents to say anything at all and WANTED to say it well, long ones among them; training needs
+the text. So documents are held out in the order of their hash, which is the order in which a growing share takes them,
+until there are enough or their share of the text is too large. From a few long texts, stretches are held out: a single
+book would otherwise be all of it.
 """
 
 import math
@@ -28,7 +29,7 @@ LEAST = 20  # documents that a report needs to say anything (statistics.answers.
 WANTED = 60  # documents
 SHARE = 0.005  # of the documents: enough of a large corpus
 LONG = LEAST + LEAST // 5  # of them long: some more than the least, as a copy among them is dropped
-FITS, MOST = 0.08, 0.1  # of the text: for all that is wanted, and for the least
+MAX_SHARE_WANTED, MAX_SHARE_LEAST = 0.08, 0.1  # of the text: to hold out WANTED documents, and to hold out LEAST
 CHARACTERS = (32_000, 16_000, 8_000, 4_000, 2_000, 1_000, 500)  # of a stretch: the longest of which there are enough
 VOCABULARY = range(600, 32_000)  # [token ids]
 
@@ -56,7 +57,7 @@ def vocabulary_for(n_bytes: int) -> int:
 
 def stretch_for(n_bytes: int) -> int:
     """Choose the length of held-out stretches of a text [bytes], in characters, where a share of it is given."""
-    return next((length for length in CHARACTERS if length * LONG <= FITS * n_bytes), CHARACTERS[-1])
+    return next((length for length in CHARACTERS if length * LONG <= MAX_SHARE_WANTED * n_bytes), CHARACTERS[-1])
 
 
 def fit_vocab_size(config: PrepareConfig) -> PrepareConfig:
@@ -114,7 +115,7 @@ def choose(documents: Documents, long: int) -> HeldOut:
     longs = np.cumsum(lengths >= long)
     enough = np.flatnonzero((np.arange(1, len(lengths) + 1) >= WANTED) & (longs >= LONG))
     wanted = int(enough[0]) + 1 if len(enough) else len(lengths)
-    within, at_most = int((text <= FITS).sum()), int((text <= MOST).sum())
+    within, at_most = int((text <= MAX_SHARE_WANTED).sum()), int((text <= MAX_SHARE_LEAST).sum())
     of_many = int((places < SHARE * 2.0**64).sum())
     n = max(min(wanted, max(within, min(at_most, LEAST))), min(at_most, of_many), 1)
     if n >= len(places):

@@ -34,3 +34,8 @@ def fix_of(message: object) -> str:
 def option(word: str) -> str:
     """Return the option that a word of a command line sets."""
     return word.lstrip("+~").partition("=")[0].strip()
+
+
+def options_in(fix: str) -> dict[str, str]:
+    """Return the options that a fix sets, with their values, wherever they stand in its sentence."""
+    return dict(re.findall(r"(?<![\w.])([a-z_][\w.]*)=(\w+)", fix))

@@ -133,8 +133,10 @@ def scheme_columns(rope: SchemeFacts) -> list[Column[SchemeFacts]]:
         Column("mem. ×T", 4, lambda f: format_growth(f, rope), right=True),
         Column("cache ×T", 5, lambda f: f"{f.cached / rope.cached:.2f}", right=True),
         Column("max. window", 6, lambda f: f"{f.reach:,}" if f.reach else "any", right=True),
-        Column("fre- quen- cies", 6, lambda f: f"all {len(f.rope_scaling)}" if f.rope_scaling else "–"),
-        Column("visi- bilities", 14, lambda f: abbreviate(fitting_attention_patterns(f), list(f.attention_patterns))),
+        Column("RoPE scal- ings", 6, lambda f: f"all {len(f.rope_scaling)}" if f.rope_scaling else "–"),
+        Column(
+            "attention patterns", 14, lambda f: abbreviate(fitting_attention_patterns(f), list(f.attention_patterns))
+        ),
         Column("source", 10, lambda f: f.entry.source or "–", markdown=lambda f: cite(f.entry)),
     ]
 
@@ -321,7 +323,7 @@ def document(reference: ReferenceModel, conversions: Mapping[str, str]) -> str:
     """Return docs/schemes.md. conversions: as in `overview`."""
     table = measure_schemes(reference)
     lines = [
-        "# Schemes, frequencies, attention patterns, layers, conversions",
+        "# Schemes, RoPE scalings, attention patterns, layers, conversions",
         "",
         "Made by `make docs`; do not edit. `python -m coca_train schemes` prints the tables, also for other models "
         "(`model=neox_tiny seq_len=128`), and `scheme=<name>` prints one of them in full. Conventions, and how the "

@@ -32,7 +32,7 @@ def verbs() -> dict[str, Path]:
 
 
 def verb_of(name: str) -> "Verb":
-    """Import it."""
+    """Import the module of a verb and return its VERB."""
     return import_module(f"{__name__}.{verbs()[name].stem}").VERB
 
 

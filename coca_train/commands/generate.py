@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from coca_train.checkpoint.opening import TrainedRun
 
 USAGE = """\
-What a trained model writes.
+Generate text from a trained run.
 
   python -m coca_train generate run=runs/quickstart prompt="def main("
   python -m coca_train generate run=runs/quickstart prompt=Once attention_pattern=sinks attention_pattern.window=64
 
-attention_pattern=, position/rope_scaling=, options inside them and model.logit_scale.… are as in a training
-(python -m coca_train train --help): other choices than the model was trained with, on the same weights. The base theta
+attention_pattern=, position/rope_scaling=, their options and model.logit_scale.… mean what they do in a training
+(python -m coca_train train --help). They exchange what the model was trained with, on the same weights. The base theta
 stays.
 """
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class GenerateConfig:
-    """Which model writes what, and how its tokens are drawn."""
+    """The run, the prompt, and how tokens are sampled."""
 
     run: str = Field(description="directory of a run")
-    prompt: Text = Field(description="text to go on from, everything behind the =")
+    prompt: Text = Field(description="the prompt; everything after prompt= is taken literally")
     begin: Literal["auto", "bos", "none"] = Field(
         default="auto",
-        description="what stands in front of it. bos: the token that begins a text; none: nothing; auto: that token "
-        "where the weights come from a Hugging Face folder whose tokenizer puts it there",
+        description="token before the prompt. bos: the one that begins a text; none: no token; auto: bos where the "
+        "weights come from a Hugging Face folder whose tokenizer adds it",
     )
     max_new_tokens: int = Field(
         default=64,

@@ -6,7 +6,7 @@ from coca_train.config.verb import Verb
 from coca_train.hub.options import VERIFY
 
 USAGE = """\
-The parity check of import and export between two that exist. Exit code 4 where they differ.
+Compare the logits of a run and of a Hugging Face folder, as import and export do. Exit code 4 where they differ.
 
   python -m coca_train verify run=runs/llama2 against=Llama-2-7b-hf
 """

@@ -12,13 +12,13 @@ from pydantic_core import PydanticCustomError
 
 from coca_train.config.fields import Names
 
-DEFAULT = "default"  # the kind of layers that are as the run says
+DEFAULT = "default"  # the layer type that has the run's own position and attention pattern
 MAX_SEED = 2**63 - 1  # what torch.manual_seed takes
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
 def _whole(value: Any) -> Any:
-    """pydantic takes 1.0 and true where 1 is one of the choices; we do not."""
+    """Refuse 1.0 and true, which pydantic takes where 1 is one of the choices."""
     if type(value) is not int:
         raise PydanticCustomError("literal_error", "not a whole number")
     return value
@@ -57,9 +57,9 @@ class LogitScaleConfig:
         description="none; log: max(1, ln(m+1) / ln(length)); steps: 1 + beta ln(1 + floor((m+1) / length)), Llama 4's",
     )
     length: Annotated[int, Field(gt=1)] | None = Field(
-        default=None, description="positions that are left as they are [tokens]; null = train.seq_len"
+        default=None, description="context length up to which scores are not scaled [tokens]; null = train.seq_len"
     )
-    beta: float = Field(default=0.1, gt=0, description="height of the steps (steps only)")
+    beta: float = Field(default=0.1, gt=0, description="coefficient of the logarithm (name=steps only)")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -102,7 +102,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LayerTypeConfig:
-    """One kind of layer. Its sections hold what differs from the run's own; all else is as the run says."""
+    """One layer type: overrides of the run's sections. What is left out is inherited."""
 
     position: dict[str, Any] = Field(
         default_factory=dict, description="e.g. {scheme: nope}, or {rope_scaling: {name: plain, theta: 10000.0}}"
@@ -131,46 +131,49 @@ class LayersConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrainConfig:
-    """How long, how wide."""
+    """Length of the training, window and batch sizes."""
 
     max_steps: Positive = Field(description="length of the training [optimizer steps]")
     seq_len: Positive = Field(description="training window [tokens]")
     micro_batch_size: Positive = Field(
-        description="[sequences] per device per forward, at most: the largest number up to this that divides "
-        "a device's part of the global batch"
+        description="upper limit of [sequences] per device and forward pass; lowered to a divisor of the device's "
+        "share of the global batch"
     )
     global_batch_size: UpToAMillion = Field(description="[sequences] per optimizer step, over all devices")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class StartConfig:
-    """Which weights training begins with."""
+    """The weights that training starts from."""
 
     path: str | None = Field(
         default=None,
         description="run directory, or Hugging Face folder (imported first, into `start` of this run's directory); "
-        "null = initialised anew",
+        "null = random initialization",
     )
     check_tokenizer: bool = Field(
         default=True,
-        description="refuse weights that were trained with another tokenizer file; false: you know that the ids agree",
+        description="refuse weights that were trained with another tokenizer file; false: skip this check, where the "
+        "token ids are the same",
     )
     convert: Names = Field(
         default_factory=list,
-        description="what is made of weights that mean something else, with commas between them, e.g. rope_to_coca "
-        "(`python -m coca_train schemes` lists them); [] = nothing: another scheme or theta is refused",
+        description="conversions applied to the weights, with commas between them, e.g. rope_to_coca (`python -m "
+        "coca_train schemes` lists them); [] = none: another scheme or theta is refused",
     )
     t_from_k: Literal["mean_of_halves", "first_half", "random"] = Field(
-        default="mean_of_halves", description="of rope_to_coca: how T is made from K (docs/interop.md)"
+        default="mean_of_halves", description="rope_to_coca: how T is computed from K (docs/interop.md)"
     )
     keys: Literal["auto", "k", "t"] = Field(
-        default="auto", description="what a folder's key projections are; t: CoCA's official GPT-NeoX weights"
+        default="auto",
+        description="how to read a folder's key projections: k: W_K; t: CoCA's W_T, as in its official GPT-NeoX "
+        "weights",
     )
     ignore: list[str] = Field(
-        default_factory=list, description="keys of a folder's config.json known to change nothing"
+        default_factory=list, description="keys of a folder's config.json to ignore, because they change nothing"
     )
     parity_tokens: Positive = Field(
-        default=2048, description="[tokens] of each probe that an imported folder is compared with"
+        default=2048, description="length of each probe in the parity check of an imported folder [tokens]"
     )
 
 
@@ -183,12 +186,12 @@ class LoraConfig:
         description="every weight matrix of a linear layer that `trainable` matches is trained as W + alpha/rank B A, "
         "B and A of this rank (needs the lora extra); null = in full",
     )
-    alpha: float = Field(default=16.0, gt=0, description="alpha/rank scales what the adapters add")
+    alpha: float = Field(default=16.0, gt=0, description="scale of the adapters is alpha/rank")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class StageConfig:
-    """One stage of the schedule. Its sections hold what differs from the run's own; all else is as the run says."""
+    """One stage of the schedule: overrides of the run's sections. What is left out is inherited."""
 
     trainable: list[str] = Field(
         default_factory=lambda: ["*"],
@@ -203,7 +206,8 @@ class StageConfig:
     )
     optimizer: Literal["fresh", "keep"] = Field(
         default="fresh",
-        description="fresh: Adam's moments begin at zero; keep: they go on from the stage before, where it has them",
+        description="fresh: reset the optimizer's state; keep: carry it over for the parameters that the stage before "
+        "trained",
     )
     lora: LoraConfig = Field(default=LoraConfig(), description="low-rank adapters")
     train: dict[str, Any] = Field(default_factory=dict, description="e.g. {seq_len: 32768, micro_batch_size: 1}")
@@ -234,7 +238,7 @@ class SourceConfig:
     valid_path: str | None = Field(default=None, description="prefix of the held-out .bin/.idx pair; null = none")
     weight: float = Field(gt=0, description="share of the training tokens, relative to the other sources")
     on_exhausted: Literal["repeat", "stop"] = Field(
-        default="repeat", description="what happens after the last token of the source"
+        default="repeat", description="after the last token of the source: start again, or stop the run"
     )
 
 
@@ -244,15 +248,15 @@ class DataConfig:
 
     path: str | None = Field(
         default=None,
-        description="folder of texts to train on (.txt, .md, .jsonl, .jsonl.gz, .jsonl.zst, .parquet, mixed, folders "
-        "in it too): what training reads is made of it in a folder of its own, once, and dir, sources and, without "
-        "start.path, tokenizer follow from it; null = the files are those of dir and sources",
+        description="folder of raw text to train on (.txt, .md, .jsonl, .jsonl.gz, .jsonl.zst, .parquet, mixed, with "
+        "subfolders): tokenized once, into a folder of its own, and dir, sources and, without start.path, tokenizer "
+        "follow from it; null = dir and sources name prepared files",
     )
     text_field: str = Field(default="text", description="path: dotted field of .jsonl and .parquet that holds the text")
     vocab_size: Positive | None = Field(
         default=None,
-        description="path: size of the vocabulary that is trained [token ids]; null = by the size of the text, twice "
-        "the square root of its bytes, in hundreds, 32,000 at most",
+        description="path: size of the vocabulary to train [token ids]; null = from the size of the text: twice the "
+        "square root of its bytes, in hundreds, 32,000 at most",
     )
     valid_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default=None,
@@ -264,7 +268,7 @@ class DataConfig:
     )
     prepare: Literal["embedded", "none"] = Field(
         default="none",
-        description="embedded: make the quickstart corpus when it is missing; none: the files exist or are made of "
+        description="embedded: make the quickstart corpus when it is missing; none: the files exist, or are made from "
         "path",
     )
     dir: str = Field(description="folder of the prepared data")
@@ -273,8 +277,8 @@ class DataConfig:
     seed: Seed = Field(default=1234, description="seed of the data order")
     order: Literal["shuffled", "stream"] = Field(
         default="shuffled",
-        description="shuffled: windows in random order; stream: each row of the batch goes on where it ended in the "
-        "step before (what position.memory_len needs)",
+        description="shuffled: windows in random order; stream: row i of a batch continues row i of the batch before "
+        "(which position.memory_len needs)",
     )
     packing: Literal["windows", "segments", "documents"] = Field(
         default="windows",
@@ -283,23 +287,23 @@ class DataConfig:
     )
     upsample_from_tokens: Positive | None = Field(
         default=None,
-        description="documents of at least so many [tokens] are seen upsample_factor times an epoch (packing=segments "
-        "or documents); null = all are seen once",
+        description="documents of at least this length are repeated upsample_factor times an epoch (packing=segments "
+        "or documents) [tokens]; null = each once",
     )
-    upsample_factor: Positive = Field(default=1, description="how often an epoch sees those long documents")
+    upsample_factor: Positive = Field(default=1, description="repetitions of those long documents in an epoch")
     document_mask: bool = Field(
         default=False, description="no attention across documents; positions restart at each document"
     )
     verify_blocks: bool = Field(
         default=True,
-        description="hold each 4 MiB block of training and held-out data against its checksum when it is read first, "
-        "where data_prep left a .sums file beside it",
+        description="verify the checksum of each 4 MiB block of training and held-out data on its first read, where "
+        "data_prep wrote a .sums file",
     )
     prefetch_steps: int = Field(
         default=4,
         ge=0,
         le=1000,
-        description="batches read ahead by a thread [steps], lowered to half of the memory; 0 = none",
+        description="batches that a thread reads ahead [steps], limited to half of the memory; 0 = none",
     )
 
 
@@ -309,19 +313,19 @@ class MuonConfig:
 
     lr: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
-        description="peak learning rate of the blocks' matrices, which falls as optim.lr does; null = optim.lr",
+        description="peak learning rate of the blocks' matrices, on the schedule of optim.lr; null = optim.lr",
     )
     momentum: float = Field(default=0.95, ge=0, lt=1, description="Nesterov momentum")
     adjust_lr: Literal["match_rms_adamw", "original"] = Field(
         default="match_rms_adamw",
-        description="what a step is multiplied by; match_rms_adamw: 0.2 sqrt(max(rows, columns)), so that AdamW's rate "
-        "serves (Moonlight); original: sqrt(max(1, rows / columns))",
+        description="factor of an update; match_rms_adamw: 0.2 sqrt(max(rows, columns)), so that AdamW's learning "
+        "rate fits (Moonlight); original: sqrt(max(1, rows / columns))",
     )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OptimConfig:
-    """AdamW (Loshchilov & Hutter, arXiv 1711.05101), Muon beside it, and the schedule."""
+    """Optimizer: AdamW (Loshchilov & Hutter, arXiv 1711.05101), or Muon with AdamW; learning-rate schedule."""
 
     lr: float = Field(gt=0, description="peak learning rate")
     min_lr: float = Field(default=0.0, ge=0, description="learning rate at the last step")
@@ -331,9 +335,11 @@ class OptimConfig:
         default="linear",
         description="decay after the warm-up; wsd: constant, then down in the last `cooldown` of the steps",
     )
-    cooldown: float = Field(default=0.1, gt=0, le=1, description="part of the steps in which the rate falls (wsd only)")
+    cooldown: float = Field(
+        default=0.1, gt=0, le=1, description="fraction of the steps spent in the cooldown (wsd only)"
+    )
     cooldown_shape: Literal["linear", "sqrt"] = Field(
-        default="linear", description="how it falls: linear, or 1 - sqrt of the part that is done (wsd only)"
+        default="linear", description="shape of the cooldown: linear, or 1 - sqrt(progress) (wsd only)"
     )
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
         default=(0.9, 0.95), description="Adam's moment decay rates"
@@ -342,9 +348,9 @@ class OptimConfig:
     weight_decay: float = Field(default=0.0, ge=0, description="decoupled weight decay, on matrices only")
     max_grad_norm: float = Field(default=1.0, gt=0, description="gradient clipping, global L2 norm")
     name: Literal["adamw", "muon"] = Field(
-        default="adamw", description="muon: the blocks' matrices by Muon, all other parameters by AdamW"
+        default="adamw", description="muon: Muon for the blocks' matrices, AdamW for all other parameters"
     )
-    muon: MuonConfig = Field(default=MuonConfig(), description="of the blocks' matrices (name=muon only)")
+    muon: MuonConfig = Field(default=MuonConfig(), description="Muon's options (name=muon only)")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -366,8 +372,8 @@ class EngineConfig:
     )
     activation_checkpointing: Literal["none", "selective", "full"] = Field(
         default="none",
-        description="what is computed again in the backward pass: none; selective: all but products with weights and "
-        "fused attention; full: all but a block's input",
+        description="what the backward pass recomputes: none; selective: all but matmuls with weights and fused "
+        "attention; full: each block from its input",
     )
     compile: Literal["auto", "none", "blocks"] = Field(
         default="auto",
@@ -376,51 +382,52 @@ class EngineConfig:
     )
     sequence_parallel: Annotated[int, Field(ge=1, le=1024)] = Field(
         default=1,
-        description="processes that share each sequence: slices of its tokens, in attention some of the heads; "
-        "1 = none",
+        description="processes that share each sequence: each has a slice of its tokens, and in attention some of the "
+        "heads (Ulysses); 1 = none",
     )
     mlp_tile: Positive | None = Field(
         default=None,
-        description="positions that a feed-forward layer computes at a time, again in the backward pass [tokens]; "
-        "null = all at once",
+        description="positions that a feed-forward layer computes at a time, recomputed in the backward pass "
+        "[tokens]; null = all at once",
     )
     bucket_size: Positive = Field(default=5_000_000, description="ZeRO reduce and all-gather bucket [elements]")
     gradient_reduction: Literal["all_reduce", "owner"] = Field(
         default="all_reduce",
-        description="of ZeRO 1 (but in bf16) and 2; all_reduce: every rank gets all sums and keeps its part; owner: "
-        "each part goes to the rank that keeps it, half the bytes. ZeRO 3 always scatters them",
+        description="how ZeRO 1 (except in bf16) and 2 reduce gradients: all_reduce: every rank gets the sum and "
+        "keeps its partition; owner: each partition goes to its owner, half the traffic. ZeRO 3 always "
+        "reduce-scatters",
     )
     communication_dtype: Literal["auto", "fp32", "bf16"] = Field(
-        default="auto", description="of gradients on their way between ranks; auto: fp32, and fp16 where dtype=fp16"
+        default="auto", description="dtype in which gradients are communicated; auto: fp32, or fp16 where dtype=fp16"
     )
     overlap_communication: bool | None = Field(
         default=None, description="send gradients while the backward pass runs; null = in ZeRO 2 and 3"
     )
     prefetch_size: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="weights that ZeRO 3 gathers ahead of their use [elements]; null = 0.9 d_model^2"
+        default=None, description="ZeRO 3: parameters gathered ahead of use [elements]; null = 0.9 d_model^2"
     )
     persistence_threshold: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="parameters up to this size are not cut by ZeRO 3 [elements]; null = 10 d_model"
+        default=None, description="ZeRO 3: parameters up to this size are not partitioned [elements]; null = 10 d_model"
     )
     deterministic: bool = Field(
         default=False,
-        description="on GPUs: the same bits in every run of the same layout, slower (docs/operations.md, Resume); CPUs "
-        "always give them",
+        description="on GPUs: bit-identical results in every run of the same layout, slower (docs/operations.md, "
+        "Resume); on CPUs results always are",
     )
     timeout_s: UpToAMillion = Field(
-        default=600, description="a collective that takes longer means a dead or hung rank [seconds]"
+        default=600, description="timeout of a collective, after which a rank counts as dead or hung [seconds]"
     )
     max_skipped_steps: Positive = Field(
-        default=20, description="consecutive non-finite steps skipped before the run gives up [steps]"
+        default=20, description="consecutive steps with non-finite gradients to skip before the run gives up [steps]"
     )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class CheckpointConfig:
-    """What survives a crash."""
+    """When checkpoints are saved, and how many are kept."""
 
     save_every_steps: Positive = Field(
-        default=100, description="time between checkpoints [steps]; the last step is always saved"
+        default=100, description="interval between checkpoints [steps]; the last step is always saved"
     )
     keep: int = Field(default=2, ge=2, description="verified checkpoints kept (at least 2)")
 
@@ -429,7 +436,7 @@ class CheckpointConfig:
 class TrackingConfig:
     """Where metrics go; metrics.jsonl is always written."""
 
-    log_every_steps: Positive = Field(default=10, description="time between metric records [steps]")
+    log_every_steps: Positive = Field(default=10, description="interval between metric records [steps]")
     progress_bar: bool = Field(default=True, description="live progress on the terminal")
     tensorboard: bool = Field(default=False, description="write TensorBoard events (needs the tensorboard extra)")
     wandb: Literal["disabled", "offline", "online"] = Field(
@@ -440,7 +447,7 @@ class TrackingConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ExtrapolationConfig:
-    """Perplexity far beyond the training window: of the finished run and, where wanted, every so many steps of it."""
+    """Perplexity beyond the training window, of the finished run and optionally during training."""
 
     enabled: bool = Field(
         default=True, description="evaluate the finished run, and write its report (docs/evaluation.md)"
@@ -453,46 +460,46 @@ class ExtrapolationConfig:
     rope_scalings: list[str] = Field(
         default_factory=lambda: ["plain", "dynamic_ntk@alpha:4"],
         min_length=1,
-        description="position/rope_scaling choices tried on the same weights, with options behind an @: "
+        description="choices of position/rope_scaling to evaluate on the trained weights, with options after an @: "
         "dynamic_ntk@alpha:4",
     )
     attention_patterns: list[str] = Field(
         default_factory=list,
-        description="attention pattern choices tried on the same weights, with options: sinks@window:256",
+        description="choices of attention_pattern to evaluate on the trained weights, with options: sinks@window:256",
     )
     max_documents: Positive = Field(
         default=24,
-        description="held-out documents scored, as many of one source as of another, each at least as long as the "
-        "longest window",
+        description="held-out documents to score, equally many of each source, each at least as long as the longest "
+        "window",
     )
     micro_batch_tokens: Positive = Field(default=4096, description="[tokens] per forward")
     every_steps: int = Field(
-        default=0, ge=0, description="time between probes of the same windows during training [steps]; 0 = none"
+        default=0, ge=0, description="interval between probes of the same windows during training [steps]; 0 = none"
     )
-    probe_documents: Positive = Field(default=2, description="held-out documents such a probe scores per source")
+    probe_documents: Positive = Field(default=2, description="held-out documents per source in such a probe")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class EvalConfig:
     """What is measured on held-out text."""
 
-    every_steps: Positive = Field(default=100, description="time between validations [steps]")
-    max_tokens: Positive = Field(default=16384, description="held-out [tokens] scored per source in a validation")
+    every_steps: Positive = Field(default=100, description="interval between validations [steps]")
+    max_tokens: Positive = Field(default=16384, description="held-out [tokens] per source in a validation")
     sample_prompt: str = Field(default="The", description="prompt of the generated sample at the end; empty = none")
     sample_tokens: int = Field(default=64, ge=0, description="length of that sample [tokens]")
     extrapolation: ExtrapolationConfig = Field(
-        default=ExtrapolationConfig(), description="the evaluation that a finished run gets"
+        default=ExtrapolationConfig(), description="the evaluation at the end of the run"
     )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Config:
-    """A whole run. `position` and `attention_pattern` are typed by the module they name (its class Settings)."""
+    """All sections of a run. The module that `position` or `attention_pattern` names types it (its class Settings)."""
 
     run: RunConfig
     model: ModelConfig
-    position: Any = Field(description="How attention knows where a token stands.")
-    attention_pattern: Any = Field(description="Which tokens a token sees, and at what distance.")
+    position: Any = Field(description="Position encoding.")
+    attention_pattern: Any = Field(description="Which keys a query attends to, and at what distance.")
     layers: LayersConfig
     train: TrainConfig
     start: StartConfig

@@ -102,10 +102,11 @@ def untrained(result: Mapping[str, Any], gain: float = USES_GAIN) -> str:
 
     It must be better than the frequencies of tokens and of pairs of tokens in its training text, where that is known,
     and with 32 tokens of context than with 8: what is not holds any window, equally badly. result: of one text at the
-    training window: `by_document`, NLL [nats] and predictions; `rope_scaling`, NLL of each of the two and predictions;
-    `short`, NLL with 5 to 8 tokens of context less that of the same predictions with 29 to 32, and predictions.
+    training window: `by_document`, NLL [nats] and predictions; `token_frequencies`, NLL of each of the two and
+    predictions; `short`, NLL with 5 to 8 tokens of context less that of the same predictions with 29 to 32, and
+    predictions.
     """
-    if counted := result.get("token_rope_scaling"):
+    if counted := result.get("token_frequencies"):
         sums_D3 = np.asarray(counted, dtype=float)
         kind = int(sums_D3[:, 1].sum() < sums_D3[:, 0].sum())
         own_D2 = np.asarray(result["by_document"], dtype=float)
@@ -121,7 +122,7 @@ def untrained(result: Mapping[str, Any], gain: float = USES_GAIN) -> str:
 
 
 def finds(length: int, n_found: int, n_prompts: int, share: float = FOUND_SHARE) -> Evidence:
-    """Return so many of the prompts of this length were answered as they must be."""
+    """Return the evidence of n_found right answers among n_prompts of this length."""
     return Evidence(length, share_above(n_found, n_prompts, share))
 
 

@@ -41,25 +41,25 @@ class Architecture:
         return replace(self.model, n_kv_heads=self.n_kv_heads, head_dim=self.head_dim)
 
     @property
-    def layer_kinds(self) -> tuple[str, ...]:
-        """The kind of every layer, by name."""
+    def layer_type_names(self) -> tuple[str, ...]:
+        """Return the name of every layer's type."""
         return layer_types_of(self.layers, self.model.n_layers)
 
     @property
     def settings(self) -> dict[str, LayerType]:
-        """The settings of every declared kind of layer, and of the default."""
+        """Return the settings of every declared layer type and of the default."""
         own = {DEFAULT: LayerType(self.position, self.attention_pattern, self.model.logit_scale)}
         return own | layer_types(self.layers, self.model, self.position, self.attention_pattern)
 
     @property
     def layer_types(self) -> list[LayerType]:
-        """The kind of every layer."""
+        """Return the settings of every layer."""
         settings = self.settings
-        return [settings[name] for name in self.layer_kinds]
+        return [settings[name] for name in self.layer_type_names]
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all layers are of one kind. By comparison: settings with lists (longrope) have no hash."""
+        """Whether all layers are of one type. By comparison: settings with lists (longrope) have no hash."""
         first, *others = self.layer_types
         return all(kind == first for kind in others)
 

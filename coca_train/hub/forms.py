@@ -201,7 +201,7 @@ def _differences(architecture: Architecture, rotary_pct: float, family: Family) 
 def own_config(architecture: Architecture) -> dict[str, Any]:
     """Return the config.json of our own form: of modeling_coca.py where it computes every layer, else of coca_train."""
     name = INSTALLED if any(map(_needs_coca_train, architecture.layer_types)) else COCA
-    model, used = architecture.complete, architecture.layer_kinds
+    model, used = architecture.complete, architecture.layer_type_names
     shared = {
         "architectures": [CLASSES[name]],
         "model_type": name,

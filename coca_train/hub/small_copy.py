@@ -45,7 +45,7 @@ def random_source(source: Source, architecture: Architecture) -> Source:
 
 def _layers_of_all_kinds(architecture: Architecture) -> int:
     """Return the number of layers up to the last one of a new kind."""
-    used = architecture.layer_kinds
+    used = architecture.layer_type_names
     return 1 + max(used.index(kind) for kind in set(used))
 
 

@@ -111,7 +111,7 @@ class PatternContract(Contract):
         rules, built = self._rules(settings), parts.build(scheme)
         if problems := rules.problems(built):
             for key, text, fix in problems:
-                assert key.startswith("attention pattern.") and scheme["scheme"] in text and fix.startswith("write ")
+                assert key.startswith("attention_pattern.") and scheme["scheme"] in text and fix.startswith("write ")
             return
         pos, doc = parts.packed(*ROWS[:2])
         q, k, v = parts.random_qkv(built, pos.shape[1])

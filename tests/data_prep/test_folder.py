@@ -15,7 +15,7 @@ from coca_train.data.readers import files as folders
 from coca_train.data.readers.files import folder_inputs, kind_of_input, listing
 from coca_train.runtime.errors import DataError
 from data_prep.__main__ import main
-from data_prep.fitting import CHARACTERS, LONG, MOST, Documents, choose, vocabulary_for
+from data_prep.fitting import CHARACTERS, LONG, MAX_SHARE_LEAST, Documents, choose, vocabulary_for
 from data_prep.selection import Piece, pieces, split_of
 from data_prep.tokenizer_files import affordable_coverage
 
@@ -116,7 +116,7 @@ def test_the_verbs_take_a_folder_and_fit_sizes_to_its_text(tmp_path, capsys):
     manifest = json.loads((made / "manifest.json").read_text())
     train, valid = (manifest["datasets"][f"text_{split}"] for split in ("train", "valid"))
     assert valid["documents"] > 1
-    assert valid["characters"] <= MOST * (train["characters"] + valid["characters"])
+    assert valid["characters"] <= MAX_SHARE_LEAST * (train["characters"] + valid["characters"])
     assert [record["name"].rpartition("/")[2] for record in manifest["sources"]["text"]["inputs"]] == [
         "d.jsonl.gz",
         "c.jsonl",
@@ -147,7 +147,7 @@ def test_a_report_gets_its_documents_within_a_tenth_of_the_text(lengths):
     documents = drawn(lengths)
     taken = choose(documents, max(lengths))
     assert taken.documents >= 20
-    assert taken.text <= MOST
+    assert taken.text <= MAX_SHARE_LEAST
     held_out = documents.places < np.uint64(taken.share * 2.0**64)
     assert held_out.sum() == taken.documents
     if len(lengths) >= 3000:

@@ -25,6 +25,7 @@ from data_prep.decoded import (
 from data_prep.manifest import Corpus
 from data_prep.verbs import inspect
 from tests.data_prep.support_corpus import Made, make
+from tests.fixes import fix_of
 
 EVIL = "\x1b[2J\x1b]0;title\x07 \u202egnp.exe\u202c \r over \x00 \u2028 \u200b \x9b31m ⟦end of document⟧"
 
@@ -134,7 +135,12 @@ def test_one_source_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     out = capsys.readouterr().out
     assert "=== b_train" in out and "a_train" not in out and "a_valid" not in out
     assert run(tmp_path, "look.source=empty") == 3
-    assert capsys.readouterr().err.startswith("E-TOK-24 look.source=empty")
+    message = capsys.readouterr().err
+    assert message.startswith("E-TOK-24 look.source=empty")
+    program, verb = fix_of(message).split(" says ")[0].rsplit(" ", 1)
+    assert program == "python -m data_prep"
+    assert main([verb, "--config-dir", str(tmp_path / "choices"), "corpus=tiny"]) == 0
+    assert re.search(r"^\W*empty\b.*\b0\b", capsys.readouterr().out, re.M)
 
 
 @pytest.mark.usefixtures("no_picture")

@@ -17,6 +17,7 @@ from coca_train.settings import load
 from data_prep.__main__ import main
 from data_prep.verbs.mix import DIGITS, Plan, Share, _text, apportion, as_fraction, data_choice, mixture_picture, plan
 from tests.data_prep.support_corpus import Made, configuration, make
+from tests.fixes import first, fix_of
 
 PNG = b"\x89PNG"
 
@@ -137,9 +138,15 @@ def test_what_cannot_be_mixed_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     text = {"a": Made(["one two"], ["three"])}
     assert re.match(r"E-TOK-23 corpus\.sources\.b: .* Fix: .*tokenize", error(text, text | {"b": source()}))
     held = {"a": Made(["one"]), "b": Made([], ["two"])}
-    assert re.match(r"E-TOK-24 corpus\.sources\.b: ", error(held, held))
+    message = error(held, held)
+    assert re.match(r"E-TOK-24 corpus\.sources\.b: ", message)
+    mixed = ["mix", "--config-dir", str(tmp_path / "choices"), "corpus=tiny"]
+    (removed,) = [word for word in message.split() if word.startswith("~")]
+    assert main([*mixed, removed.rstrip(".")]) == 0
     held = {"a": Made(["one"]), "b": Made([], ["two"], {"group": "code", "hold_out": "all"})}
-    assert re.match(r"E-TOK-24 mix\.groups\.code: ", error(held, held))
+    message = error(held, held)
+    assert re.match(r"E-TOK-24 mix\.groups\.code: ", message)
+    assert main([*mixed, *first(fix_of(message).strip())]) == 0
     (tmp_path / "tiny" / "manifest.json").unlink()
     assert main(["mix", "--config-dir", str(tmp_path / "choices"), "corpus=tiny"]) == 3
     message = capsys.readouterr().err

@@ -132,7 +132,7 @@ def test_of_several_models_those_too_little_trained_are_named():
     known = some("books")
     for each in known.cells:
         if each.point == 512 and each.subject == "rope" and each.result:
-            each.result["sources"]["books"]["token_rope_scaling"] = [
+            each.result["sources"]["books"]["token_frequencies"] = [
                 [400.0, 250.0, 100] for _ in range(24)
             ]  # 2.5 nats a token
     finding = page(known).finding

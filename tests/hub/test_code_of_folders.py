@@ -16,6 +16,7 @@ from coca_train.hub.options import VerifyConfig
 from coca_train.hub.weights import open_source
 from coca_train.runtime.errors import UserError
 from tests.data.vocabularies import byte_level
+from tests.fixes import fix_of, options_in
 from tests.hub import models, planted
 
 
@@ -129,7 +130,7 @@ def test_a_tokenizer_of_the_folder_is_not_exported(name, with_tokenizer, import_
     with pytest.raises(UserError, match="E-IOP-23") as raised:
         export_run(run)
     assert f"{config} tokenizer_class='{name}'" in str(raised.value)
-    assert not (export_run(run, tokenizer="none") / "tokenizer.json").exists()
+    assert not (export_run(run, **options_in(fix_of(raised.value))) / "tokenizer.json").exists()
     config.write_text(config.read_text().replace(f'"{name}"', '"PreTrainedTokenizerFast"'))
     assert (export_run(run, "mended") / "tokenizer.json").exists()
 

@@ -25,6 +25,7 @@ from coca_train.runtime.errors import DataError
 from coca_train.settings import load, load_saved
 from tests import states
 from tests.data.vocabularies import byte_level, sentencepiece_model
+from tests.fixes import fix_of, options_in
 from tests.hub import models
 
 TEXT = "The quick brown fox; jumps over 13 lazy dogs"
@@ -140,10 +141,10 @@ def test_a_tokenizer_that_transformers_reads_otherwise_is_refused(tmp_path, impo
     folder = models.write(tmp_path / "bare", "llama_gqa", vocab_size=512)
     sentencepiece_model(tmp_path / "mine.model", model_type="unigram")
     run = import_run(folder, tokenizer=str(tmp_path / "mine.model"))
-    with pytest.raises(DataError, match="E-IOP-20"):
+    with pytest.raises(DataError, match="E-IOP-20") as raised:
         export_run(run)
     assert not (tmp_path / "out").exists()
-    assert not (export_run(run, tokenizer="none") / "tokenizer.model").exists()
+    assert not (export_run(run, **options_in(fix_of(raised.value))) / "tokenizer.model").exists()
 
 
 def test_none_and_another_tokenizer(worded, import_run, tmp_path):

@@ -11,6 +11,7 @@ from coca_train.hub import conversions, parity, transformers_side
 from coca_train.hub.weights import open_source
 from coca_train.positions.schemes.coca import fold_full_mean
 from coca_train.runtime.errors import UserError
+from tests.fixes import fix_of, options_in
 from tests.hub import models
 
 K = "blocks.1.attention.k.weight"
@@ -55,8 +56,10 @@ def test_t_of_full_width_is_the_same_function(how, model, import_run):
 @pytest.mark.parametrize(("t_width", "words"), [("full_mean", "t_width=full_mean.*position=coca"), ("half", "t_width")])
 def test_a_width_needs_a_t_of_its_kind(model, import_run, t_width, words):
     """full_mean is of a T made from K; half folds a full width."""
-    with pytest.raises(UserError, match=rf"E-IOP-14.*{words}"):
+    with pytest.raises(UserError, match=rf"E-IOP-14.*{words}") as raised:
         import_run(model(), t_width=t_width)
+    added = options_in(fix_of(raised.value))
+    import_run(model(), **(added | {"t_width": t_width} if added else {}))
 
 
 def test_random_is_what_a_new_run_would_begin_with(model):

@@ -44,7 +44,7 @@ def result(own, of_words, of_pairs, short=0.5, n=24):
     noise = np.random.default_rng(0).normal(0, 0.01, n)
     return {
         "by_document": [[100 * (own + each), 100] for each in noise],
-        "token_rope_scaling": [[100 * of_words, 100 * of_pairs, 100] for _ in noise],
+        "token_frequencies": [[100 * of_words, 100 * of_pairs, 100] for _ in noise],
         "short": [[100 * short + each, 100] for each in noise],
     }
 

@@ -44,7 +44,7 @@ def test_settings_are_fixed_once_a_checkpoint_depends_on_them(tmp_path):
         start("model.n_layers=3")
     start("model.n_layers=3", "optim.lr=0.002", data="other")  # announced, not refused
     with pytest.raises(
-        CheckpointError, match=r"E-CKP-24 .*attention pattern\.name 'causal' -> 'sliding_window'.*Fix: undo"
+        CheckpointError, match=r"E-CKP-24 .*attention_pattern\.name 'causal' -> 'sliding_window'.*Fix: undo"
     ):
         start("model.n_layers=3", "attention_pattern=sliding_window", data="other")
 

@@ -1,6 +1,6 @@
 """Attention patterns: one file each, usable with every scheme whose positions act on pairs.
 
-Each module holds `Settings` (its own hyper-parameters) and `Rules`, a `Attention pattern`.
+Each module holds `Settings` (its own hyper-parameters) and `Rules`, an `AttentionPattern`.
 """
 
 from typing import Any

@@ -296,7 +296,7 @@ class Evaluator(CellSuite[Settings, Material]):
             if material.token_frequencies is not None and point == material.training_window:
                 documents = material.documents(point)
                 texts = [text for each in documents.values() for text in each] if source == ALL else documents[source]
-                sources[source]["token_rope_scaling"] = [
+                sources[source]["token_frequencies"] = [
                     [*material.token_frequencies.nll(text), len(text) - 1] for text in texts
                 ]
             if ("short", SHORT[0]) in read:
