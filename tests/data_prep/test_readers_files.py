@@ -121,7 +121,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "content", "code", "what"), WRONG)
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "code", "what"), WRONG, ids=lambda value: "" if isinstance(value, bytes) else None
+)
 def test_not_what_its_name_says(tmp_path: Path, kind: str, name: str, content: bytes, code: str, what: str) -> None:
     (tmp_path / name).write_bytes(content)
     text = complaint(source_of(tmp_path / name, kind=kind))
