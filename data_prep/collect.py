@@ -68,6 +68,7 @@ class NearDuplicates:
 
     def __init__(self, path: Path) -> None:
         self.rows, self.digest, wrong = np.empty(0, NEAR), None, ""
+        self._inputs, self._lines = self.rows["input"], self.rows["line"]
         if not path.is_file():
             return
         try:
@@ -78,7 +79,7 @@ class NearDuplicates:
                 same = rows["input"][1:] == rows["input"][:-1]
                 rising = np.where(same, rows["line"][1:] > rows["line"][:-1], rows["input"][1:] > rows["input"][:-1])
                 wrong = "" if rising.all() else "not sorted, or with a document twice"
-        except (ValueError, EOFError, OSError) as error:
+        except (ValueError, EOFError, OSError, MemoryError) as error:  # the last: a damaged shape
             wrong = str(error)[:80]
         if wrong:
             raise DataError(
@@ -86,11 +87,13 @@ class NearDuplicates:
                 "again: python -m data_prep near_duplicates"
             )
         self.rows, self.digest = rows, file_digest(path)
+        self._inputs, self._lines = np.ascontiguousarray(rows["input"]), np.ascontiguousarray(rows["line"])
 
     def contains(self, input: int, lines: np.ndarray) -> np.ndarray:
         """Return whether each of these lines of an input is on the list: bool (n,)."""
-        begin, end = np.searchsorted(self.rows["input"], [input, input + 1])
-        listed = self.rows["line"][begin:end]
+        # Columns of their own, and bounds of their type: numpy would otherwise copy a whole column for each call.
+        begin, end = np.searchsorted(self._inputs, np.array([input, input + 1], self._inputs.dtype))
+        listed = self._lines[begin:end]
         at = np.searchsorted(listed, lines)
         return np.append(listed, np.zeros(1, listed.dtype))[at] == lines  # lines count from 1
 
@@ -100,16 +103,19 @@ def check_near(config: PrepareConfig, identities: dict[str, list[dict[str, Any]]
     folder, wrong = Path(config.corpus.dir) / "near_duplicates", ""
     if not any((folder / f"{name}.npy").exists() for name in identities):
         return
+    planned = plan(config, [one for name in sorted(identities) for one in identities[name]])
     try:
         report = untrusted_io.read_object(folder / "report.json")
-        inputs, every = report["inputs"], [one for name in sorted(identities) for one in identities[name]]
-        if other := [name for name, now in identities.items() if inputs.get(name) != now]:
+        inputs = report.get("inputs")
+        if not isinstance(inputs, dict):
+            wrong = "has a damaged report.json (it names no inputs)"
+        elif other := [name for name, now in identities.items() if inputs.get(name) != now]:
             wrong = f"was made of other files of {', '.join(other)}"
-        elif report.get("plan") != plan(config, every):
+        elif report.get("plan") != planned:
             wrong = "was made with other filters, held-out shares or settings of near_duplicates"
     except FileNotFoundError:
         wrong = "is not finished (it has no report.json)"
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         wrong = f"has a report.json that cannot be read ({getattr(error, 'strerror', None) or error})"
     if wrong:
         raise DataError(

@@ -9,8 +9,8 @@ The documents of a corpus have an order: source (by name), input, line. Rule by 
    is held out, the first. The others are duplicates (DUPLICATE). So a text that is held out anywhere is trained on
    nowhere, and a text whose copies are on a list of near duplicates does not vanish as long as one copy is not.
 
-In memory are one byte a document, and the keys of KEYS_AT_A_TIME documents: all documents are read again for each so
-many of them. Keys are hashes, so their remainders share them out evenly.
+In memory are one byte a document, and the keys of KEYS_AT_A_TIME documents: more documents than that are read several
+times, twice for each part of their keys. Keys are hashes, so their remainders share them out evenly.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,14 +18,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coca_train.runtime import machine
+
 KEPT, DUPLICATE_ID, NEAR_DUPLICATE, DUPLICATE = range(4)
 HELD_OUT = 1
-KEYS_AT_A_TIME = 1 << 22
 CHUNK = 1 << 18  # records sorted together, at least
 TRAINED = np.uint64(1 << 63)  # in a rank: after everything that is held out
 
 # key: what two documents have in common; rank: the lowest is the first; text: digest of it.
 RECORD = np.dtype([("key", "S20"), ("rank", "<u8"), ("text", "S16")])
+# A sixteenth of the memory, as sorting them takes several copies.
+KEYS_AT_A_TIME = max(1 << 22, machine.memory() // 16 // RECORD.itemsize)
 
 
 @dataclass(frozen=True)

@@ -82,13 +82,6 @@ def _texts(record: dict[str, Any], name: str | None) -> list[str]:
     return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
 
 
-def _names(record: dict[str, Any], name: str | None) -> list[str]:
-    """Return a text or a list of texts as a list; empty when it is neither."""
-    value = _value(record, name)
-    names = [value] if isinstance(value, str) else value
-    return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
-
-
 def digest_of(text: str) -> bytes:
     """Return BLAKE2b-128 of a text as UTF-8: what two documents with the same text share."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -170,9 +170,9 @@ def already_trained(config: PrepareConfig) -> bool:
     if not path.exists():
         return False
     wrong = ""
+    digest = hashlib.sha256(untrusted_io.read_bytes(path)).hexdigest()
     try:
         record, now = untrusted_io.read_object(record_path(path)), training_settings(config)
-        digest = hashlib.sha256(untrusted_io.read_bytes(path)).hexdigest()
         if record.get("format") != FORMAT or record.get("sha256") != digest:
             wrong = "was not made by this version, or was changed since"
         elif changes := differences({key: record.get(key) for key in now}, now):

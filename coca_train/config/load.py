@@ -28,7 +28,7 @@ from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError
 from coca_train.runtime.trees import copied, leaves, lookup
 
-FORMAT = 2  # of a run's config.yaml and run.json; another number for every change that an older program cannot read
+FORMAT = 3  # of a run's config.yaml and run.json; another number for every change that an older program cannot read
 _ALLOWED = re.compile(
     r"\$\{(?:oc\.env:(?P<env>COCA_TRAIN_[A-Z0-9_]+)(?:,(?P<default>[^${},]*))?|(?P<key>[A-Za-z_][\w.]*))\}"
 )

@@ -45,9 +45,9 @@ class Kind:
     words: str
 
     @classmethod
-    def of(cls, annotation: Any) -> "Kind":
+    def of(cls, annotation: Any, words: str = "") -> "Kind":
         """Return the kind of a type. Strict: true and false are no numbers, and 1.0 is no whole number."""
-        return cls(TypeAdapter(annotation, config=STRICT), needs(annotation, []))
+        return cls(TypeAdapter(annotation, config=STRICT), words or needs(annotation, []))
 
 
 _Count = Annotated[int, Field(gt=0, le=MOST)]
@@ -57,7 +57,7 @@ COUNT, COUNT_OR_NULL = Kind.of(_Count), Kind.of(_Count | None)
 LAYERS = Kind.of(Annotated[int, Field(gt=0, le=1 << 16)])  # lists are made of them
 NUMBER = Kind.of(Annotated[float, Field(ge=LEAST, le=MOST_NUMBER)])
 SHARE = Kind.of(Annotated[float, Field(ge=LEAST, le=1)])
-OBJECT_OR_NULL = Kind.of(dict[str, Any] | None)
+OBJECT_OR_NULL = Kind.of(dict[str, Any] | None, "an object, or null")
 
 # Keys of bookkeeping, generation, training and kernels, which do not change what a model computes.
 HARMLESS_BY_KIND: dict[Kind, str] = {
@@ -79,7 +79,7 @@ HARMLESS_BY_KIND: dict[Kind, str] = {
     Kind.of(_TokenId | list[_TokenId]):
         "bos_token_id decoder_start_token_id eos_token_id forced_bos_token_id forced_eos_token_id pad_token_id "
         "sep_token_id",
-    Kind.of(dict[str, Any]): f"{CODE} id2label label2id",
+    Kind.of(dict[str, Any], "an object"): f"{CODE} id2label label2id",
 }  # fmt: skip
 HARMLESS: Mapping[str, Kind] = {key: kind for kind, keys in HARMLESS_BY_KIND.items() for key in keys.split()}
 

@@ -1,8 +1,12 @@
-"""`.bin/.idx` pairs go both ways between this package and megatron-core's own code, from pip. (GPT-NeoX is not on pip:
-test_indexed writes its format as its sources describe it.)"""
+"""`.bin/.idx` pairs go both ways between this package and the readers people already have.
+
+megatron-core: its own code, from pip. GPT-NeoX is not on pip: its mmap format is read here by an independent reader
+that follows megatron/data/indexed_dataset.py of that repository, step by step, with struct only.
+"""
 
 import importlib
 import importlib.util
+import struct
 import sys
 import warnings
 from collections.abc import Iterator
@@ -133,3 +137,52 @@ def test_any_documents_both_ways(
     theirs = megatron.IndexedDataset(str(write_ours(folder / "ours", documents, dtype)))
     assert [theirs[i].tolist() for i in range(len(theirs))] == documents
     assert ours(write_theirs(megatron, folder / "theirs", documents, dtype)) == documents
+
+
+class NeoxReader:
+    """GPT-NeoX's MMapIndexedDataset: sequences by pointer and size, as its training reads them."""
+
+    FORMATS = {4: "i", 8: "H"}
+
+    def __init__(self, prefix: Path) -> None:
+        idx = prefix.with_suffix(".idx").read_bytes()
+        self.data = prefix.with_suffix(".bin").read_bytes()
+        assert idx[:9] == b"MMIDIDX\x00\x00"
+        assert struct.unpack_from("<Q", idx, 9) == (1,)
+        self.format = self.FORMATS[idx[17]]
+        self.n, n_documents = struct.unpack_from("<QQ", idx, 18)
+        at = 34
+        self.sizes = struct.unpack_from(f"<{self.n}i", idx, at)
+        self.pointers = struct.unpack_from(f"<{self.n}q", idx, at + 4 * self.n)
+        self.doc_idx = struct.unpack_from(f"<{n_documents}q", idx, at + 12 * self.n)
+        assert len(idx) == at + 12 * self.n + 8 * n_documents
+
+    def __getitem__(self, i: int) -> list[int]:
+        return list(struct.unpack_from(f"<{self.sizes[i]}{self.format}", self.data, self.pointers[i]))
+
+
+@pytest.mark.parametrize("dtype", DOCUMENTS)
+def test_gpt_neox_reads_what_we_write(tmp_path: Path, dtype: str) -> None:
+    theirs = NeoxReader(write_ours(tmp_path / "x", DOCUMENTS[dtype], dtype))
+    assert [theirs[i] for i in range(theirs.n)] == DOCUMENTS[dtype]
+    assert theirs.doc_idx == tuple(range(len(DOCUMENTS[dtype]) + 1))
+
+
+@pytest.mark.parametrize(("dtype", "code", "fmt"), [("uint16", 8, "H"), ("int32", 4, "i")])
+def test_we_read_what_gpt_neox_writes(tmp_path: Path, dtype: str, code: int, fmt: str) -> None:
+    """Its builder writes each item's bytes as it comes, and the index at the end; `end_document` after each."""
+    bin_, sizes, pointers, doc_idx = b"", [], [], [0]
+    for document in DOCUMENTS[dtype]:
+        pointers.append(len(bin_))
+        bin_ += struct.pack(f"<{len(document)}{fmt}", *document)
+        sizes.append(len(document))
+        doc_idx.append(len(sizes))
+    idx = struct.pack("<9sQBQQ", b"MMIDIDX\x00\x00", 1, code, len(sizes), len(doc_idx))
+    idx += struct.pack(f"<{len(sizes)}i", *sizes) + struct.pack(f"<{len(pointers)}q", *pointers)
+    idx += struct.pack(f"<{len(doc_idx)}q", *doc_idx)
+    (tmp_path / "x.bin").write_bytes(bin_)
+    (tmp_path / "x.idx").write_bytes(idx)
+    assert ours(tmp_path / "x") == DOCUMENTS[dtype]
+    write_ours(tmp_path / "ours", DOCUMENTS[dtype], dtype)
+    assert (tmp_path / "ours.idx").read_bytes() == idx
+    assert (tmp_path / "ours.bin").read_bytes() == bin_

@@ -18,6 +18,7 @@ from scipy import stats
 from coca_train.evaluation.suites import speed
 from tests.evaluation.conftest import sentences
 from tests.evaluation.grids import blocks
+from tests.evaluation.harnessed import TASKS, lines
 
 TRAINED = 24  # the window of the folder's model [tokens]
 NEAR = 1e-5
@@ -252,3 +253,22 @@ def test_speed(evaluated, monkeypatch):
                 ratio = np.array(planted["own"]) / seconds
                 expected = {"median": np.median(ratio), "low": ratio.min(), "high": ratio.max()}
                 assert cell["result"]["ratio"][work][who] == pytest.approx(expected)
+
+
+def test_harness(evaluated, theirs, pieces):
+    """Choices by the sum of their log-probabilities; the standard error of a mean of right and wrong."""
+    pytest.importorskip("lm_eval")
+    words = ["eval.tasks=[own_lands]", f"eval.include_path={TASKS}", "eval.window=whole"]
+    (cell,) = evaluated("harness", *words)[0]["cells"]
+    hits = []
+    for doc in lines("capitals"):
+        question = f"Question: where is {doc['town']}?\nAnswer:"
+        n, totals = len(pieces.encode(question)), []
+        for land in doc["lands"]:
+            ids = torch.tensor([pieces.encode(f"{question}  {land}")])
+            totals.append(-sum(float(loss(theirs, ids, place)[0]) for place in range(n, ids.shape[1])))
+        hits.append(totals.index(max(totals)) == doc["right"])
+    mean = np.mean(hits)
+    found = cell["result"]["metrics"]["own_lands"]["acc"]
+    assert found["value"] == pytest.approx(mean) and 0 < mean < 1
+    assert found["stderr"] == pytest.approx(math.sqrt(mean * (1 - mean) / (len(hits) - 1)))

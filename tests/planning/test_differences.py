@@ -33,9 +33,9 @@ def test_another_choice_is_told_as_a_whole_with_its_options() -> None:
     lines = between(
         ("position=coca",), ("position=coca", "position/rope_scaling=linear", "position.rope_scaling.factor=16")
     )
-    assert lines == ["frequencies plain (theta 10000) -> linear (theta 10000, factor 16)"]
+    assert lines == ["rope_scaling plain (theta 10000) -> linear (theta 10000, factor 16)"]
     lines = between((), ("attention_pattern=sliding_window", "attention_pattern.window=64"))
-    assert lines == ["attention pattern causal -> sliding_window (window 64)"]
+    assert lines == ["attention_pattern causal -> sliding_window (window 64)"]
 
 
 def test_the_same_choice_with_another_option_is_told_by_the_option() -> None:

@@ -45,7 +45,7 @@ def test_between_stages_only_what_differs() -> None:
     assert schedule(stages()).split("\nshort -> long\n")[1].splitlines() == [
         "  trains 4.3 % -> 100 % of the parameters",
         "  steps 100 -> 50",
-        "  frequencies plain (theta 10000) -> linear (theta 10000, factor 16)",
+        "  rope_scaling plain (theta 10000) -> linear (theta 10000, factor 16)",
         "  seq_len 64 -> 1,024",
         "  global batch 32 -> 16",
         "  lr 0.001 -> 0.002",

@@ -143,7 +143,7 @@ class Walk:
         if self.is_here("embedded", "data/embedded"):
             return
         documents = []
-        for number, part in enumerate(embedded.PARTS):
+        for number, part in enumerate(embedded.WEIGHTS):
             own = world.words()[number:10_000:2]
             texts = [world.text(own[n : n + 400]) for n in range(0, len(own), 400)]
             texts += [world.text(own), world.text(own[::-1])]  # as long as those that are held out

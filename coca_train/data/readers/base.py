@@ -146,9 +146,9 @@ def raise_unreadable(path: str | Path, error: OSError) -> NoReturn:
     raise DataError(f"E-RAW-02 {escape(path)}: cannot be read: {what}. Fix: check its mode and its disk") from error
 
 
-def no_documents(path: str, what: str) -> DataError:
+def no_documents(path: str, what: str, fix: str = "check the files of the source") -> DataError:
     """Return the error for an input without a document. what: it has instead."""
-    return DataError(f"E-RAW-03 {escape(path)}: holds no documents ({what}). Fix: check the files of the source")
+    return DataError(f"E-RAW-03 {escape(path)}: holds no documents ({what}). Fix: {fix}")
 
 
 def cursor_beyond(path: str, what: str) -> DataError:

@@ -95,7 +95,7 @@ def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: d
     if held:
         yield Chunk(first, n_bytes, 0, held, {"row": row})
     if row == 1:
-        raise base.no_documents(input.path, "no records")
+        raise base.no_documents(input.path, "no records", "check hub_split")
 
 
 def documents(path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk) -> Iterator[Document | Reject]:
