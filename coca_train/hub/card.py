@@ -28,7 +28,7 @@ def render_card(
     """Return README.md of the folder."""
     architecture, rows = source.architecture, parity_rows(report.results)
     frequencies = getattr(architecture.position, "rope_scaling", None)
-    scheme = architecture.position.scheme + ("" if frequencies is None else f" with frequencies {frequencies.name}")
+    scheme = architecture.position.scheme + ("" if frequencies is None else f" with RoPE scaling {frequencies.name}")
     front = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
