@@ -67,9 +67,8 @@ def _changed(
     """(what holds, the word that sets it back)."""
     optim = values["optim"]
     if "optim" not in groups:
-        name = {"adamw": "AdamW", "muon": "Muon"}.get(optim["name"], show(optim["name"]))
-        text = f"{name}, lr {show(optim['lr'])}, {optim['schedule']} after {optim['warmup_steps']} steps of warm-up"
-        yield f"optim: {text}", f"optim={usual.choices['optim']}"
+        rate = f"lr {show(optim['lr'])}, {optim['schedule']} after {optim['warmup_steps']} steps of warm-up"
+        yield f"optim: {show(optim['name'])}, {rate}", f"optim={usual.choices['optim']}"
     for part in ("train", "engine"):
         for key, value in leaves(a.tree[part], part):
             before = dict(leaves(usual.tree[part], part)).get(key)

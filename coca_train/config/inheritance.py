@@ -232,7 +232,10 @@ def _no_frequencies(part: dict[str, Any], position: Any, place: str) -> list[Pro
     if "rope_scaling" not in own or "scheme" in own or hasattr(position, "rope_scaling"):
         return []
     key = f"{place}.position.rope_scaling"
-    keys, text = (key, "position.scheme"), f"{position.scheme} rotates nothing, so it has no RoPE scaling to exchange here"
+    keys, text = (
+        (key, "position.scheme"),
+        f"{position.scheme} rotates nothing, so it has no RoPE scaling to exchange here",
+    )
     return [Problem("E-CFG-33", keys, text, f"choose position=rope, or write ~{key}")]
 
 

@@ -45,7 +45,6 @@ from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, MicroBatch, ReadRange, Slice, StepResult
 from coca_train.engine.muon import Matrix, MuonAndAdamW
 from coca_train.engine.optim import (
-    ADAM,
     MUON,
     adam_step,
     build_optimizer,
@@ -265,7 +264,7 @@ class DeepSpeedEngine:
         if self.zero_stage == 0:
             kept = ((self._parameters[name], moments) for name, moments in self._moments.items())
         else:
-            kept = ((flat, MUON if group.get("muon") else ADAM) for flat, group in self._flats())
+            kept = ((flat, group["moments"]) for flat, group in self._flats())
         start_moments(inner, kept, step)
         if self.zero_stage in (1, 2):
             optimizer._hp_optimizer_states_linked = False

@@ -73,8 +73,12 @@ def build_optimizer(
     matrices = [named.pop(name) for name, kept in moments.items() if kept == MUON]
     groups = parameter_groups(named.items(), optim.weight_decay)
     if optim.name == "muon":
-        return MuonAndAdamW(groups, matrices, optim, sliced)
-    return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
+        optimizer = MuonAndAdamW(groups, matrices, optim, sliced)
+    else:
+        optimizer = torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
+    for group in optimizer.param_groups:
+        group["moments"] = MUON if group.get("muon") else ADAM  # of its parameters, for engines that flatten them
+    return optimizer
 
 
 def start_moments(

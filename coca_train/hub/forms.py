@@ -6,13 +6,15 @@ coca_train  all else (tables over distances, hooks, several views): loaded by hu
 Both contain our sections unchanged, under `coca_train`, and the keys that transformers needs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any
 
 from coca_train.attention.layer_types import LayerType
+from coca_train.config.fields import fields_of
+from coca_train.config.schema import ModelConfig
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.families import FAMILIES, Family
 from coca_train.hub.options import Form
@@ -34,6 +36,11 @@ ATTENTION_PATTERNS = ("causal", "sliding_window")
 ROPE_SCALINGS = (
     "plain", "partial", "linear", "ntk", "ntk_by_parts", "yarn", "llama3", "longrope",
     "dynamic_linear", "dynamic_ntk", "dynamic_ntk_by_parts", "dynamic_yarn", "dynamic_yarn_tuned",
+)  # fmt: skip
+# Options of `model` that config.json of modeling_coca.py says (own_config).
+SAID = (
+    "n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "norm", "norm_eps", "activation", "qk_norm", "residual",
+    "bias", "tie_embeddings",
 )  # fmt: skip
 ACTIVATIONS = {"swiglu": ("silu", True), "gelu": ("gelu", False), "gelu_tanh": ("gelu_pytorch_tanh", False)}
 
@@ -185,6 +192,7 @@ def _differences(architecture: Architecture, rotary_pct: float, family: Family) 
     known |= {} if "n_kv_heads" in options else {"n_kv_heads": [model.n_heads]}
     known |= {} if "head_dim" in options else {"head_dim": [model.d_model / model.n_heads]}
     reasons = [f"{ours} {getattr(model, ours)}" for ours, values in known.items() if getattr(model, ours) not in values]
+    reasons += [f"{ours} {getattr(model, ours)}" for ours in _unusual(model, options | family.always.keys())]
     if any(kind.logit_scale.name != "none" for kind in architecture.layer_types):
         reasons.append("a logit scale that grows with the length")
     if family.whole_head and rotary_pct != 1:
@@ -198,10 +206,21 @@ def _differences(architecture: Architecture, rotary_pct: float, family: Family) 
     return reasons
 
 
+def _unusual(model: ModelConfig, said: Collection[str]) -> list[str]:
+    """Return options that differ from their default, and that a form neither says nor leaves to its layers.
+
+    So a new option of `model` is exported by coca_train's own class until a form has a key for it, and never dropped.
+    """
+    said = {*said, "n_kv_heads", "head_dim", "logit_scale", "dropout", "init_std", "init_depth_scaled"}
+    others = {name: field.default for name, field in fields_of(ModelConfig).items() if name not in said}
+    return [name for name, default in others.items() if getattr(model, name) != default]
+
+
 def own_config(architecture: Architecture) -> dict[str, Any]:
     """Return the config.json of our own form: of modeling_coca.py where it computes every layer, else of coca_train."""
-    name = INSTALLED if any(map(_needs_coca_train, architecture.layer_types)) else COCA
     model, used = architecture.complete, architecture.layer_type_names
+    unknown = _unusual(model, SAID) or any(map(_needs_coca_train, architecture.layer_types))
+    name = INSTALLED if unknown else COCA
     shared = {
         "architectures": [CLASSES[name]],
         "model_type": name,

@@ -39,7 +39,7 @@ from coca_train.config.schema import EngineConfig
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 MOMENTS = 8  # Adam's two, float32
-MOMENTUM = 4  # Muon's one, float32
+MOMENTUM = 4  # of an optimizer with one, float32
 MUON_STEP = 6  # its update, in float32 and in bfloat16
 REDUCED_AT_ONCE = 500_000_000  # parameters DeepSpeed all-reduces in one go without ZeRO 2 (MEMORY_OPT_ALLREDUCE_SIZE)
 SUB_GROUP = 1_000_000_000  # parameters ZeRO 3 steps at once (sub_group_size)
@@ -55,6 +55,7 @@ class ParameterCounts:
     trained: int
     trained_vectors: int  # norms and biases
     of_muon: int = 0
+    with_one_moment: int = 0  # trained, of an optimizer that keeps one number for each where Adam keeps two
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,10 @@ def engine_states(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, ac
     held = _local if engine.kind == "local" else (_zero_0, _zero_1, _zero_2, _zero_3)[engine.zero_stage]
     with_adam = held(engine, counts, n_gpus, accumulates)
     cut = engine.kind == "deepspeed" and engine.zero_stage > 0
-    of_muon = _shard(counts.of_muon, n_gpus) if cut else counts.of_muon
+    of_muon, with_one_moment = (_shard(n, n_gpus) if cut else n for n in (counts.of_muon, counts.with_one_moment))
     return replace(
         with_adam,
-        moments=with_adam.moments - (MOMENTS - MOMENTUM) * of_muon,
+        moments=with_adam.moments - (MOMENTS - MOMENTUM) * with_one_moment,
         afterwards=max(with_adam.afterwards, MUON_STEP * of_muon if cut else 0),
     )
 

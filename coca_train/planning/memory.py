@@ -88,7 +88,8 @@ def gpu_memory(
     vectors = sum(parameters[name].numel() for name in outline.trained if parameters[name].ndim < 2)
     kept = outline.moments
     of_muon = sum(parameters[name].numel() for name, moments in kept.items() if moments == MUON)
-    counts = ParameterCounts(outline.n_parameters, outline.n_trained, vectors, of_muon)
+    with_one_moment = sum(parameters[name].numel() for name, moments in kept.items() if len(moments) == 1)
+    counts = ParameterCounts(outline.n_parameters, outline.n_trained, vectors, of_muon, with_one_moment)
     # Sequences of this GPU, whole or in slices.
     rows = config.train.global_batch_size * config.engine.sequence_parallel // n_gpus
     accumulates = rows > config.train.micro_batch_size

@@ -36,7 +36,7 @@ def test_the_zero_papers_figure_1(zero: int, gb: float) -> None:
 @pytest.mark.parametrize(("kind", "zero"), [("local", 0), ("deepspeed", 0), ("deepspeed", 2), ("deepspeed", 3)])
 def test_muon_keeps_one_moment(kind: str, zero: int) -> None:
     """4 bytes of a matrix of a block, 8 of everything else."""
-    counts, cut = replace(ALL, of_muon=6_000_000_000), 8 if zero else 1
+    counts, cut = replace(ALL, of_muon=6_000_000_000, with_one_moment=6_000_000_000), 8 if zero else 1
     own = held(kind, "fp32", zero, 8, counts)
     assert own.moments == (4 * 6_000_000_000 + 8 * 1_500_000_000) / cut
     assert zero < 2 or own.afterwards >= 6 * 6_000_000_000 / cut
