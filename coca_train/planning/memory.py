@@ -34,7 +34,7 @@ class GpuMemory:
         return {
             "weights": s.weights,
             "master weights": s.masters,
-            "Adam's moments": s.moments,
+            "optimizer moments": s.moments,
             "gradients": own + s.summed_gradients,
             "ZeRO buckets": s.buckets,
             "ZeRO gathered weights": s.gathered,

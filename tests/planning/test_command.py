@@ -72,7 +72,7 @@ def test_the_table_is_the_memory_as_set(costs: list[Cost]) -> None:
     assert kept[2] < kept[1] < kept[0]
     assert "ZeRO gathered weights" not in "".join(lines)
     for name, *sizes in (
-        ("Adam's moments", *(way.states.moments for way in ways)),
+        ("optimizer moments", *(way.states.moments for way in ways)),
         ("activations kept", *kept),
         ("a step needs", *(way.training for way in ways)),
         ("most in optimizer step", *(way.phases["optimizer step"] for way in ways)),

@@ -60,7 +60,7 @@ def test_rows_by_hand(peak: int, own: int, tables: int, kept: int, working: int,
     assert plan.rows == {
         "weights": 10**10,
         "master weights": 2 * 10**9,
-        "Adam's moments": 3 * 10**9,
+        "optimizer moments": 3 * 10**9,
         "gradients": 5 * 10**7 + own,
         "ZeRO buckets": 6 * 10**6,
         "ZeRO gathered weights": 8 * 10**4,
