@@ -86,7 +86,7 @@ class Model:
         return self.config.attention_pattern
 
     def inv_freq(self, length: int) -> dict[str, Tensor]:
-        """Rotary frequencies in a text of this length [tokens], inv_freq_J [radians per token], float32.
+        """Return rotary frequencies in a text of this length [tokens], inv_freq_J [radians per token], float32.
 
         By layer type ("default" unless `layers` has others); only those that rotate, so {} for a scheme that does not.
         """
@@ -115,13 +115,14 @@ class Model:
         return self
 
     def encode(self, text: str) -> list[int]:
-        """Token ids, behind the token that begins texts where the model was trained with one."""
+        """Return token ids, after the token that begins texts where the model was trained with one."""
         from coca_train.evaluation.subject import begin_of
 
         return [*begin_of("auto", self._opened.begins, self.tokenizer), *self.tokenizer.encode(text)]
 
     def logits(self, text: str | Sequence[int]) -> Tensor:
-        """logits_TV, float32: row t is of the token after the first t + 1. text: words, or token ids as they are.
+        """Return logits_TV, float32: row t is of the token after the first t + 1. text: words, or token ids as they
+        are.
 
         Dynamic frequencies see T. All T x V numbers are held at once. Raises UserError E-API-02 for no token, one that
         the model has no embedding for, or more tokens than it has positions.
@@ -144,7 +145,7 @@ class Model:
         top_p: float = 1.0,
         seed: int = 0,
     ) -> str:
-        """Return what the model goes on with, without the prompt; shorter where it ends the text itself.
+        """Return the text that the model generates after the prompt, without it; shorter where the model ends the text.
 
         temperature 0: greedy. top_k, top_p: sample among the k likeliest tokens (0: all), among the fewest whose
         probabilities reach p. Dynamic frequencies see prompt and new tokens throughout. Raises UserError E-API-02 for

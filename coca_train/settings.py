@@ -1,6 +1,6 @@
-"""What configures a training: its sections, the modules that type some of them, its rules. Imports no torch.
+"""The configuration of a training: its sections, the modules that type some of them, its rules. Imports no torch.
 
-config/ has the machinery and knows no scheme; here it is handed the registries.
+config/ has the machinery and knows no scheme; this module passes it the registries.
 """
 
 import hashlib
@@ -34,7 +34,8 @@ HELD_OUT = "held_out"  # folder of a run, with its held-out text by source
 
 @TRAINING.rule("eval", "position", "attention_pattern", "train")
 def tried_options(eval: EvalConfig, position: Any, attention_pattern: Any, train: TrainConfig) -> Iterator[Problem]:
-    """Check options of what a training tries on its own weights, `dynamic_ntk@alpha:4`, before it starts."""
+    """Check the options of the variants that a training tries on its own weights, `dynamic_ntk@alpha:4`, before it
+    starts."""
     sections = {"position": asdict(position), "attention_pattern": asdict(attention_pattern), "train": asdict(train)}
     tried = {"attention_patterns": "attention_pattern"}
     if hasattr(position, "rope_scaling"):  # a scheme without them tries none
@@ -58,11 +59,12 @@ def imply_fine_tuning(groups: Mapping[str, str], values: Sequence[Any]) -> dict[
 
 
 def name_from_paths(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
-    """Name a run after the weights that it starts from and the folder of its texts, where no experiment names it; below
-    the command line.
+    """Name a run after the weights that it starts from and the folder of its texts, where no experiment names it; the
+    command line takes precedence.
 
-    The folders' names, and a digest of their paths as they are written: other folders of these names, and the run that
-    lies in the folder, have other names. Nothing is read, so that the run is found again when the folder is gone.
+    The name consists of the folders' names and a digest of their paths as they are written: other folders of these
+    names, and the run that lies in the folder, have other names. Nothing is read, so that the run is found again when
+    the folder is gone.
     """
     if not place_of("run.name", a.places).startswith("configs/train.yaml:"):
         return  # an experiment's own
@@ -128,8 +130,8 @@ def load(overrides: list[str], config_dirs: tuple[Path, ...] = (), launch: bool 
 
 
 def load_saved(run_dir: str | Path) -> Loaded:
-    """Load the configuration of a run directory, through the same checks as a new one. Its tokenizer is the one that
-    the directory keeps, and so is held-out text that is gone from where it was: a copy of a run is whole."""
+    """Load the configuration of a run directory, through the same checks as a new one. Its tokenizer is the copy in the
+    directory, as is held-out text that is gone from its original place: a copy of a run is complete."""
     folder = Path(run_dir).resolve()
     loaded = loading.load_saved(TRAIN, Path(run_dir) / "config.yaml")
     data = loaded.config.data

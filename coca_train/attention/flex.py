@@ -45,8 +45,9 @@ Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def serves(parts: Sequence[Part]) -> bool:
-    """Whether every term can be looked up, and every hook asked for one pair: no value term, no long table that is
-    multiplied by queries or keys. And where sums must have one order, whether nothing that is looked up learns."""
+    """Whether every term can be looked up and every hook computed for one pair: no value term, and no long table that
+    is multiplied by queries or keys. Where sums must have one order, also whether gradients reach no looked-up
+    tensor."""
     if torch.are_deterministic_algorithms_enabled() and _learns(parts):
         return False
     for part in parts:
@@ -66,7 +67,8 @@ def _learns(parts: Sequence[Part]) -> bool:
 
 
 def flex(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """Attention over the parts' keys under one softmax. Returns out_BTHD. Call it only where `serves` says so."""
+    """Compute attention over the parts' keys under one softmax; return out_BTHD. Call it only where `serves` is
+    true."""
     assert serves(parts), "this term is for `blocked`"
     v_BGSD = v_BSGD.transpose(1, 2)
     done = [_attend(part, v_BGSD, scale) for part in parts]
@@ -80,7 +82,7 @@ def flex(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
 
 
 def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """out_BHTD and log-sum-exp lse_BHT (natural; -inf where a query sees nothing) of one view."""
+    """Return out_BHTD and log-sum-exp lse_BHT (natural; -inf where a query sees nothing) of one view."""
     q_BHTE, k_BGSE = (_widened(x.transpose(1, 2)) for x in (part.q_BTHE, part.k_BSGE))
     run = _compiled(_key(part)) if _compiles(q_BHTE) else flex_attention
     modify = score_mod(part, scale)
@@ -100,18 +102,19 @@ def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
 
 
 def _widened(x: Tensor) -> Tensor:
-    """With zeros up to the width of a kernel: they change neither a product nor what is kept of an output."""
+    """Pad with zeros up to the width of a kernel: they change neither a product nor the part of an output that is
+    kept."""
     return F.pad(x, (0, MIN_WIDTH - x.shape[-1])) if x.shape[-1] < MIN_WIDTH else x
 
 
 def _compiles(q_BHTE: Tensor) -> bool:
-    """The CPU has no kernel to compile to; a compiled block has this one in its own graph."""
+    """Whether the call compiles its own kernel: the CPU has none, and a compiled block has it in its own graph."""
     return q_BHTE.is_cuda and not torch.compiler.is_compiling()
 
 
 def options(q_BHTE: Tensor, modifies: bool = False) -> Any:
-    """FlexAttention's kernel options; None: torch's own. modifies: there is a score_mod. float32 is multiplied without
-    tensor cores, by torch's own blocks where they fit."""
+    """Return FlexAttention's kernel options; None: torch's own. modifies: there is a score_mod. float32 is multiplied
+    without tensor cores, by torch's own blocks where they fit."""
     width = q_BHTE.shape[-1]
     if not q_BHTE.is_cuda or not 64 <= width <= 256:
         return None
@@ -131,7 +134,8 @@ def options(q_BHTE: Tensor, modifies: bool = False) -> Any:
 
 
 def _blocks(layout: Layout) -> BlockMask:
-    """The block mask of a layout, made once in a forward for all its layers; a compiled block's graph has its own."""
+    """Return the block mask of a layout, computed once in a forward for all its layers; a compiled block's graph has
+    its own."""
     if torch.compiler.is_compiling():
         return block_mask(layout, mask_mod(layout))
     if "block_mask" not in layout.made:
@@ -140,7 +144,7 @@ def _blocks(layout: Layout) -> BlockMask:
 
 
 def _key(part: Part) -> Hashable:
-    """What the code of a kernel depends on: the scheme's hook and which terms it has, and the rule of the view."""
+    """Return what the code of a kernel depends on: the scheme's hook, which terms it has, and the rule of the view."""
     terms = tuple(None if term is None else len(term) for term in part.terms)
     shape = part.scale_BT is not None, part.layout.doc_BS is not None, part.q_BTHE.shape[2] != part.k_BSGE.shape[2]
     return part.hook, terms, part.layout.rule, shape
@@ -148,13 +152,13 @@ def _key(part: Part) -> Hashable:
 
 @cache
 def _compiled(key: Hashable, backend: str = "inductor") -> Any:
-    """A kernel of its own for every kind of scheme and rule. Crossing torch's limit of recompilations (lengths become
-    dynamic long before) is an error: else dense attention, T x S, would run and nothing say so."""
+    """Compile a separate kernel for every combination of scheme and rule. Crossing torch's limit of recompilations
+    (lengths become dynamic long before) is an error: otherwise dense attention, T x S, would run silently."""
     return compile_alone(flex_attention, backend)
 
 
 def score_mod(part: Part, scale: float) -> Modify | None:
-    """The terms and the hook of a part as FlexAttention's score_mod, or None when there are none."""
+    """Return the terms and the hook of a part as FlexAttention's score_mod, or None when there are none."""
     t, layout, n_heads = tensors_of(part), part.layout, part.q_BTHE.shape[2]
     pos_BT, pos_BS, n_rows = layout.pos_BT, layout.pos_BS, layout.pos_BT.shape[0]
     lookups: list[Callable[..., Tensor]] = []
@@ -189,7 +193,8 @@ def score_mod(part: Part, scale: float) -> Modify | None:
 
 
 def mask_mod(layout: Layout) -> Mask:
-    """What is seen in a layout as FlexAttention's mask_mod: the same as `attention_pattern.seen`, pair by pair."""
+    """Return the visible pairs of a layout as FlexAttention's mask_mod: pair by pair the same as
+    `attention.pattern.seen`."""
     text_BT, text_BS, doc_BS, rule = layout.text_BT, layout.text_BS, layout.doc_BS, layout.rule
     n_rows, offset = text_BT.shape[0], text_BS.shape[1] - text_BT.shape[1]
 
@@ -214,14 +219,14 @@ def mask_mod(layout: Layout) -> Mask:
 
 
 class _Ends(NamedTuple):
-    """Lowest and highest of each block, (B, I)."""
+    """Lowest and highest value of each block, (B, I)."""
 
     low: Tensor
     high: Tensor
 
 
 def block_mask(layout: Layout, mask: Callable[..., Tensor]) -> BlockMask:
-    """What is seen in a layout. mask: the same pair by pair (attention/flex.py)."""
+    """Return the visible pairs of a layout by blocks. mask: the same pair by pair."""
     n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
     shown, whole = _decided(layout)
     # The last block may reach beyond the text, where nothing is seen.
@@ -234,7 +239,7 @@ def block_mask(layout: Layout, mask: Callable[..., Tensor]) -> BlockMask:
 
 
 def _decided(layout: Layout) -> tuple[Tensor, Tensor]:
-    """(blocks in which a pair may be seen, blocks in which all surely are), bool (B, I, J) both."""
+    """Return (blocks in which a pair may be seen, blocks in which all pairs are seen), bool (B, I, J) both."""
     rule, n_keys = layout.rule, layout.text_BS.shape[1]
     before = n_keys - layout.text_BT.shape[1]
     index_1S = torch.arange(n_keys, device=layout.text_BS.device)[None]
@@ -256,7 +261,7 @@ def _decided(layout: Layout) -> tuple[Tensor, Tensor]:
 
 
 def _ends(x_BS: Tensor) -> _Ends:
-    """Of each block; the last one may be shorter."""
+    """Return the ends of each block; the last block may be shorter."""
     missing = -x_BS.shape[1] % BLOCK
     by_block = torch.cat((x_BS, x_BS[:, -1:].expand(-1, missing)), 1).unflatten(1, (-1, BLOCK))
     return _Ends(by_block.amin(-1), by_block.amax(-1))
@@ -271,7 +276,8 @@ def _columns(x_BS: Tensor) -> _Ends:
 
 
 def _listed(blocks_BIJ: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks of keys each block of queries takes, and which, those first: int32 (B, 1, I), (B, 1, I, J)."""
+    """Return how many blocks of keys each block of queries visits, and which, those first: int32 (B, 1, I), (B, 1, I,
+    J)."""
     blocks = blocks_BIJ[:, None].to(torch.int32)
     order = blocks.argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1).to(torch.int32), order.to(torch.int32)

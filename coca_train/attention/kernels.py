@@ -39,7 +39,7 @@ Kernel = Callable[[Sequence[Part], Tensor, float], Tensor]
 
 
 def is_plain(parts: Sequence[Part]) -> bool:
-    """Whether a causal mask and q'·k' are all there is, so that any fused kernel serves."""
+    """Whether the scores are q'·k' under a causal mask and nothing else, so that any fused kernel can compute them."""
     first = parts[0]
     if len(parts) > 1 or first.score_mod is not None or first.layout.rule != CAUSAL or first.layout.doc_BS is not None:
         return False
@@ -49,7 +49,7 @@ def is_plain(parts: Sequence[Part]) -> bool:
 def _rows(
     parts: Sequence[tuple[Part, Tensors]], v_BGSD: Tensor, scale: float, queries: slice, keys: slice, shift: bool
 ) -> Tensor:
-    """Attention of some queries over some keys (all those they see), out_BHtD; autograd does the rest."""
+    """Compute attention of some queries over some keys (all those they see), out_BHtD; autograd differentiates it."""
     check_carry([part for part, _ in parts])
     merged, pieces = None, []
     for part, tensors in parts:
@@ -78,15 +78,16 @@ def _rows(
 
 
 def eager(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """The definition, with the whole T x S score matrix and every term looked up pair by pair. Returns out_BTHD."""
+    """Compute the definition, with the whole T x S score matrix and every term looked up pair by pair. Returns
+    out_BTHD."""
     everything = slice(0, parts[0].q_BTHE.shape[1]), slice(0, v_BSGD.shape[1])
     given = [(part, tensors_of(part)) for part in parts]
     return _rows(given, v_BSGD.transpose(1, 2), scale, *everything, shift=False).transpose(1, 2)
 
 
 def blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """Any scheme, any attention pattern, in memory that is linear in the length: O(S * QUERY_BLOCK) up to
-    RECOMPUTE_ABOVE keys, rows of scores kept for the backward pass; tiles with an online softmax beyond."""
+    """Compute any scheme under any attention pattern in memory that is linear in the length: O(S * QUERY_BLOCK) up to
+    RECOMPUTE_ABOVE keys, with rows of scores kept for the backward pass; tiles with an online softmax beyond."""
     n_queries, n_keys = parts[0].q_BTHE.shape[1], v_BSGD.shape[1]
     if n_keys > RECOMPUTE_ABOVE and n_queries > 1:
         return tiled(parts, v_BSGD, scale)
@@ -100,7 +101,8 @@ def blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
 
 
 def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """torch's fused attention: O(T) memory. Plain causal scores only; anything else goes to `blocked`."""
+    """Compute torch's fused attention in O(T) memory. Plain causal scores only; anything else is computed by
+    `blocked`."""
     part = parts[0]
     n_queries, n_keys, width = part.q_BTHE.shape[1], v_BSGD.shape[1], v_BSGD.shape[-1]
     if not is_plain(parts):
@@ -129,8 +131,8 @@ def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
 
 
 def _behind_cache(q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, scale: float) -> Tensor:
-    """Causal attention of the last T of S tokens. torch's causal mask begins at the first key, so they bring their
-    own, some rows at a time."""
+    """Compute causal attention of the last T of S tokens. torch's causal mask begins at the first key, so a mask is
+    passed, some rows at a time."""
     n_queries, n_keys, out = q_BHTE.shape[2], k_BHSE.shape[2], []
     for start in range(0, n_queries, MASK_BLOCK):
         q_BHtE = q_BHTE[:, :, start : start + MASK_BLOCK]
@@ -146,7 +148,7 @@ def _behind_cache(q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, scale: float) 
 
 
 def choose(parts: Sequence[Part], n_keys: int) -> str:
-    """The fastest kernel for this device, dtype and length, as measured on the CPU (see benchmarks/)."""
+    """Return the fastest kernel for this device, dtype and length, as measured on the CPU (see benchmarks/)."""
     q_BTHE = parts[0].q_BTHE
     device = device_type(q_BTHE)
     if q_BTHE.shape[1] > 1:
@@ -158,12 +160,12 @@ def choose(parts: Sequence[Part], n_keys: int) -> str:
 
 
 def auto(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """The kernel that `choose` names."""
+    """Compute attention by the kernel that `choose` returns."""
     return KERNELS[choose(parts, v_BSGD.shape[1])](parts, v_BSGD, scale)
 
 
 def flex_or_blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """FlexAttention where it can look up every term and runs, else `blocked`."""
+    """Compute attention by FlexAttention where it can look up every term and runs, else by `blocked`."""
     device = v_BSGD.device.type
     runs = device != "cuda" or fuses(device)  # elsewhere it is not compiled
     return (flex if serves(parts) and runs else blocked)(parts, v_BSGD, scale)

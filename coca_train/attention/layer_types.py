@@ -1,8 +1,7 @@
-"""Which position, attention pattern and logit scale each layer has: the section `layers`, resolved. Imports no torch.
+"""The position, attention pattern and logit scale of each layer: the section `layers`, resolved. Imports no torch.
 
-A layer is of a type. `default` is what the run says; another type says only what it does differently
-(config/inheritance.py), so where the run's settings change, in a stage or a variant, it follows in all that it leaves
-out.
+Each layer has a type. `default` has the run's settings; another type states only what differs (config/inheritance.py),
+so where the run's settings change, in a stage or a variant, it follows in everything else.
 """
 
 from dataclasses import asdict
@@ -52,6 +51,6 @@ def position_of(layers: LayersConfig, kind: str, position: Any) -> Any:
 
 
 def in_words(layers: LayersConfig, n_layers: int) -> str:
-    """The schedule in a few words: `3 default, 1 nope`."""
+    """Describe the pattern of layers in a few words: `3 default, 1 nope`."""
     names = layer_types_of(layers, n_layers)
     return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))

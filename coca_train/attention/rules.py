@@ -14,7 +14,7 @@ from coca_train.runtime.errors import UserError
 
 @TRAINING.rule("attention_pattern", "position", "model")
 def attention_pattern_fits(attention_pattern: Any, position: Any, model: ModelConfig) -> list[Problem]:
-    """Whether the attention pattern goes with the scheme."""
+    """Check that the attention pattern can be combined with the scheme."""
     from coca_train.attention import patterns  # torch, which help does not wait for
 
     if check_heads(model) or check_scheme(model, position):
@@ -25,7 +25,7 @@ def attention_pattern_fits(attention_pattern: Any, position: Any, model: ModelCo
 
 @TRAINING.rule("layers", "position", "attention_pattern", "model")
 def layers_fit(layers: LayersConfig, position: Any, attention_pattern: Any, model: ModelConfig) -> list[Problem]:
-    """Whether the kinds of layers go together in one model. Each by itself: config/inheritance.py."""
+    """Check that the layer types can be combined in one model. Each by itself: config/inheritance.py."""
     issues = check_pattern(layers)
     try:
         settings = layer_types(layers, model, position, attention_pattern) if not issues else {}
@@ -49,7 +49,7 @@ def layers_fit(layers: LayersConfig, position: Any, attention_pattern: Any, mode
 def heads_shared(
     engine: EngineConfig, layers: LayersConfig, position: Any, attention_pattern: Any, model: ModelConfig
 ) -> list[Problem]:
-    """Schemes of which a rank cannot have some heads, or some tokens, by itself."""
+    """Refuse schemes that cannot compute some heads, or some tokens, on one rank."""
     key = "engine.sequence_parallel"
     if engine.sequence_parallel == 1 or layers_fit(layers, position, attention_pattern, model):
         return []
@@ -87,7 +87,7 @@ def _untrained(position: Any) -> Problem:
 
 @TRAINING.rule("attention_pattern", "position", "layers", about="launch")
 def attention_pattern_trains(attention_pattern: Any, position: Any, layers: LayersConfig) -> list[Problem]:
-    """What cannot be trained with; trained weights may be read in any way."""
+    """Refuse patterns that cannot be trained with; trained weights may be evaluated with any."""
     from coca_train.attention import patterns
 
     rules = patterns.build(attention_pattern)

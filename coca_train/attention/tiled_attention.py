@@ -58,7 +58,7 @@ Visit = tuple[int, Tile, Tensor | None]  # part, tile, what is hidden in it
 
 
 class _Plan(NamedTuple):
-    """What is no tensor to differentiate."""
+    """The arguments of the computation that are not tensors to differentiate."""
 
     layouts: tuple[Layout, ...]
     hooks: tuple[Hook | None, ...]
@@ -68,12 +68,12 @@ class _Plan(NamedTuple):
     rows: int  # of a tile [queries]
 
     def parts(self, flat: Iterable[Tensor | None]) -> list[Tensors]:
-        """The tensors of every part, given one after the other."""
+        """Group the flat list of tensors by part."""
         left = iter(flat)
         return [unflatten(form, left) for form in self.forms]
 
     def scores(self, piece: Tensors, visit: Visit, carry_BHtN: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """(scores, float32 or wider, hidden pairs at -inf; what is carried on)."""
+        """Return (scores, float32 or wider, masked pairs at -inf; the numbers that are carried on)."""
         number, tile, masked_B1ts = visit
         s_BHts, carry_BHtN = scores(self.hooks[number], piece, tile, self.scale, masked_B1ts, carry_BHtN)
         s_BHts = s_BHts.to(torch.promote_types(s_BHts.dtype, torch.float32))
@@ -81,8 +81,8 @@ class _Plan(NamedTuple):
 
 
 def query_tile(parts: Sequence[Part]) -> int:
-    """How many queries a tile has. Few where a hook may hold any number of values for each pair, and where every query
-    is multiplied with every distance of the tile, as with the queries these grow in number."""
+    """Return how many queries a tile has: few where a hook may hold any number of values for each pair, and where every
+    query is multiplied with every distance of the tile, whose number grows with that of the queries."""
     if any(part.hook is not None or part.terms._replace(distance_HR=None) != Terms() for part in parts):
         return QUERY_TILE
     batch, _, n_heads, _ = parts[0].q_BTHE.shape
@@ -90,7 +90,7 @@ def query_tile(parts: Sequence[Part]) -> int:
 
 
 def tiled(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """Attention over the parts' keys under one softmax. Returns out_BTHD."""
+    """Compute attention over the parts' keys under one softmax. Returns out_BTHD."""
     given = [tensors_of(part) for part in parts]
     flat = [tensor for tensors in given for _, tensor in leaves(tensors)]
     forms = tuple(unflatten(tensors, [None] * len(leaves(tensors))) for tensors in given)
@@ -105,7 +105,7 @@ def _blocks(length: int, size: int) -> list[slice]:
 
 
 def _visits(layouts: Sequence[Layout], queries: slice) -> Iterator[Visit]:
-    """All that some queries may see, the nearest keys first."""
+    """Yield all tiles that some queries may see, the nearest keys first."""
     for keys in reversed(_blocks(layouts[0].text_BS.shape[1], KEY_TILE)):
         for number, layout in enumerate(layouts):
             if may_see(layout, queries, keys):
@@ -161,7 +161,7 @@ class _Online(torch.autograd.Function):
 
 
 class _Flow(NamedTuple):
-    """What reaches a tile of the backward pass from outside."""
+    """The inputs of a tile's backward pass from other tiles."""
 
     g_BHtD: Tensor  # gradient of the output
     lse_BHt1: Tensor
@@ -173,7 +173,8 @@ class _Flow(NamedTuple):
 def _gradients(
     plan: _Plan, part: Tensors, v_BGSD: Tensor, visit: Visit, wants: Sequence[bool], flow: _Flow
 ) -> tuple[Tensor, list[Tensor | None], Tensor | None]:
-    """Gradients of one tile: of its values, of its leaves (those that are wanted), of what it was carried."""
+    """Return the gradients of one tile: of its values, of its leaves (those that are wanted), of the numbers carried to
+    it."""
     tile = visit[1]
     with torch.enable_grad():
         piece = _detached(slice_tile(part, tile), wants)
@@ -193,7 +194,7 @@ def _gradients(
 
 
 def _grad(outs: list[Tensor], g_outs: list[Tensor], inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Gradient of every input; None where there is none, or none is wanted."""
+    """Return the gradient of every input; None where there is none, or none is wanted."""
     pairs = [(out, g) for out, g in zip(outs, g_outs, strict=True) if out.requires_grad]
     differentiable = [x for x in inputs if x is not None and x.requires_grad]
     if not pairs or not differentiable:
@@ -204,7 +205,7 @@ def _grad(outs: list[Tensor], g_outs: list[Tensor], inputs: Sequence[Tensor | No
 
 
 def _handed(plan: _Plan, parts: Sequence[Tensors], visits: Sequence[Visit]) -> list[Tensor | None]:
-    """What the hook hands to each tile of a block of queries; None: nothing."""
+    """Return the numbers that the hook carries to each tile of a block of queries; None: it carries none."""
     if not plan.carries:
         return [None] * len(visits)
     carry_BHtN, carries = None, []
@@ -215,7 +216,7 @@ def _handed(plan: _Plan, parts: Sequence[Tensors], visits: Sequence[Visit]) -> l
 
 
 def _attend(plan: _Plan, parts: Sequence[Tensors], v_BGSD: Tensor, queries: slice) -> tuple[Tensor, Tensor]:
-    """Output (in the dtype of v) and log-sum-exp of one block of queries."""
+    """Return output (in the dtype of v) and log-sum-exp of one block of queries."""
     top = total = out = carry_BHtN = None
     for visit in _visits(plan.layouts, queries):
         number, tile, _ = visit
@@ -240,30 +241,30 @@ def _attend(plan: _Plan, parts: Sequence[Tensors], v_BGSD: Tensor, queries: slic
 
 
 def _widened(tensor: Any) -> Any:
-    """What a tile multiplies: the tensor, or the same numbers where its dtype would be slow; None: None."""
+    """Return the tensor, or the same numbers in float32 where products in its dtype would be slow; None: None."""
     if tensor is None or not tensor.is_cpu or not WIDENED.get(tensor.dtype, False):
         return tensor
     return tensor.float()
 
 
 def _exp(x: Tensor) -> Tensor:
-    """e^x, in place: on the CPU 2^y takes half the time of e^x."""
+    """Compute e^x in place: on the CPU 2^y takes half the time of e^x."""
     return x.mul_(LOG2_E).exp2_()
 
 
 def _zeros(tensor: Tensor) -> Tensor:
-    """A sum over tiles, float32 or wider."""
+    """Create a sum over tiles, float32 or wider."""
     return torch.zeros(tensor.shape, dtype=torch.promote_types(tensor.dtype, torch.float32), device=tensor.device)
 
 
 def _detached(pieces: Tensors, wants: Sequence[bool]) -> Tensors:
-    """The same values, cut off from the graph, those wanted as its new leaves."""
+    """Detach the values from the graph; those wanted become new leaves."""
     given = zip((x for _, x in leaves(pieces)), wants, strict=True)
     return unflatten(pieces, [None if x is None else x.detach().requires_grad_(want) for x, want in given])
 
 
 def _add(total: Tensor, gradient: Tensor, where: tuple[int, slice | Tensor | None]) -> None:
-    """total[where] += gradient."""
+    """Add the gradient: total[where] += gradient."""
     dim, what = where
     if isinstance(what, slice):
         total.narrow(dim, what.start, what.stop - what.start).add_(gradient)

@@ -97,7 +97,7 @@ class Saves:
         return self._save is not None
 
     def reserve(self) -> None:
-        """Take the memory for the copies in a thread, so that the first save need not. What is too much, it says."""
+        """Allocate the memory for the copies in a thread, so that the first save need not."""
         self._reserving = Task(partial(self._copy.reserve, elements_to_copy(self._engine.slices(), self._frozen)))
 
     def begin(self, step: int, meta: Meta) -> UserError | None:
@@ -141,7 +141,8 @@ class Saves:
         return False
 
     def _gather_shards(self, save: _Save) -> UserError | None:
-        """COLLECTIVE. Tell rank 0 what the ranks have written, and have it publish that; or the failure of one rank."""
+        """COLLECTIVE. Send rank 0 the manifests of all shards, which it publishes in a thread; return the failure of a
+        rank."""
         shard, failure = _await_shard(save)
         seconds = save.writing.seconds if save.writing is not None else 0.0
         ranges = [(part.name, part.start, part.stop) for part in save.parts]
@@ -156,7 +157,7 @@ class Saves:
         return failure
 
     def _end(self, save: _Save, digest: str | None, failure: UserError | None) -> None:
-        """COLLECTIVE. Mark what is a checkpoint now as verified, or remove what a failure leaves. digest: of the
+        """COLLECTIVE. Mark a published checkpoint as verified, or remove the folder of a failed save. digest: of the
         manifest."""
         self.error = None
         if failure is None:
@@ -169,12 +170,12 @@ class Saves:
         self.error = _raise_unless_harmless(failure)
 
     def free(self) -> None:
-        """Give the memory for the copies back, until the next save. None is in flight."""
+        """Free the memory for the copies until the next save. No save may be in flight."""
         assert self._save is None
         self._copy = HostCopy(self._engine.device)
 
     def abandon(self) -> None:
-        """Let go of the save in flight, where the other ranks cannot be asked: the next start sweeps it."""
+        """Give up the save in flight, where the other ranks cannot be reached: the next start sweeps it."""
         self._abandoned.set()
         save, self._save = self._save, None
         for task in (save.writing, save.publishing) if save is not None else ():
@@ -252,7 +253,7 @@ def prune(
 
 
 def _move_to_trash(folders: list[Path], delete: Callable[[Path], object]) -> list[str]:
-    """Rename and delete folders; return the names of those that are gone, as the disk may refuse to let go of one."""
+    """Rename and delete folders; return the names of those that are gone, as the disk may refuse to delete one."""
     names = []
     with contextlib.suppress(OSError):
         for folder in folders:

@@ -74,7 +74,7 @@ class _CutTensor(BaseModel, strict=True, extra="forbid"):
 
 
 class _Manifest(BaseModel, strict=True, extra="forbid"):
-    """What can have been written."""
+    """Schema of a manifest."""
 
     format: int
     run_id: str
@@ -105,7 +105,7 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint: one whose every byte has been verified, but for what `newest` gives."""
+    """A checkpoint. Every byte of it has been verified, except where `newest` returned it."""
 
     path: Path
     step: int
@@ -114,10 +114,10 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Meta:
-    """What a checkpoint must agree with to continue a run.
+    """The properties that a checkpoint must share with a run to continue it.
 
-    run_id: the run's own name for itself. model_digest, data_fingerprint: what the model and the data are.
-    progress: the loop's own counters, given back on resume; JSON. lora: rank and alpha of the adapters in the state.
+    run_id: the run's identity. model_digest, data_fingerprint: of the model and the data. progress: the loop's own
+    counters, returned on resume; JSON. lora: rank and alpha of the adapters in the state.
     """
 
     run_id: str
@@ -159,7 +159,7 @@ def encode(manifest: dict[str, Any]) -> bytes:
 
 
 def describe_state(step: int, engine: Engine, meta: Meta) -> dict[str, Any]:
-    """Return the body of a manifest without the files: what is true of the state at this moment."""
+    """Return the body of a manifest without the files: the engine's state at this moment."""
     return {
         "format": FORMAT,
         "run_id": meta.run_id,
@@ -231,8 +231,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> str:
-    """Return why some shards, by their numbers, have not the parts of tensors that the manifest says; empty: they
-    have."""
+    """Return why some shards, by their numbers, do not hold the parts of tensors that the manifest lists; empty: they
+    do."""
     for name, entry in cut.items():
         for file, start, stop in entry["parts"]:
             if file in readers and readers[file].spec().get(name) != (stop - start,):
@@ -241,7 +241,7 @@ def miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> str:
 
 
 def open_shard(path: Path, entry: dict[str, Any]) -> ShardReader:
-    """Open a shard, whose bytes nobody has looked at. Raises Refused, saying whose file it is."""
+    """Open a shard, whose bytes are not verified. Raises Refused, naming the file."""
     try:
         return ShardReader(path / entry["name"])
     except (OSError, ValueError) as error:
@@ -249,7 +249,7 @@ def open_shard(path: Path, entry: dict[str, Any]) -> ShardReader:
 
 
 def damage(readers: Sequence[ShardReader], entries: Sequence[dict[str, Any]], again: bool = False) -> str:
-    """Return why the bytes of some shards are not those of the manifest's entries; empty: they are. again: as
+    """Return why the bytes of some shards differ from the manifest's entries; empty: they do not. again: as
     `ShardReader.sha256`. The files are read at the same time."""
     with ThreadPoolExecutor(THREADS, "digest") as threads:
         return next(filter(None, threads.map(partial(_damage, again=again), readers, entries)), "")

@@ -19,7 +19,7 @@ from coca_train.settings import load_saved
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A trained model, ready to be asked. loaded: the configuration of the stage that made it. step: optimizer steps
+    """A trained model with its tokenizer. loaded: the configuration of the stage that trained it. step: optimizer steps
     it was trained for."""
 
     loaded: Loaded
@@ -65,8 +65,8 @@ def load_run(run_dir: Path | str, device: str = "auto") -> TrainedRun:
 
 
 def read_record(run_dir: Path) -> dict:
-    """run.json. Raises UserError E-RUN-21 when there is none, CheckpointError E-CKP-23 when it is damaged,
-    E-CKP-31 for another format."""
+    """Return the contents of run.json. Raises UserError E-RUN-21 when there is none, CheckpointError E-CKP-23 when it
+    is damaged, E-CKP-31 for another format."""
     path = run_dir / "run.json"
     try:
         record = untrusted_io.read_object(path)
@@ -87,7 +87,7 @@ def _damaged(path: Path, reason: str) -> CheckpointError:
 
 
 def pick_device(device: str) -> str:
-    """Return cpu or cuda. Raises UserError when a GPU is asked for and there is none."""
+    """Return cpu or cuda. Raises UserError when a GPU is requested and there is none."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""What a run directory says about itself: config.yaml and run.json, written when it begins, compared at every start."""
+"""The record of a run in its directory: config.yaml and run.json, written when it begins, compared at every start."""
 
 import hashlib
 import json
@@ -44,14 +44,14 @@ def open_record(
     init_digests: Mapping[str, str],
     start: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Rank 0: the run's record, made on the first start.
+    """Rank 0: return the run's record, which the first start writes.
 
     fingerprints: of the training data, by stage; held_out: of the held-out files of each source, by stage.
-    init_digests: of the initial weights by name, for comparisons. start: where the first weights came from, and what
-    was made of them. Both are kept where the run begins anew only.
+    init_digests: of the initial weights by name, for comparisons. start: the origin of the first weights, and how they
+    were converted. Both are stored only where the run begins anew.
 
     Raises DataError when the data of a stage that has begun is not what it began with, CheckpointError when a setting
-    was changed that the state in the directory depends on. Other changed settings are announced.
+    changed that the state in the directory depends on. Other changed settings are logged.
     """
     path = run_dir / NAME
     settings = flatten(asdict(loaded.config))
@@ -98,15 +98,15 @@ def open_record(
 
 
 def begins_anew(run_dir: Path) -> bool:
-    """Whether a run has nothing to go on from. A directory without a checkpoint begins anew, with a run_id of its own:
-    nothing in it was computed with the old settings."""
+    """Whether a run has no checkpoint to continue from. It then begins with a new run_id: nothing in its directory was
+    computed with the old settings."""
     return not (run_dir / NAME).exists() or not step_folders(run_dir / FOLDER)
 
 
 def begin_stage(
     run_dir: Path, record: dict[str, Any], stage: Stage, fingerprint: dict[str, Any], held_out: dict[str, Any]
 ) -> None:
-    """Note that a stage begins; nothing where it has begun already. COLLECTIVE."""
+    """Record that a stage begins, unless it has begun already. COLLECTIVE."""
     if stage.name not in [one["name"] for one in record["stages"]]:
         record["stages"].append(_entry(stage, fingerprint, held_out))
         dist.broadcast_from_rank0(lambda: write_text(run_dir / NAME, json.dumps(record, indent=1) + "\n"))
@@ -145,7 +145,7 @@ def _check_types(record: Mapping[str, Any]) -> None:
 
 
 def _entry(stage: Stage, fingerprint: dict[str, Any], held_out: dict[str, Any]) -> dict[str, Any]:
-    """What a stage is, for run.json. train.max_steps is its length."""
+    """Return the description of a stage for run.json. train.max_steps is its length."""
     settings = {key: value for key, value in flatten(asdict(stage.config)).items() if not key.startswith("stages.")}
     settings |= {
         f"stages.{stage.name}.trainable": list(stage.trainable),
@@ -164,10 +164,10 @@ def _compare(
     held_out: Mapping[str, dict[str, Any]],
     settings: Mapping[str, Any],
 ) -> dict[str, tuple[Any, Any]]:
-    """Settings of the stage at work that were changed and may be; errors as `open_record`.
+    """Return the settings of the current stage that changed and may change; errors as `open_record`.
 
-    What lies ahead may be changed as one likes, what is done may not, and the stage at work only in what its weights
-    do not depend on. settings: the run's own now, which the stages start from.
+    The stages ahead may change freely, those that are done may not, and the current one only in what its weights do not
+    depend on. settings: the run's own now, which the stages start from.
     """
     names, done = [stage.name for stage in stages], [stage["name"] for stage in begun]
     another = unused_name(run_dir)
@@ -213,8 +213,8 @@ def _compare(
 
 
 def _restoring(changed: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any]) -> str:
-    """Overrides that give back what the run began with; "" where words cannot: another choice of a section, whose
-    options go with it, or what a stage says itself."""
+    """Return the overrides that restore what the run began with; "" where overrides cannot: another choice of a
+    section, whose options change with it, or what a stage sets itself."""
     words = []
     for key, (old, now) in changed.items():
         of_kind = key.startswith("layers.types.") and None in (old, now)  # said on one side only
@@ -227,8 +227,8 @@ def _restoring(changed: Mapping[str, tuple[Any, Any]], settings: Mapping[str, An
 def _compare_held_out(
     run_dir: Path, where: str, stage: Stage, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    """DataError E-TOK-14 for a source whose held-out files are others. One that has none now, or had none, is a
-    changed setting: that is announced."""
+    """Raise DataError E-TOK-14 for a source whose held-out files changed. A source that has none now, or had none, is a
+    changed setting, which is logged."""
     for name in sorted(before.keys() & now.keys()):
         if (difference := fingerprint_diff(before[name], now[name])) is not None:
             source, own = stage.config.data.sources[name], stage.config.stages[stage.name].data.get("sources", {})
@@ -241,23 +241,23 @@ def _compare_held_out(
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of anything that JSON can hold."""
+    """Return the SHA-256 of any JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def made_with(loaded: Loaded) -> dict[str, str]:
-    """What a run of this configuration would be made with: versions, and a digest of its position scheme's source."""
+    """Return the versions that a run of this configuration would use, and a digest of its position scheme's source."""
     scheme = loaded.config.position.scheme
     return versions() | {source_key(scheme): SCHEMES.digest(scheme)}
 
 
 def source_key(scheme: str) -> str:
-    """What the digest of its source is called among the versions."""
+    """Return the key of the digest of a scheme's source among the versions."""
     return f"source of {scheme}"
 
 
 def versions() -> dict[str, str]:
-    """What the run is made with: packages, Python, the commit when run from a checkout."""
+    """Return the versions in use: packages, Python, and the commit when run from a checkout."""
     names = {"coca_train": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -269,7 +269,7 @@ def versions() -> dict[str, str]:
 
 @cache  # the code of this process is what it was when it began
 def _commit() -> dict[str, str]:
-    """The commit, and a digest of what is not committed; empty where this is no checkout."""
+    """Return the commit, and a digest of the uncommitted changes; empty where this is not a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return {}

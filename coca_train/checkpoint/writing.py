@@ -1,4 +1,4 @@
-"""A rank's shard, from a copy of its part of the state, by a thread that waits for no other rank."""
+"""A rank's shard, written from a copy of its part of the state by a thread that waits for no other rank."""
 
 import math
 import threading
@@ -43,13 +43,14 @@ def elements_to_copy(slices: Iterable[Slice], frozen: Frozen | None) -> int:
 
 
 class HostCopy:
-    """Memory for a copy of this rank's slices, in float32. Taken once and kept: taking it is slower than the copy."""
+    """Memory for a copy of this rank's slices, in float32. Allocated once and kept: allocating it is slower than the
+    copy."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._blocks = device, list[Tensor]()
 
     def reserve(self, n: int) -> None:
-        """Take the memory for n elements. Raises as `take`."""
+        """Allocate the memory for n elements. Raises as `take`."""
         if sum(map(len, self._blocks)) >= n:
             return
         self._blocks = self._blocks[: n // BLOCK]
@@ -58,7 +59,7 @@ class HostCopy:
             self._blocks.append(block.zero_())  # the machine gives memory when it is written to
 
     def take(self, slices: Iterable[Slice], frozen: Frozen | None) -> list[Part]:
-        """Copy them; what was copied before is overwritten. Raises MemoryError, and RuntimeError as torch does."""
+        """Copy the slices over the copies before. Raises MemoryError, and RuntimeError as torch does."""
         slices, parts, used = list(slices), [], 0
         self.reserve(elements_to_copy(slices, frozen))
         for name, start, values in slices:
@@ -85,7 +86,7 @@ class HostCopy:
 
 
 class Task(Generic[T]):
-    """Work of a thread, which waits for no other rank. seconds: that it took, once it is done."""
+    """An action in a thread, which waits for no other rank. seconds: its duration, once it is done."""
 
     def __init__(self, action: Callable[[], T]) -> None:
         self._action, self._result = action, list[T]()
@@ -122,7 +123,7 @@ def write_shard(
     """Write a shard and sync it; return its {bytes, sha256}. `frozen` stays open meanwhile. Raises OSError and
     NonFinite.
 
-    spec: the whole tensors that the parts are of. abandoned: set: nobody wants it any more.
+    spec: shapes of the whole tensors. abandoned: set where the shard is no longer needed.
     """
     writer = ShardWriter(path, shard_shapes(parts, spec), identity)
     try:

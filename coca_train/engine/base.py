@@ -30,7 +30,7 @@ ReadRange = Callable[[str, int, int], Tensor]
 
 class Slice(NamedTuple):
     """The part of a tensor of the state that a rank has. values: flat, from element `start` on, in any precision; they
-    are the engine's own and change with its next step."""
+    belong to the engine and change with its next step."""
 
     name: str
     start: int
@@ -38,10 +38,10 @@ class Slice(NamedTuple):
 
 
 class MicroBatch(Protocol):
-    """What one forward takes; int64, [sequences, tokens]. Targets of -100 carry no loss.
+    """The arguments of one forward; int64, [sequences, tokens]. Targets of -100 carry no loss.
 
-    continues_B: bool, whether a row goes on where it ended in the step before; None: no row does.
-    memory: what the model remembers of that, on the engine's device; None: nothing.
+    continues_B: bool, whether a row continues where it ended in the step before; None: no row does. memory: the hidden
+    states that the model keeps of that, on the engine's device; None: none.
     """
 
     @property
@@ -74,7 +74,7 @@ class StepResult:
 
 
 class Engine(Protocol):
-    """Runs optimizer steps and gives its state away by name. Methods marked COLLECTIVE run on all ranks."""
+    """Runs optimizer steps and returns its state by name. Methods marked COLLECTIVE run on all ranks."""
 
     model: nn.Module
     device: torch.device
@@ -106,11 +106,11 @@ class Engine(Protocol):
         ...
 
     def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
-        """COLLECTIVE. Take over a state, of which each rank reads what it needs."""
+        """COLLECTIVE. Load a state, of which each rank reads what it needs."""
         ...
 
     def release(self) -> None:
-        """Give the memory back; the process group stays, for the next engine. Nothing else may be called then."""
+        """Free the memory; the process group stays, for the next engine. Nothing else may be called then."""
         ...
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class Engine(Protocol):
 
 @contextmanager
 def without_initial_values() -> Iterator[None]:
-    """Leave the weights of layers built inside as memory happens to be: they are filled by name afterwards, or never.
+    """Build layers without initial values in the block: their weights are filled by name afterwards, or never.
 
     torch would fill them first; on the meta device it even imports its compiler to fill nothing.
     """
@@ -137,11 +137,11 @@ def without_initial_values() -> Iterator[None]:
 
 @contextmanager
 def parameters_on_meta() -> Iterator[None]:
-    """Give modules built inside parameters without memory; their buffers are real.
+    """Build modules in the block whose parameters are on the meta device; their buffers are real.
 
-    A model of any size can so be built before its parameters are made, filled and sharded one by one;
-    buffers (tables of angles) are computed undisturbed in float32, unlike under deepspeed.zero.Init,
-    which gives every tensor built inside it the compute dtype.
+    A model of any size can so be built before its parameters are created, filled and sharded one by one; buffers
+    (tables of angles) are computed undisturbed in float32, unlike under deepspeed.zero.Init, which casts every tensor
+    built inside it to the compute dtype.
     """
     register = nn.Module.register_parameter
 
@@ -196,8 +196,8 @@ def materialise(
 class DistributedInit:
     """COLLECTIVE. Fill parameters as `init` does, each drawn by one rank and sent to the others.
 
-    Every rank asks for all parameters of the model in their order. One of each rank's is drawn at a time, on all ranks
-    at once.
+    Every rank calls it for all parameters of the model in their order. Each rank draws one of the next world_size
+    parameters, all ranks at once.
     """
 
     def __init__(self, model: nn.Module, init: InitParameter, device: torch.device, dtype: torch.dtype) -> None:
@@ -227,7 +227,7 @@ class DistributedInit:
 
 
 def lend(model: nn.Module) -> None:
-    """Tell those of its modules that must know it that weights are sharded, and gathered for a layer as it runs."""
+    """Mark the modules whose sharded weights are gathered for one layer at a time, as it runs."""
     for module in model.modules():
         if hasattr(module, "lent"):
             setattr(module, "lent", True)  # noqa: B010

@@ -282,7 +282,7 @@ class DeepSpeedEngine:
         return list(zip(optimizer.fp32_groups_flat_partition, groups, strict=True))
 
     def _cut(self, optimizer: MuonAndAdamW) -> None:
-        """COLLECTIVE. Tell Muon where the parts of its matrices lie."""
+        """COLLECTIVE. Pass Muon the places of the parts of its matrices."""
         names = [name for name, kept in self._moments.items() if kept == MUON]
         flats = self._flats()
         group = self._engine.seq_data_parallel_group

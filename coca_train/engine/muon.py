@@ -29,7 +29,7 @@ def block_matrices(model: nn.Module) -> list[str]:
     """Return the names of the weights of linear layers inside the blocks, adapters' among them, but none of a position
     scheme.
 
-    By where they stand, whatever they are called: embedding, head and norms are no linear layers of a block.
+    Selected by module, not by name: embedding, head and norms are not linear layers of a block.
     """
     blocks = model.get_submodule("blocks")
     of_schemes = {id(part) for each in blocks.modules() if isinstance(each, LayerPosition) for part in each.modules()}
@@ -39,7 +39,7 @@ def block_matrices(model: nn.Module) -> list[str]:
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
-    """Both as one optimizer, for an engine that knows one: groups with `muon` set are Muon's, the others AdamW's.
+    """Both as one optimizer, for an engine that takes one: groups with `muon` set are Muon's, the others AdamW's.
 
     They share groups and state with the two inside, so whatever an engine puts into a group is what is stepped.
     """
@@ -70,7 +70,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
                 inner.step()
 
     def cut(self, matrices: Mapping[str, "Matrix"], group: torch_dist.ProcessGroup | None) -> None:
-        """COLLECTIVE. Say how the matrices lie in the flat tensors of this rank."""
+        """COLLECTIVE. Set how the matrices lie in the flat tensors of this rank."""
         assert isinstance(self._muon, SlicedMuon)
         self._muon.cut(matrices, group)
 
@@ -129,9 +129,9 @@ class WholeMuon(torch.optim.Optimizer):
 
 
 class SlicedMuon(WholeMuon):
-    """The same over flat tensors that hold parts of matrices: the same operations on the same numbers.
+    """WholeMuon over flat tensors that hold parts of matrices: the same operations on the same numbers.
 
-    Memory beside the momentum: an update, on a GPU in bfloat16 too, and one whole matrix.
+    Memory in addition to the momentum: an update, on a GPU in bfloat16 too, and one whole matrix.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -142,7 +142,7 @@ class SlicedMuon(WholeMuon):
         self._group: torch_dist.ProcessGroup | None = None
 
     def cut(self, matrices: Mapping[str, Matrix], group: torch_dist.ProcessGroup | None) -> None:
-        """COLLECTIVE. Say how matrices are cut. matrices: by name, the same names in the same order on every rank of
+        """COLLECTIVE. Set how matrices are cut. matrices: by name, the same names in the same order on every rank of
         the group."""
         self._matrices, self._group = matrices, group
         self._parts = [{} for _ in range(torch_dist.get_world_size(group))]

@@ -35,7 +35,7 @@ def lr_at(step: int, optim: OptimConfig, max_steps: int) -> float:
 
 
 def _left(progress: float, optim: OptimConfig) -> float:
-    """Return the part of the way from lr to min_lr that is still to go, `progress` of the decay being done."""
+    """Return the part of the way from lr to min_lr that remains when `progress` of the decay is done."""
     if optim.schedule == "cosine":
         return 0.5 * (1.0 + math.cos(math.pi * progress))
     if optim.schedule == "wsd" and optim.cooldown_shape == "sqrt":

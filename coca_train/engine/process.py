@@ -27,7 +27,7 @@ LOOK_S = 0.1
 
 
 def choose_device(config: EngineConfig) -> torch.device:
-    """Return the device of this rank. Raises UserError when cuda is asked for and there is none."""
+    """Return the device of this rank. Raises UserError when cuda is configured and there is none."""
     available = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if config.device == "cpu" or (config.device == "auto" and not available):
         return torch.device("cpu")
@@ -136,8 +136,8 @@ def _await_store(timeout_s: float) -> None:
 
 
 def _unknown(host: str) -> OSError | None:
-    """Return why a name leads to no address; None: it leads to one. A name server that does not answer is asked again
-    for a while."""
+    """Return why a host name has no address; None: it has one. A name server that does not answer is tried again for a
+    while."""
     end = time.monotonic() + RESOLVE_S
     while True:
         try:
@@ -182,13 +182,14 @@ def join_sequence_group(size: int) -> SequenceShare | None:
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on a GPU or in the host."""
+    """Whether an error means that memory ran out, on a GPU or in the host."""
     of_host = isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
     return of_host or isinstance(error, torch.OutOfMemoryError)
 
 
 def bound_waits(timeout_s: int) -> None:
-    """Give every process group the timeout. DeepSpeed makes groups that wait 30 minutes whatever one asked for."""
+    """Set the timeout of every process group. DeepSpeed creates groups that wait 30 minutes whatever timeout is
+    configured."""
     world = torch_dist.distributed_c10d._world
     for group in list(world.pg_map):
         torch_dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)

@@ -75,7 +75,7 @@ class SegmentMemory:
 
     @torch.no_grad()
     def take(self, micro_batches: Sequence[Remembering]) -> None:
-        """Take over, after the step, what the model has left in the memories of `attach`."""
+        """Take over, after the step, what the model has appended to the memories of `attach`."""
         memory_len = self.hidden_RLMC.shape[2]
         for rows, batch in self._rows_of(micro_batches):
             self.length_R[rows] = (batch.memory.length_B + batch.tokens_BT.shape[1]).clamp(max=memory_len)
@@ -83,7 +83,7 @@ class SegmentMemory:
                 self.hidden_RLMC[rows, layer] = x_BMC
 
     def forget(self) -> None:
-        """Forget the past of every row."""
+        """Reset the memory of every row."""
         self.hidden_RLMC.zero_()
         self.length_R.zero_()
 

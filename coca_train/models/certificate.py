@@ -51,7 +51,7 @@ class Certificate(NamedTuple):
 
 
 class _Nowhere(AttentionPattern):
-    """Every key is seen, and a scheme takes all tokens to stand at one place."""
+    """An attention pattern in which every key is visible and all tokens have one position."""
 
     def views(self) -> tuple[View, ...]:
         return (View(cap=0),)
@@ -61,7 +61,7 @@ EVERYTHING, NOWHERE = AttentionPattern(None), _Nowhere(None)
 
 
 class _Inputs(NamedTuple):
-    """Random queries, keys and values, and the layer's input for schemes that look at it."""
+    """Random queries, keys and values, and the layer's input for schemes that read it."""
 
     q_BTHD: Tensor
     k_BTGK: Tensor
@@ -82,7 +82,7 @@ def _inputs(position: Position, n: int, device: torch.device, dtype: torch.dtype
 
 @contextmanager
 def _switched_off(model: Transformer, kind: str) -> Iterator[None]:
-    """The layers of a kind without their position scheme."""
+    """Switch off the position scheme in the layers of one type."""
     position = model.position_of(kind)
     with ExitStack() as stack:
         if position.sees_positions:
@@ -107,8 +107,8 @@ def _attend(
     attention_pattern: AttentionPattern,
     scale_BT: Tensor | None = None,
 ) -> Tensor:
-    """Attention of the first layer of a kind over all keys that the attention pattern shows. scale_BT: its logit scale,
-    which knows positions too, and so is left out where the scheme is probed."""
+    """Compute attention of the first layer of a type over all keys that the attention pattern makes visible. scale_BT:
+    its logit scale, which depends on positions too, and so is left out where the scheme is probed."""
     position, attention = model.position_of(kind), model.attention_of(kind)
     dtype = attention.q.weight.dtype  # of the model; the definition is probed in float32
     project = Projections(
@@ -128,8 +128,8 @@ def _difference(a: Tensor, b: Tensor) -> float:
 
 @torch.no_grad()
 def certify(model: Transformer, device: torch.device, dtype: torch.dtype) -> dict[str, Certificate]:
-    """Check the scheme of every kind of layer on the model's kernel. Raises UserError when one has no effect or
-    computes something else.
+    """Check the scheme of every layer type on the model's kernel. Raises UserError when one has no effect or computes
+    something else.
 
     Collective under ZeRO-3 (the model's forward gathers its weights): call it on every rank.
     """
@@ -142,7 +142,7 @@ def certify(model: Transformer, device: torch.device, dtype: torch.dtype) -> dic
 
 
 def _certify(model: Transformer, kind: str, device: torch.device, dtype: torch.dtype) -> Certificate:
-    """Of the layers of one kind."""
+    """Check the layers of one type."""
     position = model.position_of(kind)
     name, at = position.settings.scheme, "" if kind == DEFAULT else f"layers.types.{kind}."
     n = min(PROBE_LEN, model.max_positions or PROBE_LEN)

@@ -1,8 +1,8 @@
-"""Blocks compiled one by one: one graph for all layers of a kind, as their parameters are its inputs.
+"""Blocks compiled one by one: one graph for all layers of a type, as their parameters are its inputs.
 
-A graph that would have to break is an error at its first call, where it is said in words and the layers of that kind
-stay as they are. After that a further compilation is a new shape, and crossing torch's limit of them an error: without
-`fullgraph` torch would go on with what was never compiled, and say nothing.
+A graph that would have to break is an error at its first call, which is logged, and the layers of that type run
+uncompiled. After that a further compilation is a new shape, and crossing torch's limit of them an error: without
+`fullgraph` torch would silently run what was never compiled.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ Call = Callable[[nn.Module, Tensor, AttentionContext, Tensor | None], Tensor]
 
 
 class CompiledBlocks:
-    """For each kind of layer, its own compiled form of `call`. backend: torch.compile's.
+    """A compiled form of `call` for each layer type. backend: torch.compile's.
 
-    eager: kinds that are not compiled, with the reason.
+    eager: layer types that are not compiled, with the reason.
     """
 
     def __init__(self, call: Call, backend: str = "inductor") -> None:

@@ -57,12 +57,12 @@ def continuations(
     n_ranks: int = 1,
     progress: Callable[[float], None] = lambda done: None,
 ) -> dict[int, list[int]]:
-    """New tokens by the prompt's index, of the prompts whose batches are this rank's.
+    """Return the new tokens by prompt index, for the prompts in this rank's batches.
 
     length: what dynamic frequencies adapt to; at least the longest prompt and its new tokens [tokens].
     micro_batch_tokens: rows times positions of a batch, at least one row. share: False computes every prompt from its
-    beginning. progress: told what share of this rank's batches is done. Raises ValueError for an empty prompt, a length
-    that is too short, or more tokens than there are positions.
+    beginning. progress: called with the share of this rank's batches that is done. Raises ValueError for an empty
+    prompt, a length that is too short, or more tokens than there are positions.
     """
     longest = max(map(len, prompts), default=0)
     for prompt in prompts:
@@ -87,7 +87,7 @@ def continuations(
 
 
 def plan(prompts: Sequence[Tokens], max_new_tokens: int, micro_batch_tokens: int, share: bool) -> list[Group]:
-    """Groups by length, the longest first, cut into batches."""
+    """Group prompts by length, the longest first, and cut the groups into batches."""
     by_length: dict[int, list[int]] = {}
     for index, prompt in enumerate(prompts):
         by_length.setdefault(len(prompt), []).append(index)
@@ -104,8 +104,8 @@ def plan(prompts: Sequence[Tokens], max_new_tokens: int, micro_batch_tokens: int
 
 
 def _trunk(prompts: Sequence[np.ndarray]) -> int:
-    """Index of the prompt with the most leading tokens in common with all others. In sorted order, what two prompts
-    share is the least of what the neighbours between them share."""
+    """Return the index of the prompt with the most leading tokens in common with all others. In sorted order, two
+    prompts share as many as the least that neighbours between them share."""
     order = sorted(range(len(prompts)), key=lambda index: prompts[index].tolist())
     near = [common(prompts[one], prompts[other]) for one, other in pairwise(order)]
     sums = [
@@ -115,7 +115,7 @@ def _trunk(prompts: Sequence[np.ndarray]) -> int:
 
 
 def common(one: np.ndarray, other: np.ndarray) -> int:
-    """How many first tokens two prompts of equal length have in common."""
+    """Count the first tokens that two prompts of equal length have in common."""
     differs = one != other
     return int(differs.argmax()) if differs.any() else len(one)
 
@@ -129,8 +129,8 @@ def _prefilled(
     rank: int,
     n_ranks: int,
 ) -> Iterator[tuple[list[Branch], Tensor, KVCache]]:
-    """This rank's batches, each with its last hidden states x_BC and its cache. Every rank computes a trunk in the same
-    pieces, so that rounding does not depend on their number."""
+    """Yield this rank's batches, each with its last hidden states x_BC and its cache. Every rank computes a trunk in
+    the same pieces, so that rounding does not depend on the number of ranks."""
     turn = 0
     for group in groups:
         n_tokens = len(group.trunk)
@@ -150,7 +150,7 @@ def _prefilled(
 
 
 def _advance(model: Any, tokens: Sequence[Tokens] | Tensor, cache: KVCache, length: int) -> Tensor:
-    """Take more tokens into the cache; the last hidden states x_BC."""
+    """Append tokens to the cache; return the last hidden states x_BC."""
     tokens_BT = torch.as_tensor(tokens, device=next(model.parameters()).device)
     return model.hidden(tokens_BT, length=length, cache=cache)[:, -1]
 
@@ -158,7 +158,7 @@ def _advance(model: Any, tokens: Sequence[Tokens] | Tensor, cache: KVCache, leng
 def _decode(
     model: Any, x_BC: Tensor, cache: KVCache, max_new_tokens: int, length: int, eod: int | None
 ) -> list[list[int]]:
-    """New tokens of every row; it goes on until all rows have ended."""
+    """Return the new tokens of every row; decode until all rows have ended."""
     steps: list[Tensor] = []
     ended_B = torch.zeros(x_BC.shape[0], dtype=torch.bool, device=x_BC.device)
     while len(steps) < max_new_tokens:

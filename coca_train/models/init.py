@@ -18,7 +18,7 @@ KEYS = "attention.k.weight"
 
 
 def seed_of(*parts: object) -> int:
-    """A 63-bit seed from anything printable."""
+    """Hash anything printable to a 63-bit seed."""
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
@@ -27,14 +27,14 @@ def seed_of(*parts: object) -> int:
 def init_parameter(
     name: str, parameter: Tensor, model: ModelConfig, position: Any, seed: int, layers: LayersConfig = UNIFORM
 ) -> None:
-    """Fill one parameter in place: norms 1, biases 0, matrices N(0, init_std), a position scheme's as it says, an
+    """Fill one parameter in place: norms 1, biases 0, matrices N(0, init_std), a position scheme's as it declares, an
     adapter so that it changes nothing yet.
 
-    position: the scheme's settings. layers: where layers have others.
+    position: the scheme's settings. layers: which layers have others.
 
-    With init_depth_scaled the two projections that write into the residual stream have their std
-    divided by sqrt(2 n_layers) (GPT-2; Radford et al. 2019, section 2.3). Key projections all begin with the same
-    numbers: a scheme whose keys are narrower makes its own of those (`Position.narrow_key`).
+    With init_depth_scaled the two projections that write into the residual stream have their std divided by sqrt(2
+    n_layers) (GPT-2; Radford et al. 2019, section 2.3). Key projections all begin with the same numbers: a scheme whose
+    keys are narrower derives its own from those (`Position.narrow_key`).
     """
     generator = torch.Generator().manual_seed(seed_of(seed, name))
     scheme = _scheme_of(name, model, position, layers)
@@ -61,7 +61,7 @@ def init_parameter(
 
 
 def _init_keys(parameter: Tensor, model: ModelConfig, scheme: Any, generator: torch.Generator) -> None:
-    """N(0, init_std), one row per feature of a key head; where the scheme projects fewer, what it makes of those."""
+    """Draw N(0, init_std), one row per feature of a key head; narrow them where the scheme projects fewer."""
     n_kv_heads, head_dim = model.n_kv_heads or model.n_heads, model.head_dim or model.d_model // model.n_heads
     narrow = positions.scheme_class(scheme.scheme).narrow_key if parameter.shape[0] < n_kv_heads * head_dim else None
     n_rows = parameter.shape[0] if narrow is None else n_kv_heads * head_dim
@@ -71,12 +71,12 @@ def _init_keys(parameter: Tensor, model: ModelConfig, scheme: Any, generator: to
 
 
 def _of_layer(name: str, model: ModelConfig, position: Any, layers: LayersConfig) -> Any:
-    """Settings of the position scheme of the layer that a parameter belongs to: blocks.<layer>.…"""
+    """Return the settings of the position scheme of the layer that a parameter belongs to: blocks.<layer>.…"""
     return position_of(layers, layer_types_of(layers, model.n_layers)[int(name.split(".")[1])], position)
 
 
 def _scheme_of(name: str, model: ModelConfig, position: Any, layers: LayersConfig) -> Any:
-    """Settings of the position scheme that a parameter belongs to; None: to none."""
+    """Return the settings of the position scheme that a parameter belongs to; None: it belongs to none."""
     parts = name.split(".")
     if parts[0] == "position" or parts[0].startswith("position_"):
         return position_of(layers, parts[0].removeprefix("position").removeprefix("_") or DEFAULT, position)
@@ -90,9 +90,10 @@ def init_weights(module: Any, model: ModelConfig, seed: int) -> None:
 
 
 def init_digests(outline: Any, seed: int, names: Container[str] | None = None) -> dict[str, str]:
-    """SHA-256 (first 16 digits) of every parameter's initial value: two schemes share what has the same digest.
+    """Return the SHA-256 (first 16 digits) of every parameter's initial value: two schemes share parameters of equal
+    digest.
 
-    outline: a Transformer, on the meta device perhaps. names: of the parameters wanted; None: all.
+    outline: a Transformer, possibly on the meta device. names: of the parameters wanted; None: all.
     """
     digests = {}
     for name, parameter in outline.named_parameters():

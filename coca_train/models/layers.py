@@ -28,7 +28,7 @@ from coca_train.positions.base import ALL_HEADS, LayerPosition, Position, Projec
 
 
 class AttentionContext(NamedTuple):
-    """What is the same for every layer of one kind in one forward."""
+    """What every layer of one type shares in one forward."""
 
     position: Position
     kernel: Kernel
@@ -93,7 +93,8 @@ class Attention(nn.Module):
         return q, self.position.reduce_keys(k), v
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
-        """past_BMC: hidden states of positions that are no queries, in front of the keys."""
+        """Attend from x_BTC. past_BMC: hidden states of earlier positions, which are keys and values but not
+        queries."""
         x_BSC = x_BTC if past_BMC is None else torch.cat((past_BMC, x_BTC), dim=1)
         q_BTHD, k_BSGK, v_BSGD = self._project(x_BTC, x_BSC, context)
         tokens = self.position.tokens(x_BSC)
@@ -127,7 +128,7 @@ class Attention(nn.Module):
 
 
 def build_norm(model: ModelConfig) -> nn.Module:
-    """LayerNorm (arXiv 1607.06450) or RMSNorm (arXiv 1910.07467) over the residual width."""
+    """Build LayerNorm (arXiv 1607.06450) or RMSNorm (arXiv 1910.07467) over the residual width."""
     norm = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}[model.norm]
     return norm(model.d_model, eps=model.norm_eps)
 
@@ -144,8 +145,8 @@ class MLP(nn.Module):
         self.tile = tile  # positions computed at a time [tokens]; None: all
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        """In tiles of long sequences, where a tile's inner activations are recomputed in the backward pass: of width
-        d_ff, all of them would be the most that a block keeps."""
+        """Compute long sequences in tiles, whose inner activations are recomputed in the backward pass: of width d_ff,
+        all of them would be the most that a block keeps."""
         # Without gradients nothing is kept. And there windows differ, where ranks that gather weights together must ask
         # for them equally often.
         if self.tile is None or x_BTC.shape[1] <= self.tile or not torch.is_grad_enabled():
@@ -183,7 +184,7 @@ class Block(nn.Module):
         self.mlp = MLP(model, mlp_tile)
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
-        """past_BMC: this block's inputs at the positions before, as keys and values only."""
+        """Compute the block. past_BMC: this block's inputs at earlier positions, used as keys and values only."""
         normed_past = None if past_BMC is None else self.attention_norm(past_BMC)
         attended_BTC = self.attention(self.attention_norm(x_BTC), context, normed_past)
         if self.parallel:
@@ -212,8 +213,8 @@ class Head(nn.Module):
 
 
 def logit_scale(settings: LogitScaleConfig, text_BT: Tensor, max_seq_len: int) -> Tensor | None:
-    """The factor of every query, float32 (B, T); None: one. text_BT: integer positions. max_seq_len: the training
-    window [tokens]."""
+    """Return the factor of every query, float32 (B, T); None: one. text_BT: integer positions. max_seq_len: the
+    training window [tokens]."""
     if settings.name == "none":
         return None
     length, n_keys_BT = settings.length or max_seq_len, text_BT + 1

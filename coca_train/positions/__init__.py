@@ -31,7 +31,7 @@ def scheme_class(name: str) -> "type[Position]":
 
 
 def settings(value: Any) -> Any:
-    """A mapping with the key `scheme`, typed by that scheme's own Settings (errors: see Registry.settings)."""
+    """Check a mapping with the key `scheme` and return it as that scheme's Settings (errors: see Registry.settings)."""
     return SCHEMES.settings(value)
 
 

@@ -46,10 +46,10 @@ class AttentionShape(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What a scheme adds to q'·k' / √D. Everything depends on the distance r = max(m - n, 0) through a table
-    over r; distances beyond its last row take the last row.
+    """Tables that a scheme adds to q'·k' / √D. Each is indexed by the distance r = max(m - n, 0); larger distances use
+    the last row.
 
-    Data, not code: so each kernel reads it in the way that suits it (a matrix, shifted products, a score_mod).
+    They are data, not code, so that each kernel can read them in its own way (a matrix, shifted products, a score_mod).
     """
 
     distance_HR: Tensor | None = None  # score += b[h, r], float32
@@ -62,7 +62,7 @@ NO_TERMS = Terms()
 
 
 class Pairs(NamedTuple):
-    """A tile of pairs as a hook sees it: some queries, some keys, in the order of the text."""
+    """A tile of pairs as a hook receives it: some queries and some keys, in the order of the text."""
 
     scores_BHts: Tensor  # q'·k' / √D and the terms, float32 or wider
     seen_B1ts: Tensor | None  # which pairs are seen; None: all of them
@@ -116,7 +116,7 @@ class Hook(NamedTuple):
 
 
 class ScoreMod(NamedTuple):
-    """A hook and what it needs in one layer. Results, never a parameter itself (see `Position`)."""
+    """A hook and its inputs in one layer. The inputs are results, never a parameter itself (see `Position`)."""
 
     by: Hook
     parameters: tuple[Tensor, ...] = ()  # whole in every tile
@@ -125,7 +125,7 @@ class ScoreMod(NamedTuple):
 
 
 class PositionedQK(NamedTuple):
-    """What a layer's queries and keys have become."""
+    """Queries and keys of a layer with positions applied, and what is added to their scores."""
 
     q_BTHE: Tensor
     k_BSGE: Tensor
@@ -134,7 +134,7 @@ class PositionedQK(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Which heads are in hand: all, or of a sequence that ranks share those of a rank."""
+    """The heads that this process computes: all, or one rank's part where ranks share a sequence."""
 
     query: slice
     key: slice  # of the key/value heads, each of them `repeats` times
@@ -145,7 +145,8 @@ ALL_HEADS = Heads(slice(None), slice(None), 1)
 
 
 class Projections(NamedTuple):
-    """The layer's own W_Q and W_K, for schemes that send positions through them: x_..C -> the heads in hand."""
+    """The layer's W_Q and W_K, for schemes that project positions too: x_..C -> the heads that this process
+    computes."""
 
     query: Callable[[Tensor], Tensor]  # (..., C) -> (..., H, D)
     key: Callable[[Tensor], Tensor]  # (..., C) -> (..., G, K)
@@ -153,10 +154,10 @@ class Projections(NamedTuple):
 
 
 class LayerPosition(nn.Module):
-    """The part of a scheme that each attention layer has for itself. This class alone: nothing of its own.
+    """The part of a scheme that each attention layer has for itself. The base class has no parameters.
 
-    Its parameters are used in its forward, which hands on results (a sharded engine takes them back afterwards). Those
-    that `tokens` uses stand in a module of their own, whose call is where that engine lends them.
+    Its parameters are read in its forward, which returns results: a sharded engine (ZeRO 3) gathers them for that call.
+    Parameters that `tokens` reads belong to a submodule, whose call gathers them.
     """
 
     tokens_per_head = False  # what `tokens` gives has the query heads as its third dimension
@@ -167,20 +168,20 @@ class LayerPosition(nn.Module):
         self.shape = shape
 
     def reduce_keys(self, k_BSGP: Tensor) -> Tensor:
-        """Projected keys to what the cache holds and all else is made of, (B, S, G, K)."""
+        """Map projected keys to the width that the cache holds, (B, S, G, K)."""
         return k_BSGP
 
     def tokens(self, x_BSC: Tensor) -> tuple[Tensor, ...]:
-        """What a hook must know of every key's token beside key and value, (B, S, …) each: made of the layer's
-        normalised input, once per token, and cached with its key."""
+        """Compute what a hook needs of every key's token besides key and value, (B, S, …) each: from the layer's
+        normalised input, once per token, and cached with the key."""
         return ()
 
     def terms(self, position: "Position", q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
-        """What this layer adds to the scaled scores. Queries and keys are not yet rotated."""
+        """Return what this layer adds to the scaled scores. Queries and keys are not yet rotated."""
         return position.terms(tables)
 
     def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod | None:
-        """The hook that rewrites the scores, and what it needs. tokens: what `tokens` has made of all keys in hand."""
+        """Return the hook that rewrites the scores, with its inputs. tokens: what `tokens` returned for all keys."""
         return None
 
     def forward(
@@ -192,8 +193,8 @@ class LayerPosition(nn.Module):
         project: Projections,
         tokens: tuple[Tensor, ...] = (),
     ) -> PositionedQK:
-        """Queries and cached keys to what the dot product takes, and what is done to its result. A sharded engine lends
-        the layer's parameters for this call, so all methods above but `tokens` are called in it."""
+        """Apply positions to queries and cached keys, and return what is added to their scores. A sharded engine
+        gathers the layer's parameters for this call, so all methods above except `tokens` are called in it."""
         terms = self.terms(position, q_BTHD, k_BSGK, tables, project)
         return PositionedQK(*position.rotate(q_BTHD, k_BSGK, tables), terms, self.score_mod(q_BTHD, tables, tokens))
 
@@ -227,17 +228,17 @@ class Position(nn.Module):
 
     @property
     def key_dim(self) -> int:
-        """K: width of one key head in the cache, and of what `rotate` is given."""
+        """K: width of one key head in the cache, and of the keys that `rotate` receives."""
         return self.shape.head_dim
 
     @property
     def projected_key_dim(self) -> int:
-        """P: width of one head of the key projection; more than K where the layers reduce_keys it."""
+        """P: width of one head of the key projection; larger than K where the layers reduce keys."""
         return self.key_dim
 
     @property
     def max_positions(self) -> int | None:
-        """Positions there are (a learned table's rows); None: no end."""
+        """Number of positions (rows of a learned table); None: unlimited."""
         return None
 
     @property
@@ -247,19 +248,19 @@ class Position(nn.Module):
 
     @property
     def memory_len(self) -> int:
-        """Hidden states of the previous segment that each layer attends to as well, in training [tokens]."""
+        """Hidden states of the previous segment that each layer also attends to in training [tokens]."""
         return 0
 
     @classmethod
     def to_transformers(cls, settings: Any, head_dim: int) -> "Rotation | None":
-        """Return what layers with these settings rotate, in the words of transformers; None: nothing. Raises
-        NotTheSame where its classes compute something else."""
+        """Return what layers with these settings rotate, as transformers describes it; None: nothing. Raises NotTheSame
+        where its classes compute something else."""
         from coca_train.positions.hugging_face import NotTheSame
 
         raise NotTheSame(f"position scheme {settings.scheme}; native classes have RoPE only")
 
     def layer(self) -> LayerPosition:
-        """A new layer's own part."""
+        """Build the part of one new layer."""
         return self.layer_class(self.settings, self.shape)
 
     def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
@@ -284,9 +285,10 @@ class Position(nn.Module):
         return q_BTHD, k_BSGK
 
     def select_heads(self, tables: Any, heads: Heads) -> Any:
-        """The tables that `rotate` takes, for some of the heads. Tables without heads, and `Terms`, are left."""
+        """Return the tables that `rotate` takes, for some of the heads. Tables without heads, and `Terms`, stay as they
+        are."""
         return tables
 
     def terms(self, tables: Any) -> Terms:
-        """What is added to the scaled scores, the same in every layer: the tables, where they are such terms."""
+        """Return what is added to the scaled scores, the same in every layer: the tables, where they are `Terms`."""
         return tables if isinstance(tables, Terms) else NO_TERMS

@@ -18,8 +18,8 @@ NO_WORDS = ", which transformers' own classes do not have"
 
 
 class NotTheSame(ValueError):
-    """Why one side cannot say what the other computes, in words. unknown: keys of a section that only have to be
-    ignored, where they change nothing."""
+    """One side cannot express what the other computes; the message says why. unknown: keys of a section that would only
+    have to be ignored, where they change nothing."""
 
     def __init__(self, reason: str, unknown: Iterable[str] = ()) -> None:
         super().__init__(reason)
@@ -27,13 +27,13 @@ class NotTheSame(ValueError):
 
 
 def is_positive(value: Any) -> bool:
-    """Whether it is a number above 0 that can be computed with; Python takes true and false for numbers too, JSON does
-    not."""
+    """Whether a value is a number above 0 that can be computed with. Python takes true and false for numbers too, JSON
+    does not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and LEAST <= value <= MOST
 
 
 class Words(NamedTuple):
-    """A scaling as transformers has it."""
+    """A scaling as transformers describes it."""
 
     theta: float
     scaling: dict[str, Any] | None = None  # what config.json calls rope_scaling; None: plain
@@ -54,11 +54,11 @@ class Rotation(NamedTuple):
 
 
 class Scaling:
-    """The keys of a rope_scaling, each taken by who understands it.
+    """The keys of a rope_scaling, each taken by the code that understands it.
 
     max_positions: max_position_embeddings. rotary_pct: the rotated share of a head. ignore: keys known to change
-    nothing. null is what transformers makes of it: as if the key were missing for those that its classes ask for by
-    `get`, and no value for the others.
+    nothing. null means what it means in transformers: as if the key were missing where its classes read it by `get`,
+    and no value elsewhere.
     """
 
     def __init__(
@@ -80,64 +80,64 @@ class Scaling:
         self.theta, self.max_positions, self.rotary_pct = float(theta), max_positions, rotary_pct
 
     def no_factor(self) -> None:
-        """A factor of 1 says nothing; another one is refused."""
+        """Accept a factor of 1 or none; refuse any other."""
         if (factor := self.number("factor", 1.0)) != 1:
             raise NotTheSame(f"factor={factor} with rope_type={self.rope_type}")
 
     def says_nothing(self, key: str) -> None:
-        """Take a key that says something about training alone, true or false."""
+        """Take a key that concerns training alone and is true or false."""
         value = self.take(key)
         if value is not None and not isinstance(value, bool):
             raise NotTheSame(f"{key}={value!r}, which is neither true nor false")
 
     def finish(self) -> None:
-        """Refuse the keys that nobody took."""
+        """Refuse the keys that were not taken."""
         left = {key: value for key, value in self._left.items() if value is not None and key not in self._ignored}
         if left:
             names = ", ".join(f"{key}={value!r}" for key, value in left.items())
             raise NotTheSame(f"{names} with rope_type={self.rope_type}", list(left))
 
     def has(self, key: str) -> bool:
-        """Whether it is there, null or not, and nobody has taken it yet."""
+        """Whether a key is present, null or not, and not taken yet."""
         return key in self._left
 
     def take(self, key: str, default: Any = None) -> Any:
-        """The value as it is, the default where it is missing."""
+        """Take a value as it is; the default where it is missing."""
         return self._left.pop(key, default)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number above 0."""
+        """Take a number above 0."""
         value = self.take(key, default)
         if not is_positive(value):
             raise NotTheSame(f"{key}={value!r}, which is no number above 0")
         return float(value)
 
     def optional(self, key: str) -> float | None:
-        """The same, or null or missing."""
+        """Take a number above 0; None where it is null or missing."""
         return self.number(key) if self._left.get(key) is not None else self.take(key)
 
     def numbers(self, key: str) -> list[float]:
-        """Several of them."""
+        """Take a list of numbers above 0."""
         values = self.take(key)
         if not isinstance(values, list) or not all(map(is_positive, values)):
             raise NotTheSame(f"{key}={values!r}, which is no list of numbers above 0")
         return [float(value) for value in values]
 
     def original(self) -> int:
-        """Length of the original weights [tokens]; where it is not given, that of these."""
+        """Take the length of the original weights [tokens]; where it is missing, that of these."""
         value = self.take("original_max_position_embeddings", self.max_positions)
         if not is_positive(value) or not isinstance(value, int):
             raise NotTheSame(f"original_max_position_embeddings={value!r}, which is no length")
         return value
 
     def only_length(self) -> int:
-        """The same, for scalings that know one length only."""
+        """Take the original length, which must be that of these weights: for scalings that know one length only."""
         if (original := self.original()) != self.max_positions:
             raise NotTheSame(f"original_max_position_embeddings={original} with rope_type={self.rope_type}")
         return original
 
     def factor(self, original: int | None = None) -> float:
-        """The extension; where it is null and there is an original length, from that to the length of these weights."""
+        """Take the extension factor; where it is null and there is an original length, compute it from both lengths."""
         value = self.optional("factor")
         if value is None and original not in (None, self.max_positions):
             value = self.max_positions / original
@@ -147,7 +147,8 @@ class Scaling:
 
 
 def rotation(settings: Any, head_dim: int) -> Rotation | None:
-    """What layers with these position settings rotate; None: nothing. Raises NotTheSame where they do other things."""
+    """Return what layers with these position settings rotate; None: nothing. Raises NotTheSame where transformers'
+    classes compute something else."""
     return scheme_class(settings.scheme).to_transformers(settings, head_dim)
 
 
@@ -158,8 +159,11 @@ def rope_scaling(
     rotary_pct: float,
     ignore: frozenset[str] = frozenset(),
 ) -> tuple[float, dict[str, Any]]:
-    """Of a rope_scaling (empty: plain): the rotated share of a head, our `rope_scaling` section. Raises NotTheSame, and
-    UserError E-IOP-22 where several modules take it: the order of their names must not decide what a model computes.
+    """Return the rotated share of a head and our `rope_scaling` section for a rope_scaling of transformers (empty:
+    plain).
+
+    Raises NotTheSame, and UserError E-IOP-22 where several modules take it: the order of their names must not decide
+    what a model computes.
     """
     scalings = {name: each for name in ROPE_SCALINGS.names() if (each := settings_class(name)).ROPE_TYPE is not None}
     rope_type = Scaling(values, theta, max_positions, rotary_pct).rope_type
@@ -190,7 +194,8 @@ def rope_scaling(
 
 
 def words(settings: RopeScaling, rotary_dim: int, rotary_pct: float) -> Words:
-    """The rope_scaling of our frequencies. Raises NotTheSame where native classes have no word for them."""
+    """Return the rope_scaling of transformers for our frequencies. Raises NotTheSame where its classes have none for
+    them."""
     said = settings.to_transformers(rotary_dim, rotary_pct)
     if said is None:
         raise NotTheSame(f"frequencies {settings.name}{NO_WORDS}")
@@ -198,23 +203,23 @@ def words(settings: RopeScaling, rotary_dim: int, rotary_pct: float) -> Words:
 
 
 def extended(settings: Any) -> dict[str, Any]:
-    """What the scalings share that know two lengths."""
+    """Return the keys that scalings with two lengths share."""
     return {"factor": settings.factor, "original_max_position_embeddings": settings.original_seq_len}
 
 
 def reach(settings: Any) -> int:
-    """The length that such a scaling extends to, s·L [tokens]."""
+    """Return the length that a scaling with two lengths extends to, s·L [tokens]."""
     return round(settings.factor * settings.original_seq_len)
 
 
 def whole_head(name: str, rotary_pct: float) -> None:
-    """Refuse a temperature on part of the head: transformers leaves the rest without, and ours has it everywhere."""
+    """Refuse a temperature on part of the head: transformers applies it to that part, we to the whole head."""
     if rotary_pct < 1:
         raise NotTheSame(f"{name}'s temperature on a part of the head only (partial rotation)")
 
 
 def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
-    """The section of a ramp as YaRN's code has it, and a temperature: as given, by two mscales, or YaRN's."""
+    """Return our section of YaRN's ramp, and the temperature: as stated, from two mscales, or YaRN's own."""
     original = scaling.original()
     if not scaling.has("factor"):
         raise NotTheSame("no factor, which may be null and not missing")
@@ -236,9 +241,9 @@ def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
 
 
 def yarn_to(settings: Any, temperature: float) -> Words:
-    """The ramp of YaRN's code as transformers has it.
+    """Return the ramp of YaRN's code as transformers describes it.
 
-    max_position_embeddings is s·L to the token: transformers 4.51 to 4.55 take it over the original length for s.
+    max_position_embeddings is s·L to the token: transformers 4.51 to 4.55 divide it by the original length to get s.
     """
     if settings.convention not in ("code", "indices"):
         raise NotTheSame(f"frequencies {settings.name} (convention {settings.convention}){NO_WORDS}")

@@ -82,7 +82,7 @@ def explained(what: str) -> Iterator[None]:
 
 
 def limit_waits(limit: TimeLimit | None) -> TimeLimit | None:
-    """Have `limit` surround everything that waits for other ranks; return what did so before. None: no limit."""
+    """Have `limit` surround everything that waits for other ranks; return the limit before. None: no limit."""
     global _time_limit
     before, _time_limit = _time_limit, limit
     return before
@@ -90,7 +90,7 @@ def limit_waits(limit: TimeLimit | None) -> TimeLimit | None:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Limit the time of a block that waits for other ranks, where a watchdog runs and there are others."""
+    """Limit the time of a block that waits for other ranks, where a watchdog runs and there are other ranks."""
     if _time_limit is None or world_size() == 1:
         yield
         return

@@ -80,7 +80,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """`replace` a file in a folder that need not exist; several processes take turns. Raises StorageError."""
+    """Write a file by `replace` in a folder that need not exist; several processes take turns. Raises StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Two evaluations may measure the same cell: without it one would publish what the other has half written.

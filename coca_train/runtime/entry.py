@@ -1,6 +1,6 @@
-"""What every command runs in: errors become one line and an exit code.
+"""The frame of every command: errors become one line and an exit code.
 
-Exit codes: 0 done, 1 a bug in us, 2 wrong configuration, others as in coca_train.runtime.errors.
+Exit codes: 0 done, 1 a bug in coca_train, 2 wrong configuration, others as in coca_train.runtime.errors.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ from coca_train.runtime.shutdown import INTERRUPTED, peer_lost
 def run(
     main_fn: Callable[[list[str]], int | None], argv: list[str] | None = None, goes_on: str = "from the last checkpoint"
 ) -> int:
-    """Call an entry point; errors become a line on stderr (rank 0) and an honest exit code.
+    """Call an entry point; errors become a line on stderr (rank 0) and an exit code.
 
-    goes_on: where the same command goes on after an interrupt.
+    goes_on: from where the same command continues after an interrupt.
     """
     arguments = sys.argv[1:] if argv is None else argv
     try:

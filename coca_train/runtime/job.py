@@ -40,7 +40,7 @@ LEAD_WITHOUT_SAVE_S = 60.0  # to end the step, its validation, and to leave
 
 
 class End(NamedTuple):
-    """How a rank ended. code: a shell's; None: it left no word. at_s: when [seconds since 1970]."""
+    """How a rank ended. code: a shell's; None: it left none. at_s: when [seconds since 1970]."""
 
     rank: int
     code: int | None
@@ -48,13 +48,13 @@ class End(NamedTuple):
 
     @property
     def lost(self) -> bool:
-        """Whether it was killed, or gone with its node; not asked to stop."""
+        """Whether it was killed, or gone with its node, without a request to stop."""
         return self.code is None or (self.code > SIGNAL and self.code != INTERRUPTED and self.code not in WARNINGS)
 
     @property
     def stopped(self) -> bool:
-        """Whether it was asked to stop: with everything saved, or, by the signal itself, before there was anything to
-        save."""
+        """Whether it was stopped on request: with everything saved, or, by the signal itself, before there was anything
+        to save."""
         return self.code == Preempted.exit_code or self.code in WARNINGS
 
 
@@ -90,7 +90,7 @@ def note(name: str, text: str) -> None:
 
 
 def classify_ends(ends: Sequence[End], wait_s: float, again: bool) -> Decision:
-    """Decide by how all ranks ended what happened to a start, and whether another is worth it. again: it is not the
+    """Decide from how all ranks ended what happened to a start, and whether another is worth it. again: it is not the
     first."""
     # Of the first to end and those near it: what is left wait_s later is ended by srun, and says nothing of the cause.
     first_s = min(end.at_s for end in ends)
@@ -194,7 +194,7 @@ def refused_by_limits(before: Sequence[Start], what: str, code: int, step: int, 
 
 
 def newest_step(folder: Path) -> int:
-    """Return the step of the newest checkpoint of the run that rank 0 has named; 0: there is none."""
+    """Return the step of the newest checkpoint of the run that rank 0 has noted; 0: there is none."""
     try:
         names = os.listdir(Path(_read(folder / "run_dir"), "checkpoints"))
     except (OSError, ValueError):  # ValueError: a path with a zero byte
@@ -203,7 +203,7 @@ def newest_step(folder: Path) -> int:
 
 
 def ends_of(start: Path, ranks: int, now_s: float) -> list[End]:
-    """Return how each rank of a start ended; one without a word is taken to have ended now."""
+    """Return how each rank of a start ended; one that left no code is taken to have ended now."""
     ends = []
     for rank in range(ranks):
         # By name: a folder's listing may be a minute old on a network file system, a name never looked up is not.
@@ -238,7 +238,7 @@ def decide(
 
 
 def history(folder: Path) -> list[Start]:
-    """Return what was decided at the end of the starts before."""
+    """Return the decisions at the end of the starts before."""
     starts = []
     for line in _read(folder / "starts.jsonl").splitlines():
         with contextlib.suppress(ValueError, TypeError, KeyError):

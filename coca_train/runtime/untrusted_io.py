@@ -1,9 +1,9 @@
 """The one reader of files that come from outside and are read as they are: JSON, YAML, text.
 
-A pipe may stand there, a device, a folder, gigabytes, or brackets a hundred thousand deep. What such a file can take is
-bounded before it is taken: it must be a regular file, it is read up to a limit whatever size it claims to have, and its
-nesting is known before anything that calls itself sees it. What is refused is an OSError (the file) or a ValueError
-(its content), as of a file that is missing or cut.
+Such a file may be a pipe, a device, a folder, gigabytes, or brackets a hundred thousand deep. Its demands are bounded
+before they are met: it must be a regular file, it is read up to a limit whatever size it claims to have, and its
+nesting is checked before any recursive function sees it. A refused file is an OSError (the file) or a ValueError (its
+content), as a missing or truncated one is.
 """
 
 import errno
@@ -62,7 +62,7 @@ def read_text(path: Path | str, limit: int = MAX_BYTES, errors: str = "strict") 
 def lines(path: Path | str, longest: int = CHUNK) -> Iterator[bytes]:
     """Yield the lines of a regular file; a line longer than `longest` bytes is left out.
 
-    Raises OSError, of a file of more than MOST_LINES bytes too.
+    Raises OSError, also for a file of more than MOST_LINES bytes.
     """
     with os.fdopen(open_file(path), "rb") as file:
         whole, size = True, os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""What the three contracts share: which settings are tested, and that these are strict and described."""
+"""Base of the three contracts: which settings are tested, and that these are strict and described."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -8,10 +8,10 @@ from coca_train.testing import parts
 
 
 class Contract:
-    """A class of tests that a test file inherits. kind: the attribute by which it names what it is about. registry: of
-    its kind. shipped: the group of configs/ whose yamls that name it are tested too; empty: none.
+    """A class of tests that a test file inherits. kind: the attribute that names the tested module. registry: of its
+    kind. shipped: the group of configs/ whose yamls that name it are tested too; empty: none.
 
-    cases: settings to test besides, without the key that names it.
+    cases: further settings to test, without the key that names the module.
     """
 
     kind: ClassVar[str]
@@ -21,7 +21,7 @@ class Contract:
 
     @classmethod
     def settings(cls) -> dict[str, dict[str, Any]]:
-        """By name, all settings that are tested: the cases, then the shipped ones."""
+        """Return all settings that are tested, by name: the cases, then the shipped ones."""
         name, tag = getattr(cls, cls.kind), cls.registry.tag
         given = {"-".join(["case", *map(_word, case.values())]): {tag: name, **case} for case in cls.cases}
         offered = parts.shipped(cls.shipped) if cls.shipped else ()
@@ -29,11 +29,12 @@ class Contract:
 
     @classmethod
     def products(cls) -> dict[str, tuple[Mapping[str, Any], int]]:
-        """Fixtures beside `settings`, each with its values by name, and how many of the settings meet all of them."""
+        """Return fixtures besides `settings`, each with its values by name, and how many of the settings are combined
+        with them."""
         return {}
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Each test for all settings, or for a few under every value of another axis."""
+        """Parametrize each test by all settings, or by a few under every value of another fixture."""
         by_name = list(self.settings().items())
         assert by_name, f"{getattr(self, self.kind)}: no yaml of configs/ names it that is tested, so give `cases`"
         for fixture, (values, few) in self.products().items():
@@ -50,7 +51,7 @@ class Contract:
             assert key.startswith(("position.", "model.")) and text and fix
 
     def problems(self, typed: Any) -> Iterable[tuple[str, str, str]]:
-        """What such settings say of models that few can do with."""
+        """Return the problems of such settings with models that few schemes fit."""
         return ()
 
 

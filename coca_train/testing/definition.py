@@ -1,4 +1,4 @@
-"""A scheme held to its definition: what attention makes of it on every kernel, values and gradients.
+"""A scheme compared with its definition: attention on every kernel, values and gradients.
 
 Shape legend: B batch, T queries, S keys, H query heads, D head_dim, C d_model.
 """
@@ -43,7 +43,7 @@ class Layer(NamedTuple):
     names: list[str]  # of the parameters
 
     def mapped(self, layout: Layout, rows: slice, keys: slice, length: int) -> PositionedQK:
-        """What the layer makes of some queries and keys in a layout of theirs."""
+        """Apply the layer to some queries and keys in a layout of theirs."""
         q_BTHD, k_BSGK = self.inputs[0][:, rows], self.inputs[1][:, keys]
         tables = self.scheme(layout.pos_BT, layout.pos_BS, length)
         project = parts.projections(self.scheme, q_BTHD.dtype)
@@ -62,23 +62,23 @@ class Defined(Contract):
 
     @classmethod
     def products(cls) -> dict[str, tuple[Mapping[str, Any], int]]:
-        """Attention patterns, for the cases alone where there are any: a shipped one differs by its numbers."""
+        """Return attention patterns, for the cases alone where there are any: a shipped one differs by its numbers."""
         return {
             "attention_pattern": ({name: name for name in ATTENTION_PATTERNS}, len(cls.cases) or len(cls.settings()))
         }
 
     def score(self, problem: Problem) -> Tensor:
-        """The score of every pair, see `Definition`."""
+        """Return the score of every pair, see `Definition`."""
         raise NotImplementedError(f"{type(self).__name__}.score: write the scheme's formula, for every pair (m, n)")
 
     def value(self, problem: Problem) -> Tensor | None:
-        """What is added to the values, see `Definition`."""
+        """Return what is added to the values, see `Definition`."""
         return None
 
     def embed(
         self, settings: Mapping[str, Any], x_BTC: Tensor, pos_BT: Tensor, parameters: Mapping[str, Tensor]
     ) -> Tensor:
-        """Token embeddings and what the scheme adds to them."""
+        """Return token embeddings with what the scheme adds to them."""
         return x_BTC
 
     def test_attention_and_its_gradients_equal_the_definition(
@@ -209,7 +209,7 @@ class Defined(Contract):
         doc: Tensor | None,
         length: int = N_TOKENS,
     ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """(output, gradients of all inputs, weights of the sum they are of), float64."""
+        """Return (output, gradients of all inputs, weights of the sum that is differentiated), float64."""
         q, k, v, *values = wide = [x.detach().double().requires_grad_() for x in layer.inputs]
         rules = patterns.build(patterns.settings(ATTENTION_PATTERNS[attention_pattern]))
         seen, m, n = placed(rules.layouts(pos, pos, doc))
@@ -233,7 +233,7 @@ class Defined(Contract):
         length: int = N_TOKENS,
         change: Callable[[PositionedQK], PositionedQK] = lambda mapped: mapped,
     ) -> Tensor:
-        """What a model's attention does with one layer's q, k, v."""
+        """Compute a model's attention of one layer's q, k, v."""
         rules = patterns.build(patterns.settings(ATTENTION_PATTERNS[attention_pattern]))
         layouts = rules.layouts(pos_BT, pos_BS, doc_BS)
         pieces = [part_of(change(layer.mapped(layout, rows, keys, length)), layout) for layout in layouts]
@@ -241,14 +241,14 @@ class Defined(Contract):
 
 
 def _close(ours: Tensor, exact: Tensor, within: float, what: str, least: float = 0.0) -> None:
-    """AssertionError where the largest difference is more than that share of the largest value."""
+    """Raise AssertionError where the largest difference is more than `within` of the largest value."""
     ours, exact = ours.detach(), exact.detach()
     difference, bound = float((ours - exact).abs().max()), within * float(exact.abs().max()) + least
     assert difference <= bound, f"{what} differs from the definition by {difference:.2g}; {bound:.2g} is rounding"
 
 
 def gradients(out: Tensor, inputs: list[Tensor], weight: Tensor) -> list[Tensor]:
-    """Of one weighted sum; zero where an input has no part in it."""
+    """Return the gradients of one weighted sum; zero where an input has no part in it."""
     leaves = [x for x in inputs if x.requires_grad]
     grads = iter(torch.autograd.grad(out, leaves, weight.to(out.dtype), allow_unused=True))
     by_leaf = [next(grads) if x.requires_grad else None for x in inputs]

@@ -1,4 +1,4 @@
-"""What every attention pattern promises, as a class of tests: `class TestMine(PatternContract)`.
+"""The contract of every attention pattern, as a class of tests: `class TestMine(PatternContract)`.
 
 Shape legend: B batch, T queries, S keys.
 """
@@ -40,14 +40,15 @@ class PatternContract(Contract):
     attention_pattern: ClassVar[str]
 
     def place(self, settings: Mapping[str, Any], m: int, n: int) -> tuple[int, int] | None:
-        """Where the scheme takes query m and key n <= m of a document to stand; None: the pair is not seen."""
+        """Return the positions that the scheme sees for query m and key n <= m of a document; None: the pair is
+        masked."""
         raise NotImplementedError(
             f"{type(self).__name__}.place: write which pairs (m, n) are seen, and where they stand"
         )
 
     @classmethod
     def products(cls) -> dict[str, tuple[Mapping[str, Any], int]]:
-        """Schemes, under the first settings alone: what differs between the others, views show."""
+        """Return schemes, under the first settings alone: the views test the differences between the others."""
         return {"scheme": (dict(parts.shipped()), 1)}
 
     def test_the_views_equal_the_definition(self, settings: Any) -> None:
@@ -144,7 +145,7 @@ class PatternContract(Contract):
     def defined(
         self, settings: Any, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(seen, m, n), each (B, T, S), pair by pair."""
+        """Return (seen, m, n), each (B, T, S), computed pair by pair."""
         n_rows, n_queries, n_keys = pos_BS.shape[0], pos_BT.shape[1], pos_BS.shape[1]
         shown = torch.zeros(n_rows, n_queries, n_keys, dtype=torch.bool)
         stand = torch.zeros(2, n_rows, n_queries, n_keys, dtype=torch.int64)

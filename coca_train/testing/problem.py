@@ -21,7 +21,7 @@ from coca_train.testing import parts
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem. Keys are repeated to the query heads (k_BHSK); k_BSGK are those of the cache."""
+    """One attention problem. Keys are repeated to the query heads (k_BHSK); k_BSGK are those of the cache."""
 
     settings: Mapping[str, Any]
     q_BHTD: Tensor
@@ -43,12 +43,12 @@ class Problem:
 
     @property
     def distance_BTS(self) -> Tensor:
-        """m - n of every pair; 0 for those that causality hides."""
+        """m - n of every pair; 0 for pairs that causality masks."""
         return (self.m_BTS - self.n_BTS).clamp(min=0)
 
     def spectrum(self, width: int) -> tuple[Any, float]:
-        """(θ of every pair of features, temperature) of the settings' frequencies, which a contract of their own
-        (testing/rope_scaling.py) holds to their definition."""
+        """Return (θ of every pair of features, temperature) of the settings' frequencies, which have their own contract
+        (testing/rope_scaling.py)."""
         if self.turns is not None:
             return self.turns(width)
         typed = rope_scaling.ROPE_SCALINGS.settings(self.settings["rope_scaling"])
@@ -57,14 +57,14 @@ class Problem:
 
 
 class Definition(Protocol):
-    """How a scheme is defined, pair by pair."""
+    """The definition of a scheme, pair by pair."""
 
     def score(self, problem: Problem) -> Tensor:
-        """The score of every pair before the softmax, divided by √D, (B, H, T, S)."""
+        """Return the score of every pair before the softmax, divided by √D, (B, H, T, S)."""
         ...
 
     def value(self, problem: Problem) -> Tensor | None:
-        """What the value of key n becomes richer by when query m reads it, (B, T, S, D); None: nothing."""
+        """Return what is added to the value of key n when query m reads it, (B, T, S, D); None: nothing."""
         ...
 
 
@@ -78,7 +78,7 @@ def problem(
     d_model: int = 24,
     **more: Any,
 ) -> Problem:
-    """A problem whose pairs stand where their tokens do. Causal: the queries are the last T tokens."""
+    """Build a problem whose pairs have the positions of their tokens. Causal: the queries are the last T tokens."""
     q, k = q_BTHD.transpose(1, 2), k_BSGK.transpose(1, 2)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
     m_BTS, n_BTS = torch.broadcast_tensors(pos_BT[:, :, None], pos_BS[:, None, :])
@@ -88,8 +88,8 @@ def problem(
 
 
 def placed(layouts: tuple[Layout, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """(seen, m, n), each (B, T, S): what the views of an attention pattern show together, and where they place it.
-    AssertionError where two of them show one pair."""
+    """Return (seen, m, n), each (B, T, S): the union of the views of an attention pattern. AssertionError where two
+    views share a pair."""
     everything = slice(0, layouts[0].text_BT.shape[1]), slice(0, layouts[0].text_BS.shape[1])
     total = [seen(layouts[0], *everything).new_zeros(()), torch.tensor(0), torch.tensor(0)]
     for layout in layouts:
@@ -101,7 +101,7 @@ def placed(layouts: tuple[Layout, ...]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def attend(scores_BHTS: Tensor, v_BSGD: Tensor, seen: Tensor, value_BTSD: Tensor | None = None) -> Tensor:
-    """Softmax over the keys that are seen, (B, T, H, D). seen: of any shape that (B, H, T, S) is reached from."""
+    """Apply softmax over the visible keys and add up the values, (B, T, H, D). seen: broadcastable to (B, H, T, S)."""
     v = v_BSGD.transpose(1, 2).repeat_interleave(scores_BHTS.shape[1] // v_BSGD.shape[2], 1)
     alpha = scores_BHTS.masked_fill(~seen, -math.inf).softmax(-1)
     out = alpha @ v
@@ -111,14 +111,14 @@ def attend(scores_BHTS: Tensor, v_BSGD: Tensor, seen: Tensor, value_BTSD: Tensor
 
 
 def attention(definition: Definition, given: Problem, v_BSGD: Tensor) -> Tensor:
-    """The definition's attention, (B, T, H, D)."""
+    """Compute attention by the definition, (B, T, H, D)."""
     with doubles():
         return attend(definition.score(given), v_BSGD, given.seen_BTS[:, None], definition.value(given))
 
 
 @contextmanager
 def doubles() -> Iterator[None]:
-    """float64 where no dtype is said: a number times an integer distance would be float32, and a definition is not."""
+    """Make float64 the default dtype in the block: a number times an integer distance would otherwise be float32."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

@@ -1,4 +1,4 @@
-"""What every choice of frequencies promises, as a class of tests: `class TestMine(RopeScalingContract)`."""
+"""The contract of every RoPE scaling, as a class of tests: `class TestMine(RopeScalingContract)`."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ class RopeScalingContract(Contract):
     follows_length: ClassVar[bool] = False
 
     def spectrum(self, settings: Mapping[str, Any], rotary_dim: int, length: int) -> tuple[list[float], float]:
-        """(θ of the rotary_dim / 2 pairs, the fastest first [radians per position], temperature) in float64."""
+        """Return (θ of the rotary_dim / 2 pairs, the fastest first [radians per position], temperature) in float64."""
         raise NotImplementedError(f"{type(self).__name__}.spectrum: write the formula of every pair j")
 
     def test_the_spectrum_equals_the_definition(self, settings: Any) -> None:
@@ -102,11 +102,11 @@ class RopeScalingContract(Contract):
         raise AssertionError(f"to_transformers of {name} refuses every case")
 
     def problems(self, typed: Any) -> Iterable[tuple[str, str, str]]:
-        """Of widths that lists may not fit."""
+        """Return the problems with widths that lists may not fit."""
         return (problem for dim in (4, *DIMS) for problem in typed.problems(dim))
 
     def _dims(self, settings: Any) -> list[int]:
-        """The widths that these settings fit."""
+        """Return the widths that these settings fit."""
         typed = ROPE_SCALINGS.settings(settings)
         return [dim for dim in DIMS if not hasattr(typed, "problems") or not typed.problems(dim)]
 

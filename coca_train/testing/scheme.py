@@ -1,7 +1,7 @@
-"""What every position scheme promises, as a class of tests: `class TestMine(SchemeContract)`, see docs/extending.md.
+"""The contract of every position scheme, as a class of tests: `class TestMine(SchemeContract)`, see docs/extending.md.
 
-Each of its parents holds a scheme to one thing, and says why: the definition (definition.py), what the class declares
-of itself, its tensors, a whole model.
+Each of its base classes tests one property, and says why: the definition (definition.py), what the class declares of
+itself, its tensors, a whole model.
 
 Shape legend: B batch, T queries, S keys, H query heads, D head_dim, C d_model.
 """
@@ -32,8 +32,8 @@ N_TEXT = 33  # one more than the model's window [tokens]
 
 
 class Declared(Contract):
-    """Nobody asks which scheme is active, so all that others know of it is what it declares; a wrong flag would let
-    through an attention pattern that means something else, or a checkpoint whose names have moved."""
+    """No other code reads a scheme's name, so all that others know of it is what it declares; a wrong flag would accept
+    an attention pattern that means something else, or a checkpoint whose names have moved."""
 
     scheme: ClassVar[str]
     shared: ClassVar[Mapping[str, tuple[int, ...]]] = {}
@@ -119,7 +119,7 @@ class Declared(Contract):
         assert message.startswith("E-POS-04 ") and "position.max_len=" in message and " Fix: " in message, message
 
     def problems(self, typed: Any) -> Iterable[tuple[str, str, str]]:
-        """Of a width that few schemes can do with; there is none with the model of these tests."""
+        """Return the problems with a width that few schemes fit; there is none with the model of these tests."""
         assert not typed.problems(parts.MODEL)
         return typed.problems(replace(parts.MODEL, d_model=60, head_dim=15))
 
@@ -216,7 +216,7 @@ class Tensors(Contract):
 
 
 class InAModel(Contract):
-    """What a run, a cache and a plan ask of it, on two small layers from the declared start."""
+    """The requirements of a run, a cache and a plan, tested on two small layers from the declared start."""
 
     angles: ClassVar[bool]
 
@@ -291,7 +291,7 @@ class SchemeContract(Defined, Declared, Tensors, InAModel):
 
 
 def _model(settings: Any) -> Transformer:
-    """Two layers from the declared start, float64."""
+    """Build a model of two layers from the declared start, float64."""
     typed = positions.settings(settings)
     model = Transformer(MODEL, typed, patterns.settings(CAUSAL), vocab_size=VOCAB, max_seq_len=32)
     init_weights(model, MODEL, seed=3)
@@ -299,6 +299,6 @@ def _model(settings: Any) -> Transformer:
 
 
 def _text(settings: Any) -> Tensor:
-    """Two rows of tokens, as many as there are positions for."""
+    """Return two rows of tokens, as many as there are positions for."""
     n_tokens = min(N_TEXT, parts.build(settings).max_positions or N_TEXT)
     return torch.randint(0, VOCAB, (2, n_tokens), generator=torch.Generator().manual_seed(5))

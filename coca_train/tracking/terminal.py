@@ -1,4 +1,5 @@
-"""What a training shows on the terminal: a bar (plain lines where there is no terminal), and a line a validation."""
+"""The terminal output of a training: a progress bar (plain lines where there is no terminal), and a line a
+validation."""
 
 import shutil
 import sys

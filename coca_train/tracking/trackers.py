@@ -32,7 +32,7 @@ COMPARED = (
 
 
 class Findings(NamedTuple):
-    """What a report has to show. stage: its subject, "" for the run's last. figures: PNG files by name. texts, numbers:
+    """The findings of a report. stage: its subject, "" for the run's last. figures: PNG files by name. texts, numbers:
     by name, whose parts are separated by "/". page: the report, a whole HTML file."""
 
     stage: str
@@ -93,7 +93,7 @@ def as_code(text: str) -> str:
 
 
 class Sink(ABC):
-    """Takes the records of a run."""
+    """A destination of the records of a run."""
 
     @abstractmethod
     def write(self, step: int, record: Record) -> None: ...
@@ -103,7 +103,7 @@ class Sink(ABC):
 
 
 class Tracker(Sink):
-    """Takes what a report found as well."""
+    """A sink that also takes the findings of a report."""
 
     @abstractmethod
     def show(self, step: int, findings: Findings) -> None: ...
@@ -129,7 +129,7 @@ class TensorBoardSink(Tracker):
 
     @contextmanager
     def _replace_events(self, name: str) -> Iterator[Any]:
-        """Give the writer of an event file that takes the place of an earlier one."""
+        """Yield the writer of an event file that replaces an earlier one."""
         from torch.utils.tensorboard import SummaryWriter
 
         for earlier in self._directory.glob(f"events.*.{name}"):
@@ -158,7 +158,7 @@ class TensorBoardSink(Tracker):
                 self._add_to_run_table(writer, findings.numbers_by_tag())
 
     def _add_to_run_table(self, writer: Any, reach: Mapping[str, float]) -> None:
-        """Add a line to the table in which runs are compared: the settings that somebody chose, and COMPARED.
+        """Add a line to the table in which runs are compared: the settings that differ from the defaults, and COMPARED.
         TensorBoard orders them by name, so that among all settings the few that matter would be lost."""
         from torch.utils.tensorboard.summary import hparams
 

@@ -1,9 +1,9 @@
-"""The metrics of a run: one writer hands each record to every sink (metrics.jsonl, TensorBoard, W&B, the terminal).
+"""The metrics of a run: one writer passes each record to every sink (metrics.jsonl, TensorBoard, W&B, the terminal).
 
 Records of a training step: loss [nats per token], lr, grad_norm, tokens_per_s, mfu (a fraction; on GPUs),
-peak_memory_mib (so far), skipped_steps, batch_digest. Of a validation: valid/<source> [nats per token].
-Of a probe of reach: probe/<variant>/<window> [nats per token] and what it costs (training/reach.py). When a report is
-made, the trackers among the sinks are shown what it found (trackers.py).
+peak_memory_mib (so far), skipped_steps, batch_digest. Of a validation: valid/<source> [nats per token]. Of a probe of
+reach: probe/<variant>/<window> [nats per token] and its cost (training/reach.py). When a report is written, the
+trackers among the sinks show its findings (trackers.py).
 
 No sink may stop or slow a training: one that fails warns once and is dropped.
 """
@@ -123,7 +123,7 @@ class JsonlSink(Sink):
 
 
 def shared_config(config: Config) -> dict[str, Any]:
-    """Return what a tracker gets of the run and of its stages: hyper-parameters only, no paths, nothing from the
+    """Return the part of the configuration that trackers receive: hyper-parameters only, no paths, nothing from the
     environment."""
     whole = asdict(config)
     shared = {key: value for key, value in whole.items() if key in SHARED}
@@ -136,7 +136,7 @@ def shared_config(config: Config) -> dict[str, Any]:
 
 
 def _shared_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage may set only some of it; a source that it omits is null."""
+    """Return the shared part of a data section. A stage may set only some of it; a source that it omits is null."""
     shared = {key: value for key, value in data.items() if key in OF_DATA}
     if sources := data.get("sources"):
         shared["weights"] = {name: source and source.get("weight") for name, source in sources.items()}
@@ -144,7 +144,7 @@ def _shared_data(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class MetricsWriter:
-    """Hands each record to every sink that is configured. Rank 0 writes, the other ranks do nothing.
+    """Writes each record to every configured sink. Rank 0 writes, the other ranks do nothing.
 
     start_step: the step that a resumed run continues from (0 = new). last_step: of the whole run. name: of the run;
     trackers show it and the hyper-parameters.
@@ -182,7 +182,7 @@ class MetricsWriter:
 
     @contextmanager
     def _failing(self, name: str) -> Iterator[None]:
-        """Drop the sink that fails inside."""
+        """Drop the sink that fails in the block."""
         try:
             yield
         except Exception as error:
@@ -196,7 +196,7 @@ class MetricsWriter:
                 sink.write(step, record)
 
     def show(self, step: int, findings: Findings) -> None:
-        """Show every tracker what the report on the model at `step` found."""
+        """Pass the findings of the report on the model at `step` to every tracker."""
         for name, sink in list(self._sinks.items()):
             with self._failing(name):
                 if isinstance(sink, Tracker):

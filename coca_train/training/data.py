@@ -1,4 +1,5 @@
-"""The data of a run: made where that is asked for, looked for, checked against its stages, and kept with the run."""
+"""The data of a run: prepare it where `data.prepare` is set, find it, check it against the stages, keep a copy with the
+run."""
 
 import filecmp
 import os
@@ -36,9 +37,10 @@ HELD_OUT_ENDS = (".bin", ".idx", ".sums")
 
 
 def prepare_data(config: Config, make: MakeData | None) -> None:
-    """COLLECTIVE. Make the data on rank 0, when that is asked for and they are missing; then look for the files.
+    """COLLECTIVE. Prepare missing data on rank 0, then check that the files exist.
 
-    make: makes the data of a section; None: they are there. Raises DataError, with the commands that make the data.
+    make: prepares the data of a section; None: the data must be there. Raises DataError, with the commands that prepare
+    it.
     """
     data = config.data
     if make is not None:
@@ -67,8 +69,8 @@ def open_validation(config: Config, n_tokens: int) -> Validation:
 
 
 def check_length(stage: str, needed: int, available: int | None) -> None:
-    """Refuse a stage that others follow, or that follows others, with less data than it asks for [windows]: where the
-    next one begins is known beforehand. available: None: no end. Raises DataError E-MIX-01."""
+    """Refuse a stage of several with less data than it needs [windows], since where the next one begins is known
+    beforehand. available: None: no end. Raises DataError E-MIX-01."""
     if available is not None and available < needed:
         raise DataError(
             f"E-MIX-01 stage {stage}: needs {needed:,} windows, a source with on_exhausted=stop ends after "
@@ -80,8 +82,8 @@ def check_length(stage: str, needed: int, available: int | None) -> None:
 
 
 def commands_for_missing(config: Config) -> str:
-    """Return the commands that make the data of a corpus that comes along, else where to read how; for a run that has
-    begun, first the data that it began with."""
+    """Return the commands that prepare the data of a shipped corpus, else where to read how; for a run that has begun,
+    first the data that it began with."""
     begun = _describe_begun(Path(config.run.root, config.run.name))
     if (found := _find_corpus(config.data)) is None:
         return f"{begun}python -m data_prep --help (docs/corpora.md)"
@@ -111,7 +113,7 @@ def commands_for_own_tokens(config: Config) -> str | None:
 
 
 def _describe_begun(run_dir: Path) -> str:
-    """Return which data a run goes on with, and how to say where they are; "": it has not begun."""
+    """Return which data a run continues with, and how to name its place; "": the run has not begun."""
     if begins_anew(run_dir):
         return ""
     try:
@@ -126,7 +128,7 @@ def _describe_begun(run_dir: Path) -> str:
 
 
 def _find_corpus(data: DataConfig) -> tuple[str, PrepareConfig] | None:
-    """Return the name and configuration of the shipped corpus that is made in the folder of this data."""
+    """Return the name and configuration of the shipped corpus that is prepared in the folder of this data."""
     for name in choices("corpus", (config_dir(),)):
         try:
             prepared = load_prepare([f"corpus={name}"])
@@ -138,7 +140,7 @@ def _find_corpus(data: DataConfig) -> tuple[str, PrepareConfig] | None:
 
 
 def _tokenizer_of_start(config: Config) -> Path | None:
-    """Return what `tokenizer.import_from` takes; None where `start.path` has no tokenizer, or nothing is there yet."""
+    """Return the path for `tokenizer.import_from`; None where `start.path` has no tokenizer, or does not exist yet."""
     if config.start.path is None:
         return None
     path = Path(config.start.path)
@@ -155,7 +157,7 @@ def _tokenizer_of_start(config: Config) -> Path | None:
 
 
 def use_kept_tokenizer(loaded: Loaded, run_dir: Path) -> Loaded:
-    """Return the configuration with the tokenizer that the run directory keeps, where the one it began with is gone."""
+    """Return the configuration with the tokenizer that the run directory keeps, where the original file is gone."""
     data = loaded.config.data
     if data.prepare != "none" or Path(data.tokenizer).is_file() or begins_anew(run_dir):
         return loaded

@@ -23,7 +23,7 @@ from coca_train.tracking.writers import MetricsWriter
 
 
 class Tools(NamedTuple):
-    """What the loop uses besides the engine and the data."""
+    """The services that the loop uses besides the engine and the data."""
 
     metrics: MetricsWriter
     throughput: Throughput
@@ -48,8 +48,8 @@ def run_stage(
 
     config: the stage's. first_step: steps of the run before the stage; records and checkpoints count from there.
 
-    Raises Preempted after a saved checkpoint when a stop was asked for, DivergedError after
-    engine.max_skipped_steps non-finite steps in a row.
+    Raises Preempted after a saved checkpoint when a stop was requested, DivergedError after engine.max_skipped_steps
+    non-finite steps in a row.
     """
     skipped_in_a_row, limit, n_slices = 0, config.engine.timeout_s, config.engine.sequence_parallel
     for step in range(start_step, max_steps):

@@ -67,10 +67,10 @@ def memory_errors() -> Iterator[None]:
 def train(loaded: Loaded, folders: Sequence[Path] = (), make_data: MakeData | None = None) -> None:
     """Train as configured, from the newest verified checkpoint of the run directory if there is one.
 
-    folders: of --config-dir, for the commands that messages name. make_data: makes the data of a section where they are
-    missing; None: they are there.
+    folders: of --config-dir, for the commands that messages name. make_data: prepares the missing data of a section;
+    None: the data must be there.
 
-    Raises UserError (and its subclasses; each has its exit code) for everything a user can mend.
+    Raises UserError (and its subclasses; each has its exit code) for everything that a user can fix.
     """
     run_dir = Path(loaded.config.run.root) / loaded.config.run.name
     loaded = use_kept_tokenizer(loaded, run_dir)
@@ -148,7 +148,7 @@ def plan_stages(
     """COLLECTIVE. Open the data of every stage and outline its model; return the tokenizer, the rows of the embedding
     and the plans.
 
-    Raises UserError for what does not fit together, before anything is written and any weight is read.
+    Raises UserError for settings that contradict each other, before anything is written and any weight is read.
     """
     for stage in stages:
         prepare_data(stage.config, make_data)
@@ -216,7 +216,7 @@ def check_parameters(plans: Sequence[StagePlan]) -> None:
 
 
 def find_newest(resume: str, run_dir: Path, run_id: str) -> checkpoint.Checkpoint | None:
-    """COLLECTIVE. Return the checkpoint to go on from, as run.resume asks. Raises CheckpointError."""
+    """COLLECTIVE. Return the checkpoint to continue from, as run.resume says. Raises CheckpointError."""
     newest = checkpoint.find(run_dir, run_id, clean=True)
     if newest is None and resume == "must":
         raise CheckpointError(

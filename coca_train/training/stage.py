@@ -1,4 +1,4 @@
-"""One stage, from its weights to its last checkpoint and its report: engine, data and loop put together."""
+"""One stage, from its weights to its last checkpoint and its report: engine, data and loop combined."""
 
 from collections.abc import Container
 from contextlib import ExitStack
@@ -47,7 +47,7 @@ ID_BYTES = 8  # of a token in each tensor of a batch: inputs, targets, positions
 
 
 class StagePlan(NamedTuple):
-    """A stage with its data and its model's outline, which has no memory for its weights and is frozen as the stage
+    """A stage with its data and the outline of its model, whose weights have no memory and are frozen as the stage
     says."""
 
     stage: Stage
@@ -57,8 +57,8 @@ class StagePlan(NamedTuple):
 
 
 class RunContext(NamedTuple):
-    """What all stages of a run share. n_tokens: rows of the embedding. record: run.json. command: goes on with the run,
-    without its launcher."""
+    """The objects that all stages of a run share. n_tokens: rows of the embedding. record: run.json. command: that
+    continues the run, without its launcher."""
 
     run_dir: Path
     tokenizer: Tokenizer
@@ -81,7 +81,7 @@ def train_stage(
 ) -> checkpoint.Checkpoint | None:
     """COLLECTIVE. Train a stage and report on it; return its last checkpoint, None where no stage follows.
 
-    origin: the checkpoint where it goes on, or whose weights it begins with; None: initial ones. borders: steps whose
+    origin: the checkpoint that it continues, or whose weights it begins with; None: initial ones. borders: steps whose
     checkpoints stay.
     """
     stage, mixture, validation, outline = plan
@@ -211,7 +211,7 @@ def build_engine(plan: StagePlan, n_tokens: int, init: InitParameter | None) -> 
 
 
 def describe_origin(first_step: int, origin: checkpoint.Checkpoint | None, resumed: bool) -> str:
-    """Say in words from where a stage goes on."""
+    """Describe from where a stage continues."""
     if origin is None:
         return "new"
     if resumed or first_step:

@@ -1,4 +1,4 @@
-"""What an attention pattern asks of a scheme before it may say where far pairs stand."""
+"""Properties of a scheme that attention patterns require before they move far pairs to other positions."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from coca_train.positions.base import Position, Problem
 
 
 def not_by_pairs(settings: Any, position: Position, needs_positions: bool = False) -> list[Problem]:
-    """Refuses schemes whose positions are part of the embeddings, that sum up the tokens in between, or that know no
+    """Refuse schemes whose positions are part of the embeddings, that sum up the tokens in between, or that have no
     positions where some are needed."""
     scheme, fix = (
         position.settings.scheme,
@@ -27,7 +27,7 @@ def not_by_pairs(settings: Any, position: Position, needs_positions: bool = Fals
 
 
 def not_relative(settings: Any, position: Position) -> list[Problem]:
-    """Refuses schemes that see more than distances: numbering tokens anew would change every pair of them."""
+    """Refuse schemes that see more than distances: renumbering tokens would change every pair of them."""
     if position.relative:
         return []
     wrong = f"{settings.name} numbers the recent tokens anew at every step, and {position.settings.scheme} sees more"
@@ -36,7 +36,7 @@ def not_relative(settings: Any, position: Position) -> list[Problem]:
 
 
 def beyond_table(settings: Any, position: Position, field: str) -> list[Problem]:
-    """Refuses far pairs at a distance, the value of `field`, that a table of learned positions has no row for."""
+    """Refuse far pairs at a distance, the value of `field`, for which a table of learned positions has no row."""
     distance, rows = getattr(settings, field), position.max_positions
     if rows is None or distance < rows:
         return []

@@ -37,7 +37,7 @@ class Rules(AttentionPattern):
         )
 
     def length(self, length: int) -> int:
-        """Positions count in the cache, so the sequence in hand is what the cache holds."""
+        """Return what the cache holds: positions count in it."""
         return min(length, self.settings.n_sink + self.settings.window)
 
     def keep(self) -> Keep:

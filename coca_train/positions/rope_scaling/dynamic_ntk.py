@@ -47,7 +47,7 @@ class Settings(RopeScaling):
 
     @classmethod
     def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
-        """Their factor is our alpha, and they scale from max_position_embeddings on."""
+        """Read their factor as our alpha; they scale from max_position_embeddings on."""
         original = scaling.only_length()
         return {"theta": scaling.theta, "alpha": scaling.factor(), "original_seq_len": original}
 

@@ -35,13 +35,13 @@ class Settings(RopeScaling):
             raise ValueError(f"high_freq_factor ({high}) must be greater than low_freq_factor ({low})")
 
     def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
-        """Independent of `length` [tokens]."""
+        """Return the frequencies, which do not depend on `length` [tokens]."""
         ramp = Turns(self.original_seq_len, self.high_freq_factor, self.low_freq_factor)
         return rounded(by_turns(self.theta, ramp, self.factor, rotary_dim))
 
     @classmethod
     def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
-        """Their names are ours."""
+        """Read the section, whose names are ours."""
         original = scaling.original()
         low, high = (scaling.number(f"{which}_freq_factor") for which in ("low", "high"))
         if high <= low:
@@ -50,7 +50,7 @@ class Settings(RopeScaling):
         return section | {"low_freq_factor": low, "high_freq_factor": high}
 
     def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
-        """Their names are ours."""
+        """Write the section, whose names are ours."""
         ends = {"low_freq_factor": self.low_freq_factor, "high_freq_factor": self.high_freq_factor}
         scaling = {"rope_type": self.ROPE_TYPE, **extended(self), **ends}
         return Words(self.theta, scaling, min_positions=reach(self))

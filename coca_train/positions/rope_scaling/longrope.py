@@ -48,7 +48,7 @@ class Settings(RopeScaling):
     ROPE_TYPE = "longrope"
 
     def problems(self, rotary_dim: int) -> list[Problem]:
-        """Lists that are not as long as there are pairs."""
+        """Refuse lists that do not have one factor for each pair."""
         pairs, issues = rotary_dim // 2, []
         for name in ("short_factor", "long_factor"):
             factors = getattr(self, name)
@@ -59,7 +59,7 @@ class Settings(RopeScaling):
         return issues
 
     def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
-        """length: the sequence in hand, l, which decides between the lists [tokens]."""
+        """Return the frequencies of the list that the sequence length l selects [tokens]."""
         inv_freq_J = base_inv_freq(self.theta, rotary_dim)
         long = length > self.original_seq_len
         factors, one = (self.long_factor, self.factor) if long else (self.short_factor, 1.0)
@@ -73,14 +73,15 @@ class Settings(RopeScaling):
 
     @classmethod
     def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
-        """As Phi-3 has it: attention_factor is the temperature, and the factor follows from both lengths if need be."""
+        """Read the section as Phi-3 has it: attention_factor is the temperature, and a missing factor follows from both
+        lengths."""
         original, temperature = scaling.original(), scaling.optional("attention_factor")
         lists = {name: scaling.numbers(name) for name in ("short_factor", "long_factor")}
         section = {"theta": scaling.theta, "factor": scaling.factor(original), "original_seq_len": original, **lists}
         return section | {"temperature": temperature}
 
     def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
-        """Lists and temperature spelled out; both lengths, in all the places where a version looks for them."""
+        """Spell out lists and temperature, and write both lengths in all the places where a version reads them."""
         temperature, pairs, original = self._temperature(), rotary_dim // 2, self.original_seq_len
         if temperature != 1:
             whole_head("longrope", rotary_pct)

@@ -20,5 +20,5 @@ class Settings(RopeScaling):
         return rounded(base_inv_freq(ntk_theta(self.theta, self.factor, rotary_dim), rotary_dim))
 
     def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
-        """They have no word for it, but for the base that it comes to."""
+        """Write the base that it comes to; transformers has no rope_type for it."""
         return Words(ntk_theta(self.theta, self.factor, rotary_dim))

@@ -30,12 +30,13 @@ class Settings(PartsRamp):
 
     @classmethod
     def from_transformers(cls, scaling: Scaling) -> dict[str, Any] | None:
-        """Their YaRN with a temperature of 1; None: it has another one."""
+        """Read their YaRN with a temperature of 1; None: its temperature is another one."""
         section, temperature = yarn_from(scaling)
         return section | {"convention": "indices"} if math.isclose(temperature, 1.0, rel_tol=SAME) else None
 
     def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
-        """The paper's ramp is what they call llama3, that over indices their YaRN without its temperature."""
+        """Write the paper's ramp as what they call llama3, the ramp over indices as their YaRN with a temperature of
+        1."""
         if self.convention == "paper":
             ends = {"low_freq_factor": self.beta_slow, "high_freq_factor": self.beta_fast}
             return Words(self.theta, {"rope_type": "llama3", **extended(self), **ends}, min_positions=reach(self))

@@ -22,7 +22,7 @@ class Settings(RopeScaling):
 
     @classmethod
     def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
-        """Nothing but a base; a factor of 1 says nothing."""
+        """Read a base without a factor."""
         scaling.only_length()
         scaling.no_factor()
         return {"theta": scaling.theta}

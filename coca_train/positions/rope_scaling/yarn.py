@@ -26,7 +26,7 @@ class Settings(YarnRamp):
 
     @classmethod
     def from_transformers(cls, scaling: Scaling) -> dict[str, Any] | None:
-        """The authors' ramp and YaRN's temperature; None: that is 1, which is NTK-by-parts."""
+        """Read the authors' ramp with YaRN's temperature; None where the temperature is 1, which is NTK-by-parts."""
         section, temperature = yarn_from(scaling)
         if math.isclose(temperature, 1.0, rel_tol=SAME):
             return None
@@ -36,6 +36,6 @@ class Settings(YarnRamp):
         return section
 
     def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
-        """They have the authors' ramp only."""
+        """Write the ramp; theirs is the authors'."""
         whole_head("yarn", rotary_pct)
         return yarn_to(self, yarn_temperature(self.factor))

@@ -35,7 +35,7 @@ class Settings:
 
 
 def count(pairs: Pairs, carry_BHt1: Tensor) -> tuple[Tensor, Tensor]:
-    """Adds q·e at the count of each key. Carried: the gates of the tiles nearer to the query."""
+    """Add q·e at the count of each key. Carried: the gates of the tiles nearer to the query."""
     gate_BHts = pairs.scores_BHts.sigmoid()
     if pairs.seen_B1ts is not None:
         gate_BHts = torch.where(pairs.seen_B1ts, gate_BHts, 0.0)
@@ -54,14 +54,14 @@ COUNT = Hook(count, carried=1)
 
 
 class Layer(LayerPosition):
-    """One layer's vectors of the counts."""
+    """The vectors of the counts in one layer."""
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.e = nn.Parameter(torch.empty(settings.n_positions, shape.head_dim))
 
     def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
-        """q·e of every count, float32 or wider."""
+        """Compute q·e of every count, float32 or wider."""
         by_count_BTHP = q_BTHD @ self.e.to(q_BTHD.dtype).T
         wide = torch.promote_types(q_BTHD.dtype, torch.float32)
         return ScoreMod(COUNT, queries=(by_count_BTHP.to(wide),))

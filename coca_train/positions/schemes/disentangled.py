@@ -42,7 +42,7 @@ class Layer(LayerPosition):
     """Sends the shared table through this layer's W_Q and W_K."""
 
     def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
-        """tables: p_RC."""
+        """Project p_RC (tables) by W_K and W_Q of this layer."""
         p_RC = tables.to(q_BTHD.dtype)
         key_RGD = project.key(p_RC)
         key_RHD = key_RGD.repeat_interleave(q_BTHD.shape[2] // key_RGD.shape[1], -2)
@@ -61,5 +61,6 @@ class Scheme(Position):
         self.p = nn.Parameter(torch.empty(settings.max_distance + 1, shape.d_model))
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tensor:
-        """p_RC, float32 or wider. A copy: ZeRO 3 takes the parameter back after this call, the layers read it later."""
+        """Return p_RC, float32 or wider. A copy: ZeRO 3 frees the parameter after this call, and the layers read it
+        later."""
         return self.p.to(torch.promote_types(self.p.dtype, torch.float32), copy=True)

@@ -34,7 +34,7 @@ class Settings:
 
 
 def forget(pairs: Pairs, carry_BHt1: Tensor) -> tuple[Tensor, Tensor]:
-    """Adds what is forgotten between key and query. Carried: the log gates of the tiles nearer to the query."""
+    """Add the log gates between key and query. Carried: the log gates of the tiles nearer to the query."""
     log_f_BHts = pairs.keys[0].transpose(1, 2)[:, :, None]  # one row for all queries while all of them see every key
     if pairs.seen_B1ts is not None:
         log_f_BHts = torch.where(pairs.seen_B1ts, log_f_BHts, 0.0)
@@ -46,8 +46,8 @@ def forget(pairs: Pairs, carry_BHt1: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pointwise(score_mod: ScoreMod) -> Any:
-    """The same for one pair, by sums from the first token on: documents and windows leave no gap between two tokens
-    that see each other."""
+    """Return the same hook for one pair, by sums from the first token on: documents and windows leave no gap between
+    two tokens that see each other."""
     until_BSH = score_mod.keys[0].cumsum(1)
     before_BSH = -until_BSH  # a tensor of its own: see `Hook.pointwise`
     # As strided: where a compiled block computes them once more, Inductor (2.13) leaves the order of their elements
@@ -65,7 +65,7 @@ FORGET = Hook(forget, carried=1, pointwise=pointwise)
 
 
 class Layer(LayerPosition):
-    """One layer's gates."""
+    """The gates of one layer."""
 
     tokens_per_head = True
 
@@ -74,12 +74,12 @@ class Layer(LayerPosition):
         self.gate = nn.Linear(shape.d_model, shape.n_heads)
 
     def tokens(self, x_BSC: Tensor) -> tuple[Tensor]:
-        """log f of every token and query head, (B, S, H), float32 or wider."""
+        """Return log f of every token and query head, (B, S, H), float32 or wider."""
         gate_BSH = self.gate(x_BSC)
         return (F.logsigmoid(gate_BSH.to(torch.promote_types(gate_BSH.dtype, torch.float32))),)
 
     def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
-        """The gates of all keys."""
+        """Return the hook with the gates of all keys."""
         return ScoreMod(FORGET, keys=tokens)
 
 

@@ -31,7 +31,7 @@ class Settings:
 
 
 class Layer(LayerPosition):
-    """One layer's vectors for every distance 0 … max_distance."""
+    """The vectors of one layer for every distance 0 … max_distance."""
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
@@ -39,7 +39,7 @@ class Layer(LayerPosition):
         self.values = nn.Parameter(torch.empty(settings.max_distance + 1, shape.head_dim))
 
     def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
-        """Copies of the vectors: the kernel reads them when ZeRO 3 has taken the parameters back."""
+        """Pass copies of the vectors: the kernel reads them after ZeRO 3 has freed the parameters."""
         keys_RD, values_RD = (table.to(q_BTHD.dtype, copy=True) for table in (self.keys, self.values))
         return Terms(query=(q_BTHD, keys_RD[:, None, :]), value_RD=values_RD)
 

@@ -36,7 +36,7 @@ class Settings:
     )
 
     def problems(self, model: ModelConfig) -> list[Problem]:
-        """Features come in pairs of sine and cosine."""
+        """Refuse an odd width: features come in pairs of sine and cosine."""
         return width_problems(model, "sinusoidal")
 
 
@@ -47,6 +47,6 @@ class Scheme(Position):
     by_pairs = False
 
     def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
-        """Angles in float32 from integer positions, the sum in float32 or wider, cast once."""
+        """Add the waves. Angles are float32 of integer positions, the sum is float32 or wider and cast once."""
         waves_BTC = waves(positions.pos_BT, self.settings.theta, x_BTC.shape[-1])
         return (x_BTC + waves_BTC * self.settings.scale).to(x_BTC.dtype)

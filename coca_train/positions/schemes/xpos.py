@@ -47,7 +47,7 @@ class Settings:
     ]
 
     def problems(self, model: ModelConfig) -> list[Problem]:
-        """Combinations that cannot be computed."""
+        """Refuse combinations that cannot be computed."""
         return rotary.problems(model, self.rotary_pct, self.rope_scaling)
 
 
@@ -66,7 +66,7 @@ class Scheme(rotary.Rotary):
     caches_rotated_keys = False  # the centre moves with the positions in hand
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
-        """length: the sequence length that dynamic frequencies adapt to [tokens]."""
+        """Return the scaled rotations at a sequence length [tokens], which dynamic frequencies adapt to."""
         spectrum = self.spectrum(length, queries.pos_BT.device)
         place_BT, place_BS = (rotary.places(each.pos_BT, spectrum).double() for each in (queries, keys))
         first, last = float(min(queries.first, keys.first)), float(max(queries.last, keys.last))
@@ -80,7 +80,7 @@ class Scheme(rotary.Rotary):
         return Tables(query, key, span, (self._reaches(span, torch.float16), self._reaches(span, torch.float32)))
 
     def _powers(self, offset_BT: Tensor) -> Tensor:
-        """ζ_j^(offset/b) for both features of every pair, float32 (B, T, 1, R). The powers are taken in float64:
+        """Return ζ_j^(offset/b) for both features of every pair, float32 (B, T, 1, R). The powers are taken in float64:
         an exponent of 32 would cost a float32 one five bits."""
         j = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64, device=offset_BT.device)
         zeta_J = (j / self.rotary_dim + self.settings.gamma) / (1 + self.settings.gamma)
@@ -88,7 +88,8 @@ class Scheme(rotary.Rotary):
         return torch.cat((power_BTJ, power_BTJ), -1).float()[:, :, None, :]
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
-        """K = E = D. UserError (E-POS-05) where the powers would leave the range of the dtype."""
+        """Rotate queries and keys. K = E = D. Raises UserError (E-POS-05) where the powers would leave the range of the
+        dtype."""
         # int: torch 2.11 compiles no index that is a bool.
         if not tables.reach[int(q_BTHD.dtype != torch.float16)]:
             raise self._too_far(tables.span, q_BTHD.dtype)
