@@ -91,10 +91,10 @@ class Model:
         By layer type ("default" unless `layers` has others); only those that rotate, so {} for a scheme that does not.
         """
         network, spectra = self.network, {}
-        for kind in dict.fromkeys(network.layer_types):
-            if (rope_scaling := getattr(network.position_of(kind), "rope_scaling", None)) is not None:
-                spectrum = rope_scaling(network.attention_patterns[kind].length(length))
-                spectra[kind] = spectrum.inv_freq_J.detach().clone()
+        for layer_type in dict.fromkeys(network.layer_types):
+            if (rope_scaling := getattr(network.position_of(layer_type), "rope_scaling", None)) is not None:
+                spectrum = rope_scaling(network.attention_patterns[layer_type].length(length))
+                spectra[layer_type] = spectrum.inv_freq_J.detach().clone()
         return spectra
 
     def vary(self, *words: str) -> Model:

@@ -34,20 +34,20 @@ def layer_types(
 ) -> dict[str, LayerType]:
     """Return the layer types that occur in a model, in the order of their first layers. Sections that were checked."""
     by_name = {DEFAULT: LayerType(position, attention_pattern, model.logit_scale)}
-    for name, kind in layers.types.items():
+    for name, layer_type in layers.types.items():
         seen = ATTENTION_PATTERNS.settings(
-            merge(asdict(attention_pattern), kind.attention_pattern, "attention_pattern")
+            merge(asdict(attention_pattern), layer_type.attention_pattern, "attention_pattern")
         )
-        scale = LogitScaleConfig(**merge(asdict(model.logit_scale), kind.logit_scale))
+        scale = LogitScaleConfig(**merge(asdict(model.logit_scale), layer_type.logit_scale))
         by_name[name] = LayerType(position_of(layers, name, position), seen, scale)
     return {name: by_name[name] for name in dict.fromkeys(layer_types_of(layers, model.n_layers))}
 
 
-def position_of(layers: LayersConfig, kind: str, position: Any) -> Any:
+def position_of(layers: LayersConfig, layer_type: str, position: Any) -> Any:
     """Return the position settings of the layers of one type."""
-    if kind == DEFAULT:
+    if layer_type == DEFAULT:
         return position
-    return SCHEMES.settings(merge(asdict(position), layers.types[kind].position, "position"))
+    return SCHEMES.settings(merge(asdict(position), layers.types[layer_type].position, "position"))
 
 
 def in_words(layers: LayersConfig, n_layers: int) -> str:

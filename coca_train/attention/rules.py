@@ -30,15 +30,15 @@ def layers_fit(layers: LayersConfig, position: Any, attention_pattern: Any, mode
     try:
         settings = layer_types(layers, model, position, attention_pattern) if not issues else {}
     except (ValidationError, UserError):
-        return issues  # a kind is wrong by itself
-    if check_heads(model) or any(check_scheme(model, kind.position) for kind in settings.values()):
+        return issues  # a layer type is wrong by itself
+    if check_heads(model) or any(check_scheme(model, layer_type.position) for layer_type in settings.values()):
         return issues
     from coca_train.attention import patterns
 
-    schemes = {name: patterns.outline(kind.position, model) for name, kind in settings.items()}
+    schemes = {name: patterns.outline(layer_type.position, model) for name, layer_type in settings.items()}
     issues += [_embeds(name, each) for name, each in schemes.items() if each.embeds and each.settings != position]
     if len(schemes) > 1 and any(each.memory_len for each in schemes.values()):
-        text, keys = "a memory of the text before is for layers of one kind", ("position.memory_len", "layers.pattern")
+        text, keys = "a memory of the text before is for layers of one type", ("position.memory_len", "layers.pattern")
         issues.append(Problem("E-CFG-67", keys, text, "write position.memory_len=0"))
     if schemes and DEFAULT not in schemes and any(True for _ in patterns.outline(position, model).parameters()):
         issues.append(_untrained(position))
@@ -58,11 +58,11 @@ def heads_shared(
     from coca_train.attention import patterns
 
     issues = []
-    for name, kind in layer_types(layers, model, position, attention_pattern).items():
-        if check_scheme(model, kind.position):
+    for name, layer_type in layer_types(layers, model, position, attention_pattern).items():
+        if check_scheme(model, layer_type.position):
             return []
         where = "position.scheme" if name == DEFAULT else f"layers.types.{name}.position.scheme"
-        built, called = patterns.outline(kind.position, model), kind.position.scheme
+        built, called = patterns.outline(layer_type.position, model), layer_type.position.scheme
         if built.mixes_heads:
             text = f"{called} mixes all heads of a pair of tokens, and each process would have some of them only"
             issues.append(Problem("E-CFG-82", (key, where), text, f"write {key}=1, or choose another scheme"))
@@ -73,10 +73,10 @@ def heads_shared(
     return issues
 
 
-def _embeds(kind: str, scheme: Any) -> Problem:
+def _embeds(layer_type: str, scheme: Any) -> Problem:
     name = scheme.settings.scheme
     text = f"{name} acts on the embeddings, which all layers share"
-    return Problem("E-CFG-68", (f"layers.types.{kind}.position.scheme",), text, f"write position={name}")
+    return Problem("E-CFG-68", (f"layers.types.{layer_type}.position.scheme",), text, f"write position={name}")
 
 
 def _untrained(position: Any) -> Problem:

@@ -13,8 +13,8 @@ from coca_train.engine.base import DTYPES
 from coca_train.models.transformer import Transformer, build_model, vocab_size
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
-from coca_train.schedule import resolve, stage_at
 from coca_train.settings import load_saved
+from coca_train.stages import resolve, stage_at
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import CheckpointError, DataError
 from coca_train.runtime.trees import flatten
-from coca_train.schedule import Stage, words_of
+from coca_train.stages import Stage, words_of
 
 NAME = "run.json"
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
@@ -188,7 +188,7 @@ def _compare(
             _compare_held_out(run_dir, where, stage, before["held_out"], held_out[stage.name])
         old, now = before["settings"], _entry(stage, {}, {})["settings"]
         keys = [*now]
-        keys += [key for key in old if key.startswith("layers.") and key not in now]  # what a kind says no more
+        keys += [key for key in old if key.startswith("layers.") and key not in now]  # what a layer type no longer sets
         changed = {key: (old.get(key), now.get(key)) for key in keys if old.get(key) != now.get(key)}
         fixed = [key for key in changed if key.startswith(FIXED)]
         if number < len(begun):
@@ -217,8 +217,8 @@ def _restoring(changed: Mapping[str, tuple[Any, Any]], settings: Mapping[str, An
     section, whose options change with it, or what a stage sets itself."""
     words = []
     for key, (old, now) in changed.items():
-        of_kind = key.startswith("layers.types.") and None in (old, now)  # said on one side only
-        if key.startswith("stages.") or of_kind or key.endswith((".scheme", ".name")) or settings.get(key) != now:
+        of_layer_type = key.startswith("layers.types.") and None in (old, now)  # said on one side only
+        if key.startswith("stages.") or of_layer_type or key.endswith((".scheme", ".name")) or settings.get(key) != now:
             return ""
         words.append(f"{key}={old if isinstance(old, str) else json.dumps(old, separators=(',', ':'))}")
     return " ".join(words)

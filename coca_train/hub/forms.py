@@ -19,7 +19,7 @@ from coca_train.hub.options import Form
 from coca_train.positions.hugging_face import NotTheSame, Words, rotation
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import UserError
-from coca_train.schedule import Stage
+from coca_train.stages import Stage
 
 FREQUENCIES_SECTION = "position.rope_scaling"
 OWN_SECTIONS = "coca_train"  # the key of our sections

@@ -36,7 +36,7 @@ class AttentionContext(NamedTuple):
     cache: Cache | None
     rotated: bool = False  # the cache holds keys as the scheme maps them, and the tables are those of the new tokens
     scale_BT: Tensor | None = None  # of every query's scores, float32; None: one
-    kind: str = DEFAULT  # of the layers
+    layer_type: str = DEFAULT  # of the layers
     sequence: SequenceShare | None = None  # what this rank has of a sequence that several share; None: all of it
 
     def shared_by(self, sequence: SequenceShare) -> "AttentionContext":

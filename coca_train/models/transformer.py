@@ -44,7 +44,7 @@ class Transformer(nn.Module):
     models/init.py.
     """
 
-    position: Position  # of the kind `own`
+    position: Position  # of the type `default`
 
     def __init__(
         self,
@@ -67,10 +67,10 @@ class Transformer(nn.Module):
         self.shape = AttentionShape(model.n_heads, n_kv_heads, head_dim, model.d_model, max_seq_len)
         self.attention_patterns, self.logit_scales = {}, {}
         own = {DEFAULT: LayerType(position, attention_pattern, model.logit_scale)}
-        for name, kind in (own | layer_types(layers, model, position, attention_pattern)).items():
-            self.add_module(module_name(name), positions.build(kind.position, self.shape))
-            self.attention_patterns[name] = patterns.build(kind.attention_pattern)
-            self.logit_scales[name] = kind.logit_scale
+        for name, layer_type in (own | layer_types(layers, model, position, attention_pattern)).items():
+            self.add_module(module_name(name), positions.build(layer_type.position, self.shape))
+            self.attention_patterns[name] = patterns.build(layer_type.attention_pattern)
+            self.logit_scales[name] = layer_type.logit_scale
         self.embed = nn.Embedding(vocab_size, model.d_model)
         self.blocks = nn.ModuleList(
             Block(model, layer, head_dim, position.projected_key_dim, position.layer(), mlp_tile)
@@ -91,9 +91,9 @@ class Transformer(nn.Module):
             assert isinstance(self.embed.weight, nn.Parameter)
             self.head.weight = self.embed.weight
 
-    def position_of(self, kind: str) -> Position:
+    def position_of(self, layer_type: str) -> Position:
         """Return the position scheme of the layers of a type."""
-        position = self.get_submodule(module_name(kind))
+        position = self.get_submodule(module_name(layer_type))
         assert isinstance(position, Position)
         return position
 
@@ -102,16 +102,16 @@ class Transformer(nn.Module):
         """The attention of the first block."""
         return self.attention_of(self.layer_types[0])
 
-    def attention_of(self, kind: str) -> Attention:
+    def attention_of(self, layer_type: str) -> Attention:
         """Return the attention of the first layer of a type."""
-        attention = self.blocks[self.layer_types.index(kind)].get_submodule("attention")
+        attention = self.blocks[self.layer_types.index(layer_type)].get_submodule("attention")
         assert isinstance(attention, Attention)
         return attention
 
     @property
     def keeps(self) -> list[Keep | None]:
         """The keys that a cache has to keep, for every layer."""
-        return [self.attention_patterns[kind].keep() for kind in self.layer_types]
+        return [self.attention_patterns[layer_type].keep() for layer_type in self.layer_types]
 
     @property
     def attention_pattern(self) -> AttentionPattern:
@@ -136,21 +136,23 @@ class Transformer(nn.Module):
         Raises ValueError when the new settings need other parameters than there are.
         """
         self.position = _with_settings(self.position, settings)
-        for name, kind in self.settings().items():
+        for name, layer_type in self.settings().items():
             if name != DEFAULT:
-                self.add_module(module_name(name), _with_settings(self.position_of(name), kind.position))
+                self.add_module(module_name(name), _with_settings(self.position_of(name), layer_type.position))
 
     def set_attention_pattern(self, settings: Any) -> None:
         """Exchange which keys a query sees, in all layers that do not set it themselves."""
         self.attention_patterns[DEFAULT] = patterns.build(settings)
-        others = {name: kind for name, kind in self.settings().items() if name != DEFAULT}
-        self.attention_patterns |= {name: patterns.build(kind.attention_pattern) for name, kind in others.items()}
+        others = {name: layer_type for name, layer_type in self.settings().items() if name != DEFAULT}
+        self.attention_patterns |= {
+            name: patterns.build(layer_type.attention_pattern) for name, layer_type in others.items()
+        }
 
     def set_logit_scale(self, settings: LogitScaleConfig | None) -> None:
         """Exchange how scores grow with the length, in all layers that do not set it themselves. None: as built."""
         settings = settings or self.built_with.logit_scale
         self.config = replace(self.config, logit_scale=settings)
-        others = {name: kind.logit_scale for name, kind in self.settings().items() if name != DEFAULT}
+        others = {name: layer_type.logit_scale for name, layer_type in self.settings().items() if name != DEFAULT}
         self.logit_scales |= {DEFAULT: settings, **others}
 
     @contextmanager
@@ -205,7 +207,7 @@ class Transformer(nn.Module):
         contexts = self.contexts(positions, keys, doc_BS, length, cache)
         of_rank = positions
         if shared is not None:
-            contexts = {kind: context.shared_by(shared) for kind, context in contexts.items()}
+            contexts = {layer_type: context.shared_by(shared) for layer_type, context in contexts.items()}
             tokens_BT, of_rank = shared.own(tokens_BT), positions._replace(pos_BT=shared.own(positions.pos_BT))
         call = WAYS[self.activation_checkpointing if self.training else "none"]
         if self.compiled is not None and self.training and torch.is_grad_enabled() and cache is None:
@@ -213,10 +215,10 @@ class Transformer(nn.Module):
         drops = self.training and self.config.dropout > 0
         with shared.own_randomness(tokens_BT.device) if shared and drops else nullcontext():
             x_BTC = self.add_positions(self.embed(tokens_BT), of_rank)
-            for kind, block in zip(self.layer_types[: -1 if wanted else None], self.blocks, strict=False):
+            for layer_type, block in zip(self.layer_types[: -1 if wanted else None], self.blocks, strict=False):
                 # Outside of the call: what is computed again in the backward pass must not leave its memory twice.
                 past_BMC = None if memory is None else memory.exchange(x_BTC)
-                x_BTC = call(block, x_BTC, contexts[kind], past_BMC)
+                x_BTC = call(block, x_BTC, contexts[layer_type], past_BMC)
         if wanted:
             x_BTC = self._last_layer(x_BTC, wanted, positions, doc_BT, length or positions.pos_BT.shape[1])
         return self.final_norm(x_BTC)
@@ -325,15 +327,15 @@ class Transformer(nn.Module):
             assert cache.at_length is None or length in (None, cache.at_length), (length, cache.at_length)
             length = length or cache.at_length
         contexts = {}
-        for kind in dict.fromkeys(self.layer_types):
-            of_kind, documents = attended[self.attention_patterns[kind].keep()]
-            n_keys = of_kind.pos_BT.shape[1]
-            contexts[kind] = self.context(kind, given, of_kind, documents, length or n_keys, cache)
+        for layer_type in dict.fromkeys(self.layer_types):
+            of_type, documents = attended[self.attention_patterns[layer_type].keep()]
+            n_keys = of_type.pos_BT.shape[1]
+            contexts[layer_type] = self.context(layer_type, given, of_type, documents, length or n_keys, cache)
         return contexts
 
     def context(
         self,
-        kind: str,
+        layer_type: str,
         queries: Positions,
         keys: Positions,
         doc_BS: Tensor | None,
@@ -341,7 +343,7 @@ class Transformer(nn.Module):
         cache: Cache | None,
     ) -> AttentionContext:
         """Return the context of one layer type, whose layers attend to these keys."""
-        position, attention_pattern = self.position_of(kind), self.attention_patterns[kind]
+        position, attention_pattern = self.position_of(layer_type), self.attention_patterns[layer_type]
         layouts, length = attention_pattern.layouts(queries, keys, doc_BS), attention_pattern.length(length)
         rotated = cache is not None and cache.at_length is not None
         rotated = rotated and position.caches_rotated_keys and attention_pattern.caches_rotated_keys
@@ -357,13 +359,13 @@ class Transformer(nn.Module):
             views.append((tables, layout))
         # Any of the layouts: they differ in what is seen and how far it seems, the place in the text is the same in
         # all.
-        scale_BT = logit_scale(self.logit_scales[kind], layouts[0].text_queries.pos_BT, self.shape.max_seq_len)
-        return AttentionContext(position, KERNELS[self.attention], views, cache, rotated, scale_BT, kind)
+        scale_BT = logit_scale(self.logit_scales[layer_type], layouts[0].text_queries.pos_BT, self.shape.max_seq_len)
+        return AttentionContext(position, KERNELS[self.attention], views, cache, rotated, scale_BT, layer_type)
 
 
-def module_name(kind: str) -> str:
+def module_name(layer_type: str) -> str:
     """Return the name of the module with the shared parameters of a layer type's scheme."""
-    return "position" if kind == DEFAULT else f"position_{kind}"
+    return "position" if layer_type == DEFAULT else f"position_{layer_type}"
 
 
 def _with_settings(position: Position, settings: Any) -> Position:

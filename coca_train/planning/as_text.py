@@ -14,7 +14,7 @@ from coca_train.planning.outline import Outline
 from coca_train.planning.roofline import Row, Step
 from coca_train.runtime import printing
 from coca_train.runtime.printing import percent, short
-from coca_train.schedule import Stage
+from coca_train.stages import Stage
 
 GIGA, TERA = 1e9, 1e12
 SHORT = {"none": "all activations", "selective": "selective", "full": "full"}

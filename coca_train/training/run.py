@@ -31,8 +31,8 @@ from coca_train.runtime import dist, job, shutdown
 from coca_train.runtime.dist import explained
 from coca_train.runtime.errors import CheckpointError, DeviceMemoryError, UserError
 from coca_train.runtime.watchdog import Watchdog
-from coca_train.schedule import Stage, resolve, stage_at
 from coca_train.settings import folder_flags, load
+from coca_train.stages import Stage, resolve, stage_at
 from coca_train.tracking.trackers import HyperParameters
 from coca_train.tracking.writers import MetricsWriter, shared_config
 from coca_train.training.data import (

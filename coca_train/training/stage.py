@@ -34,7 +34,7 @@ from coca_train.runtime.printing import percent
 from coca_train.runtime.shutdown import StopRequest
 from coca_train.runtime.staging import Staging
 from coca_train.runtime.watchdog import Watchdog
-from coca_train.schedule import Stage
+from coca_train.stages import Stage
 from coca_train.tracking.throughput import PeakMemory, Throughput, peak
 from coca_train.tracking.writers import MetricsWriter
 from coca_train.training.ending import final_report
@@ -311,10 +311,10 @@ def certify_positions(runner: Engine) -> None:
         assert isinstance(module, Transformer)
         with explained("proving that the position scheme is applied"):
             certificates = certify(module, runner.device, DTYPES[runner.dtype])
-        for kind, certificate in certificates.items():
-            scheme = module.position_of(kind).settings.scheme
-            dist.log(f"certified {scheme if kind == DEFAULT else f'{kind} ({scheme})'}: {certificate}")
-            if not module.position_of(kind).has_effect and scheme != NOTHING:
+        for layer_type, certificate in certificates.items():
+            scheme = module.position_of(layer_type).settings.scheme
+            dist.log(f"certified {scheme if layer_type == DEFAULT else f'{layer_type} ({scheme})'}: {certificate}")
+            if not module.position_of(layer_type).has_effect and scheme != NOTHING:
                 dist.log(f"WARNING: {scheme} does nothing yet (has_effect = False): this trains without positions")
 
 

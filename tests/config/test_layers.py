@@ -6,8 +6,8 @@ import yaml
 from coca_train.attention.layer_types import in_words, layer_types, layer_types_of
 from coca_train.config.files import choices, config_dir
 from coca_train.evaluation.variants import Choice, variants
-from coca_train.schedule import resolve
 from coca_train.settings import load
+from coca_train.stages import resolve
 from coca_train.vary import vary
 from tests.config.support import has, refused, table
 
@@ -104,7 +104,7 @@ REFUSED = """
 +layers.types.Local={} | E-CFG-46 | layers.types.Local | small letters
 +layers.types.default={} | E-CFG-46 | layers.types.default
 layers.types.local.attention_pattern.window=0 | E-CFG-05
-  | line layers.types.local.attention_pattern.window=0: in layers of the kind local: it needs a whole number > 0
+  | line layers.types.local.attention_pattern.window=0: in layers of type local: it needs a whole number > 0
 layers.types.local.attention_pattern.windw=3 | E-CFG-01
   | command line layers.types.local.attention_pattern.windw=3: | kind local
 +layers.types.local.position.rope_scaling.thta=3.0 | E-CFG-01
@@ -120,7 +120,7 @@ position=transformer_xl data.order=stream | E-CFG-67 | memory_len
 model.d_model=36 model.n_heads=4 model.head_dim=9 position=alibi layers.types.local.position.scheme=rope | E-CFG-20
   | kind local: | 9 rotated features
 `+stages.two={layers: {types: {local: {attention_pattern: {window: 0}}}}}` | E-CFG-05
-  | stages.two.layers.types.local.attention_pattern.window=0: in stage two: in layers of the kind local
+  | stages.two.layers.types.local.attention_pattern.window=0: in stage two: in layers of type local
 """
 
 
