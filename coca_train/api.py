@@ -1,11 +1,12 @@
-"""A trained model in Python: opened, asked, varied, measured. docs/api.md shows it; what `__all__` names stays.
+"""A trained model in Python: open it, generate from it, vary it, evaluate it. docs/api.md shows how; the names in
+`__all__` are stable.
 
     from coca_train.api import open_model
 
     model = open_model("runs/quickstart")
     model.generate("def main(", max_new_tokens=32)
 
-Everything a user can mend is a UserError with a code and a fix (docs/errors.md), never an exit. Nothing that is opened
+Everything a user can fix is a UserError with a code and a fix (docs/errors.md), never an exit. Nothing that is opened
 is executed: weights are safetensors, configurations are typed values. torch is imported when a model is opened.
 """
 
@@ -203,14 +204,14 @@ class Model:
 
         text = {"files": [str(file) for file in files]}
         config = build(suite, options, grid={"checkpoints": [self.path]}, text=text)
-        asked = suite_of(config.eval)
-        if (parts := asked.parts()) != [asked]:
+        chosen = suite_of(config.eval)
+        if (parts := chosen.parts()) != [chosen]:
             names = ", ".join(part.settings.suite for part in parts)
             raise UserError(
                 f"E-API-05 evaluate: suite {suite} is made of others and has no result of its own. Fix: one of {names}"
             )
         length = str(point).rpartition("@")[2]
-        points = asked.points([int(length)] if length.isdecimal() else [])
+        points = chosen.points([int(length)] if length.isdecimal() else [])
         if point not in points:
             raise UserError(
                 f"E-API-03 evaluate: suite {suite} has no point {point!r}. Fix: a length in tokens"
@@ -250,9 +251,9 @@ class Model:
         store, name = Store(None, also=kept_in_reports([Path(self.path)])), Path(self.path).resolve().name
         with self.network.restored():
             subject = subject_of(self._opened, self.path, name, [Choice()], config.text.begin)
-            asked = [(part, setup) for part in suite_of(config.eval).parts()]
-            cells = measure_cells(asked, subject, store, Progress(shown=False))
-        found = Evaluation(
+            suite_parts = [(part, setup) for part in suite_of(config.eval).parts()]
+            cells = measure_cells(suite_parts, subject, store, Progress(shown=False))
+        evaluation = Evaluation(
             suite="perplexity",
             name=name,
             settings=asdict(config.eval),
@@ -262,8 +263,8 @@ class Model:
             facts=(),
             command="",
         )
-        if not (said := list(page(found).finding)):
-            raise UserError(f"E-API-04 reach: {found.absences()[0]}. Fix: other lengths or files")
+        if not (said := list(page(evaluation).finding)):
+            raise UserError(f"E-API-04 reach: {evaluation.absences()[0]}. Fix: other lengths or files")
         return said
 
     def _check(self, tokens: Sequence[int], max_new_tokens: int) -> None:

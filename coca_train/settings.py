@@ -71,14 +71,14 @@ def name_from_paths(a: Assembled, groups: Mapping[str, str], typed: Callable[[],
     if not paths_given(a):
         return  # resolving takes time
     values = typed()
-    given = [section(values, name).get("path") for name in ("start", "data")]
-    paths = [os.path.normpath(path) for path in given if isinstance(path, str) and path]
+    written_paths = [section(values, name).get("path") for name in ("start", "data")]
+    paths = [os.path.normpath(path) for path in written_paths if isinstance(path, str) and path]
     if paths:
         names = (re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(os.path.abspath(path))) for path in paths)
         base = "-".join(name.strip("-._")[: 80 // len(paths)] or "start" for name in names)
         digest = hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).hexdigest()[:8]
         a.tree["run"] = a.tree["run"] | {"name": f"{base}-{digest}"}
-        a.places["run.name"] = "start.path" if given[0] else "data.path"
+        a.places["run.name"] = "start.path" if written_paths[0] else "data.path"
 
 
 def paths_given(a: Assembled) -> bool:
@@ -88,7 +88,7 @@ def paths_given(a: Assembled) -> bool:
 
 
 # Here, and not in config/, scheme and machinery meet: config imports nothing above itself, so what types `position` is
-# handed down to it as a registry, and the rules about positions as rules.
+# passed to it as a registry, and the rules about positions as rules.
 TRAIN = Root(
     name="train",
     schema=Config,

@@ -1,7 +1,7 @@
 """FlexAttention: terms and rules compiled into one fused kernel, O(T) memory, on CUDA.
 
-A term becomes a table that the kernel looks up by distance: b(h, r) as it is; q_m · e_r and k_n · e_r as products made
-before, T x R, which is why they must be short. Several views are several calls, merged by their log-sum-exp.
+A term becomes a table that the kernel looks up by distance: b(h, r) as it is; q_m · e_r and k_n · e_r as products,
+computed before, T x R, which is why they must be short. Several views are several calls, merged by their log-sum-exp.
 
 On the CPU the same call runs uncompiled and forward only (torch has no CPU backward for it): slow, T x S, for tests.
 
@@ -27,7 +27,7 @@ MAX_ROWS = 512  # of a table that is multiplied with every query or key beforeha
 MIN_WIDTH = 16  # of heads, below which torch has no kernel
 BLOCK = 128  # FlexAttention's own [tokens]
 
-# torch's own blocks are chosen for a causal mask alone. With what masks and terms look up beside it they do not fit: up
+# torch's own blocks are chosen for a causal mask alone. With the look-ups of masks and terms they do not fit: up
 # to 6 KB a thread go through memory, and on Blackwell some need more shared memory than there is. These leave next to
 # none (tests/pretended_gpu/attention.py). On Hopper that is no gain: measured on an H200, torch's own blocks were 1.13
 # to 1.62 times as fast (docs/gpu.md), and they stay. Elsewhere `make gpu` has yet to say.
@@ -44,7 +44,7 @@ Modify = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def serves(parts: Sequence[Part]) -> bool:
+def is_supported(parts: Sequence[Part]) -> bool:
     """Whether every term can be looked up and every hook computed for one pair: no value term, and no long table that
     is multiplied by queries or keys. Where sums must have one order, also whether gradients reach no looked-up
     tensor."""
@@ -61,7 +61,7 @@ def serves(parts: Sequence[Part]) -> bool:
 
 def _learns(parts: Sequence[Part]) -> bool:
     """Whether gradients reach what score_mod looks up. The backward kernel adds them by atomics, in an order that is
-    another every time, even where torch is asked for deterministic algorithms (2.11 to 2.13)."""
+    different every time, even where deterministic algorithms are on in torch (2.11 to 2.13)."""
     looked_up = (x for part in parts for name, x in leaves(tensors_of(part)) if name not in ("q_BHtE", "k_BGsE"))
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in looked_up)
 
@@ -69,7 +69,7 @@ def _learns(parts: Sequence[Part]) -> bool:
 def flex(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     """Compute attention over the parts' keys under one softmax; return out_BTHD. Call it only where `serves` is
     true."""
-    assert serves(parts), "this term is for `blocked`"
+    assert is_supported(parts), "this term is for `blocked`"
     v_BGSD = v_BSGD.transpose(1, 2)
     done = [_attend(part, v_BGSD, scale) for part in parts]
     if len(done) == 1:
@@ -83,13 +83,13 @@ def flex(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
 
 def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Return out_BHTD and log-sum-exp lse_BHT (natural; -inf where a query sees nothing) of one view."""
-    q_BHTE, k_BGSE = (_widened(x.transpose(1, 2)) for x in (part.q_BTHE, part.k_BSGE))
+    q_BHTE, k_BGSE = (_pad_width(x.transpose(1, 2)) for x in (part.q_BTHE, part.k_BSGE))
     run = _compiled(_key(part)) if _compiles(q_BHTE) else flex_attention
     modify = score_mod(part, scale)
     out_BHTD, aux = run(
         q_BHTE,
         k_BGSE,
-        _widened(v_BGSD),
+        _pad_width(v_BGSD),
         score_mod=modify,
         block_mask=_blocks(part.layout),
         scale=scale,
@@ -101,7 +101,7 @@ def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     return out_BHTD[..., : v_BGSD.shape[-1]], aux.lse
 
 
-def _widened(x: Tensor) -> Tensor:
+def _pad_width(x: Tensor) -> Tensor:
     """Pad with zeros up to the width of a kernel: they change neither a product nor the part of an output that is
     kept."""
     return F.pad(x, (0, MIN_WIDTH - x.shape[-1])) if x.shape[-1] < MIN_WIDTH else x
@@ -138,9 +138,9 @@ def _blocks(layout: Layout) -> BlockMask:
     its own."""
     if torch.compiler.is_compiling():
         return block_mask(layout, mask_mod(layout))
-    if "block_mask" not in layout.made:
-        layout.made["block_mask"] = block_mask(layout, mask_mod(layout))
-    return layout.made["block_mask"]
+    if "block_mask" not in layout.per_forward:
+        layout.per_forward["block_mask"] = block_mask(layout, mask_mod(layout))
+    return layout.per_forward["block_mask"]
 
 
 def _key(part: Part) -> Hashable:
@@ -199,18 +199,18 @@ def mask_mod(layout: Layout) -> Mask:
     n_rows, offset = text_BT.shape[0], text_BS.shape[1] - text_BT.shape[1]
 
     def mask(b: Tensor, h: Tensor, m: Tensor, n: Tensor) -> Tensor:
-        shown = n <= m + offset
+        visible = n <= m + offset
         distance = text_BT[b % n_rows, m] - text_BS[b % n_rows, n]
         if rule.window is not None:
-            shown = shown & (distance < rule.window)
+            visible = visible & (distance < rule.window)
         if rule.beyond:
-            shown = shown & (distance >= rule.beyond)
+            visible = visible & (distance >= rule.beyond)
         if rule.first is not None:
-            shown = shown & (text_BS[b % n_rows, n] < rule.first)
+            visible = visible & (text_BS[b % n_rows, n] < rule.first)
         if doc_BS is not None:
             row = b % doc_BS.shape[0]
-            shown = shown & (doc_BS[row, m + offset] == doc_BS[row, n])
-        return shown
+            visible = visible & (doc_BS[row, m + offset] == doc_BS[row, n])
+        return visible
 
     return mask
 
@@ -228,36 +228,40 @@ class _Ends(NamedTuple):
 def block_mask(layout: Layout, mask: Callable[..., Tensor]) -> BlockMask:
     """Return the visible pairs of a layout by blocks. mask: the same pair by pair."""
     n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
-    shown, whole = _decided(layout)
+    visible, whole = _classify_blocks(layout)
     # The last block may reach beyond the text, where nothing is seen.
     device = layout.text_BS.device
     full_I, full_J = (torch.arange(-(-n // BLOCK), device=device) < n // BLOCK for n in (n_queries, n_keys))
-    whole = whole & shown & full_I[:, None] & full_J
+    whole = whole & visible & full_I[:, None] & full_J
     return BlockMask.from_kv_blocks(
-        *_listed(shown & ~whole), *_listed(whole), BLOCK_SIZE=BLOCK, mask_mod=mask, seq_lengths=(n_queries, n_keys)
+        *_list_blocks(visible & ~whole),
+        *_list_blocks(whole),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=mask,
+        seq_lengths=(n_queries, n_keys),
     )
 
 
-def _decided(layout: Layout) -> tuple[Tensor, Tensor]:
+def _classify_blocks(layout: Layout) -> tuple[Tensor, Tensor]:
     """Return (blocks in which a pair may be seen, blocks in which all pairs are seen), bool (B, I, J) both."""
     rule, n_keys = layout.rule, layout.text_BS.shape[1]
     before = n_keys - layout.text_BT.shape[1]
     index_1S = torch.arange(n_keys, device=layout.text_BS.device)[None]
     query, key = _rows(index_1S[:, before:]), _columns(index_1S)
-    shown, whole = key.low <= query.high, key.high <= query.low
+    visible, whole = key.low <= query.high, key.high <= query.low
     query, key = _rows(layout.text_BT), _columns(layout.text_BS)
     nearest, farthest = query.low - key.high, query.high - key.low
     if rule.window is not None:
-        shown, whole = shown & (nearest < rule.window), whole & (farthest < rule.window)
+        visible, whole = visible & (nearest < rule.window), whole & (farthest < rule.window)
     if rule.beyond:
-        shown, whole = shown & (farthest >= rule.beyond), whole & (nearest >= rule.beyond)
+        visible, whole = visible & (farthest >= rule.beyond), whole & (nearest >= rule.beyond)
     if rule.first is not None:
-        shown, whole = shown & (key.low < rule.first), whole & (key.high < rule.first)
+        visible, whole = visible & (key.low < rule.first), whole & (key.high < rule.first)
     if layout.doc_BS is not None:
         query, key = _rows(layout.doc_BS[:, before:]), _columns(layout.doc_BS)
-        shown = shown & (query.low <= key.high) & (key.low <= query.high)
+        visible = visible & (query.low <= key.high) & (key.low <= query.high)
         whole = whole & (query.low == key.high) & (query.high == key.low)
-    return shown, whole.expand_as(shown)
+    return visible, whole.expand_as(visible)
 
 
 def _ends(x_BS: Tensor) -> _Ends:
@@ -275,7 +279,7 @@ def _columns(x_BS: Tensor) -> _Ends:
     return _Ends(*(end_BJ[:, None, :] for end_BJ in _ends(x_BS)))
 
 
-def _listed(blocks_BIJ: Tensor) -> tuple[Tensor, Tensor]:
+def _list_blocks(blocks_BIJ: Tensor) -> tuple[Tensor, Tensor]:
     """Return how many blocks of keys each block of queries visits, and which, those first: int32 (B, 1, I), (B, 1, I,
     J)."""
     blocks = blocks_BIJ[:, None].to(torch.int32)

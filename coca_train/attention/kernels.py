@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coca_train.attention.flex import flex, serves
+from coca_train.attention.flex import flex, is_supported
 from coca_train.attention.pattern import CAUSAL, may_see
 from coca_train.attention.scores import (
     Part,
@@ -30,7 +30,7 @@ from coca_train.attention.tiled_attention import tiled
 from coca_train.runtime.device import device_type
 
 QUERY_BLOCK = 128  # rows of scores alive at once in `blocked` [queries]
-MASK_BLOCK = 512  # rows of the mask alive at once in `sdpa` behind a cache [queries]
+MASK_BLOCK = 512  # rows of the mask alive at once in `sdpa` after a cache [queries]
 RECOMPUTE_ABOVE = 1024  # `blocked` keeps no scores for the backward pass beyond this many keys
 HALF = (torch.bfloat16, torch.float16)
 BLOCKED_BELOW = 1024  # on CPU in bfloat16, blocked products beat the fused kernel up to this many keys
@@ -81,8 +81,8 @@ def eager(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     """Compute the definition, with the whole T x S score matrix and every term looked up pair by pair. Returns
     out_BTHD."""
     everything = slice(0, parts[0].q_BTHE.shape[1]), slice(0, v_BSGD.shape[1])
-    given = [(part, tensors_of(part)) for part in parts]
-    return _rows(given, v_BSGD.transpose(1, 2), scale, *everything, shift=False).transpose(1, 2)
+    paired = [(part, tensors_of(part)) for part in parts]
+    return _rows(paired, v_BSGD.transpose(1, 2), scale, *everything, shift=False).transpose(1, 2)
 
 
 def blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
@@ -91,12 +91,12 @@ def blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     n_queries, n_keys = parts[0].q_BTHE.shape[1], v_BSGD.shape[1]
     if n_keys > RECOMPUTE_ABOVE and n_queries > 1:
         return tiled(parts, v_BSGD, scale)
-    given = [(part, tensors_of(part)) for part in parts]
+    paired = [(part, tensors_of(part)) for part in parts]
     v_BGSD, out = v_BSGD.transpose(1, 2), []
     for start in range(0, n_queries, QUERY_BLOCK):
         stop = min(start + QUERY_BLOCK, n_queries)
         keys = slice(0, stop + n_keys - n_queries)
-        out.append(_rows(given, v_BGSD, scale, slice(start, stop), keys, shift=True))
+        out.append(_rows(paired, v_BGSD, scale, slice(start, stop), keys, shift=True))
     return torch.cat(out, dim=2).transpose(1, 2)
 
 
@@ -126,11 +126,11 @@ def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
             q_BHTE, k_BHSE, v_BHSD, is_causal=not single, scale=scale, enable_gqa=grouped
         )
     else:
-        out_BHTE = _behind_cache(q_BHTE, repeat_heads(k_BHSE, n_heads), repeat_heads(v_BHSD, n_heads), scale)
+        out_BHTE = _causal_after_cache(q_BHTE, repeat_heads(k_BHSE, n_heads), repeat_heads(v_BHSD, n_heads), scale)
     return (out_BHTE[..., :width] if padded else out_BHTE).transpose(1, 2)
 
 
-def _behind_cache(q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, scale: float) -> Tensor:
+def _causal_after_cache(q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, scale: float) -> Tensor:
     """Compute causal attention of the last T of S tokens. torch's causal mask begins at the first key, so a mask is
     passed, some rows at a time."""
     n_queries, n_keys, out = q_BHTE.shape[2], k_BHSE.shape[2], []
@@ -154,7 +154,7 @@ def choose(parts: Sequence[Part], n_keys: int) -> str:
     if q_BTHE.shape[1] > 1:
         if device == "cpu" and q_BTHE.dtype == torch.bfloat16 and n_keys <= BLOCKED_BELOW:
             return "blocked"
-        if device == "cuda" and not is_plain(parts) and serves(parts):
+        if device == "cuda" and not is_plain(parts) and is_supported(parts):
             return "flex"
     return "sdpa" if is_plain(parts) else "blocked"
 
@@ -168,7 +168,7 @@ def flex_or_blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tens
     """Compute attention by FlexAttention where it can look up every term and runs, else by `blocked`."""
     device = v_BSGD.device.type
     runs = device != "cuda" or fuses(device)  # elsewhere it is not compiled
-    return (flex if serves(parts) and runs else blocked)(parts, v_BSGD, scale)
+    return (flex if is_supported(parts) and runs else blocked)(parts, v_BSGD, scale)
 
 
 KERNELS: dict[str, Kernel] = {

@@ -50,7 +50,7 @@ def position_of(layers: LayersConfig, layer_type: str, position: Any) -> Any:
     return SCHEMES.settings(merge(asdict(position), layers.types[layer_type].position, "position"))
 
 
-def in_words(layers: LayersConfig, n_layers: int) -> str:
+def describe_layers(layers: LayersConfig, n_layers: int) -> str:
     """Describe the pattern of layers in a few words: `3 default, 1 nope`."""
     names = layer_types_of(layers, n_layers)
     return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))

@@ -32,8 +32,8 @@ class View(NamedTuple):
     """One disjoint part of the visible pairs, and the positions that the scheme sees for them."""
 
     rule: Rule = CAUSAL
-    cap: int | None = None  # every pair has this distance: queries stand at `cap`, keys at 0
-    query_limit: int | None = None  # a query stands at min(m, query_limit), keys where they are
+    cap: int | None = None  # every pair has this distance: queries are at `cap`, keys at 0
+    query_limit: int | None = None  # a query is at min(m, query_limit), keys at their own positions
 
 
 class Keep(NamedTuple):
@@ -47,13 +47,13 @@ class Layout(NamedTuple):
     """A view of actual tokens."""
 
     rule: Rule
-    text_queries: Positions  # where queries and keys stand in the text: for the rule
+    text_queries: Positions  # positions in the text: for the rule
     text_keys: Positions
-    queries: Positions  # where the scheme takes them to stand
+    queries: Positions  # positions that the scheme sees
     keys: Positions
     doc_BS: Tensor | None  # document of every key; None: one document
     as_text: bool  # the scheme sees the positions of the text
-    made: dict[str, Any]  # what a kernel makes once for all layers of a forward
+    per_forward: dict[str, Any]  # what a kernel computes once for all layers of a forward
 
     @property
     def text_BT(self) -> Tensor:
@@ -121,9 +121,9 @@ class AttentionPattern:
         self, queries: Tensor | Positions, keys: Tensor | Positions, doc_BS: Tensor | None = None
     ) -> tuple[Layout, ...]:
         """Return the views of actual tokens. Positions that come as tensors are measured first."""
-        given_keys = Positions.of(keys, doc_BS)
-        given_queries = given_keys if queries is keys else Positions.of(queries)
-        text_queries, text_keys, doc_BS = self.place(given_queries, given_keys, doc_BS)
+        measured_keys = Positions.of(keys, doc_BS)
+        measured_queries = measured_keys if queries is keys else Positions.of(queries)
+        text_queries, text_keys, doc_BS = self.place(measured_queries, measured_keys, doc_BS)
         layouts = []
         for rule, cap, query_limit in self.views():
             seen_queries, seen_keys = text_queries, text_keys
@@ -152,19 +152,19 @@ def seen(layout: Layout, queries: slice, keys: slice) -> Tensor:
     n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
     query_t = torch.arange(n_queries, device=device)[queries] + (n_keys - n_queries)
     key_s = torch.arange(n_keys, device=device)[keys]
-    shown_Bts = (key_s <= query_t[:, None])[None]
+    visible_Bts = (key_s <= query_t[:, None])[None]
     if rule.window is not None or rule.beyond:
         distance_Bts = layout.text_BT[:, queries, None] - layout.text_BS[:, None, keys]
         if rule.window is not None:
-            shown_Bts = shown_Bts & (distance_Bts < rule.window)
+            visible_Bts = visible_Bts & (distance_Bts < rule.window)
         if rule.beyond:
-            shown_Bts = shown_Bts & (distance_Bts >= rule.beyond)
+            visible_Bts = visible_Bts & (distance_Bts >= rule.beyond)
     if rule.first is not None:
-        shown_Bts = shown_Bts & (layout.text_BS[:, None, keys] < rule.first)
+        visible_Bts = visible_Bts & (layout.text_BS[:, None, keys] < rule.first)
     if layout.doc_BS is not None:
         doc_BT = layout.doc_BS[:, n_keys - n_queries :]
-        shown_Bts = shown_Bts & (doc_BT[:, queries, None] == layout.doc_BS[:, None, keys])
-    return shown_Bts
+        visible_Bts = visible_Bts & (doc_BT[:, queries, None] == layout.doc_BS[:, None, keys])
+    return visible_Bts
 
 
 def may_see(layout: Layout, queries: slice, keys: slice) -> bool:
@@ -196,5 +196,5 @@ def all_seen(layout: Layout, queries: slice, keys: slice) -> bool:
         return False
     if nearest < layout.rule.beyond:
         return False
-    # The last key of the tile stands no further than this, in whichever row.
+    # The last key of the tile is no further than this, in any row.
     return layout.rule.first is None or layout.text_keys.last - (n_keys - keys.stop) < layout.rule.first

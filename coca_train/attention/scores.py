@@ -67,7 +67,7 @@ class Tensors(NamedTuple):
     distance_HR: Tensor | None
     value_RD: Tensor | None
     scale_B1t1: Tensor | None
-    parameters: tuple[Tensor, ...]  # the hook's, as it was given them
+    parameters: tuple[Tensor, ...]  # the hook's, unchanged
     queries: tuple[Tensor, ...]
     keys: tuple[Tensor, ...]
 
@@ -136,7 +136,7 @@ _DESCENDING, _ASCENDING = ("query_e_HRD", "distance_HR", "value_RD"), ("key_e_HR
 ROW_DIM = {"query_e_HRD": 1, "key_e_HRD": 1, "distance_HR": 1, "value_RD": 0}
 
 
-def place(name: str, tensor: Tensor, tile: Tile) -> tuple[int, slice | Tensor | None]:
+def tile_index(name: str, tensor: Tensor, tile: Tile) -> tuple[int, slice | Tensor | None]:
     """Return (dimension, index) of what a tile uses of a tensor in this field of Tensors; index None: all of it."""
     if name in _QUERY_DIM:
         return _QUERY_DIM[name], tile.queries
@@ -153,7 +153,7 @@ def slice_tile(tensors: Tensors, tile: Tile) -> Tensors:
     pieces = []
     for name, tensor in leaves(tensors):
         if tensor is not None:
-            dim, what = place(name, tensor, tile)
+            dim, what = tile_index(name, tensor, tile)
             if isinstance(what, slice):
                 tensor = tensor.narrow(dim, what.start, what.stop - what.start)
             elif what is not None:
@@ -274,10 +274,10 @@ def masked_pairs(tile: Tile) -> Tensor | None:
         return None
     seen_Bts = seen(tile.layout, tile.queries, tile.keys)
     # Indices do not tell it where there are documents.
-    return None if may_be_asked(seen_Bts) and bool(seen_Bts.all()) else ~seen_Bts[:, None]
+    return None if is_free_to_read(seen_Bts) and bool(seen_Bts.all()) else ~seen_Bts[:, None]
 
 
-def may_be_asked(tensor: Tensor) -> bool:
+def is_free_to_read(tensor: Tensor) -> bool:
     """Whether reading values is free: on a device the host would wait, and a graph has no values yet."""
     return tensor.is_cpu and not torch.compiler.is_compiling()
 

@@ -37,13 +37,13 @@ from coca_train.checkpoint.recovery import TEMPORARY, TRASH, first_verified, mar
 from coca_train.checkpoint.weights import Frozen
 from coca_train.checkpoint.writing import HostCopy, Part, Task, elements_to_copy, shard_shapes, write_shard
 from coca_train.engine.base import Engine
-from coca_train.engine.process import ran_out
+from coca_train.engine.process import is_out_of_memory
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import DeviceMemoryError, DivergedError, LockedError, StorageError, UserError
 
 MAX_FAILURES = 3  # consecutive; then the run gives up with the error of the last
-SPARE = 16 << 20  # [bytes] left free beside a checkpoint
-ABANDON_S = 5.0  # for a thread to see that nobody wants its work any more
+SPARE = 16 << 20  # [bytes] left free in addition to a checkpoint
+ABANDON_S = 5.0  # for a thread to see that its work is abandoned
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Saves:
         """COLLECTIVE. Copy the engine's state and begin to write it as checkpoints/step-XXXXXXXX. None is in flight."""
         assert self._save is None
         target, spec = self._root / manifest.folder_name(step), self._engine.state_spec()
-        # A run that goes on from its last step, to report only, comes here again: what verifies is never written twice.
+        # A run that continues from its last step, to report only, gets here again: what verifies is never written twice.
         if first_verified([target], meta.run_id)[0]:
             return None
         name, failure = _on_rank_0(lambda: make_folder(self._root, step, file_size(spec)), self._root)
@@ -297,7 +297,7 @@ def _as_failure(problem: Exception, where: Path, step: int, need: int = 0) -> Us
             f"E-CKP-18 step {step}: {problem} holds NaN or infinity; nothing was saved. "
             "Fix: go back to an earlier checkpoint with a lower optim.lr"
         )
-    if ran_out(problem):
+    if is_out_of_memory(problem):
         reason = (str(problem) or "host memory").splitlines()[0][:200]
         return DeviceMemoryError(
             f"E-RUN-33 {where}: no memory on rank {dist.rank()} for a copy of its part of the state ({reason}), which "

@@ -29,7 +29,7 @@ ALL_FLOAT32: Mapping[str, torch.dtype] = {}
 # A file that was changed less than that ago may change again and look as it did: clocks of files are coarse.
 SETTLED_S = 2.0
 
-# Digests of files that this process has read or written, by what the file system says of them then.
+# Digests of files that this process has read or written, by their file system metadata at that time.
 _digests: dict[tuple[int, ...], str] = {}
 
 assert sys.byteorder == "little"
@@ -109,7 +109,7 @@ def _is_finite(tensor: Tensor) -> bool:
     if not tensor.numel():
         return True
     if tensor.dtype == torch.float32:
-        # By numpy: torch would start threads of its own for it, in a thread that works beside a training.
+        # By numpy: torch would start threads of its own for it, in a background thread of a training.
         values = tensor.numpy()
         return bool(np.isfinite(values.min()) and np.isfinite(values.max()))  # NaN wins
     return all(math.isfinite(value) for value in torch.aminmax(tensor))

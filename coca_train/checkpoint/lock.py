@@ -15,7 +15,7 @@ from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import LockedError, StorageError
 
 HEARTBEAT_S = 30.0
-# Three beats may be lost to a slow disk before a lock counts as left behind.
+# Three beats may be lost to a slow disk before a lock counts as abandoned.
 STALE_AFTER_S = 4 * HEARTBEAT_S
 LOOK_S = 0.5
 NAME = "run.lock"
@@ -33,7 +33,7 @@ def _machine() -> str:
 def _started(pid: int) -> str | None:
     """Return when a process of this machine started [clock ticks since boot]; None: there is none, or it is dead."""
     try:
-        # From the last parenthesis on: the name of a program stands in a pair of them, and may hold spaces and others.
+        # From the last parenthesis on: a program's name is enclosed in a pair of them, and may hold spaces and others.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
@@ -177,7 +177,7 @@ class RunLock:
         while not self._stop.wait(HEARTBEAT_S):
             try:
                 if self._holder().get("token") == self._token:
-                    # Only while it is ours: a beat would keep the lock of whoever took over alive after they have died.
+                    # Only while it is ours: a beat would keep another process's lock alive after that process has died.
                     os.utime(self._path)
             except OSError:
                 continue  # a full or slow disk: the next beat tries again

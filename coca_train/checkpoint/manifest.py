@@ -212,7 +212,7 @@ def read(path: Path) -> dict[str, Any]:
     if manifest.get("format") != FORMAT or manifest.keys() - _Manifest.model_fields:
         raise Refused(f"E-CKP-09 format {manifest.get('format')!r}, this version reads {FORMAT}")
     try:
-        _Manifest.model_validate(manifest)  # a digest that is right says only that someone made it
+        _Manifest.model_validate(manifest)  # a right digest proves only that someone computed it
     except ValidationError as error:
         key = str((*error.errors()[0]["loc"], CUT)[0])
         raise Refused(f"E-CKP-08 {NAME} is damaged: {key} is {str(manifest.get(key))[:80]!r}") from None
@@ -230,7 +230,7 @@ def read(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> str:
+def find_miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> str:
     """Return why some shards, by their numbers, do not hold the parts of tensors that the manifest lists; empty: they
     do."""
     for name, entry in cut.items():

@@ -58,7 +58,7 @@ def load_run(run_dir: Path | str, device: str = "auto") -> TrainedRun:
         torch.float32 if where == "cpu" and loaded.config.engine.dtype == "fp16" else DTYPES[loaded.config.engine.dtype]
     )
     model = model.to(dtype).to_empty(device=where)
-    # `to_empty` has given a tied head a tensor of its own.
+    # `to_empty` has separated a tied head from the embedding.
     model.tie()
     checkpoint.load_weights(newest, model)
     return TrainedRun(loaded, model.eval(), tokenizer, newest.step)

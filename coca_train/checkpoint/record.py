@@ -55,7 +55,7 @@ def open_record(
     """
     path = run_dir / NAME
     settings = flatten(asdict(loaded.config))
-    if begins_anew(run_dir):
+    if is_new_run(run_dir):
         first = stages[0]
         record = {
             "format": FORMAT,
@@ -90,14 +90,14 @@ def open_record(
         record |= {"settings": settings, "schedule": words_of(loaded.overrides)}
         record |= {"folder": os.getcwd()}  # relative paths of data begin there
         record["stages"][-1] = _entry(stage, last["fingerprint"], held_out[stage.name])
-    # Written before the run goes on: what the directory says of itself is what the next steps are done with. run.json
-    # last: it makes the directory a run, and a start that was killed in between finds none and writes both anew.
+    # Written before the run continues, so that the record describes the next steps. run.json
+    # last: it makes the directory a run, and a start that was killed in between finds none and writes both again.
     write_text(run_dir / "config.yaml", loaded.record)
     write_text(path, json.dumps(record, indent=1) + "\n")
     return record
 
 
-def begins_anew(run_dir: Path) -> bool:
+def is_new_run(run_dir: Path) -> bool:
     """Whether a run has no checkpoint to continue from. It then begins with a new run_id: nothing in its directory was
     computed with the old settings."""
     return not (run_dir / NAME).exists() or not step_folders(run_dir / FOLDER)
@@ -194,10 +194,10 @@ def _compare(
         if number < len(begun):
             fixed += [key for key in changed if not key.startswith((*FREE, *FIXED))]
         if fixed:
-            shown = "; ".join(f"{key} {changed[key][0]!r} -> {changed[key][1]!r}" for key in fixed)
-            fix = _restoring({key: changed[key] for key in fixed}, settings) or "undo the change"
+            listed = "; ".join(f"{key} {changed[key][0]!r} -> {changed[key][1]!r}" for key in fixed)
+            fix = _restoring_overrides({key: changed[key] for key in fixed}, settings) or "undo the change"
             raise CheckpointError(
-                f"E-CKP-24 {run_dir}: {where}changed since the run began: {shown}; its weights depend on that. "
+                f"E-CKP-24 {run_dir}: {where}changed since the run began: {listed}; its weights depend on that. "
                 f"Fix: {fix}, or begin another run: {another}"
             )
     end = stages[len(begun) - 1].last_step
@@ -212,7 +212,7 @@ def _compare(
     return changed
 
 
-def _restoring(changed: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any]) -> str:
+def _restoring_overrides(changed: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any]) -> str:
     """Return the overrides that restore what the run began with; "" where overrides cannot: another choice of a
     section, whose options change with it, or what a stage sets itself."""
     words = []

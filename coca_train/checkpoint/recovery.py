@@ -115,7 +115,7 @@ def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Chec
         return None, reason
     known = (str(folder), body["digest"])
     # Pruning looks at the same folders after every save. What this run has written or verified it need not hash again
-    # to delete an older one; what it goes on from, it does.
+    # to delete an older one; the one it continues from it must.
     if again or known not in _verified:
         reasons = dist.all_gather_object(_damage(folder, body))
         if any(reasons):
@@ -153,7 +153,7 @@ def _damage(folder: Path, body: dict[str, Any]) -> str:
         except Refused as refusal:
             return str(refusal)
         wrong = manifest.damage(readers, entries, again=True)
-        return wrong or manifest.miscut(body.get(CUT, {}), dict(zip(share, readers, strict=True)))
+        return wrong or manifest.find_miscut(body.get(CUT, {}), dict(zip(share, readers, strict=True)))
 
 
 def load(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> dict[str, Any]:
@@ -163,10 +163,10 @@ def load(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> dict[str, Any]:
     parameters differ, DataError when the data does. Each rank verifies its share of the files, where they have changed
     since it did so last, and then reads of all of them what it needs.
     """
-    _agree(checkpoint, engine, meta)
+    _check_run(checkpoint, engine, meta)
     with _opened(checkpoint) as source:
         # Before the first tensor is read: afterwards the engine would hold half of another state.
-        _same_tensors(checkpoint, source.stored.spec, engine.state_spec())
+        _check_tensors(checkpoint, source.stored.spec, engine.state_spec())
         engine.load_state(source.read, checkpoint.manifest["counters"])
     return checkpoint.manifest["progress"]
 
@@ -180,9 +180,9 @@ def begin(checkpoint: Checkpoint, engine: Engine, init: InitParameter, keep_opti
     """
     with _opened(checkpoint) as source:
         spec, stored = engine.state_spec(), source.stored
-        _same_tensors(checkpoint, plain(stored.spec), plain(spec))
+        _check_tensors(checkpoint, plain(stored.spec), plain(spec))
 
-        @lru_cache(maxsize=1)  # a rank asks for parts of the same one in a row
+        @lru_cache(maxsize=1)  # a rank reads parts of the same tensor in a row
         def merged(name: str) -> Tensor:
             return read_merged(name, checkpoint, stored.spec, stored.tensor).float().flatten()
 
@@ -224,7 +224,7 @@ def _other_model(checkpoint: Checkpoint, what: str) -> CheckpointError:
     )
 
 
-def _agree(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> None:
+def _check_run(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> None:
     body, another = checkpoint.manifest, unused_name(checkpoint.path.parents[1])
     if body["data_fingerprint"] != meta.data_fingerprint:
         keys = set(body["data_fingerprint"]) | set(meta.data_fingerprint)
@@ -248,11 +248,11 @@ def _agree(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> None:
         )
 
 
-def _same_tensors(checkpoint: Checkpoint, stored: Spec, model: Spec) -> None:
+def _check_tensors(checkpoint: Checkpoint, stored: Spec, model: Spec) -> None:
     differing = sorted(name for name in stored.keys() | model.keys() if stored.get(name) != model.get(name))
     if differing:
-        shown = ", ".join(f"{name}: saved {stored.get(name)}, model {model.get(name)}" for name in differing[:5])
-        raise _other_model(checkpoint, shown)
+        listed = ", ".join(f"{name}: saved {stored.get(name)}, model {model.get(name)}" for name in differing[:5])
+        raise _other_model(checkpoint, listed)
 
 
 class _Source:

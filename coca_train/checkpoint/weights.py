@@ -46,17 +46,17 @@ class Stored:
             looked_at = range(len(entries)) if verified is None else verified
             if reason := manifest.damage([self._files[i] for i in looked_at], [entries[i] for i in looked_at]):
                 raise Refused(reason)
-            self._parts = self._found(checkpoint)
+            self._parts = self._locate_parts(checkpoint)
         except Refused:
             self.close()
             raise
 
-    def _found(self, checkpoint: Checkpoint) -> dict[str, list[_Part]]:
+    def _locate_parts(self, checkpoint: Checkpoint) -> dict[str, list[_Part]]:
         """Return the places of the parts of each tensor."""
         cut = checkpoint.manifest.get(CUT, {})
         self.spec = {name: tuple(entry["shape"]) for name, entry in cut.items()}
         parts = {name: [_Part(self._files[i], *ends) for i, *ends in entry["parts"]] for name, entry in cut.items()}
-        if reason := manifest.miscut(cut, dict(enumerate(self._files))):
+        if reason := manifest.find_miscut(cut, dict(enumerate(self._files))):
             raise Refused(reason)
         for file in self._files:
             for name, shape in file.spec().items():
@@ -71,12 +71,12 @@ class Stored:
     def values(self, name: str, start: int, stop: int) -> Tensor:
         """Return the elements [start, stop) of a tensor: flat, on the CPU, in the precision of the file. Raises
         OSError."""
-        found = [
+        pieces = [
             part.file.values(name, max(start, part.start) - part.start, min(stop, part.stop) - part.start)
             for part in self._parts[name]
             if max(start, part.start) < min(stop, part.stop)
         ]
-        return found[0] if len(found) == 1 else torch.cat([torch.zeros(0, dtype=self.dtype(name)), *found])
+        return pieces[0] if len(pieces) == 1 else torch.cat([torch.zeros(0, dtype=self.dtype(name)), *pieces])
 
     def tensor(self, name: str) -> Tensor:
         """Return one CPU tensor, in the precision of the file. Raises OSError."""
@@ -158,7 +158,7 @@ def open_weights(checkpoint: Checkpoint, verified: bool = True) -> Weights:
     CheckpointError."""
     try:
         return Weights(checkpoint, Stored(checkpoint, None if verified else ()))
-    except Refused as refusal:  # found good a moment ago
+    except Refused as refusal:  # it was verified a moment ago
         raise CheckpointError(f"E-CKP-01 {checkpoint.path}: {refusal}. Fix: restore the checkpoint") from None
 
 

@@ -32,7 +32,7 @@ class Part(NamedTuple):
 
 
 def shard_shapes(parts: Iterable[Part], spec: Spec) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of tensors as they stand in a shard: a part of a tensor is flat."""
+    """Return the shapes of tensors as written in a shard: a part of a tensor is flat."""
     whole = {part.name: part.stop - part.start == math.prod(spec[part.name]) for part in parts}
     return {part.name: spec[part.name] if whole[part.name] else (part.stop - part.start,) for part in parts}
 
@@ -99,7 +99,7 @@ class Task(Generic[T]):
         began = time.monotonic()
         try:
             self._result.append(self._action())
-        except BaseException as error:  # told where it can be: in the main thread
+        except BaseException as error:  # raised by `result`, in the main thread
             self._error = error
         self.seconds = time.monotonic() - began
 

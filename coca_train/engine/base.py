@@ -1,7 +1,7 @@
 """What a training engine is, and the parts both engines share.
 
 The model an engine runs maps (tokens_BT, targets_BT, pos_BT, doc_BT) to the float32 SUM of the
-next-token losses [nats] over the targets that are not -100. A micro batch with a memory hands it on as `memory`.
+next-token losses [nats] over the targets that are not -100. A micro batch with a memory passes it on as `memory`.
 """
 
 import math
@@ -19,7 +19,7 @@ from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
 from coca_train.positions.token_positions import Positions
 from coca_train.runtime import IGNORE, dist
-from coca_train.runtime.staging import placed
+from coca_train.runtime.staging import to_device
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -226,11 +226,11 @@ class DistributedInit:
             self._mine = name, values
 
 
-def lend(model: nn.Module) -> None:
+def mark_gathered_modules(model: nn.Module) -> None:
     """Mark the modules whose sharded weights are gathered for one layer at a time, as it runs."""
     for module in model.modules():
-        if hasattr(module, "lent"):
-            setattr(module, "lent", True)  # noqa: B010
+        if hasattr(module, "gathers_weights"):
+            setattr(module, "gathers_weights", True)  # noqa: B010
 
 
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
@@ -273,10 +273,10 @@ def read_together(read: ReadRange, name: str, shape: Sequence[int], device: torc
 
 def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.device) -> Tensor:
     """Return the loss of a model on a micro batch, whose tensors go to the device."""
-    tokens_BT, targets_BT = (placed(x, device) for x in (batch.tokens_BT, batch.targets_BT))
-    # Measured on the host, which has them: a device would have to be asked, and waited for.
-    positions = Positions.of(batch.pos_BT, batch.doc_BT)._replace(pos_BT=placed(batch.pos_BT, device))
-    doc_BT = None if batch.doc_BT is None else placed(batch.doc_BT, device)
+    tokens_BT, targets_BT = (to_device(x, device) for x in (batch.tokens_BT, batch.targets_BT))
+    # Measured on the host, which has them: reading them from a device would make the host wait.
+    positions = Positions.of(batch.pos_BT, batch.doc_BT)._replace(pos_BT=to_device(batch.pos_BT, device))
+    doc_BT = None if batch.doc_BT is None else to_device(batch.doc_BT, device)
     memory = {} if batch.memory is None else {"memory": batch.memory}
     return model(tokens_BT, targets_BT, positions, doc_BT, **memory)
 

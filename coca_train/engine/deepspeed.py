@@ -92,27 +92,27 @@ class DeepSpeedEngine:
         settings = settings_of(config, optim.max_grad_norm, micro_batch_size, accumulation, width_of(module))
         self.trainable = select_trainable(module, trainable)
         self._moments = moments_of(module, self.trainable, optim)
-        # ZeRO 3 cuts the weights as they are made, in the dtype that computes; below that DeepSpeed casts the module.
+        # ZeRO 3 cuts the weights as they are created, in the compute dtype; below that DeepSpeed casts the module.
         dtype = base.DTYPES[config.dtype]
-        made = dtype if config.zero_stage == 3 else torch.float32
-        init = init and base.DistributedInit(module, init, self.device, made)
+        init_dtype = dtype if config.zero_stage == 3 else torch.float32
+        init = init and base.DistributedInit(module, init, self.device, init_dtype)
         with contextlib.redirect_stdout(io.StringIO()):  # memory reports that no setting turns off
             if config.zero_stage == 3:
 
                 def shard(fresh: list[nn.Parameter]) -> None:
                     deepspeed.zero.Init(module=nn.ParameterList(fresh), config_dict_or_path=settings, dtype=dtype)
 
-                base.materialise(module, init, self.device, made, shard)
+                base.materialise(module, init, self.device, init_dtype, shard)
             else:
-                base.materialise(module, init, self.device, made)
+                base.materialise(module, init, self.device, init_dtype)
             optimizer = build_optimizer(named_parameters(module), optim, self._moments, sliced=config.zero_stage > 0)
             self._engine: Any = deepspeed.initialize(
                 model=module, optimizer=optimizer, config=settings, dist_init_required=False
             )[0]
-        process.bound_waits(config.timeout_s)  # after initialize, which makes groups of its own
+        process.set_group_timeouts(config.timeout_s)  # after initialize, which makes groups of its own
         self.model: nn.Module = self._engine.module
         if config.zero_stage == 3:
-            base.lend(self.model)
+            base.mark_gathered_modules(self.model)
         self._parameters: dict[str, Any] = dict(named_parameters(self.model))
         self._start_moments(0.0)
         if isinstance(optimizer, MuonAndAdamW) and self.zero_stage:
@@ -227,7 +227,7 @@ class DeepSpeedEngine:
 
     @torch.no_grad()
     def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
-        # First: it makes Adam's state anew and links the parameters to it; what is read below goes through these links.
+        # First: it creates Adam's state and links the parameters to it; what is read below goes through these links.
         self._start_moments(counters["adam_step"])
         buffers = base.persistent_buffers(self.model)
         for key, shape in self.state_spec().items():
@@ -247,7 +247,9 @@ class DeepSpeedEngine:
 
     def _set_computing(self, parameter: Any, read: ReadRange, key: str) -> None:
         """Set the weight that computes, which has a float32 master or which ZeRO 3 has cut."""
-        if self.zero_stage < 3 or parameter.ds_status.name == "AVAILABLE":  # small ones stay in full beside the parts
+        if (
+            self.zero_stage < 3 or parameter.ds_status.name == "AVAILABLE"
+        ):  # small ones stay whole in addition to the parts
             shape = getattr(parameter, "ds_shape", parameter.shape)
             parameter.data.copy_(base.read_together(read, key, shape, self.device))
         if self.zero_stage == 3:
@@ -324,7 +326,7 @@ def settings_of(
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": max_grad_norm if config.zero_stage else 0.0,  # ZeRO 0: `_guarded_step` clips
         "steps_per_print": NEVER,
-        "zero_allow_untested_optimizer": True,  # ours (engine/muon.py): it is told how ZeRO cuts what it steps
+        "zero_allow_untested_optimizer": True,  # ours (engine/muon.py), which `_cut` informs of ZeRO's parts
         "zero_optimization": _zero(config, width),
     }
     if config.communication_dtype != "auto" or config.dtype != "fp16":

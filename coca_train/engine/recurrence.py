@@ -104,7 +104,7 @@ class RecurrentEngine:
     def train_step(self, micro_batches: Sequence[MicroBatch], lr: float) -> StepResult:
         remembering = self.memory.attach(micro_batches)
         result = self._engine.train_step(remembering, lr)
-        # The weights have not changed, but what the blocks were given may be NaN, and would be attended to from then
+        # The weights have not changed, but the inputs of the blocks may be NaN, and would be attended to from then
         # on.
         if result.skipped:
             self.memory.forget()

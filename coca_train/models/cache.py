@@ -18,7 +18,7 @@ from coca_train.models.qkv_projection import JoinedByLayers
 from coca_train.positions.base import Position
 from coca_train.positions.token_positions import Positions
 
-AHEAD = 64  # positions whose tables are made at a time [tokens]
+AHEAD = 64  # positions whose tables are computed at a time [tokens]
 
 
 class DecodeTables:
@@ -36,7 +36,7 @@ class DecodeTables:
 
     def tables(self, position: Position, token: Positions, length: int) -> Any:
         """Return position(token, token, length) for one new token of a scheme that caches rotated keys."""
-        if token.first != token.last:  # the host knows bounds only, and asks no device for more
+        if token.first != token.last:  # the host knows bounds only, and reads no more from a device
             return position(token, token, length)
         first, tables = self._tables.get(position, (0, ()))
         if not 0 <= token.first - first < len(tables):
@@ -153,7 +153,7 @@ class KVCache:
         return forked
 
     @classmethod
-    def joined(cls, parts: Sequence["KVCache"]) -> "KVCache":
+    def join(cls, parts: Sequence["KVCache"]) -> "KVCache":
         """Join the rows of all parts, in order. The parts hold the same positions; they are emptied, layer by layer."""
         first = parts[0]
         if len(parts) == 1:

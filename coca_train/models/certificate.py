@@ -92,7 +92,7 @@ def _switched_off(model: Transformer, layer_type: str) -> Iterator[None]:
             attention = block.get_submodule("attention")
             if name == layer_type and not position.sees_positions and isinstance(attention, Attention):
                 drop = attention.position.register_forward_hook(
-                    lambda _, given, mapped: mapped._replace(score_mod=None)
+                    lambda _, inputs, mapped: mapped._replace(score_mod=None)
                 )
                 stack.callback(drop.remove)
         yield
@@ -152,7 +152,7 @@ def _certify(model: Transformer, layer_type: str, device: torch.device, dtype: t
     inputs = _inputs(position, n, device, dtype)
     exact = _Inputs(*(x.float() for x in inputs))
     scale = model.logit_scales[layer_type]
-    # Of queries from its length on: before it `log` is one, and a kernel that ignored it would not be found out.
+    # Of queries from its length on: before it `log` is one, and a kernel that ignored it would not be detected.
     beyond_BT = pos_BT + (scale.length or model.shape.max_seq_len)
     own = model.attention_patterns[layer_type], logit_scale(scale, beyond_BT, model.shape.max_seq_len)
     fused = _attend(model, layer_type, inputs, pos_BT, model.attention, *own)

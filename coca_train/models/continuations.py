@@ -5,12 +5,12 @@ one), up to the end-of-document token, which is left out; dynamic frequencies se
 steps. So it is what recomputing the whole sequence for every token at that length gives, in the arithmetic of one
 prompt alone: batches and shared prefixes change the order of additions, nothing else.
 
-How. Prompts of equal length go together, so that all their rows stand at the same positions and no row is padded. Of
+How. Prompts of equal length go together, so that all their rows have the same positions and no row is padded. Of
 such a group the prompt that has most in common with the others is the trunk. It is computed once, from left to right;
 where a prompt parts from it, the cache is copied and the rest of the prompt goes on from there. This holds for every
 scheme and attention pattern: a key never depends on what comes after it, and a cache that keeps only some keys has at
 the branching point exactly those that a text of its own would have there.
-The ranks of a distributed run take whole batches in turn; how the batches are made does not depend on them.
+The ranks of a distributed run take whole batches in turn; how the batches are formed does not depend on them.
 
 Shape legend: B rows of a batch, T positions, C d_model.
 """
@@ -76,7 +76,7 @@ def continuations(
     model.eval()
     try:
         new_tokens: dict[int, list[int]] = {}
-        prefilled = _prefilled(model, prompts, groups, max_new_tokens, length, rank, n_ranks)
+        prefilled = _prefill(model, prompts, groups, max_new_tokens, length, rank, n_ranks)
         for done, (batch, x_BC, cache) in enumerate(prefilled, start=1):
             rows = _decode(model, x_BC, cache, max_new_tokens, length, eod)
             new_tokens.update(zip((branch.prompt for branch in batch), rows, strict=True))
@@ -95,7 +95,7 @@ def plan(prompts: Sequence[Tokens], max_new_tokens: int, micro_batch_tokens: int
     for n_tokens, members in sorted(by_length.items(), reverse=True):
         arrays = [np.asarray(prompts[index]) for index in members]
         trunk = _trunk(arrays)
-        shared = [min(common(arrays[trunk], array), n_tokens - 1) if share else 0 for array in arrays]
+        shared = [min(count_common_prefix(arrays[trunk], array), n_tokens - 1) if share else 0 for array in arrays]
         branches = sorted(map(Branch, members, shared), key=lambda branch: (branch.shared, branch.prompt))
         size = max(1, micro_batch_tokens // (n_tokens + max_new_tokens))
         batches = [branches[first : first + size] for first in range(0, len(branches), size)]
@@ -107,20 +107,20 @@ def _trunk(prompts: Sequence[np.ndarray]) -> int:
     """Return the index of the prompt with the most leading tokens in common with all others. In sorted order, two
     prompts share as many as the least that neighbours between them share."""
     order = sorted(range(len(prompts)), key=lambda index: prompts[index].tolist())
-    near = [common(prompts[one], prompts[other]) for one, other in pairwise(order)]
+    near = [count_common_prefix(prompts[one], prompts[other]) for one, other in pairwise(order)]
     sums = [
         sum(accumulate(near[place:], min)) + sum(accumulate(reversed(near[:place]), min)) for place in range(len(order))
     ]
     return order[int(np.argmax(sums))]
 
 
-def common(one: np.ndarray, other: np.ndarray) -> int:
+def count_common_prefix(one: np.ndarray, other: np.ndarray) -> int:
     """Count the first tokens that two prompts of equal length have in common."""
     differs = one != other
     return int(differs.argmax()) if differs.any() else len(one)
 
 
-def _prefilled(
+def _prefill(
     model: Any,
     prompts: Sequence[Tokens],
     groups: Sequence[Group],
@@ -145,7 +145,7 @@ def _prefilled(
                     parts.append(trunk.fork(len(rests), n_tokens + max_new_tokens))
                     hidden.append(_advance(model, rests, parts[-1], length))
             if parts:
-                yield batch, torch.cat(hidden), KVCache.joined(parts)
+                yield batch, torch.cat(hidden), KVCache.join(parts)
             turn += 1
 
 

@@ -3,7 +3,7 @@
 Dynamic frequencies follow the length of the sequence, in one of two ways (arXiv 2309.00071, 3.3):
 * sequence: l = prompt + max_new_tokens for the whole call, so cached decoding equals a full recompute
   at that l exactly, and keys that a scheme maps once and for all are cached rotated;
-* step: l grows token by token. A cached key's hidden state was made at a shorter l, so beyond the
+* step: l grows token by token. A cached key's hidden state was computed at a shorter l, so beyond the
   training window a deep model's cached decoding equals the same steps replayed, not a full recompute.
 With fixed frequencies both are the same.
 

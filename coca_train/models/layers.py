@@ -1,6 +1,6 @@
 """The layers of the network: attention, feed-forward, normalisation, block, head.
 
-Attention calls every hook of the position scheme and never asks which scheme it is.
+Attention calls every hook of the position scheme and never reads which scheme it is.
 
 Shape legend: B batch, T queries, S keys, H query heads, G key/value heads, D head_dim, P projected key width, K cached
 key width, C d_model, F d_ff, M positions of a memory, V vocab_size.
@@ -65,7 +65,7 @@ class Attention(nn.Module):
         self.q_norm = nn.RMSNorm(head_dim, eps=model.norm_eps) if normed else None
         self.k_norm = nn.RMSNorm(projected_key_dim, eps=model.norm_eps) if normed else None
         self.position = position
-        self.lent = False  # set where ranks gather sharded weights for the one layer that is about to run
+        self.gathers_weights = False  # set where ranks gather sharded weights for the one layer that is about to run
 
     def project_q(self, x_C: Tensor) -> Tensor:
         """Return the queries, (..., H, D)."""
@@ -79,7 +79,9 @@ class Attention(nn.Module):
 
     def _project(self, x_BTC: Tensor, x_BSC: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys as the cache holds them, values."""
-        if self.lent:  # weights of several layers are never here together, in the backward pass least of all
+        if (
+            self.gathers_weights
+        ):  # weights of several layers are never gathered together, least of all in the backward pass
             return self.project_q(x_BTC), self.project_k(x_BSC), self.v(x_BSC).unflatten(-1, (-1, self.head_dim))
         if x_BSC is x_BTC:
             tables = None if context.cache is None else context.cache.decode_tables
@@ -99,8 +101,8 @@ class Attention(nn.Module):
         q_BTHD, k_BSGK, v_BSGD = self._project(x_BTC, x_BSC, context)
         tokens = self.position.tokens(x_BSC)
         if context.cache is not None and not context.rotated:
-            # Before the scheme maps them: what changes with the length is applied to all keys anew. In the dtype of
-            # the model: what a scheme condenses may be wider than that.
+            # Before the scheme maps them: what changes with the length is applied to all keys again. In the dtype of
+            # the model: reduced keys may be wider than that.
             k_BSGK, v_BSGD, *tokens = context.cache.extend(self.layer, k_BSGK.to(v_BSGD.dtype), v_BSGD, *tokens)
         project, shared = Projections(self.project_q, self.project_k, ALL_HEADS), context.sequence
         if shared is not None:

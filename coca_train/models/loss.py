@@ -62,7 +62,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         for start in range(0, x_NC.shape[0], size):
             rows = slice(start, start + size)
             x_nC = x_NC[rows]
-            # Now, while the probabilities are at hand: backward only multiplies by the gradient of a scalar, and all
+            # Now, while the probabilities exist: backward only multiplies by the gradient of a scalar, and all
             # logits never have to be held for it.
             nll_n, grad_nV = score(x_nC @ weight_VC.T, targets_N[rows])
             total += nll_n.sum().to(total.dtype)

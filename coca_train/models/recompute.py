@@ -44,7 +44,7 @@ class _Mode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # a kernel that torch.compile makes inside the region is made in the usual way
+        return True  # a kernel that torch.compile builds inside the region is built in the usual way
 
 
 class _Save(_Mode):
@@ -68,7 +68,7 @@ def _detached(x: Any) -> Any:
     return x.detach() if isinstance(x, Tensor) else x  # autograd marks the tensor itself, and would keep its own graph
 
 
-def _by_hand() -> tuple[_Mode, _Mode]:
+def _eager_contexts() -> tuple[_Mode, _Mode]:
     """Save the results of the operations of KEPT. torch's own pair requires every operation of the region as often in
     the backward pass as in the forward pass, and ZeRO 3 gathers the weights in there, when and as often as it likes."""
     saved: dict[Any, deque[Any]] = defaultdict(deque)
@@ -80,23 +80,23 @@ def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> Checkpoi
 
 
 # A compiled block's graph is marked by torch's own pair, and has no gathers in it.
-_in_graph = partial(create_selective_checkpoint_contexts, _policy)
+_graph_contexts = partial(create_selective_checkpoint_contexts, _policy)
 
 
-def full(run: Run, *given: Any) -> Tensor:
+def full(run: Run, *args: Any) -> Tensor:
     """Call the block and checkpoint it."""
-    return checkpoint(run, *given, use_reentrant=False)
+    return checkpoint(run, *args, use_reentrant=False)
 
 
-def selective(run: Run, *given: Any) -> Tensor:
+def selective(run: Run, *args: Any) -> Tensor:
     """Call the block and keep its expensive results."""
-    contexts = _in_graph if torch.compiler.is_compiling() else _by_hand
-    return checkpoint(run, *given, use_reentrant=False, context_fn=contexts)
+    contexts = _graph_contexts if torch.compiler.is_compiling() else _eager_contexts
+    return checkpoint(run, *args, use_reentrant=False, context_fn=contexts)
 
 
-def none(run: Run, *given: Any) -> Tensor:
+def none(run: Run, *args: Any) -> Tensor:
     """Call the block."""
-    return run(*given)
+    return run(*args)
 
 
 # engine.activation_checkpointing -> how a block is called.

@@ -83,7 +83,7 @@ class Transformer(nn.Module):
         self.activation_checkpointing = activation_checkpointing
         self.compiled = CompiledBlocks(WAYS[activation_checkpointing]) if compile_blocks else None
         self.sequence: SequenceShare | None = None  # set where several ranks share each sequence (engine/sequence.py)
-        self.lent = False  # set where ranks gather sharded weights: each runs the same modules as often
+        self.gathers_weights = False  # set where ranks gather sharded weights: each runs the same modules as often
 
     def tie(self) -> None:
         """Let the head share the embedding where the config says so; `to_empty` parts them, so call it afterwards."""
@@ -195,7 +195,7 @@ class Transformer(nn.Module):
         segment's, in the same document. wanted: ranges [begin, end) of the sequence, None: all of it; x_BTC are theirs,
         one after the other, and the last layer computes no more than keys and values for the rest.
         """
-        assert not (memory and cache), "a memory and a cache both stand before the segment"
+        assert not (memory and cache), "a memory and a cache both precede the segment"
         assert not (wanted and (memory or cache)), "both need every position of every layer"
         positions = self.positions_of(tokens_BT, pos_BT, doc_BT, cache)
         shared = self.sequence if cache is None else None
@@ -258,7 +258,7 @@ class Transformer(nn.Module):
         Where ranks share a sequence, the sum is that of this rank's slice. by_token: see `losses`."""
         shared = self.sequence if cache is None else None
         # Later, where the last layer cannot be run for some positions only, or not as often on every rank.
-        now, later = (None, wanted) if shared is not None or self.lent else (wanted, None)
+        now, later = (None, wanted) if shared is not None or self.gathers_weights else (wanted, None)
         if targets_BT is not None:
             targets_BT = _select(targets_BT, now) if shared is None else shared.targets(targets_BT)
         x_BTC = self.hidden(tokens_BT, pos_BT, doc_BT, length, cache, memory, now)
@@ -318,19 +318,19 @@ class Transformer(nn.Module):
     ) -> dict[str, AttentionContext]:
         """Return the context of each layer type, when the queries are the last T of the S keys. cache: it takes the
         queries in, and its positions and documents take the place of those of the keys."""
-        given_keys = Positions.of(keys, doc_BS)
-        given = given_keys if queries is keys else Positions.of(queries)
+        measured_keys = Positions.of(keys, doc_BS)
+        measured = measured_keys if queries is keys else Positions.of(queries)
         if cache is None:
-            attended = dict.fromkeys(self.keeps, AttendedKeys(given_keys, doc_BS))
+            attended = dict.fromkeys(self.keeps, AttendedKeys(measured_keys, doc_BS))
         else:
-            attended = cache.advance(given, doc_BS)
+            attended = cache.advance(measured, doc_BS)
             assert cache.at_length is None or length in (None, cache.at_length), (length, cache.at_length)
             length = length or cache.at_length
         contexts = {}
         for layer_type in dict.fromkeys(self.layer_types):
             of_type, documents = attended[self.attention_patterns[layer_type].keep()]
             n_keys = of_type.pos_BT.shape[1]
-            contexts[layer_type] = self.context(layer_type, given, of_type, documents, length or n_keys, cache)
+            contexts[layer_type] = self.context(layer_type, measured, of_type, documents, length or n_keys, cache)
         return contexts
 
     def context(

@@ -1,4 +1,4 @@
-"""How attention knows where a token stands: one file per scheme, frequencies as a second axis.
+"""How attention learns the positions of tokens: one file per scheme, RoPE scaling as a second axis.
 
 Nothing here imports torch before it is needed: the registries are what `--help` lists.
 """

@@ -1,7 +1,7 @@
 """What both forms of KERPLE share (Chi et al., arXiv 2205.09921): two learned numbers per head, held within bounds and
 not lost at them; the same for all layers, or in each layer its own.
 
-The authors' released code makes one pair per head and hands it to every layer (`rpe_emb` of their gpt2_model.py).
+The authors' released code creates one pair per head and passes it to every layer (`rpe_emb` of their gpt2_model.py).
 
 The authors' released code cuts the stored numbers to the bounds before each use, so a number at its bound keeps its
 gradient and can leave it again. `clamp` alone would give it no gradient for ever: with their initial values about one
@@ -21,7 +21,7 @@ from coca_train.positions.token_positions import Positions, n_distances
 LOWEST = 0.01  # the authors' bound on both numbers
 
 
-class _Held(torch.autograd.Function):
+class _ClampLearned(torch.autograd.Function):
     """Clamp x and keep the gradient of x at the bound; drop a gradient whose descent leads outwards."""
 
     @staticmethod
@@ -37,9 +37,9 @@ class _Held(torch.autograd.Function):
         return grad.masked_fill(outwards, 0), None, None
 
 
-def held(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
+def clamp_learned(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
     """Clamp a parameter to [low, high]; return a new tensor, float32 or wider, never the parameter itself."""
-    result: Any = _Held.apply(parameter.to(torch.promote_types(parameter.dtype, torch.float32)), low, high)
+    result: Any = _ClampLearned.apply(parameter.to(torch.promote_types(parameter.dtype, torch.float32)), low, high)
     return result
 
 
@@ -75,7 +75,7 @@ class Kerple(Position):
 
     def by_distance(self, r1_H: Tensor, r2_H: Tensor, r_R: Tensor) -> Terms:
         """Return the bias of each distance, float32 or wider."""
-        r1_H1, r2_H1 = held(r1_H, LOWEST)[:, None], held(r2_H, LOWEST, self.highest_r2)[:, None]
+        r1_H1, r2_H1 = clamp_learned(r1_H, LOWEST)[:, None], clamp_learned(r2_H, LOWEST, self.highest_r2)[:, None]
         return Terms(distance_HR=self.bias(r1_H1, r2_H1, r_R))
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Terms | Tensor:

@@ -7,7 +7,7 @@ What a scheme does to the scores it says in one of three ways, the cheapest that
 
 rotate   queries and keys become others, and the dot product stays one: any fused kernel;
 Terms    tables over the distance: data that each kernel reads in its own way;
-Hook     code: for a tile of pairs, their scores, positions and whatever the layer made of its input -> scores.
+Hook     code: for a tile of pairs, their scores, positions and inputs of the layer -> scores.
 
 Shape legend: B batch, T queries, S keys, t queries and s keys of a tile, H query heads, G key/value heads, D head_dim,
 R distances, P projected key width, K cached key width, E dot-product width (all three chosen by the scheme),
@@ -25,7 +25,7 @@ from coca_train.positions.token_positions import Positions
 if TYPE_CHECKING:
     from coca_train.positions.hugging_face import Rotation
 
-# (config key, what is wrong and the rule, one action that mends it); `Settings.problems(model)` returns a list.
+# (config key, what is wrong and the rule, one action that fixes it); `Settings.problems(model)` returns a list.
 Problem = tuple[str, str, str]
 
 # How a parameter starts: fills the tensor in place, all randomness from the generator.
@@ -66,7 +66,7 @@ class Pairs(NamedTuple):
 
     scores_BHts: Tensor  # q'·k' / √D and the terms, float32 or wider
     seen_B1ts: Tensor | None  # which pairs are seen; None: all of them
-    pos_Bt: Tensor  # integers: where the scheme takes queries and keys to stand; B may be 1, here and below
+    pos_Bt: Tensor  # integer positions that the scheme sees; B may be 1, as below
     pos_Bs: Tensor
     parameters: tuple[Tensor, ...]
     queries: tuple[Tensor, ...]  # (B, t, …) each
@@ -92,12 +92,12 @@ class Hook(NamedTuple):
     """How a scheme rewrites scores that no table over the distance can hold. One object for good: a constant of the
     scheme's module, since compiled forms are kept by it.
 
-    scores(pairs, carry_BHtN) -> (scores_BHts, carry_BHtN): a pure function of what it is given, which runs on tensors
+    scores(pairs, carry_BHtN) -> (scores_BHts, carry_BHtN): a pure function of its arguments, which runs on tensors
     of the meta device too. A pair's new score may depend on the pair itself, on all its heads (`mixes_heads`), and on
     the keys between key and query (`carried`). What it makes of a pair that is not seen is thrown away, but must be
     finite; in the carry such a pair counts for nothing.
 
-    carried: N. Tiles of keys are visited from the nearest to the farthest, and each is handed N numbers for every
+    carried: N. Tiles of keys are visited from the nearest to the farthest, and each receives N numbers for every
     query and head that sum up the tiles before: zeros at first, then what the last call returned. 0: pairs do not
     depend on others.
 
@@ -209,7 +209,7 @@ class Position(nn.Module):
 
     relative = True  # scores depend on m - n only; the contract test holds a scheme to it
     has_effect = True  # False only for nope; every run checks it before training (models/certificate.py)
-    sees_positions = True  # scores depend on where tokens stand; False: at most on which tokens stand between them
+    sees_positions = True  # scores depend on positions; False: at most on the tokens in between
     by_pairs = True  # positions act on pairs of tokens, so an attention pattern may place far pairs elsewhere
     carries = False  # its hook does: all that a query sees must be one view, as the carry runs along it
     # `rotate` is all it does; k' follows from key, position and length, and can be cached. Its tables are tuples of
@@ -269,13 +269,13 @@ class Position(nn.Module):
 
     def __call__(self, queries: Tensor | Positions, keys: Tensor | Positions, length: int) -> Any:
         """Call `forward`; positions that come as tensors are measured first, as those of one document."""
-        given = Positions.of(queries)
-        return super().__call__(given, given if keys is queries else Positions.of(keys), length)
+        measured = Positions.of(queries)
+        return super().__call__(measured, measured if keys is queries else Positions.of(keys), length)
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Any:
         """Return angles, biases and the like, shared by all layers of one forward.
 
-        queries, keys: where they stand; one object where they are the same. length: the sequence length that dynamic
+        queries, keys: their positions; one object where they are the same. length: the sequence length that dynamic
         frequencies adapt to [tokens].
         """
         return None

@@ -32,14 +32,14 @@ def is_positive(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and LEAST <= value <= MOST
 
 
-class Words(NamedTuple):
+class NativeScaling(NamedTuple):
     """A scaling as transformers describes it."""
 
     theta: float
     scaling: dict[str, Any] | None = None  # what config.json calls rope_scaling; None: plain
     max_positions: int | None = None  # what max_position_embeddings must be; None: any
     min_positions: int = 0  # what it must be at least
-    # Where the original length stands outside of rope_scaling too, since versions before 5 look for it there alone.
+    # The original length where it is also written outside of rope_scaling, the only place that versions before 5 read.
     original: int | None = None
     # A longer text is decoded otherwise than it is read: cached keys keep the angles of a shorter text. None: never.
     decodes_to: int | None = None
@@ -50,10 +50,10 @@ class Rotation(NamedTuple):
     """What a layer rotates."""
 
     rotary_pct: float  # the rotated share of each head
-    words: Words
+    words: NativeScaling
 
 
-class Scaling:
+class ScalingReader:
     """The keys of a rope_scaling, each taken by the code that understands it.
 
     max_positions: max_position_embeddings. rotary_pct: the rotated share of a head. ignore: keys known to change
@@ -79,12 +79,12 @@ class Scaling:
             raise NotTheSame(f"{said[0]}={values[said[0]]!r}, which is no name of a scaling")
         self.theta, self.max_positions, self.rotary_pct = float(theta), max_positions, rotary_pct
 
-    def no_factor(self) -> None:
+    def refuse_factor(self) -> None:
         """Accept a factor of 1 or none; refuse any other."""
         if (factor := self.number("factor", 1.0)) != 1:
             raise NotTheSame(f"factor={factor} with rope_type={self.rope_type}")
 
-    def says_nothing(self, key: str) -> None:
+    def take_training_flag(self, key: str) -> None:
         """Take a key that concerns training alone and is true or false."""
         value = self.take(key)
         if value is not None and not isinstance(value, bool):
@@ -130,7 +130,7 @@ class Scaling:
             raise NotTheSame(f"original_max_position_embeddings={value!r}, which is no length")
         return value
 
-    def only_length(self) -> int:
+    def single_length(self) -> int:
         """Take the original length, which must be that of these weights: for scalings that know one length only."""
         if (original := self.original()) != self.max_positions:
             raise NotTheSame(f"original_max_position_embeddings={original} with rope_type={self.rope_type}")
@@ -166,11 +166,11 @@ def rope_scaling(
     what a model computes.
     """
     scalings = {name: each for name in ROPE_SCALINGS.names() if (each := settings_class(name)).ROPE_TYPE is not None}
-    rope_type = Scaling(values, theta, max_positions, rotary_pct).rope_type
+    rope_type = ScalingReader(values, theta, max_positions, rotary_pct).rope_type
     answers: dict[str, tuple[float, dict[str, Any]]] = {}
     refusals: dict[str, NotTheSame] = {}
     for name, of_type in scalings.items():
-        scaling = Scaling(values, theta, max_positions, rotary_pct, ignore)
+        scaling = ScalingReader(values, theta, max_positions, rotary_pct, ignore)
         try:
             section = of_type.from_transformers(scaling) if rope_type == of_type.ROPE_TYPE else None
             if section is not None:
@@ -193,7 +193,7 @@ def rope_scaling(
     return answer
 
 
-def words(settings: RopeScaling, rotary_dim: int, rotary_pct: float) -> Words:
+def to_native(settings: RopeScaling, rotary_dim: int, rotary_pct: float) -> NativeScaling:
     """Return the rope_scaling of transformers for our frequencies. Raises NotTheSame where its classes have none for
     them."""
     said = settings.to_transformers(rotary_dim, rotary_pct)
@@ -202,23 +202,23 @@ def words(settings: RopeScaling, rotary_dim: int, rotary_pct: float) -> Words:
     return said
 
 
-def extended(settings: Any) -> dict[str, Any]:
+def length_keys(settings: Any) -> dict[str, Any]:
     """Return the keys that scalings with two lengths share."""
     return {"factor": settings.factor, "original_max_position_embeddings": settings.original_seq_len}
 
 
-def reach(settings: Any) -> int:
+def extended_length(settings: Any) -> int:
     """Return the length that a scaling with two lengths extends to, s·L [tokens]."""
     return round(settings.factor * settings.original_seq_len)
 
 
-def whole_head(name: str, rotary_pct: float) -> None:
+def refuse_partial_rotation(name: str, rotary_pct: float) -> None:
     """Refuse a temperature on part of the head: transformers applies it to that part, we to the whole head."""
     if rotary_pct < 1:
         raise NotTheSame(f"{name}'s temperature on a part of the head only (partial rotation)")
 
 
-def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
+def read_yarn(scaling: ScalingReader) -> tuple[dict[str, Any], float]:
     """Return our section of YaRN's ramp, and the temperature: as stated, from two mscales, or YaRN's own."""
     original = scaling.original()
     if not scaling.has("factor"):
@@ -227,7 +227,7 @@ def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
     if scaling.take("truncate", True) is not True:
         raise NotTheSame("a truncate that is not true, so a ramp between ends that are not rounded")
     # Where the authors' own code has it, it decides how dynamic scalings begin; this one is static.
-    scaling.says_nothing("finetuned")
+    scaling.take_training_flag("finetuned")
     fast, slow = scaling.optional("beta_fast") or 32.0, scaling.optional("beta_slow") or 1.0
     if fast <= slow:
         raise NotTheSame(f"beta_fast={fast:g}, which is not above beta_slow={slow:g}")
@@ -240,16 +240,16 @@ def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
     return section, yarn_temperature(factor) if temperature is None else temperature
 
 
-def yarn_to(settings: Any, temperature: float) -> Words:
+def write_yarn(settings: Any, temperature: float) -> NativeScaling:
     """Return the ramp of YaRN's code as transformers describes it.
 
     max_position_embeddings is s·L to the token: transformers 4.51 to 4.55 divide it by the original length to get s.
     """
     if settings.convention not in ("code", "indices"):
         raise NotTheSame(f"frequencies {settings.name} (convention {settings.convention}){NO_WORDS}")
-    scaling = {"rope_type": "yarn", **extended(settings), "attention_factor": temperature}
+    scaling = {"rope_type": "yarn", **length_keys(settings), "attention_factor": temperature}
     scaling |= {"beta_fast": settings.beta_fast, "beta_slow": settings.beta_slow}
-    longest = reach(settings)
+    longest = extended_length(settings)
     caveats = ["transformers before 4.51 take max_position_embeddings for the original length, so that YaRN's ramp is"
                " another one: use 4.51 or newer"]  # fmt: skip
     if longest != settings.factor * settings.original_seq_len:
@@ -262,4 +262,4 @@ def yarn_to(settings: Any, temperature: float) -> Words:
             f"vLLM (vllm#48351, 0.25) and mlx-lm (mlx-lm#1507) do not read attention_factor={temperature:g} and use "
             f"{usual:.4g}, YaRN's, so that all scores are {(usual / temperature) ** 2:.2f} times as large"
         )
-    return Words(settings.theta, scaling, max_positions=longest, caveats=tuple(caveats))
+    return NativeScaling(settings.theta, scaling, max_positions=longest, caveats=tuple(caveats))

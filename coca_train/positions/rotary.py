@@ -33,7 +33,7 @@ class CosSin(NamedTuple):
     temperature: float
 
 
-def places(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
+def moved_positions(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
     """Return the position of each token, float32 (B, T): its integer position, or where the spectrum moves it."""
     assert not pos_BT.is_floating_point(), "positions must be integers: half precision merges them"
     if spectrum.positions_N is None:
@@ -43,7 +43,7 @@ def places(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
 
 def angles(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
     """Return positions times inverse frequencies [radians], float32 (B, T, J)."""
-    return places(pos_BT, spectrum)[..., None] * spectrum.inv_freq_J
+    return moved_positions(pos_BT, spectrum)[..., None] * spectrum.inv_freq_J
 
 
 def cos_sin(pos_BT: Tensor, spectrum: Spectrum) -> CosSin:
@@ -59,20 +59,20 @@ def query_and_key_tables(queries: Positions, keys: Positions, spectrum: Spectrum
     return query, query if keys is queries else cos_sin(keys.pos_BT, spectrum)
 
 
-def in_pieces(made: Callable[..., Tensor], x_BTHR: Tensor, *tables: Tensor) -> Tensor:
+def compute_in_pieces(function: Callable[..., Tensor], x_BTHR: Tensor, *tables: Tensor) -> Tensor:
     """Compute function(x, *tables) in the dtype of x, piece by piece, so that no wider copy of the whole exists."""
-    parts = pieces(x_BTHR)
+    parts = time_slices(x_BTHR)
     if len(parts) == 1:
-        # Where a graph is made, a copy, which Inductor leaves out again: in the forward of an autograd.Function, Dynamo
+        # While a graph is traced, a copy, which Inductor removes again: in the forward of an autograd.Function, Dynamo
         # of torch 2.11 gives no gradient to what an in-place operation returns, or a `to` that changes nothing.
-        return made(x_BTHR, *tables).to(x_BTHR.dtype, copy=torch.compiler.is_compiling())
+        return function(x_BTHR, *tables).to(x_BTHR.dtype, copy=torch.compiler.is_compiling())
     out = torch.empty_like(x_BTHR)
     for part in parts:
-        out[:, part] = made(x_BTHR[:, part], *(table[:, part] for table in tables))
+        out[:, part] = function(x_BTHR[:, part], *(table[:, part] for table in tables))
     return out
 
 
-def pieces(x_BTHR: Tensor) -> list[slice]:
+def time_slices(x_BTHR: Tensor) -> list[slice]:
     """Split the time axis into slices of about PIECE elements each; one slice off the CPU, where launches cost more."""
     n = x_BTHR.shape[1]
     step = n if not x_BTHR.is_cpu else max(1, PIECE * n // max(1, x_BTHR.numel()))

@@ -1,6 +1,6 @@
-"""Where tokens stand, and constants of the host: what is known without asking a device.
+"""Positions of tokens, and constants of the host: values that are known without reading from a device.
 
-A question asked of a device's tensor (`.item()`, `bool(…)`) makes the host wait until everything launched has run, and
+Reading a value of a device's tensor (`.item()`, `bool(…)`) makes the host wait until everything launched has run, and
 so does a copy from the host's pageable memory.
 
 Shape legend: B batch (1 where all rows share their positions), T tokens.

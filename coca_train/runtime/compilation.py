@@ -31,7 +31,7 @@ def compile_with_fallback(function: Callable[..., Any], backend: str, what: str)
     Shapes beyond the limit of recompilations run uncompiled, those before it stay compiled; a function that cannot be
     compiled at all is not tried again. what: names the function in that line.
     """
-    # A closure around the function, as what is given may be any callable.
+    # A closure around the function, which may be any callable.
     compiled = compile_alone(lambda *args: function(*args), backend)
     failed = reported = False
 

@@ -27,10 +27,10 @@ def run(
     except UserError as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        _tell(str(error), error.of_one_rank)
+        _print_error(str(error), error.of_one_rank)
         return error.exit_code
     except KeyboardInterrupt:
-        _tell(f"Interrupted. The same command goes on {goes_on}.")
+        _print_error(f"Interrupted. The same command goes on {goes_on}.")
         return INTERRUPTED
     except BrokenPipeError:  # `--help | head`
         # Python flushes stdout once more when it leaves, and would complain of the same pipe again.
@@ -40,7 +40,7 @@ def run(
         if (known := peer_lost(error) or _of_the_machine(error)) is not None:
             if "--debug" in arguments:
                 traceback.print_exc()
-            _tell(str(known), every_rank=True)
+            _print_error(str(known), every_rank=True)
             return known.exit_code
         traceback.print_exc()
         print("This is a bug in coca_train; please report it with the lines above.", file=sys.stderr, flush=True)
@@ -60,11 +60,11 @@ def _of_the_machine(error: Exception) -> UserError | None:
     return None
 
 
-def _tell(message: str, every_rank: bool = False) -> None:
+def _print_error(message: str, every_rank: bool = False) -> None:
     """Print a message to stderr, once, or on every rank it happened on. Works while RANK itself is wrong."""
-    # Not dist.is_main(): a RANK that is no number is an error to tell, and would raise here; so is one beyond the last.
+    # Not dist.is_main(): it would raise for a RANK that is not a number, an error to report; so is one beyond the last.
     rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     is_of_run = rank.isdecimal() and size.isdecimal() and int(rank) < int(size)
     if every_rank or not is_of_run or int(rank) == 0:
-        with contextlib.suppress(BrokenPipeError):  # the exit code is told all the same
+        with contextlib.suppress(BrokenPipeError):  # the exit code is returned all the same
             print("\n".join(map(bounded, escaped(message).split("\n"))), file=sys.stderr, flush=True)

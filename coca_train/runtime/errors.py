@@ -5,7 +5,7 @@ class UserError(ValueError):
     """Something the user can fix. `str(error)` is printed without a traceback."""
 
     exit_code = 2
-    of_one_rank = False  # told by each rank that it happens to, which it names; else by rank 0 for all
+    of_one_rank = False  # printed by each rank that it happens on, with its number; else by rank 0 for all
 
 
 class LaunchError(UserError):

@@ -104,7 +104,7 @@ def _in_memory(wanted: int, bytes_each: int) -> int:
     return min(wanted, max(1, _share() // max(1, bytes_each)))
 
 
-@cache  # said once, whoever asks
+@cache  # logged once
 def _lowered(option: str, wanted: int, most: int, why: str) -> int:
     dist.log(f"WARNING {option}={wanted}: {why}; lowered to {most}. Fix: write {option}={most}")
     return most
@@ -230,9 +230,9 @@ def _kind(device: str) -> str:
 
 def _find_compiler(language: str, variable: str, names: tuple[str, ...]) -> Lack | None:
     named = os.environ.get(variable)
-    found = next(filter(shutil.which, names if named is None else (named,)), None)
-    if found is not None:
-        return _try_compiler(found, language, variable)
+    compiler = next(filter(shutil.which, names if named is None else (named,)), None)
+    if compiler is not None:
+        return _try_compiler(compiler, language, variable)
     if named is not None:
         return Lack(f"no {language} compiler: {variable}={named} is no program", f"unset {variable}, or name one")
     return Lack(f"no {language} compiler: {' or '.join(names)} is not on PATH", f"apt install {names[0]}")

@@ -28,7 +28,7 @@ LET_GO_S = 3.0
 STDERR = 2  # the descriptor: sys.stderr may have been replaced by something without one
 
 # What torchrun, deepspeed's launcher and a step of Slurm leave in the environment of their ranks. RANK alone is no
-# sign: a rank that was started by hand, in the background of a shell, goes on when the shell ends.
+# sign: a rank that was started manually, in the background of a shell, continues when the shell ends.
 LAUNCHER_MARKS = ("TORCHELASTIC_RUN_ID", "CROSS_RANK", "SLURM_STEP_ID")
 
 TOKEN_BYTES = 16
@@ -98,7 +98,9 @@ def leave(number: int) -> None:
     if launcher_is_gone():  # the watchdog has said so
         os._exit(PeerLost.exit_code)
     rank = f"rank {os.environ.get('RANK')}: " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
-    tell(f"{rank}stopped by {signal.Signals(number).name} with nothing to save; the same command goes on from there")
+    write_stderr(
+        f"{rank}stopped by {signal.Signals(number).name} with nothing to save; the same command goes on from there"
+    )
     os._exit(INTERRUPTED if number == signal.SIGINT else Preempted.exit_code)
 
 
@@ -130,9 +132,9 @@ def run_last_acts() -> None:
     done.acquire(timeout=LET_GO_S)
 
 
-def tell(message: str) -> None:
+def write_stderr(message: str) -> None:
     """Write a line to stderr, past buffers whose locks a stuck thread may hold."""
-    with contextlib.suppress(OSError):  # nobody may read it any more
+    with contextlib.suppress(OSError):  # its reader may be gone
         os.write(STDERR, f"{message}\n".encode())
 
 

@@ -62,7 +62,7 @@ class Staging:
             _copies[tensor] = (self._lane, *self._lane.copy(tensor))
 
 
-def placed(tensor: Tensor, device: torch.device) -> Tensor:
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor on a device: the copy that was begun ahead, once, or else a new one."""
     if (copy := _copies.pop(tensor, None)) is None:
         return tensor.to(device, non_blocking=True)

@@ -29,7 +29,7 @@ KINDS = {
 def open_file(path: Path | str, follow: bool = True) -> int:
     """Open a regular file to read and return its descriptor; OSError for pipes, devices and folders, and for links
     unless `follow`."""
-    # O_NONBLOCK, because opening a pipe that nobody writes to would wait for ever before it can be looked at.
+    # O_NONBLOCK, because opening a pipe without a writer would wait for ever before it can be examined.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     if (kind := stat.S_IFMT(os.fstat(descriptor).st_mode)) == stat.S_IFREG:
         return descriptor

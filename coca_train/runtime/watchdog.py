@@ -107,7 +107,7 @@ class Watchdog:
         while self._listen():
             if has_launcher and shutdown.launcher_is_gone():
                 has_launcher = False
-                shutdown.tell(
+                shutdown.write_stderr(
                     f"E-RUN-28 rank {dist.rank()}: its launcher, process {shutdown.launcher_process()}, is gone; this "
                     "rank ends, and saves first where there is something to save. Fix: run the same command again"
                 )
@@ -156,7 +156,7 @@ def watch_connections(connections: dict[socket.socket, int]) -> None:
 
 
 def _exit(message: str, dump_stacks: bool = False) -> None:
-    shutdown.tell(message)
+    shutdown.write_stderr(message)
     if dump_stacks:
         faulthandler.dump_traceback(file=shutdown.STDERR, all_threads=True)
     shutdown.run_last_acts()

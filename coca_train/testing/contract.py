@@ -23,9 +23,9 @@ class Contract:
     def settings(cls) -> dict[str, dict[str, Any]]:
         """Return all settings that are tested, by name: the cases, then the shipped ones."""
         name, tag = getattr(cls, cls.kind), cls.registry.tag
-        given = {"-".join(["case", *map(_word, case.values())]): {tag: name, **case} for case in cls.cases}
+        cases = {"-".join(["case", *map(_word, case.values())]): {tag: name, **case} for case in cls.cases}
         offered = parts.shipped(cls.shipped) if cls.shipped else ()
-        return given | {choice: each for choice, each in offered if each[tag] == name}
+        return cases | {choice: each for choice, each in offered if each[tag] == name}
 
     @classmethod
     def products(cls) -> dict[str, tuple[Mapping[str, Any], int]]:

@@ -214,9 +214,9 @@ class Defined(Contract):
         rules = patterns.build(patterns.settings(ATTENTION_PATTERNS[attention_pattern]))
         seen, m, n = placed(rules.layouts(pos, pos, doc))
         named, project = dict(zip(layer.names, values, strict=True)), parts.projections(layer.scheme)
-        given = problem(settings, q, k, pos, pos, length, parameters=named, project=project)
-        given = replace(given, seen_BTS=seen, m_BTS=m, n_BTS=n)
-        out = attention(self, given, v)
+        task = problem(settings, q, k, pos, pos, length, parameters=named, project=project)
+        task = replace(task, seen_BTS=seen, m_BTS=m, n_BTS=n)
+        out = attention(self, task, v)
         weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         return out.detach(), gradients(out, wide, weight), weight
 

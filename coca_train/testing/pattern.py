@@ -64,17 +64,17 @@ class PatternContract(Contract):
     def test_every_query_sees_itself(self, settings: Any) -> None:
         """No softmax is over nothing."""
         pos, doc = parts.packed(*ROWS)
-        shown, m, n = placed(self._rules(settings).layouts(pos, pos, doc))
-        assert shown.diagonal(0, 1, 2).all() and torch.equal(m.diagonal(0, 1, 2), n.diagonal(0, 1, 2))
+        visible, m, n = placed(self._rules(settings).layouts(pos, pos, doc))
+        assert visible.diagonal(0, 1, 2).all() and torch.equal(m.diagonal(0, 1, 2), n.diagonal(0, 1, 2))
 
     def test_what_a_cache_keeps_is_all_that_later_queries_see(self, settings: Any) -> None:
         """Keys at positions below `first`, and the last `last` ones. All are kept only where all are seen again."""
         keep = self._rules(settings).keep()
-        shown = self.defined(settings, parts.start(40), parts.start(40), None)[0][0]
-        assert keep is not None or shown[20:, :20].any(0).all()
+        visible = self.defined(settings, parts.start(40), parts.start(40), None)[0][0]
+        assert keep is not None or visible[20:, :20].any(0).all()
         keep = keep or Keep(first=41, last=0)
         for now in range(39):
-            later = shown[now + 1 :, : now + 1].any(0).nonzero()[:, 0]
+            later = visible[now + 1 :, : now + 1].any(0).nonzero()[:, 0]
             assert all(key < keep.first or key > now - keep.last for key in later.tolist())
 
     def test_keys_stay_where_they_are_if_it_says_so(self, settings: Any) -> None:
@@ -89,8 +89,8 @@ class PatternContract(Contract):
     def test_its_share_counts_the_pairs(self, settings: Any) -> None:
         """Of those that causality leaves: what plans and MFU go by."""
         for length in (1, 5, 40):
-            shown = self.defined(settings, parts.start(length), parts.start(length), None)[0]
-            assert abs(self._rules(settings).share(length) - int(shown.sum()) / (length * (length + 1) / 2)) < 1e-12
+            visible = self.defined(settings, parts.start(length), parts.start(length), None)[0]
+            assert abs(self._rules(settings).share(length) - int(visible.sum()) / (length * (length + 1) / 2)) < 1e-12
 
     def test_tiles_that_are_skipped_hold_nothing(self, settings: Any) -> None:
         """And of a long text hardly more tiles are visited than hold a pair."""
@@ -136,7 +136,7 @@ class PatternContract(Contract):
                 torch.testing.assert_close(out, whole, rtol=1e-9, atol=1e-9)
                 for a, b in zip(grads, exact, strict=True):
                     assert a is b is None or torch.allclose(a, b, rtol=1e-7, atol=1e-8)
-        close = 1e-5 if scheme["scheme"] == "xpos" else 1e-9  # its float32 powers are centred on the tokens in hand
+        close = 1e-5 if scheme["scheme"] == "xpos" else 1e-9  # its float32 powers are centred on the tokens present
         torch.testing.assert_close(attend("blocked", 22, False), whole[:, 22:], rtol=close, atol=close)
 
     def _rules(self, settings: Any) -> AttentionPattern:
@@ -147,8 +147,8 @@ class PatternContract(Contract):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return (seen, m, n), each (B, T, S), computed pair by pair."""
         n_rows, n_queries, n_keys = pos_BS.shape[0], pos_BT.shape[1], pos_BS.shape[1]
-        shown = torch.zeros(n_rows, n_queries, n_keys, dtype=torch.bool)
-        stand = torch.zeros(2, n_rows, n_queries, n_keys, dtype=torch.int64)
+        visible = torch.zeros(n_rows, n_queries, n_keys, dtype=torch.bool)
+        placed_at = torch.zeros(2, n_rows, n_queries, n_keys, dtype=torch.int64)
         for row in range(n_rows):
             for query in range(n_queries):
                 for key in range(n_keys - n_queries + query + 1):
@@ -157,14 +157,16 @@ class PatternContract(Contract):
                         continue
                     pair = self.place(settings, int(pos_BS[row, at]), int(pos_BS[row, key]))
                     if pair is not None:
-                        shown[row, query, key] = True
-                        stand[:, row, query, key] = torch.tensor(pair)
-        return shown, stand[0], stand[1]
+                        visible[row, query, key] = True
+                        placed_at[:, row, query, key] = torch.tensor(pair)
+        return visible, placed_at[0], placed_at[1]
 
 
 def _equal(views: tuple[Tensor, ...], wanted: tuple[Tensor, ...], exactly: bool) -> None:
-    shown = wanted[0]
-    assert torch.equal(views[0].expand_as(shown), shown)
-    assert torch.equal((views[1] - views[2]).expand_as(shown)[shown], (wanted[1] - wanted[2])[shown])
+    visible = wanted[0]
+    assert torch.equal(views[0].expand_as(visible), visible)
+    assert torch.equal((views[1] - views[2]).expand_as(visible)[visible], (wanted[1] - wanted[2])[visible])
     if exactly:  # a scheme that sees more than distances may go with it
-        assert all(torch.equal(a.expand_as(shown)[shown], b[shown]) for a, b in zip(views[1:], wanted[1:], strict=True))
+        assert all(
+            torch.equal(a.expand_as(visible)[visible], b[visible]) for a, b in zip(views[1:], wanted[1:], strict=True)
+        )

@@ -29,7 +29,7 @@ class Problem:
     k_BSGK: Tensor
     x_BSC: Tensor  # the layer's normalised input
     seen_BTS: Tensor  # bool
-    m_BTS: Tensor  # where the scheme takes the query of every pair to stand
+    m_BTS: Tensor  # position of the query of every pair, as the scheme sees it
     n_BTS: Tensor  # and its key
     length: int  # what dynamic frequencies adapt to [tokens]
     parameters: Mapping[str, Tensor] = field(default_factory=dict)  # by the names that a checkpoint has for them
@@ -93,10 +93,13 @@ def placed(layouts: tuple[Layout, ...]) -> tuple[Tensor, Tensor, Tensor]:
     everything = slice(0, layouts[0].text_BT.shape[1]), slice(0, layouts[0].text_BS.shape[1])
     total = [seen(layouts[0], *everything).new_zeros(()), torch.tensor(0), torch.tensor(0)]
     for layout in layouts:
-        shown = seen(layout, *everything)
-        assert not (total[0] & shown).any(), "two views show one pair"
-        stand = torch.broadcast_tensors(layout.pos_BT[:, :, None], layout.pos_BS[:, None, :])
-        total = [total[0] | shown, *(torch.where(shown, x, old) for x, old in zip(stand, total[1:], strict=True))]
+        visible = seen(layout, *everything)
+        assert not (total[0] & visible).any(), "two views show one pair"
+        placed_at = torch.broadcast_tensors(layout.pos_BT[:, :, None], layout.pos_BS[:, None, :])
+        total = [
+            total[0] | visible,
+            *(torch.where(visible, x, old) for x, old in zip(placed_at, total[1:], strict=True)),
+        ]
     return total[0], total[1], total[2]
 
 
@@ -110,10 +113,10 @@ def attend(scores_BHTS: Tensor, v_BSGD: Tensor, seen: Tensor, value_BTSD: Tensor
     return out.transpose(1, 2)
 
 
-def attention(definition: Definition, given: Problem, v_BSGD: Tensor) -> Tensor:
+def attention(definition: Definition, task: Problem, v_BSGD: Tensor) -> Tensor:
     """Compute attention by the definition, (B, T, H, D)."""
     with doubles():
-        return attend(definition.score(given), v_BSGD, given.seen_BTS[:, None], definition.value(given))
+        return attend(definition.score(task), v_BSGD, task.seen_BTS[:, None], definition.value(task))
 
 
 @contextmanager

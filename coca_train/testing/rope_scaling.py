@@ -73,11 +73,11 @@ class RopeScalingContract(Contract):
         typed = ROPE_SCALINGS.settings(settings)
         for dim, rotary_pct in ((dim, pct) for dim in self._dims(settings) for pct in (1.0, 0.5)):
             try:
-                words = hugging_face.words(typed, dim, rotary_pct)
+                words = hugging_face.to_native(typed, dim, rotary_pct)
             except hugging_face.NotTheSame:
                 continue
             scaling = dict(words.scaling or {})
-            rotated = scaling.pop("partial_rotary_factor", rotary_pct)  # stands apart from the rest in config.json
+            rotated = scaling.pop("partial_rotary_factor", rotary_pct)  # a separate key in config.json
             read = hugging_face.rope_scaling(scaling, words.theta, words.max_positions or WINDOW, rotated)
             assert read[0] == rotary_pct
             back = rope_scaling.build(ROPE_SCALINGS.settings(read[1]), dim)
@@ -95,7 +95,7 @@ class RopeScalingContract(Contract):
         for settings in self.settings().values():
             for dim in self._dims(settings):
                 try:
-                    hugging_face.words(ROPE_SCALINGS.settings(settings), dim, 1.0)
+                    hugging_face.to_native(ROPE_SCALINGS.settings(settings), dim, 1.0)
                 except hugging_face.NotTheSame:
                     continue
                 return

@@ -56,7 +56,7 @@ class Declared(Contract):
         assert ((here - nowhere).abs().max() > 1e-3) == scheme.sees_positions
         if scheme.has_effect and not scheme.sees_positions:
             layer = parts.layer_of(scheme)
-            layer.register_forward_hook(lambda _, given, mapped: mapped._replace(score_mod=None))
+            layer.register_forward_hook(lambda _, inputs, mapped: mapped._replace(score_mod=None))
             assert (here - parts.attention(scheme, x_BTC, pos, 9, layer)).abs().max() > 1e-3
 
     def test_flags_of_hooks_and_embeddings(self, settings: Any) -> None:
@@ -152,7 +152,7 @@ class Tensors(Contract):
                 assert e_RHD.shape[1] in (1, 4) and e_RHD.shape[2] == x_BTHD.shape[3]
         if terms.value_RD is not None:
             assert (terms.value_RD.shape[1:], terms.value_RD.dtype) == ((16,), dtype)
-        if score_mod is not None:  # what stands for long sums and positions
+        if score_mod is not None:  # it holds long sums and positions
             assert all(x.dtype == torch.float32 for x in parts.flat(tuple(score_mod[1:])))
             assert all(x.shape[:2] in ((1, n_tokens), (2, n_tokens)) for x in (*score_mod.queries, *score_mod.keys))
 
@@ -167,7 +167,7 @@ class Tensors(Contract):
         shared = scores(x_BTC, parts.start(6))
         assert torch.allclose(scores(x_BTC, parts.start(6, batch=2)), shared, rtol=0, atol=1e-12)
         packed = scores(x_BTC, torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 2, 0, 1, 2]]))
-        # tables in float32 may be centred elsewhere when other positions are in hand
+        # tables in float32 may be centred elsewhere when other positions are present
         assert torch.allclose(packed[0], shared[0], rtol=0, atol=1e-6)
         alone = scores(x_BTC[1:, 3:], parts.start(3))
         if not scheme.carries:  # a carry runs over what is seen, which is the documents' business
@@ -246,7 +246,7 @@ class InAModel(Contract):
         pieces = [model.hidden(first[:, a:b], cache=cache, length=N_TEXT) for a, b in ((0, 9), (9, 12))]
         fork = cache.fork(2, n_tokens)
         pieces += [model.hidden(first[:, i : i + 1], cache=cache, length=N_TEXT) for i in range(12, n_tokens)]
-        # xpos centres its float32 powers on the tokens in hand: other roundings at every length
+        # xpos centres its float32 powers on the tokens present: other roundings at every length
         rtol, atol = (1e-3, 1e-5) if self.angles else (1e-7, 1e-9)
         torch.testing.assert_close(torch.cat(pieces, 1), model.hidden(first, length=N_TEXT), rtol=rtol, atol=atol)
         others = torch.cat((first[:, :12].expand(2, -1), tokens[:, 12:16]), 1)

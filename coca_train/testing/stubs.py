@@ -108,10 +108,10 @@ def main(words: Sequence[str]) -> int:
     try:
         by_word = kinds()
         if len(words) not in (2, 3) or words[0] not in by_word or not words[1]:
-            given = " ".join(words).strip() or "nothing"
+            typed = " ".join(words).strip() or "nothing"
             word = words[0] if words and words[0] in by_word else "scheme"
             raise UserError(
-                f"E-EXT-05 {given}: a kind and a name are needed. Fix: make {word} NAME={_free(by_word[word])}, or "
+                f"E-EXT-05 {typed}: a kind and a name are needed. Fix: make {word} NAME={_free(by_word[word])}, or "
                 f"{USAGE}"
             )
         own_package = len(words) == 3

@@ -46,13 +46,15 @@ class ProgressSink(Sink):
             return
         now = time.monotonic()
         left = self._left(step, now)
-        shown = [f"{name} {form.format(record[key])}" for key, name, form in self.SHOWN if record.get(key) is not None]
+        figures = [
+            f"{name} {form.format(record[key])}" for key, name, form in self.SHOWN if record.get(key) is not None
+        ]
         count = f"step {step}/{self._max_steps} ({step / self._max_steps:.0%})"
         if sys.stderr.isatty():
-            self._draw(step, count, shown, left)
+            self._draw(step, count, figures, left)
         elif now - self._last_line >= self._every_s or step == self._max_steps:
             self._last_line = now
-            print("  ".join([count, *shown, *left]), file=sys.stderr, flush=True)
+            print("  ".join([count, *figures, *left]), file=sys.stderr, flush=True)
 
     def _left(self, step: int, now: float) -> list[str]:
         self._first = step if self._first is None else self._first
@@ -65,7 +67,7 @@ class ProgressSink(Sink):
             return []
         return [f"left {clock((now - since) / (step - begin) * (self._max_steps - step))}"]
 
-    def _draw(self, step: int, count: str, shown: list[str], left: list[str]) -> None:
+    def _draw(self, step: int, count: str, figures: list[str], left: list[str]) -> None:
         from tqdm import tqdm
 
         # Made with the first record, so that it appears below what the run prints before its first step.
@@ -73,9 +75,9 @@ class ProgressSink(Sink):
             self._bar = tqdm(total=self._max_steps, bar_format="{desc} |{bar}|", dynamic_ncols=True)
         # A narrow terminal drops the less important figures: tqdm would cut the end of the line.
         columns = shutil.get_terminal_size().columns
-        while shown and len("  ".join([count, *shown, *left])) + self.NARROWEST_BAR + 3 > columns:
-            shown = shown[:-1]
-        self._bar.set_description_str("  ".join([count, *shown, *left]), refresh=False)
+        while figures and len("  ".join([count, *figures, *left])) + self.NARROWEST_BAR + 3 > columns:
+            figures = figures[:-1]
+        self._bar.set_description_str("  ".join([count, *figures, *left]), refresh=False)
         self._bar.update(step - self._bar.n)
 
     def close(self) -> None:

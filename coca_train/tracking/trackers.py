@@ -1,6 +1,6 @@
 """Trackers: sinks for people who watch many runs at once, TensorBoard and Weights & Biases.
 
-In addition to the records of the steps they get the run's hyper-parameters when it begins, and when a report is made
+In addition to the records of the steps they get the run's hyper-parameters when it begins, and when a report is written
 its figures as images, its page, its sample and verdicts as text, and how far the model reads as numbers. Tags are in
 the same groups in both: train/, valid/, reach/ (probes and verdicts) and report/.
 """
@@ -20,7 +20,7 @@ from coca_train.runtime import dist, untrusted_io
 
 Record = Mapping[str, Any]
 Warn = Callable[[str], None]
-# Settings by which runs are compared even where nobody chose them.
+# Settings by which runs are compared even where they are the defaults.
 COMPARED = (
     "position.scheme",
     "position.rope_scaling.name",
@@ -122,8 +122,8 @@ class TensorBoardSink(Tracker):
         self._directory, self._hyper_parameters = directory, hyper_parameters
         begun = any(directory.glob("events.*"))
         with self._replace_events("config") as writer:
-            for tag, shown in (("config", hyper_parameters.settings), ("changed", hyper_parameters.changed)):
-                writer.add_text(f"config/{tag}", as_code(yaml.safe_dump(dict(shown), sort_keys=False)), 0)
+            for tag, values in (("config", hyper_parameters.settings), ("changed", hyper_parameters.changed)):
+                writer.add_text(f"config/{tag}", as_code(yaml.safe_dump(dict(values), sort_keys=False)), 0)
         # Purges from the first step too: a run that was killed before its first save starts over in the same folder.
         self._writer = SummaryWriter(str(directory), purge_step=start_step + 1 if begun else None)
 
@@ -221,7 +221,7 @@ class WandbSink(Tracker):
 
     def _enqueue(self, step: int, content: Record | Findings) -> None:
         try:
-            # Never waits: a tracker behind a slow network would become the speed of the training.
+            # Never waits: a slow network would otherwise slow down the training.
             self._queue.put_nowait((step, content))
         except queue.Full:
             if self._thread.is_alive():

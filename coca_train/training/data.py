@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from coca_train.checkpoint.opening import read_record
-from coca_train.checkpoint.record import begins_anew
+from coca_train.checkpoint.record import is_new_run
 from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded
@@ -33,7 +33,7 @@ MakeData = Callable[[DataConfig], None]  # makes the data of a section unless th
 HELD_OUT_ENDS = (".bin", ".idx", ".sums")
 
 
-# ---- made and found
+# ---- prepare and open
 
 
 def prepare_data(config: Config, make: MakeData | None) -> None:
@@ -85,9 +85,9 @@ def commands_for_missing(config: Config) -> str:
     """Return the commands that prepare the data of a shipped corpus, else where to read how; for a run that has begun,
     first the data that it began with."""
     begun = _describe_begun(Path(config.run.root, config.run.name))
-    if (found := _find_corpus(config.data)) is None:
+    if (corpus := _find_corpus(config.data)) is None:
         return f"{begun}python -m data_prep --help (docs/corpora.md)"
-    name, prepared = found
+    name, prepared = corpus
     imported = prepared.tokenizer.import_from
     origin = "" if imported is None else f" tokenizer.import_from={_tokenizer_of_start(config) or imported}"
     return (
@@ -114,13 +114,13 @@ def commands_for_own_tokens(config: Config) -> str | None:
 
 def _describe_begun(run_dir: Path) -> str:
     """Return which data a run continues with, and how to name its place; "": the run has not begun."""
-    if begins_anew(run_dir):
+    if is_new_run(run_dir):
         return ""
     try:
         sources = read_record(run_dir)["fingerprint"]["sources"]
         listed = ", ".join(f"{name} of {one['tokens']:,} tokens" for name, one in sources.items())
     except (UserError, KeyError, TypeError, AttributeError):
-        return ""  # what is wrong with the record is told where it is read
+        return ""  # a damaged record is reported where it is read
     return (
         f"{run_dir} goes on with the data that it began with ({listed}), wherever they lie now: data.dir=<folder>, or "
         "data.sources.<name>.path=<prefix> and valid_path=; if they are gone, "
@@ -133,7 +133,7 @@ def _find_corpus(data: DataConfig) -> tuple[str, PrepareConfig] | None:
         try:
             prepared = load_prepare([f"corpus={name}"])
         except UserError:
-            continue  # one that wants to be told its files
+            continue  # one whose files have to be configured
         if Path(prepared.corpus.dir).absolute() == Path(data.dir).absolute():
             return name, prepared
     return None
@@ -159,10 +159,10 @@ def _tokenizer_of_start(config: Config) -> Path | None:
 def use_kept_tokenizer(loaded: Loaded, run_dir: Path) -> Loaded:
     """Return the configuration with the tokenizer that the run directory keeps, where the original file is gone."""
     data = loaded.config.data
-    if data.prepare != "none" or Path(data.tokenizer).is_file() or begins_anew(run_dir):
+    if data.prepare != "none" or Path(data.tokenizer).is_file() or is_new_run(run_dir):
         return loaded
     if (own := own_tokenizer(run_dir)) is None or (data.path is not None and not (Path(data.dir) / MANIFEST).is_file()):
-        return loaded  # the data are to be made yet, and their tokenizer with them
+        return loaded  # the data are still to be prepared, and their tokenizer with them
     return replace(loaded, config=replace(loaded.config, data=replace(data, tokenizer=str(own))))
 
 
@@ -183,7 +183,7 @@ def _keep_tokenizer(run_dir: Path, tokenizer: Tokenizer) -> None:
     shutil.rmtree(run_dir / FOLDER, ignore_errors=True)
     path = Path(tokenizer.path)
     keep(path, tokenizer, run_dir / FOLDER)
-    # Last: what is found by its name is whole.
+    # Last: whoever finds the file by its name finds it complete.
     durable.replace(run_dir / main_name(path), untrusted_io.read_bytes(path))
 
 

@@ -39,8 +39,8 @@ COMPARED_SCHEMES = "rope,alibi,coca,coca_strict"
 CHOSEN = ("position=", "position.", "position/", "run.name=", "run.resume=")
 
 DONE = "done.json"
-FORMAT = 6  # of a report; those of other formats are made anew
-Show = Callable[[int, Findings], None]  # what the report on a step found
+FORMAT = 6  # of a report; those of other formats are written again
+Show = Callable[[int, Findings], None]  # shows the findings of the report on a step
 
 
 class Finished(NamedTuple):
@@ -87,7 +87,7 @@ def final_report(
     finished = Finished(config, run_dir, directory, tokenizer, held_out, step, command)
     try:
         report, files = _make(finished, runner)
-        # Before the mark: what was not shown because the process was killed is shown by the next.
+        # Before the mark: a process that was killed before it showed the findings leaves that to the next.
         dist.broadcast_from_rank0(lambda: show(step, findings(report, stage, files)))
         dist.broadcast_from_rank0(lambda: write_json(directory / DONE, mark))
     except UserError as error:
@@ -164,7 +164,7 @@ def evaluate(finished: Finished, module: Any) -> Evaluation | None:
         subject, cells = reach.measure(
             module,
             progress,
-            Store(finished.directory / CELLS),  # a report that was killed goes on where it stopped
+            Store(finished.directory / CELLS),  # a report that was killed continues where it stopped
             path=str(finished.run_dir),
             step=finished.step,
             weights=dist.broadcast_from_rank0(lambda: read_json(checkpoint / MANIFEST)["digest"]),
@@ -280,7 +280,7 @@ def next_commands(config: Config, run_dir: Path, words: Sequence[str], folders: 
         chosen = [f"position={other}", f"run.name={other}"]
         others = [[*flags, *same, *chosen], ["compare", f"schemes={COMPARED_SCHEMES}", *flags, *same]]
         # An experiment may set what another scheme does not have.
-        # Of a folder of texts the data is made by the command line, above this floor: that it composes was seen.
+        # The command line prepares the data of a folder of texts, above this layer: it has already composed.
         others = others if config.data.path is not None or _composes([*same, *chosen], folders) else []
     held_out = any(source.valid_path for source in config.data.sources.values())
     before = "" if config.start.path is None else f"{config.start.path},"  # what the training was for is a comparison

@@ -130,7 +130,7 @@ class Probe:
         training = started - self.began - self.seconds
         self.seconds += seconds
         every = self.config.eval.extrapolation.every_steps
-        # Without the probes themselves: what they cost is told against the time of training alone.
+        # Without the probes themselves: their cost is compared with the time of training alone.
         between = training / (step - self.start_step) * every
         cost = seconds / (seconds + between)
         if not self.announced:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from coca_train import checkpoint, engine
-from coca_train.attention.layer_types import in_words
+from coca_train.attention.layer_types import describe_layers
 from coca_train.attention.tiled_attention import WIDENED
 from coca_train.checkpoint.manifest import unused_name
 from coca_train.config.schema import DEFAULT, Config, EngineConfig
@@ -260,7 +260,7 @@ def announce_model(outline: Transformer) -> None:
         f"{outline.position.settings.scheme}, {outline.attention_pattern.settings.name}"
     )
     if outline.layers.pattern:
-        dist.log(f"layers    {in_words(outline.layers, outline.config.n_layers)}")
+        dist.log(f"layers    {describe_layers(outline.layers, outline.config.n_layers)}")
 
 
 def announce_data(config: Config, mixture: Mixture, first_sample: int, steps: int, n_readers: int) -> None:

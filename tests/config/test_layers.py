@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from coca_train.attention.layer_types import in_words, layer_types, layer_types_of
+from coca_train.attention.layer_types import describe_layers, layer_types, layer_types_of
 from coca_train.config.files import choices, config_dir
 from coca_train.evaluation.variants import Choice, variants
 from coca_train.settings import load
@@ -29,7 +29,7 @@ def test_every_layer_is_as_the_run_says():
 def test_a_pattern_is_repeated_to_the_last_layer():
     config = load([*ROPE, LOCAL, PATTERN, "model.n_layers=5"]).config
     assert layer_types_of(config.layers, 5) == ("default", "default", "local", "default", "default")
-    assert in_words(config.layers, 5) == "4 default, 1 local"
+    assert describe_layers(config.layers, 5) == "4 default, 1 local"
     assert list(of(config)) == ["default", "local"]
 
 

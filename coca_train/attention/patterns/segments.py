@@ -1,4 +1,4 @@
-"""Independent segments: chunks of `length` tokens that do not see each other; positions start anew in each.
+"""Independent segments: chunks of `length` tokens that do not see each other; positions restart in each.
 
 The simplest way to read beyond the training window, and the yardstick for the others. Evaluation only: in
 training it is what a shorter train.seq_len does. O(T·length) time; a cache holds `length` keys.

@@ -18,7 +18,7 @@ from coca_train.positions import ROPE_SCALINGS
 from coca_train.positions.base import Initial, Problem
 
 if TYPE_CHECKING:
-    from coca_train.positions.hugging_face import Scaling, Words
+    from coca_train.positions.hugging_face import NativeScaling, ScalingReader
 
 
 Theta = Annotated[float, Field(gt=1, description="rotary base: pair j turns theta^(-2j/D) radians per position")]
@@ -37,7 +37,7 @@ Convention = Annotated[
         "code: ramp over pair indices between rounded ends (the authors' code, released checkpoints, transformers)"
     ),
 ]
-# What the authors' code ramps between NTK-aware and interpolated frequencies [turns over L]; found by trying, it says.
+# What the authors' code ramps between NTK-aware and interpolated frequencies [turns over L], by experiment.
 NTK_FAST, NTK_SLOW = 1.25, 0.75
 
 
@@ -102,12 +102,12 @@ class RopeScaling:
         return []
 
     @classmethod
-    def from_transformers(cls, scaling: "Scaling") -> dict[str, Any] | None:
+    def from_transformers(cls, scaling: "ScalingReader") -> dict[str, Any] | None:
         """Return our settings, all but the name, of a rope_scaling of our ROPE_TYPE; None: it is another module's.
         Raises NotTheSame for what the other side computes differently."""
         return None
 
-    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> "Words | None":
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> "NativeScaling | None":
         """Return the words of transformers for these settings; None: it has none. Raises NotTheSame as above."""
         return None
 

@@ -5,7 +5,7 @@ With t = length / L and θ_ntk(t) the NTK-aware frequencies for s = 2t - 1, z = 
     dz/dt = SiLU((z + log θ_ntk(t)) W_up) W_down + ξ_t,   ξ_t = d log θ_ntk(t) / dt,   z(1) = log θ.
 
 This is the authors' code (DAMO-NLP-SG/CLEX), which the released models come from; in the paper's equation
-the learned part sees z alone. ξ_t is a known derivative, so it is integrated by hand: u = z - log θ_ntk obeys
+the learned part sees z alone. ξ_t is a known derivative, so it is integrated analytically: u = z - log θ_ntk obeys
 du/dt = SiLU((u + 2 log θ_ntk(t)) W_up) W_down with u(1) = 0. Hence t = 1 is plain RoPE and W_down = 0, where
 training starts, is NTK-aware scaling, both without an error of integration.
 
@@ -40,7 +40,7 @@ from coca_train.runtime import dist
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings(RopeScaling):
-    """Learned scaling by the length in hand."""
+    """Learned scaling by the sequence length."""
 
     name: Literal["clex"]
     original_seq_len: OriginalSeqLen

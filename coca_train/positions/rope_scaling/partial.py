@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import Problem
-from coca_train.positions.hugging_face import NotTheSame, Scaling, Words
+from coca_train.positions.hugging_face import NativeScaling, NotTheSame, ScalingReader
 from coca_train.positions.rope_scaling import RopeScaling, Spectrum, base_inv_freq, rounded
 
 UNKNOWN = "transformers before 5.5 do not know rope_type proportional, and refuse to load it"
@@ -47,15 +47,15 @@ class Settings(RopeScaling):
         return rounded(inv_freq_J)
 
     @classmethod
-    def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any]:
         """Read the share of pairs, which their key for the rotated share of a head holds; the whole head is rotated."""
-        scaling.no_factor()
+        scaling.refuse_factor()
         share, scaling.rotary_pct = scaling.rotary_pct, 1.0
         return {"theta": scaling.theta, "share": share}
 
-    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
         """Write the section, which versions of transformers before 5.5 refuse to load."""
         if rotary_pct < 1:
             raise NotTheSame("p-RoPE on a part of the head only (partial rotation)")
         scaling = {"rope_type": self.ROPE_TYPE, "partial_rotary_factor": self.share}
-        return Words(self.theta, scaling, caveats=(UNKNOWN,))
+        return NativeScaling(self.theta, scaling, caveats=(UNKNOWN,))

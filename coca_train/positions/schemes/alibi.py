@@ -13,7 +13,7 @@ Accuracy of the folded path. slope·√D·n reaches 185 000 at n = 32k, where on
 adding it to q·k would cost 2e-3 in the score. Three things keep it small: every factor is split into
 parts that the dtype holds exactly (a position in bfloat16: three parts), so that each product is exact;
 -slope·m comes along, so that the sum is small for near keys, the only ones with weight; and
-these features stand first, so that a sequential accumulation meets them before q·k.
+these features come first, so that a sequential accumulation meets them before q·k.
 """
 
 import math

@@ -73,7 +73,7 @@ class Layer(LayerPosition):
     def reduce_keys(self, k_BSGP: Tensor) -> Tensor:
         """Return W_T x at half width; means are float32 or wider, so that training rounds k' alone."""
         # The result is averaged and not W_T, which would spare half of a small product: an adapter (LoRA) and a norm of
-        # the heads (qk_norm) stand between them, and runs begun so go on bit for bit.
+        # the heads (qk_norm) come between them, and runs that began so continue bit for bit.
         return k_BSGP if self.settings.t_width == "half" else _mean_of_halves(k_BSGP)
 
 
@@ -110,10 +110,10 @@ class Scheme(rotary.Rotary):
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
         """Form both results in float32 or wider and cast them once. E = D."""
-        function, made = self._query
-        given = q_BTHD, tables.query.cos_BT1R, tables.query.sin_BT1R
+        function, compute = self._query
+        inputs = q_BTHD, tables.query.cos_BT1R, tables.query.sin_BT1R
         # Of a single token, an autograd function takes as long to call as what it computes.
-        query: Any = function.apply(*given) if torch.is_grad_enabled() else rotary.in_pieces(made, *given)
+        query: Any = function.apply(*inputs) if torch.is_grad_enabled() else rotary.compute_in_pieces(compute, *inputs)
         t_BSGJ = k_BSGK.relu()
         return query, (torch.cat((t_BSGJ, t_BSGJ), -1) * tables.key_BS1D).to(q_BTHD.dtype)
 
@@ -124,14 +124,14 @@ class _SlackQuery(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(q, cos, sin)
-        return rotary.in_pieces(_slack, q, cos, sin)
+        return rotary.compute_in_pieces(_slack, q, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Compute g ∘ R q + Rᵀ(g ∘ q) as 2 g∘q∘cos + sin∘swap(q)∘(g - swap(g)), with fewer passes over memory."""
         q, cos, sin = ctx.saved_tensors
         out, d_cos, d_sin = torch.empty_like(q), *_table_gradients(ctx, cos, sin)
-        for part in rotary.pieces(q):
+        for part in rotary.time_slices(q):
             g = grads[0][:, part].to(torch.promote_types(q.dtype, torch.float32))
             g_a, g_b = g.chunk(2, -1)
             swapped = q[:, part].roll(q.shape[-1] // 2, -1)
@@ -151,13 +151,13 @@ class _StrictQuery(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(q, cos, sin)
-        return rotary.in_pieces(_strict, q, cos, sin)
+        return rotary.compute_in_pieces(_strict, q, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         q, cos, sin = ctx.saved_tensors
         out, d_cos, d_sin = torch.empty_like(q), *_table_gradients(ctx, cos, sin)
-        for part in rotary.pieces(q):
+        for part in rotary.time_slices(q):
             g_cos, g_sin = grads[0][:, part].chunk(2, -1)
             g_norm = torch.addcmul(g_cos * cos[:, part].chunk(2, -1)[0], g_sin, sin[:, part].chunk(2, -1)[1]).mul_(2)
             out[:, part] = q[:, part] * torch.cat((g_norm, g_norm), -1)

@@ -8,11 +8,11 @@ shared by its heads. As in the appendix, q·e is not divided by √D (the author
 e). That code starts e at zero; here it starts like every matrix, so that it has an effect from the first step on.
 
 Positions are never looked at, so scores stay when all of them move. What is not seen is not counted (other documents,
-tokens beyond a window). A key cache holds nothing more: gates are made of queries and keys.
+tokens beyond a window). A key cache holds nothing more: gates follow from queries and keys.
 
 Path: its hook, in `blocked` on the CPU and in a loop over compiled tiles on CUDA; FlexAttention cannot sum along
-the keys. Memory O(T·n_positions) per head for q·e, made once per layer, and O(T) for tiles beyond 1024 keys. Cost: a
-sigmoid, a sum along the keys and two look-ups for each pair and head, and each tile once more in the backward pass.
+the keys. Memory O(T·n_positions) per head for q·e, computed once per layer, and O(T) for tiles beyond 1024 keys. Cost:
+a sigmoid, a sum along the keys and two look-ups for each pair and head, and each tile once more in the backward pass.
 """
 
 from typing import Any, Literal

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT
-from coca_train.positions._kerple import LOWEST, held
+from coca_train.positions._kerple import LOWEST, clamp_learned
 from coca_train.positions.base import AttentionShape, Hook, Initial, LayerPosition, Pairs, Position, ScoreMod
 from coca_train.positions.schemes import fire, kerple_log
 from coca_train.positions.schemes.alibi import slopes
@@ -53,7 +53,7 @@ class Kerple(nn.Module):
         self.r1, self.r2 = nn.Parameter(torch.empty(n_heads)), nn.Parameter(torch.empty(n_heads))
 
     def forward(self) -> tuple[Tensor, ...]:
-        return held(self.r1, LOWEST), held(self.r2, LOWEST)
+        return clamp_learned(self.r1, LOWEST), clamp_learned(self.r2, LOWEST)
 
 
 def kerple_bias(pairs: Pairs, r1_H: Tensor, r2_H: Tensor) -> Tensor:

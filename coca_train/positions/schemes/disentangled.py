@@ -12,8 +12,8 @@ of its own for p, and both divide by √(3D) instead of √D: left to what is le
 normed hidden states that share W_Q and W_K with it, so that the new terms start as large as q · k.
 
 Path: blocked on the CPU; on CUDA FlexAttention while max_distance is below 512 (it looks up q · W_K p and k · W_Q p
-made before: T·max_distance products per head), blocked beyond. Memory O(T·block) when blocked, O(T·max_distance) per
-head in FlexAttention. Cost: up to three times the scores of plain attention, and max_distance + 1 more tokens
+computed before: T·max_distance products per head), blocked beyond. Memory O(T·block) when blocked, O(T·max_distance)
+per head in FlexAttention. Cost: up to three times the scores of plain attention, and max_distance + 1 more tokens
 through W_Q and W_K in every layer.
 """
 

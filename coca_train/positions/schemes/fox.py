@@ -7,7 +7,7 @@ positions is there, as in the paper's main models. log f is float32. w_f starts 
 released code: every gate at about one half, so that a head first sees a few tokens and learns how long to remember.
 
 Positions are never looked at: the sum runs over the tokens between key and query, so scores stay when all positions
-move. What is not seen counts for nothing (other documents, tokens beyond a window). The cache keeps log f beside key
+move. What is not seen counts for nothing (other documents, tokens beyond a window). The cache keeps log f with key
 and value, one number per head. Sums are taken from the query backwards, so no large ones are subtracted; only
 FlexAttention's form does that, like the paper's kernel: at 16 000 tokens of f = 1/2 a float32 sum is known to 1e-3.
 

@@ -49,7 +49,9 @@ class Scheme(rotary.Rotary):
     def to_transformers(cls, settings: Settings, head_dim: int) -> hugging_face.Rotation:
         """Return the rotation, where transformers has the frequencies."""
         pct = settings.rotary_pct
-        return hugging_face.Rotation(pct, hugging_face.words(settings.rope_scaling, rotary.width(head_dim, pct), pct))
+        return hugging_face.Rotation(
+            pct, hugging_face.to_native(settings.rope_scaling, rotary.width(head_dim, pct), pct)
+        )
 
 
 def from_transformers(rotary_pct: float, rope_scaling: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ Each layer learns a = `keys` and b = `values`, (max_distance + 1, D) both, share
 have 2·max_distance + 1 rows; the rows of the future are left out, as no causal query sees them.
 
 Path: blocked on the CPU and on CUDA, because of b: the weights α are needed by distance, which no fused kernel
-gives. Memory O(T·block), forward and backward. Cost: q · a in every tile beside q · k, and α · b beside α · v, so
+gives. Memory O(T·block), forward and backward. Cost: q · a in every tile in addition to q · k, and α · b to α · v, so
 twice the products of plain attention; the tables themselves are small.
 """
 

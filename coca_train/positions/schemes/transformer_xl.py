@@ -5,12 +5,12 @@
 
 Each layer learns W_R (H·D, C). u and v (H, D) are learned too, and shared by all layers as in the authors' PyTorch code
 (r_w_bias and r_r_bias); with `shared: false` each layer has its own, as in their TensorFlow code under untie_r, which
-its scripts for WikiText-103 set. s is fixed, as wide as the model (C), and made once per forward.
+its scripts for WikiText-103 set. s is fixed, as wide as the model (C), and computed once per forward.
 Segment recurrence (section 3.2) is the other half of the method: in training each layer also attends to
 `memory_len` hidden states of the segment before, without a gradient into them. Positions go on
 through the memory, so it only makes r larger.
 
-Path: blocked on the CPU; on CUDA FlexAttention up to 512 distances (it looks up the products (q + v) · W_R s made
+Path: blocked on the CPU; on CUDA FlexAttention up to 512 distances (it looks up the products (q + v) · W_R s computed
 before), blocked beyond, as there is a row for every distance of the text. Memory O(T·block) for the scores, O(T·C)
 for the table. Cost: a second dot product per pair, so up to twice the scores of plain attention, and one more
 projection, R·C·H·D per layer for R distances, in each step of cached decoding too.

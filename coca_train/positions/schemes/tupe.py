@@ -91,13 +91,13 @@ class Scheme(Position):
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
         """Concatenate queries and keys with their projected positions. K = D, E = 2D."""
-        return _beside(q_BTHD, tables.query_BTHD) * 2**-0.5, _beside(k_BSGK, tables.key_BSGD)
+        return _concatenate(q_BTHD, tables.query_BTHD) * 2**-0.5, _concatenate(k_BSGK, tables.key_BSGD)
 
     def terms(self, tables: Tables) -> Terms:
         """Return the relative bias, which is divided neither by √2 nor by √D."""
         return Terms(distance_HR=tables.bias_HR)
 
 
-def _beside(x_BTHD: Tensor, untied_BTHD: Tensor) -> Tensor:
+def _concatenate(x_BTHD: Tensor, untied_BTHD: Tensor) -> Tensor:
     """Concatenate x and the untied positions in x's dtype; positions of one row serve the whole batch."""
     return torch.cat((x_BTHD, untied_BTHD.to(x_BTHD.dtype).expand(x_BTHD.shape[0], -1, -1, -1)), -1)

@@ -3,7 +3,7 @@
     q' = ζ_j^((m - c)/b) R_m q,   k' = ζ_j^(-(n - c)/b) R_n k,   ζ_j = (2j/R + γ) / (1 + γ),   b = scale_base
 
 so pair j counts with ζ_j^((m - n)/b): slow pairs, whose ζ is near 1, last longer. c cancels in the score;
-in the middle of the positions in hand it keeps the powers small. Exactly relative.
+in the middle of the batch's positions it keeps the powers small. Exactly relative.
 
 Path: any fused kernel, on the CPU and on CUDA. Memory O(T·D), cost that of RoPE.
 
@@ -57,18 +57,18 @@ class Tables(NamedTuple):
     query: rotary.CosSin
     key: rotary.CosSin
     span: int
-    reach: tuple[bool, bool]  # whether float16, and the other dtypes, go as far; known here, as the span may differ
+    reach: tuple[bool, bool]  # whether float16, and the other dtypes, reach that far
 
 
 class Scheme(rotary.Rotary):
     """Rotates queries and keys; lets queries fade and keys grow with the position."""
 
-    caches_rotated_keys = False  # the centre moves with the positions in hand
+    caches_rotated_keys = False  # the centre moves with the positions of the batch
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
         """Return the scaled rotations at a sequence length [tokens], which dynamic frequencies adapt to."""
         spectrum = self.spectrum(length, queries.pos_BT.device)
-        place_BT, place_BS = (rotary.places(each.pos_BT, spectrum).double() for each in (queries, keys))
+        place_BT, place_BS = (rotary.moved_positions(each.pos_BT, spectrum).double() for each in (queries, keys))
         first, last = float(min(queries.first, keys.first)), float(max(queries.last, keys.last))
         if spectrum.positions_N is not None:
             first, last = 0.0, spectrum.end
