@@ -104,7 +104,7 @@ class Saves:
         """COLLECTIVE. Copy the engine's state and begin to write it as checkpoints/step-XXXXXXXX. None is in flight."""
         assert self._save is None
         target, spec = self._root / manifest.folder_name(step), self._engine.state_spec()
-        # A run that continues from its last step, to report only, gets here again: what verifies is never written twice.
+        # A run that continues from its last step, to report only, gets here again: what verifies is not written twice.
         if first_verified([target], meta.run_id)[0]:
             return None
         name, failure = _on_rank_0(lambda: make_folder(self._root, step, file_size(spec)), self._root)
