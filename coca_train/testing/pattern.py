@@ -4,7 +4,8 @@ Shape legend: B batch, T queries, S keys.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,13 +15,14 @@ from coca_train.attention.pattern import AttentionPattern, Keep, may_see, seen
 from coca_train.attention.scores import part_of
 from coca_train.positions.base import AttentionShape, Position
 from coca_train.testing import parts
-from coca_train.testing.contract import Contract
+from coca_train.testing.contract import Case, Contract
 from coca_train.testing.problem import placed
 
 ROWS = ([7, 1, 15], [12, 10, 1], [23])  # documents of three rows
 
 
-class _Named(NamedTuple):
+@dataclass(frozen=True)
+class _Named:
     scheme: str = "mine"
 
 
@@ -39,7 +41,7 @@ class PatternContract(Contract):
     kind, registry, shipped = "attention_pattern", ATTENTION_PATTERNS, ""  # those of the yamls are too large
     attention_pattern: ClassVar[str]
 
-    def place(self, settings: Mapping[str, Any], m: int, n: int) -> tuple[int, int] | None:
+    def place(self, settings: Case, m: int, n: int) -> tuple[int, int] | None:
         """Return the positions that the scheme sees for query m and key n <= m of a document; None: the pair is
         masked."""
         raise NotImplementedError(
@@ -47,11 +49,11 @@ class PatternContract(Contract):
         )
 
     @classmethod
-    def products(cls) -> dict[str, tuple[Mapping[str, Any], int]]:
+    def products(cls) -> dict[str, tuple[Mapping[str, object], int]]:
         """Return schemes, under the first settings alone: the views test the differences between the others."""
         return {"scheme": (dict(parts.shipped()), 1)}
 
-    def test_the_views_equal_the_definition(self, settings: Any) -> None:
+    def test_the_views_equal_the_definition(self, settings: Case) -> None:
         """Each pair at most once, at its distance, and no other; rows of documents, and the last queries of a cache."""
         rules = self._rules(settings)
         exactly = not rules.problems(_Absolute(_Named(), AttentionShape(1, 1, 4, 4, 64)))
@@ -61,13 +63,13 @@ class PatternContract(Contract):
                 wanted = self.defined(settings, pos[:, -n_queries:], pos, doc)
                 _equal(placed(rules.layouts(pos[:, -n_queries:], pos, doc)), wanted, exactly)
 
-    def test_every_query_sees_itself(self, settings: Any) -> None:
+    def test_every_query_sees_itself(self, settings: Case) -> None:
         """No softmax is over nothing."""
         pos, doc = parts.packed(*ROWS)
         visible, m, n = placed(self._rules(settings).layouts(pos, pos, doc))
         assert visible.diagonal(0, 1, 2).all() and torch.equal(m.diagonal(0, 1, 2), n.diagonal(0, 1, 2))
 
-    def test_what_a_cache_keeps_is_all_that_later_queries_see(self, settings: Any) -> None:
+    def test_what_a_cache_keeps_is_all_that_later_queries_see(self, settings: Case) -> None:
         """Keys at positions below `first`, and the last `last` ones. All are kept only where all are seen again."""
         keep = self._rules(settings).keep()
         visible = self.defined(settings, parts.start(40), parts.start(40), None)[0][0]
@@ -77,7 +79,7 @@ class PatternContract(Contract):
             later = visible[now + 1 :, : now + 1].any(0).nonzero()[:, 0]
             assert all(key < keep.first or key > now - keep.last for key in later.tolist())
 
-    def test_keys_stay_where_they_are_if_it_says_so(self, settings: Any) -> None:
+    def test_keys_stay_where_they_are_if_it_says_so(self, settings: Case) -> None:
         """At one place in all views, whatever comes after them: a cache may hold them rotated."""
         rules, pos = self._rules(settings), parts.start(40)
         placed_BS = [layout.pos_BS for layout in rules.layouts(pos, pos)]
@@ -86,13 +88,13 @@ class PatternContract(Contract):
             assert torch.equal(layout.pos_BS, placed_BS[0][:, :9])
             assert torch.equal(layout.text_BT, placed_BS[0][:, 8:9])
 
-    def test_its_share_counts_the_pairs(self, settings: Any) -> None:
+    def test_its_share_counts_the_pairs(self, settings: Case) -> None:
         """Of those that causality leaves: what plans and MFU go by."""
         for length in (1, 5, 40):
             visible = self.defined(settings, parts.start(length), parts.start(length), None)[0]
             assert abs(self._rules(settings).share(length) - int(visible.sum()) / (length * (length + 1) / 2)) < 1e-12
 
-    def test_tiles_that_are_skipped_hold_nothing(self, settings: Any) -> None:
+    def test_tiles_that_are_skipped_hold_nothing(self, settings: Case) -> None:
         """And of a long text hardly more tiles are visited than hold a pair."""
         rules, pos, doc = self._rules(settings), *parts.packed([300, 212])
         pieces = [slice(at, at + 32) for at in range(0, 512, 32)]
@@ -106,13 +108,13 @@ class PatternContract(Contract):
                 if layout.doc_BS is None and layout.text_keys.contiguous:
                     assert sum(map(sum, visited)) <= sum(map(sum, hold)) + len(pieces)
 
-    def test_kernels_agree_under_every_scheme(self, settings: Any, scheme: Any, monkeypatch: Any) -> None:
+    def test_kernels_agree_under_every_scheme(self, settings: Case, scheme: Case, monkeypatch: Any) -> None:
         """Or the pair is refused in words. Values and gradients, packed documents, and steps with cached keys."""
         parts.small_tiles(monkeypatch)
         rules, built = self._rules(settings), parts.build(scheme)
         if problems := rules.problems(built):
             for key, text, fix in problems:
-                assert key.startswith("attention pattern.") and scheme["scheme"] in text and fix.startswith("write ")
+                assert key.startswith("attention_pattern.") and scheme["scheme"] in text and fix.startswith("write ")
             return
         pos, doc = parts.packed(*ROWS[:2])
         q, k, v = parts.random_qkv(built, pos.shape[1])
@@ -139,11 +141,11 @@ class PatternContract(Contract):
         close = 1e-5 if scheme["scheme"] == "xpos" else 1e-9  # its float32 powers are centred on the tokens present
         torch.testing.assert_close(attend("blocked", 22, False), whole[:, 22:], rtol=close, atol=close)
 
-    def _rules(self, settings: Any) -> AttentionPattern:
+    def _rules(self, settings: Case) -> AttentionPattern:
         return patterns.build(ATTENTION_PATTERNS.settings(settings))
 
     def defined(
-        self, settings: Any, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None
+        self, settings: Case, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return (seen, m, n), each (B, T, S), computed pair by pair."""
         n_rows, n_queries, n_keys = pos_BS.shape[0], pos_BT.shape[1], pos_BS.shape[1]

@@ -46,7 +46,7 @@ def test_the_command_prints_prompt_and_continuation(run, capsys):
         (["prompt=x", "temperature=-1", "device=cpu"], 2, "temperature=-1: "),
         (["prompt=x", "dynamic_length=both"], 2, "sequence, step"),
         (["prompt=x", "use_cache=maybe"], 2, "true or false"),
-        (["prompt=x", "visibilty=causal"], 2, "attention pattern?"),
+        (["prompt=x", "attention_patern=causal"], 2, "attention_pattern?"),
         (["prompt=x", "attention_pattern=sink"], 2, "write attention_pattern=sinks"),
         (["prompt=x", "attention_pattern=lambda_mask", "attention_pattern.window=0"], 2, "attention_pattern.window=0"),
         (["prompt=x", "attention_pattern=sinks"], 2, "E-CFG-44"),  # slack coca
