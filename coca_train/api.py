@@ -22,10 +22,12 @@ from coca_train.runtime.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from coca_train.attention import PatternSettings
     from coca_train.config.schema import Config
     from coca_train.data.tokenizer import Tokenizer
     from coca_train.evaluation.subject import Opened
     from coca_train.models.transformer import Transformer
+    from coca_train.positions import SchemeSettings
 
 __all__ = ["Model", "UserError", "open_model"]
 
@@ -77,12 +79,12 @@ class Model:
         return self.config.position.scheme
 
     @property
-    def position(self) -> Any:
+    def position(self) -> SchemeSettings:
         """Settings of the position scheme, its frequencies among them: a frozen dataclass."""
         return self.config.position
 
     @property
-    def attention_pattern(self) -> Any:
+    def attention_pattern(self) -> PatternSettings:
         """Settings of which keys a query sees: a frozen dataclass."""
         return self.config.attention_pattern
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from coca_train.attention import ATTENTION_PATTERNS
+from coca_train.attention import ATTENTION_PATTERNS, PatternSettings
 from coca_train.attention import rules as _rules  # noqa: F401 (they register themselves)
 from coca_train.config import load as loading
 from coca_train.config.check import TRAINING
@@ -24,7 +24,7 @@ from coca_train.config.messages import Problem
 from coca_train.config.places import place_of
 from coca_train.config.root import Root
 from coca_train.config.schema import Config, EvalConfig, TrainConfig
-from coca_train.positions import ROPE_SCALINGS, SCHEMES
+from coca_train.positions import ROPE_SCALINGS, SCHEMES, SchemeSettings
 from coca_train.runtime.trees import copied, section
 
 FINE_TUNING = "_fine_tuning"  # a part of configs/experiment
@@ -33,7 +33,9 @@ HELD_OUT = "held_out"  # folder of a run, with its held-out text by source
 
 
 @TRAINING.rule("eval", "position", "attention_pattern", "train")
-def tried_options(eval: EvalConfig, position: Any, attention_pattern: Any, train: TrainConfig) -> Iterator[Problem]:
+def tried_options(
+    eval: EvalConfig, position: SchemeSettings, attention_pattern: PatternSettings, train: TrainConfig
+) -> Iterator[Problem]:
     """Check the options of the variants that a training tries on its own weights, `dynamic_ntk@alpha:4`, before it
     starts."""
     sections = {"position": asdict(position), "attention_pattern": asdict(attention_pattern), "train": asdict(train)}

@@ -31,13 +31,13 @@ BLOCK = 128  # FlexAttention's own [tokens]
 # to 6 KB a thread go through memory, and on Blackwell some need more shared memory than there is. These leave next to
 # none (tests/pretended_gpu/attention.py). On Hopper that is no gain: measured on an H200, torch's own blocks were 1.13
 # to 1.62 times as fast (docs/gpu.md), and they stay. Elsewhere `make gpu` has yet to say.
-FORWARD: Any = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
-SMALL_FORWARD: Any = FORWARD | {"fwd_BLOCK_M": 64}
+FORWARD: dict[str, int] = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
+SMALL_FORWARD: dict[str, int] = FORWARD | {"fwd_BLOCK_M": 64}
 # Where a block shares 99 KB, on RTX 30 and 40.
-LITTLE_SHARED: Any = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 32, "fwd_num_warps": 4}
-FLOAT32_LITTLE_SHARED: Any = {"fwd_BLOCK_M": 32, "fwd_BLOCK_N": 16, "fwd_num_warps": 4}
-BACKWARD: Any = {f"bwd_BLOCK_{side}": 64 for side in ("M1", "N1", "M2", "N2")} | {"bwd_num_warps": 8}
-SMALL_BACKWARD: Any = BACKWARD | {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N2": 32}
+LITTLE_SHARED: dict[str, int] = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 32, "fwd_num_warps": 4}
+FLOAT32_LITTLE_SHARED: dict[str, int] = {"fwd_BLOCK_M": 32, "fwd_BLOCK_N": 16, "fwd_num_warps": 4}
+BACKWARD: dict[str, int] = {f"bwd_BLOCK_{side}": 64 for side in ("M1", "N1", "M2", "N2")} | {"bwd_num_warps": 8}
+SMALL_BACKWARD: dict[str, int] = BACKWARD | {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N2": 32}
 
 # (score, batch, head, query index, key index) -> score, and without the score -> seen
 Modify = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]

@@ -6,12 +6,12 @@ so where the run's settings change, in a stage or a variant, it follows in every
 
 from dataclasses import asdict
 from itertools import cycle, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from coca_train.attention import ATTENTION_PATTERNS
+from coca_train.attention import ATTENTION_PATTERNS, PatternSettings
 from coca_train.config.inheritance import merge
 from coca_train.config.schema import DEFAULT, LayersConfig, LogitScaleConfig, ModelConfig
-from coca_train.positions import SCHEMES
+from coca_train.positions import SCHEMES, SchemeSettings
 
 UNIFORM = LayersConfig(pattern=[])  # every layer is as the run says
 
@@ -19,8 +19,8 @@ UNIFORM = LayersConfig(pattern=[])  # every layer is as the run says
 class LayerType(NamedTuple):
     """The complete settings of the layers of one type."""
 
-    position: Any
-    attention_pattern: Any
+    position: SchemeSettings
+    attention_pattern: PatternSettings
     logit_scale: LogitScaleConfig
 
 
@@ -30,7 +30,7 @@ def layer_types_of(layers: LayersConfig, n_layers: int) -> tuple[str, ...]:
 
 
 def layer_types(
-    layers: LayersConfig, model: ModelConfig, position: Any, attention_pattern: Any
+    layers: LayersConfig, model: ModelConfig, position: SchemeSettings, attention_pattern: PatternSettings
 ) -> dict[str, LayerType]:
     """Return the layer types that occur in a model, in the order of their first layers. Sections that were checked."""
     by_name = {DEFAULT: LayerType(position, attention_pattern, model.logit_scale)}
@@ -43,7 +43,7 @@ def layer_types(
     return {name: by_name[name] for name in dict.fromkeys(layer_types_of(layers, model.n_layers))}
 
 
-def position_of(layers: LayersConfig, layer_type: str, position: Any) -> Any:
+def position_of(layers: LayersConfig, layer_type: str, position: SchemeSettings) -> SchemeSettings:
     """Return the position settings of the layers of one type."""
     if layer_type == DEFAULT:
         return position

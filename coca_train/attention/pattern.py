@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coca_train.positions.base import Problem
+from coca_train.positions.base import Position, Problem
 from coca_train.positions.token_positions import Positions
 
 
@@ -113,7 +113,7 @@ class AttentionPattern:
         """Return the positions and documents that the pattern assigns; each depends on the token's own alone."""
         return queries, keys, doc_BS
 
-    def problems(self, position: Any) -> list[Problem]:
+    def problems(self, position: Position) -> list[Problem]:
         """Return why it cannot be combined with a scheme. position: an instance built from the scheme's settings."""
         return []
 

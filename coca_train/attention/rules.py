@@ -1,19 +1,26 @@
 """Rules between the position scheme, the attention pattern and the rest of a training (in the form of
 config/check.py)."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from coca_train.attention import PatternSettings
 from coca_train.attention.layer_types import layer_types
 from coca_train.config.check import TRAINING, check_heads, check_pattern, check_scheme
 from coca_train.config.messages import Problem
 from coca_train.config.schema import DEFAULT, EngineConfig, LayersConfig, ModelConfig
+from coca_train.positions import SchemeSettings
 from coca_train.runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from coca_train.positions.base import Position
 
 
 @TRAINING.rule("attention_pattern", "position", "model")
-def attention_pattern_fits(attention_pattern: Any, position: Any, model: ModelConfig) -> list[Problem]:
+def attention_pattern_fits(
+    attention_pattern: PatternSettings, position: SchemeSettings, model: ModelConfig
+) -> list[Problem]:
     """Check that the attention pattern can be combined with the scheme."""
     from coca_train.attention import patterns  # torch, which help does not wait for
 
@@ -24,7 +31,9 @@ def attention_pattern_fits(attention_pattern: Any, position: Any, model: ModelCo
 
 
 @TRAINING.rule("layers", "position", "attention_pattern", "model")
-def layers_fit(layers: LayersConfig, position: Any, attention_pattern: Any, model: ModelConfig) -> list[Problem]:
+def layers_fit(
+    layers: LayersConfig, position: SchemeSettings, attention_pattern: PatternSettings, model: ModelConfig
+) -> list[Problem]:
     """Check that the layer types can be combined in one model. Each by itself: config/inheritance.py."""
     issues = check_pattern(layers)
     try:
@@ -47,7 +56,11 @@ def layers_fit(layers: LayersConfig, position: Any, attention_pattern: Any, mode
 
 @TRAINING.rule("engine", "layers", "position", "attention_pattern", "model")
 def heads_shared(
-    engine: EngineConfig, layers: LayersConfig, position: Any, attention_pattern: Any, model: ModelConfig
+    engine: EngineConfig,
+    layers: LayersConfig,
+    position: SchemeSettings,
+    attention_pattern: PatternSettings,
+    model: ModelConfig,
 ) -> list[Problem]:
     """Refuse schemes that cannot compute some heads, or some tokens, on one rank."""
     key = "engine.sequence_parallel"
@@ -73,20 +86,22 @@ def heads_shared(
     return issues
 
 
-def _embeds(layer_type: str, scheme: Any) -> Problem:
+def _embeds(layer_type: str, scheme: "Position") -> Problem:
     name = scheme.settings.scheme
     text = f"{name} acts on the embeddings, which all layers share"
     return Problem("E-CFG-68", (f"layers.types.{layer_type}.position.scheme",), text, f"write position={name}")
 
 
-def _untrained(position: Any) -> Problem:
+def _untrained(position: SchemeSettings) -> Problem:
     text = f"no layer is {DEFAULT}, and {position.scheme} has parameters that would never be trained"
     fix = f"let layers of the pattern be {DEFAULT}, or choose position=rope"
     return Problem("E-CFG-69", ("layers.pattern", "position.scheme"), text, fix)
 
 
 @TRAINING.rule("attention_pattern", "position", "layers", about="launch")
-def attention_pattern_trains(attention_pattern: Any, position: Any, layers: LayersConfig) -> list[Problem]:
+def attention_pattern_trains(
+    attention_pattern: PatternSettings, position: SchemeSettings, layers: LayersConfig
+) -> list[Problem]:
     """Refuse patterns that cannot be trained with; trained weights may be evaluated with any."""
     from coca_train.attention import patterns
 

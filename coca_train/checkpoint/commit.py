@@ -40,6 +40,7 @@ from coca_train.engine.base import Engine
 from coca_train.engine.process import is_out_of_memory
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import DeviceMemoryError, DivergedError, LockedError, StorageError, UserError
+from coca_train.runtime.untrusted_io import JsonObject
 
 MAX_FAILURES = 3  # consecutive; then the run gives up with the error of the last
 SPARE = 16 << 20  # [bytes] left free in addition to a checkpoint
@@ -58,8 +59,8 @@ class _Save:
     folder: Path
     spec: Spec
     parts: list[Part]
-    body: dict[str, Any]
-    writing: Task[dict[str, Any]] | None = None
+    body: JsonObject
+    writing: Task[JsonObject] | None = None
     failure: UserError | None = None
     written: bool = False
     publishing: Task[str] | None = None
@@ -201,7 +202,7 @@ def make_folder(root: Path, step: int, size: int) -> str:
     return name
 
 
-def publish(folder: Path, target: Path, body: dict[str, Any], lock: RunLock | None) -> str:
+def publish(folder: Path, target: Path, body: JsonObject, lock: RunLock | None) -> str:
     """Turn a folder with all shards into the checkpoint `target`; return the digest of its manifest.
 
     body: of the manifest. lock: of this process. Raises OSError and LockedError.
@@ -278,7 +279,7 @@ def _shard_name() -> str:
     return manifest.shard_name(dist.rank(), dist.world_size())
 
 
-def _await_shard(save: _Save) -> tuple[dict[str, Any] | None, UserError | None]:
+def _await_shard(save: _Save) -> tuple[JsonObject | None, UserError | None]:
     """Wait for this rank's thread; return the manifest's entry of its shard, or why there is none."""
     if save.writing is None:
         return None, save.failure

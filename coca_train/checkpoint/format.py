@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from coca_train.runtime import durable, untrusted_io
+from coca_train.runtime.untrusted_io import JsonObject
 
 HEADER_LIMIT = 100 << 20  # [bytes], the official library's limit
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -58,7 +59,7 @@ class ShardWriter:
         metadata: dict[str, str],
         dtypes: Mapping[str, torch.dtype] = ALL_FLOAT32,
     ) -> None:
-        header: dict[str, Any] = {"__metadata__": metadata}
+        header: JsonObject = {"__metadata__": metadata}
         offset = 0
         for name, shape in spec.items():
             dtype = dtypes.get(name, torch.float32)
@@ -94,7 +95,7 @@ class ShardWriter:
             self._digest.update(part)
             self._bytes += len(part)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> JsonObject:
         """Sync to the disk; {bytes, sha256}."""
         assert not self._pending
         os.fsync(self._descriptor)
@@ -136,7 +137,7 @@ class ShardReader:
             self.close()
             raise
 
-    def _check(self, name: str, entry: dict[str, Any]) -> tuple[tuple[int, ...], int, torch.dtype]:
+    def _check(self, name: str, entry: JsonObject) -> tuple[tuple[int, ...], int, torch.dtype]:
         shape, (start, end) = tuple(entry["shape"]), entry["data_offsets"]
         if entry["dtype"] not in DTYPES or not 0 <= start <= end <= self.bytes - self._start:
             raise ValueError(f"tensor {name} is described as {entry}")

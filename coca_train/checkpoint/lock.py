@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from coca_train.checkpoint.manifest import unused_name
 from coca_train.checkpoint.writing import Task
 from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import LockedError, StorageError
+from coca_train.runtime.untrusted_io import JsonObject
 
 HEARTBEAT_S = 30.0
 # Three beats may be lost to a slow disk before a lock counts as abandoned.
@@ -132,7 +132,7 @@ class RunLock:
             }
             durable.replace(self._path, json.dumps(card).encode())
 
-    def _holder(self) -> dict[str, Any]:
+    def _holder(self) -> JsonObject:
         """Return the card of the process that holds the lock; {} where there is none. Raises OSError: a disk that fails
         is not a process."""
         try:
@@ -140,7 +140,7 @@ class RunLock:
         except (FileNotFoundError, ValueError):
             return {}
 
-    def _alive(self, holder: dict[str, Any]) -> bool:
+    def _alive(self, holder: JsonObject) -> bool:
         """Whether the holder of a lock may still write; an unreadable card counts by its age only."""
         pid = holder.get("pid")
         if holder.get("machine") == _machine() and isinstance(pid, int):
@@ -149,7 +149,7 @@ class RunLock:
                 return False
         return self._file_age() < STALE_AFTER_S
 
-    def _from_the_future(self, holder: dict[str, Any]) -> LockedError | None:
+    def _from_the_future(self, holder: JsonObject) -> LockedError | None:
         """Return the error of a heartbeat that is dated in the future, and so never ages; None: it is not.
 
         Its date is reset to now: a living holder keeps touching it, and the lock of a dead one is stale two minutes
@@ -182,14 +182,14 @@ class RunLock:
             except OSError:
                 continue  # a full or slow disk: the next beat tries again
 
-    def _locked(self, holder: dict[str, Any], what: str) -> LockedError:
+    def _locked(self, holder: JsonObject, what: str) -> LockedError:
         return LockedError(
             f"E-RUN-08 {self._run_dir}: {_named(holder)} {what}; one process writes a run. "
             f"Fix: wait for it, stop it, or begin another run: {unused_name(self._run_dir)}"
         )
 
 
-def _named(holder: dict[str, Any]) -> str:
+def _named(holder: JsonObject) -> str:
     """Describe the holder of a lock."""
     if not holder:
         return "another process"

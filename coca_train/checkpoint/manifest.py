@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from coca_train.checkpoint.format import ShardReader
 from coca_train.engine.base import Engine
 from coca_train.runtime import dist, untrusted_io
+from coca_train.runtime.untrusted_io import JsonObject
 
 NAME = "MANIFEST.json"
 FORMAT = 1
@@ -53,7 +54,7 @@ class _Adapters(BaseModel, strict=True):
 class _Counters(BaseModel, strict=True):
     adam_step: Number
     skipped_steps: Number
-    loss_scaler: dict[str, Any] = {}
+    loss_scaler: JsonObject = {}
 
 
 class _CutTensor(BaseModel, strict=True, extra="forbid"):
@@ -84,9 +85,9 @@ class _Manifest(BaseModel, strict=True, extra="forbid"):
     dtype: str
     trainable: list[str]
     model_digest: str
-    data_fingerprint: dict[str, Any]
-    counters: _Counters | Annotated[dict[str, Any], Field(max_length=0)]  # none where no step was ever done: an import
-    progress: dict[str, Any]
+    data_fingerprint: JsonObject
+    counters: _Counters | Annotated[JsonObject, Field(max_length=0)]  # none where no step was ever done: an import
+    progress: JsonObject
     files: list[_File]
     digest: str
     lora: _Adapters = _Adapters(rank=1.0, alpha=1.0)
@@ -109,7 +110,7 @@ class Checkpoint:
 
     path: Path
     step: int
-    manifest: dict[str, Any]
+    manifest: JsonObject
 
 
 @dataclass(frozen=True)
@@ -122,9 +123,9 @@ class Meta:
 
     run_id: str
     model_digest: str
-    data_fingerprint: dict[str, Any]
-    progress: dict[str, Any]
-    lora: dict[str, Any] | None = None
+    data_fingerprint: JsonObject
+    progress: JsonObject
+    lora: JsonObject | None = None
 
 
 def folder_name(step: int) -> str:
@@ -148,17 +149,17 @@ def unused_name(run_dir: Path) -> str:
     return f"run.name={next(name for name in names if not (run_dir.parent / name).exists())}"
 
 
-def digest_of(manifest: dict[str, Any]) -> str:
+def digest_of(manifest: JsonObject) -> str:
     """Return the SHA-256 over everything but the digest itself: a flipped bit in the manifest is found too."""
     body = {key: value for key, value in manifest.items() if key != "digest"}
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def encode(manifest: dict[str, Any]) -> bytes:
+def encode(manifest: JsonObject) -> bytes:
     return json.dumps({**manifest, "digest": digest_of(manifest)}, indent=1, sort_keys=True, allow_nan=False).encode()
 
 
-def describe_state(step: int, engine: Engine, meta: Meta) -> dict[str, Any]:
+def describe_state(step: int, engine: Engine, meta: Meta) -> JsonObject:
     """Return the body of a manifest without the files: the engine's state at this moment."""
     return {
         "format": FORMAT,
@@ -175,13 +176,15 @@ def describe_state(step: int, engine: Engine, meta: Meta) -> dict[str, Any]:
     } | ({} if meta.lora is None else {LORA: meta.lora})
 
 
-def add_files(body: dict[str, Any], spec: Spec, files: list[Any], ranges: list[list[Range]]) -> dict[str, Any]:
+def add_files(
+    body: JsonObject, spec: Spec, files: Sequence[JsonObject | None], ranges: list[list[Range]]
+) -> JsonObject:
     """Return the manifest's body with the files, and what each holds. files, ranges: of each rank."""
     cut = _cut_tensors(ranges, spec)
     return body | {"files": files} | ({CUT: cut} if cut else {})
 
 
-def _cut_tensors(ranges: list[list[Range]], spec: Spec) -> dict[str, Any]:
+def _cut_tensors(ranges: list[list[Range]], spec: Spec) -> JsonObject:
     """Return the entries of tensors that lie in several shards, for the key `cut`."""
     parts: dict[str, list[list[int]]] = {}
     for file, of_one in enumerate(ranges):
@@ -196,7 +199,7 @@ def _cut_tensors(ranges: list[list[Range]], spec: Spec) -> dict[str, Any]:
     return {name: {"shape": list(spec[name]), "parts": pieces} for name, pieces in parts.items() if len(pieces) > 1}
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> JsonObject:
     """Read the manifest of a step folder, and check everything that needs no reading of shards. Raises Refused."""
     # A link could lead to a folder that changes after it was verified, or out of the run.
     if not stat.S_ISDIR(path.lstat().st_mode):
@@ -230,7 +233,7 @@ def read(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def find_miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> str:
+def find_miscut(cut: Mapping[str, JsonObject], readers: Mapping[int, ShardReader]) -> str:
     """Return why some shards, by their numbers, do not hold the parts of tensors that the manifest lists; empty: they
     do."""
     for name, entry in cut.items():
@@ -240,7 +243,7 @@ def find_miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> s
     return ""
 
 
-def open_shard(path: Path, entry: dict[str, Any]) -> ShardReader:
+def open_shard(path: Path, entry: JsonObject) -> ShardReader:
     """Open a shard, whose bytes are not verified. Raises Refused, naming the file."""
     try:
         return ShardReader(path / entry["name"])
@@ -248,14 +251,14 @@ def open_shard(path: Path, entry: dict[str, Any]) -> ShardReader:
         raise Refused(f"E-CKP-06 {entry['name']} cannot be read: {error}") from None
 
 
-def damage(readers: Sequence[ShardReader], entries: Sequence[dict[str, Any]], again: bool = False) -> str:
+def damage(readers: Sequence[ShardReader], entries: Sequence[JsonObject], again: bool = False) -> str:
     """Return why the bytes of some shards differ from the manifest's entries; empty: they do not. again: as
     `ShardReader.sha256`. The files are read at the same time."""
     with ThreadPoolExecutor(THREADS, "digest") as threads:
         return next(filter(None, threads.map(partial(_damage, again=again), readers, entries)), "")
 
 
-def _damage(reader: ShardReader, entry: dict[str, Any], again: bool) -> str:
+def _damage(reader: ShardReader, entry: JsonObject, again: bool) -> str:
     name = entry["name"]
     try:
         digest = reader.sha256(again)

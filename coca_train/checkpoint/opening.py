@@ -13,6 +13,7 @@ from coca_train.engine.base import DTYPES
 from coca_train.models.transformer import Transformer, build_model, vocab_size
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import load_saved
 from coca_train.stages import resolve, stage_at
 
@@ -64,7 +65,7 @@ def load_run(run_dir: Path | str, device: str = "auto") -> TrainedRun:
     return TrainedRun(loaded, model.eval(), tokenizer, newest.step)
 
 
-def read_record(run_dir: Path) -> dict:
+def read_record(run_dir: Path) -> JsonObject:
     """Return the contents of run.json. Raises UserError E-RUN-21 when there is none, CheckpointError E-CKP-23 when it
     is damaged, E-CKP-31 for another format."""
     path = run_dir / "run.json"

@@ -23,6 +23,7 @@ from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import CheckpointError, DataError
 from coca_train.runtime.trees import flatten
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.stages import Stage, words_of
 
 NAME = "run.json"
@@ -39,11 +40,11 @@ def open_record(
     run_dir: Path,
     loaded: Loaded,
     stages: Sequence[Stage],
-    fingerprints: Mapping[str, dict[str, Any]],
-    held_out: Mapping[str, dict[str, Any]],
+    fingerprints: Mapping[str, JsonObject],
+    held_out: Mapping[str, JsonObject],
     init_digests: Mapping[str, str],
-    start: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+    start: JsonObject | None = None,
+) -> JsonObject:
     """Rank 0: return the run's record, which the first start writes.
 
     fingerprints: of the training data, by stage; held_out: of the held-out files of each source, by stage.
@@ -103,16 +104,14 @@ def is_new_run(run_dir: Path) -> bool:
     return not (run_dir / NAME).exists() or not step_folders(run_dir / FOLDER)
 
 
-def begin_stage(
-    run_dir: Path, record: dict[str, Any], stage: Stage, fingerprint: dict[str, Any], held_out: dict[str, Any]
-) -> None:
+def begin_stage(run_dir: Path, record: JsonObject, stage: Stage, fingerprint: JsonObject, held_out: JsonObject) -> None:
     """Record that a stage begins, unless it has begun already. COLLECTIVE."""
     if stage.name not in [one["name"] for one in record["stages"]]:
         record["stages"].append(_entry(stage, fingerprint, held_out))
         dist.broadcast_from_rank0(lambda: write_text(run_dir / NAME, json.dumps(record, indent=1) + "\n"))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> JsonObject:
     """Read a run's record. Raises CheckpointError E-CKP-23 (damaged), E-CKP-24 (of an import), E-CKP-31 (format)."""
     try:
         record = untrusted_io.read_object(path)
@@ -144,7 +143,7 @@ def _check_types(record: Mapping[str, Any]) -> None:
         assert all(isinstance(each, dict) for each in stage["held_out"].values())
 
 
-def _entry(stage: Stage, fingerprint: dict[str, Any], held_out: dict[str, Any]) -> dict[str, Any]:
+def _entry(stage: Stage, fingerprint: JsonObject, held_out: JsonObject) -> JsonObject:
     """Return the description of a stage for run.json. train.max_steps is its length."""
     settings = {key: value for key, value in flatten(asdict(stage.config)).items() if not key.startswith("stages.")}
     settings |= {
@@ -158,12 +157,12 @@ def _entry(stage: Stage, fingerprint: dict[str, Any], held_out: dict[str, Any]) 
 
 def _compare(
     run_dir: Path,
-    begun: Sequence[dict[str, Any]],
+    begun: Sequence[JsonObject],
     stages: Sequence[Stage],
-    fingerprints: Mapping[str, dict[str, Any]],
-    held_out: Mapping[str, dict[str, Any]],
-    settings: Mapping[str, Any],
-) -> dict[str, tuple[Any, Any]]:
+    fingerprints: Mapping[str, JsonObject],
+    held_out: Mapping[str, JsonObject],
+    settings: Mapping[str, object],
+) -> dict[str, tuple[object, object]]:
     """Return the settings of the current stage that changed and may change; errors as `open_record`.
 
     The stages ahead may change freely, those that are done may not, and the current one only in what its weights do not
@@ -176,7 +175,7 @@ def _compare(
             f"E-CKP-24 {run_dir}: the stages {', '.join(done)} have begun, in this order, and the schedule is "
             f"{', '.join(names)} now; what has run stays. Fix: undo the change, or begin another run: {another}"
         )
-    changed: dict[str, tuple[Any, Any]] = {}
+    changed: dict[str, tuple[object, object]] = {}
     for number, (before, stage) in enumerate(zip(begun, stages, strict=False), 1):
         where = f"stage {stage.name}: " if len(stages) > 1 else ""
         if (difference := fingerprint_diff(before["fingerprint"], fingerprints[stage.name])) is not None:
@@ -212,7 +211,7 @@ def _compare(
     return changed
 
 
-def _restoring_overrides(changed: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any]) -> str:
+def _restoring_overrides(changed: Mapping[str, tuple[object, object]], settings: Mapping[str, object]) -> str:
     """Return the overrides that restore what the run began with; "" where overrides cannot: another choice of a
     section, whose options change with it, or what a stage sets itself."""
     words = []
@@ -240,7 +239,7 @@ def _compare_held_out(
             )
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """Return the SHA-256 of any JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from coca_train.engine.base import Engine, InitParameter, ReadRange
 from coca_train.models.lora import adapter_of, is_adapter
 from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import CheckpointError, DataError
+from coca_train.runtime.untrusted_io import JsonObject
 
 TEMPORARY = ".tmp-"
 TRASH = ".trash-"
@@ -131,7 +131,7 @@ def mark_verified(folder: Path, digest: str) -> None:
     _verified.add((str(folder), digest))
 
 
-def _inspect(folder: Path, run_id: str | None) -> tuple[dict[str, Any] | None, str]:
+def _inspect(folder: Path, run_id: str | None) -> tuple[JsonObject | None, str]:
     try:
         body = manifest.read(folder)
         if run_id is not None and body["run_id"] != run_id:
@@ -143,7 +143,7 @@ def _inspect(folder: Path, run_id: str | None) -> tuple[dict[str, Any] | None, s
         return None, f"E-CKP-29 cannot be read: {error}"
 
 
-def _damage(folder: Path, body: dict[str, Any]) -> str:
+def _damage(folder: Path, body: JsonObject) -> str:
     """Return what is wrong with this rank's share of the files; empty: nothing."""
     share = range(len(body["files"]))[dist.rank() :: dist.world_size()]
     entries = [body["files"][number] for number in share]
@@ -156,7 +156,7 @@ def _damage(folder: Path, body: dict[str, Any]) -> str:
         return wrong or manifest.find_miscut(body.get(CUT, {}), dict(zip(share, readers, strict=True)))
 
 
-def load(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> dict[str, Any]:
+def load(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> JsonObject:
     """COLLECTIVE. Load a checkpoint into the engine; return the `progress` it was saved with.
 
     World size and ZeRO stage may differ from those of the save. Raises CheckpointError when precision, model or trained

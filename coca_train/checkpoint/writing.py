@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Event
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from coca_train.checkpoint.format import ShardWriter
 from coca_train.checkpoint.manifest import Spec
 from coca_train.checkpoint.weights import Frozen
 from coca_train.engine.base import Slice
+from coca_train.runtime.untrusted_io import JsonObject
 
 BLOCK = 1 << 24  # [elements] of memory that is taken at once: torch rounds pinned memory up to a power of two
 
@@ -119,7 +120,7 @@ class Task(Generic[T]):
 
 def write_shard(
     path: Path, parts: list[Part], spec: Spec, identity: dict[str, str], frozen: Frozen | None, abandoned: Event
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write a shard and sync it; return its {bytes, sha256}. `frozen` stays open meanwhile. Raises OSError and
     NonFinite.
 

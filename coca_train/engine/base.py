@@ -20,6 +20,7 @@ from coca_train.models.memory import Memory
 from coca_train.positions.token_positions import Positions
 from coca_train.runtime import IGNORE, dist
 from coca_train.runtime.staging import to_device
+from coca_train.runtime.untrusted_io import JsonObject
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -101,11 +102,11 @@ class Engine(Protocol):
         slice of a tensor at most."""
         ...
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> JsonObject:
         """Return the rest of the state, as JSON: Adam's step, skipped steps, the loss scale."""
         ...
 
-    def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
+    def load_state(self, read: ReadRange, counters: JsonObject) -> None:
         """COLLECTIVE. Load a state, of which each rank reads what it needs."""
         ...
 

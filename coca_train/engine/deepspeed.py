@@ -56,6 +56,7 @@ from coca_train.engine.optim import (
 )
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
+from coca_train.runtime.untrusted_io import JsonObject
 
 NEVER = 10**12  # steps
 LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
@@ -113,7 +114,7 @@ class DeepSpeedEngine:
         self.model: nn.Module = self._engine.module
         if config.zero_stage == 3:
             base.mark_gathered_modules(self.model)
-        self._parameters: dict[str, Any] = dict(named_parameters(self.model))
+        self._parameters: JsonObject = dict(named_parameters(self.model))
         self._start_moments(0.0)
         if isinstance(optimizer, MuonAndAdamW) and self.zero_stage:
             self._cut(optimizer)
@@ -218,7 +219,7 @@ class DeepSpeedEngine:
             return None
         return mapping.lp_fragment_address.start, mapping.get_hp_fragment(key).detach()
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> JsonObject:
         counters = {"adam_step": adam_step(self._engine.basic_optimizer), "skipped_steps": self.skipped_steps}
         if self.dtype == "fp16":
             scaler = self._engine.optimizer.loss_scaler
@@ -226,7 +227,7 @@ class DeepSpeedEngine:
         return counters
 
     @torch.no_grad()
-    def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
+    def load_state(self, read: ReadRange, counters: JsonObject) -> None:
         # First: it creates Adam's state and links the parameters to it; what is read below goes through these links.
         self._start_moments(counters["adam_step"])
         buffers = base.persistent_buffers(self.model)
@@ -316,12 +317,12 @@ class DeepSpeedEngine:
 
 def settings_of(
     config: EngineConfig, max_grad_norm: float, micro_batch_size: int, accumulation: int, width: int
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return DeepSpeed's settings. width: d_model, which the sizes that are left to us go by.
 
     Its schedulers, optimizers and checkpoints are not used.
     """
-    settings: dict[str, Any] = {
+    settings: JsonObject = {
         "train_micro_batch_size_per_gpu": micro_batch_size,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": max_grad_norm if config.zero_stage else 0.0,  # ZeRO 0: `_guarded_step` clips
@@ -340,7 +341,7 @@ def settings_of(
     return settings
 
 
-def _zero(config: EngineConfig, width: int) -> dict[str, Any]:
+def _zero(config: EngineConfig, width: int) -> JsonObject:
     overlap = config.overlap_communication
     # transformers' rule for DeepSpeed's "auto" sizes: a square matrix ahead (less a tenth, so that one is enough), and
     # what is as small as ten vectors is not cut.

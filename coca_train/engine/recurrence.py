@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from coca_train.engine.base import DTYPES, Engine, MicroBatch, ReadRange, Slice, StepResult
 from coca_train.models.memory import Memory
 from coca_train.runtime import dist
+from coca_train.runtime.untrusted_io import JsonObject
 
 AnyBatch = TypeVar("AnyBatch", bound=MicroBatch)
 LENGTHS = "memory/lengths"
@@ -136,11 +137,11 @@ class RecurrentEngine:
         rows = [Slice(names[row], 0, self.memory.hidden_RLMC[row - mine.start].flatten()) for row in mine]
         return [*self._engine.slices(), *rows, Slice(LENGTHS, mine.start, self.memory.length_R.float())]
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> JsonObject:
         return self._engine.counters()
 
     @torch.no_grad()
-    def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
+    def load_state(self, read: ReadRange, counters: JsonObject) -> None:
         self._engine.load_state(read, counters)
         self.skipped_steps = self._engine.skipped_steps
         mine, names = self._rows(), self._names()

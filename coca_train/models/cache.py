@@ -8,7 +8,7 @@ Shape legend: B batch, T new positions, S all positions attended to, n_held posi
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -32,9 +32,9 @@ class DecodeTables:
 
     def __init__(self) -> None:
         self.joined_weights: JoinedByLayers = {}
-        self._tables: dict[Position, tuple[int, Sequence[Any]]] = {}  # from this position on
+        self._tables: dict[Position, tuple[int, Sequence[object]]] = {}  # from this position on
 
-    def tables(self, position: Position, token: Positions, length: int) -> Any:
+    def tables(self, position: Position, token: Positions, length: int) -> object:
         """Return position(token, token, length) for one new token of a scheme that caches rotated keys."""
         if token.first != token.last:  # the host knows bounds only, and reads no more from a device
             return position(token, token, length)
@@ -48,7 +48,7 @@ class DecodeTables:
         return tables[token.first - first]
 
 
-def split_by_position(tables: Any, n: int) -> Sequence[Any]:
+def split_by_position(tables: object, n: int) -> Sequence[object]:
     """Return the tables of each of n positions: tensors (B, n, …) in tuples are split; the rest is the same for all. An
     object that occurs twice in them is one object in each."""
     if isinstance(tables, Tensor):

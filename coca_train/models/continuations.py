@@ -17,7 +17,7 @@ Shape legend: B rows of a batch, T positions, C d_model.
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from torch import Tensor
 
 from coca_train.models.cache import KVCache
 from coca_train.models.generation import check_options, check_positions
+
+if TYPE_CHECKING:
+    from coca_train.models.transformer import Transformer
 
 Tokens = Sequence[int]
 
@@ -45,7 +48,7 @@ class Group(NamedTuple):
 
 @torch.no_grad()
 def continuations(
-    model: Any,
+    model: "Transformer",
     prompts: Sequence[Tokens],
     max_new_tokens: int,
     *,
@@ -121,7 +124,7 @@ def count_common_prefix(one: np.ndarray, other: np.ndarray) -> int:
 
 
 def _prefill(
-    model: Any,
+    model: "Transformer",
     prompts: Sequence[Tokens],
     groups: Sequence[Group],
     max_new_tokens: int,
@@ -149,14 +152,14 @@ def _prefill(
             turn += 1
 
 
-def _advance(model: Any, tokens: Sequence[Tokens] | Tensor, cache: KVCache, length: int) -> Tensor:
+def _advance(model: "Transformer", tokens: Sequence[Tokens] | Tensor, cache: KVCache, length: int) -> Tensor:
     """Append tokens to the cache; return the last hidden states x_BC."""
     tokens_BT = torch.as_tensor(tokens, device=next(model.parameters()).device)
     return model.hidden(tokens_BT, length=length, cache=cache)[:, -1]
 
 
 def _decode(
-    model: Any, x_BC: Tensor, cache: KVCache, max_new_tokens: int, length: int, eod: int | None
+    model: "Transformer", x_BC: Tensor, cache: KVCache, max_new_tokens: int, length: int, eod: int | None
 ) -> list[list[int]]:
     """Return the new tokens of every row; decode until all rows have ended."""
     steps: list[Tensor] = []

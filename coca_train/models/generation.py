@@ -11,17 +11,20 @@ Shape legend: B = 1, T positions, V vocab_size.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from coca_train.positions.token_positions import Positions
 
+if TYPE_CHECKING:
+    from coca_train.models.transformer import Transformer
+
 
 @torch.no_grad()
 def generate(
-    model: Any,
+    model: "Transformer",
     tokens: Sequence[int],
     max_new_tokens: int,
     *,
@@ -74,7 +77,7 @@ def check_options(tokens: Sequence[int], max_new_tokens: int, temperature: float
             raise ValueError(f"{name}={value} must be {needs}")
 
 
-def check_positions(model: Any, n_prompt: int, max_new_tokens: int) -> None:
+def check_positions(model: "Transformer", n_prompt: int, max_new_tokens: int) -> None:
     """Raise ValueError when prompt and continuation need positions that a learned table does not have."""
     limit, total = model.max_positions, n_prompt + max_new_tokens
     if limit is None or total == 0:
@@ -93,7 +96,7 @@ def check_positions(model: Any, n_prompt: int, max_new_tokens: int) -> None:
 
 
 def _next_logits(
-    model: Any, prompt: list[int], new: list[int], max_new_tokens: int, dynamic_length: str, use_cache: bool
+    model: "Transformer", prompt: list[int], new: list[int], max_new_tokens: int, dynamic_length: str, use_cache: bool
 ) -> Iterator[Tensor]:
     """Yield the logits of the next token, again and again; the caller appends its choice to `new` in between."""
     device = next(model.parameters()).device

@@ -8,7 +8,7 @@ key width, C d_model, F d_ff, M positions of a memory, V vocab_size.
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ class AttentionContext(NamedTuple):
 
     position: Position
     kernel: Kernel
-    views: Sequence[tuple[Any, Layout]]  # the scheme's tables and the layout of each view
+    views: Sequence[tuple[object, Layout]]  # the scheme's tables and the layout of each view
     cache: Cache | None
     rotated: bool = False  # the cache holds keys as the scheme maps them, and the tables are those of the new tokens
     scale_BT: Tensor | None = None  # of every query's scores, float32; None: one

@@ -9,13 +9,12 @@ Shape legend: B batch, T time, S all positions with the cache's or the memory's,
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coca_train import positions
-from coca_train.attention import patterns
+from coca_train.attention import PatternSettings, patterns
 from coca_train.attention.kernels import KERNELS
 from coca_train.attention.layer_types import UNIFORM, LayerType, layer_types, layer_types_of
 from coca_train.attention.pattern import AttentionPattern, Keep
@@ -27,6 +26,7 @@ from coca_train.models.memory import Memory, prepend_memory
 from coca_train.models.recompute import WAYS
 from coca_train.models.trainable import adapt
 from coca_train.models.ulysses import SequenceShare
+from coca_train.positions import SchemeSettings
 from coca_train.positions.base import AttentionShape, Position
 from coca_train.positions.token_positions import Positions
 from coca_train.runtime.errors import DataError
@@ -49,8 +49,8 @@ class Transformer(nn.Module):
     def __init__(
         self,
         model: ModelConfig,
-        position: Any,
-        attention_pattern: Any,
+        position: SchemeSettings,
+        attention_pattern: PatternSettings,
         *,
         vocab_size: int,
         max_seq_len: int,
@@ -129,7 +129,7 @@ class Transformer(nn.Module):
         ends = [position.max_positions for position in positions]
         return min((end for end in ends if end is not None), default=None)
 
-    def set_position(self, settings: Any) -> None:
+    def set_position(self, settings: SchemeSettings) -> None:
         """Exchange the run's position settings (another RoPE scaling, say) on the same weights. Layers of other types
         follow in what they do not set themselves.
 
@@ -140,7 +140,7 @@ class Transformer(nn.Module):
             if name != DEFAULT:
                 self.add_module(module_name(name), _with_settings(self.position_of(name), layer_type.position))
 
-    def set_attention_pattern(self, settings: Any) -> None:
+    def set_attention_pattern(self, settings: PatternSettings) -> None:
         """Exchange which keys a query sees, in all layers that do not set it themselves."""
         self.attention_patterns[DEFAULT] = patterns.build(settings)
         others = {name: layer_type for name, layer_type in self.settings().items() if name != DEFAULT}
@@ -368,7 +368,7 @@ def module_name(layer_type: str) -> str:
     return "position" if layer_type == DEFAULT else f"position_{layer_type}"
 
 
-def _with_settings(position: Position, settings: Any) -> Position:
+def _with_settings(position: Position, settings: SchemeSettings) -> Position:
     """Build the scheme with other settings and the same parameters; ValueError where these do not fit."""
     if settings == position.settings:
         return position

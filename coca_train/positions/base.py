@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from coca_train.positions import SchemeSettings
 from coca_train.positions.token_positions import Positions
 
 if TYPE_CHECKING:
@@ -162,9 +163,9 @@ class LayerPosition(nn.Module):
 
     tokens_per_head = False  # what `tokens` gives has the query heads as its third dimension
 
-    def __init__(self, settings: Any, shape: AttentionShape) -> None:
+    def __init__(self, settings: SchemeSettings, shape: AttentionShape) -> None:
         super().__init__()
-        self.settings = settings
+        self.settings: Any = settings  # of the scheme's own type
         self.shape = shape
 
     def reduce_keys(self, k_BSGP: Tensor) -> Tensor:
@@ -176,11 +177,13 @@ class LayerPosition(nn.Module):
         normalised input, once per token, and cached with the key."""
         return ()
 
-    def terms(self, position: "Position", q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
+    def terms(
+        self, position: "Position", q_BTHD: Tensor, k_BSGK: Tensor, tables: object, project: Projections
+    ) -> Terms:
         """Return what this layer adds to the scaled scores. Queries and keys are not yet rotated."""
         return position.terms(tables)
 
-    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod | None:
+    def score_mod(self, q_BTHD: Tensor, tables: object, tokens: tuple[Tensor, ...]) -> ScoreMod | None:
         """Return the hook that rewrites the scores, with its inputs. tokens: what `tokens` returned for all keys."""
         return None
 
@@ -189,7 +192,7 @@ class LayerPosition(nn.Module):
         position: "Position",
         q_BTHD: Tensor,
         k_BSGK: Tensor,
-        tables: Any,
+        tables: object,
         project: Projections,
         tokens: tuple[Tensor, ...] = (),
     ) -> PositionedQK:
@@ -221,9 +224,9 @@ class Position(nn.Module):
     INITIAL: ClassVar[Mapping[str, Initial]] = {}
     narrow_key: ClassVar[Narrow | None] = None  # the start of a key projection narrower than D; None: it is drawn
 
-    def __init__(self, settings: Any, shape: AttentionShape) -> None:
+    def __init__(self, settings: SchemeSettings, shape: AttentionShape) -> None:
         super().__init__()
-        self.settings = settings
+        self.settings: Any = settings  # of the scheme's own type
         self.shape = shape
 
     @property
@@ -252,7 +255,7 @@ class Position(nn.Module):
         return 0
 
     @classmethod
-    def to_transformers(cls, settings: Any, head_dim: int) -> "Rotation | None":
+    def to_transformers(cls, settings: SchemeSettings, head_dim: int) -> "Rotation | None":
         """Return what layers with these settings rotate, as transformers describes it; None: nothing. Raises NotTheSame
         where its classes compute something else."""
         from coca_train.positions.hugging_face import NotTheSame
@@ -272,7 +275,7 @@ class Position(nn.Module):
         measured = Positions.of(queries)
         return super().__call__(measured, measured if keys is queries else Positions.of(keys), length)
 
-    def forward(self, queries: Positions, keys: Positions, length: int) -> Any:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> object:
         """Return angles, biases and the like, shared by all layers of one forward.
 
         queries, keys: their positions; one object where they are the same. length: the sequence length that dynamic
@@ -280,15 +283,15 @@ class Position(nn.Module):
         """
         return None
 
-    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: object) -> tuple[Tensor, Tensor]:
         """Map queries and cached keys to what the dot product takes: q_BTHE, k_BSGE."""
         return q_BTHD, k_BSGK
 
-    def select_heads(self, tables: Any, heads: Heads) -> Any:
+    def select_heads(self, tables: object, heads: Heads) -> object:
         """Return the tables that `rotate` takes, for some of the heads. Tables without heads, and `Terms`, stay as they
         are."""
         return tables
 
-    def terms(self, tables: Any) -> Terms:
+    def terms(self, tables: object) -> Terms:
         """Return what is added to the scaled scores, the same in every layer: the tables, where they are `Terms`."""
         return tables if isinstance(tables, Terms) else NO_TERMS

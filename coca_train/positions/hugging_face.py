@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from coca_train.positions import ROPE_SCALINGS, scheme_class
+from coca_train.positions import ROPE_SCALINGS, SchemeSettings, scheme_class
 from coca_train.positions.rope_scaling import RopeScaling, settings_class, yarn_temperature
 from coca_train.runtime.errors import UserError
 
@@ -146,7 +146,7 @@ class ScalingReader:
         return value
 
 
-def rotation(settings: Any, head_dim: int) -> Rotation | None:
+def rotation(settings: SchemeSettings, head_dim: int) -> Rotation | None:
     """Return what layers with these position settings rotate; None: nothing. Raises NotTheSame where transformers'
     classes compute something else."""
     return scheme_class(settings.scheme).to_transformers(settings, head_dim)

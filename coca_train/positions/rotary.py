@@ -7,7 +7,8 @@ Shape legend: B batch, T tokens, H heads, D head width, R rotated width, J = R/2
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import Field
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -96,12 +97,34 @@ def apply(x_BTHD: Tensor, turn: CosSin) -> Tensor:
     return torch.cat((turned, x_BTHD[..., width:] * turn.temperature), -1)
 
 
+class QueryKeyTables(Protocol):
+    """Tables of a rotary scheme: the rotations of queries and keys."""
+
+    @property
+    def query(self) -> CosSin: ...
+    @property
+    def key(self) -> CosSin: ...
+
+
+class RotarySettings(Protocol):
+    """What the settings of rotary schemes have in common."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def scheme(self) -> str: ...
+    @property
+    def rotary_pct(self) -> float: ...
+    @property
+    def rope_scaling(self) -> RopeScaling: ...
+
+
 class Rotary(Position):
     """Base of the rotary schemes: the rotated share of a head, and its frequencies."""
 
     caches_rotated_keys = True
 
-    def __init__(self, settings: Any, shape: AttentionShape) -> None:
+    def __init__(self, settings: RotarySettings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.rotary_dim = width(shape.head_dim, settings.rotary_pct)
         self.rope_scaling = rope_scaling.build(settings.rope_scaling, self.rotary_dim)
@@ -116,7 +139,7 @@ class Rotary(Position):
             positions_N=None if moved_N is None else self._moved.on(moved_N, device),
         )
 
-    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: QueryKeyTables) -> tuple[Tensor, Tensor]:
         """Rotate queries and keys by the rotations `tables.query` and `tables.key`. K = E = D."""
         return apply(q_BTHD, tables.query), apply(k_BSGK, tables.key)
 

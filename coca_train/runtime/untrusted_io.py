@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+JsonObject = dict[str, Any]  # an object of JSON; its values have no type of ours
+
 MAX_BYTES = 64 << 20  # of a file that is read whole
 MOST_LINES = 4 << 30  # of one that is read line by line: the records of ten million steps, and some seconds [bytes]
 DEEPEST = 100  # sections inside sections; results and configurations have about ten
@@ -80,7 +82,7 @@ def read_json(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) -> 
     return from_json(read_bytes(path, limit, follow))
 
 
-def read_object(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) -> dict[str, Any]:
+def read_object(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) -> JsonObject:
     """Read a JSON object of a file. Raises OSError and ValueError."""
     values = read_json(path, limit, follow)
     if not isinstance(values, dict):

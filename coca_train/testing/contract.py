@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 from coca_train.config.files import Registry
 from coca_train.testing import parts
 
+Case = Mapping[str, Any]  # settings as a yaml has them
+
 
 class Contract:
     """A class of tests that a test file inherits. kind: the attribute that names the tested module. registry: of its
@@ -17,10 +19,10 @@ class Contract:
     kind: ClassVar[str]
     registry: ClassVar[Registry]
     shipped: ClassVar[str]
-    cases: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    cases: ClassVar[Sequence[Case]] = ()
 
     @classmethod
-    def settings(cls) -> dict[str, dict[str, Any]]:
+    def settings(cls) -> Mapping[str, Case]:
         """Return all settings that are tested, by name: the cases, then the shipped ones."""
         name, tag = getattr(cls, cls.kind), cls.registry.tag
         cases = {"-".join(["case", *map(_word, case.values())]): {tag: name, **case} for case in cls.cases}
@@ -28,7 +30,7 @@ class Contract:
         return cases | {choice: each for choice, each in offered if each[tag] == name}
 
     @classmethod
-    def products(cls) -> dict[str, tuple[Mapping[str, Any], int]]:
+    def products(cls) -> dict[str, tuple[Mapping[str, object], int]]:
         """Return fixtures besides `settings`, each with its values by name, and how many of the settings are combined
         with them."""
         return {}
@@ -44,7 +46,7 @@ class Contract:
         if "settings" in metafunc.fixturenames:
             metafunc.parametrize("settings", [each for _, each in by_name], ids=[name for name, _ in by_name])
 
-    def test_settings_are_described_and_strict(self, settings: Any) -> None:
+    def test_settings_are_described_and_strict(self, settings: Case) -> None:
         """Every option is in the yaml and has a description; another is refused; what is wrong is said with a fix."""
         typed = parts.strict(self.registry, settings)
         for key, text, fix in self.problems(typed) if hasattr(typed, "problems") else ():
@@ -55,5 +57,5 @@ class Contract:
         return ()
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     return str(value.get("name", "")) if isinstance(value, Mapping) else str(value)

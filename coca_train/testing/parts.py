@@ -4,7 +4,7 @@ projections, queries, keys, values), and a small model.
 Shape legend: B batch, T queries, S keys, G key/value heads, K cached key width, D head_dim, C d_model.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import fields
 from functools import cache
@@ -20,7 +20,7 @@ from coca_train import positions
 from coca_train.attention import kernels, patterns, tiled_attention
 from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import Tile, masked_pairs, part_of, scores, tensors_of
-from coca_train.config.files import choices, config_dir
+from coca_train.config.files import Registry, choices, config_dir
 from coca_train.config.schema import LogitScaleConfig, ModelConfig
 from coca_train.positions.base import AttentionShape, LayerPosition, Position, PositionedQK, Projections
 from coca_train.positions.token_positions import Positions
@@ -72,7 +72,9 @@ def _read(path: Path) -> dict[str, Any]:
     return tree
 
 
-def build(settings: Any, n_heads: int = 4, n_kv_heads: int = 2, head_dim: int = 16, d_model: int = 24) -> Position:
+def build(
+    settings: Mapping[str, Any], n_heads: int = 4, n_kv_heads: int = 2, head_dim: int = 16, d_model: int = 24
+) -> Position:
     """Build a scheme whose shared parameters, if any, are random (float64, the same every time)."""
     shape = AttentionShape(n_heads, n_kv_heads, head_dim, d_model, TRAINED)
     return randomise(positions.build(positions.settings(settings), shape))
@@ -95,7 +97,7 @@ def projections(scheme: Position, dtype: torch.dtype = torch.float64, seed: int 
     """Return random W_Q and W_K of one layer, the same every time."""
     shape, generator = scheme.shape, torch.Generator().manual_seed(seed)
 
-    def linear(n_heads: int, width: int) -> Any:
+    def linear(n_heads: int, width: int) -> Callable[[Tensor], Tensor]:
         size = (n_heads * width, shape.d_model)
         weight = torch.randn(*size, generator=generator, dtype=torch.float64).to(dtype) / shape.d_model**0.5
         return lambda x: (x.to(dtype) @ weight.T).unflatten(-1, (n_heads, width))
@@ -200,12 +202,12 @@ def packed(*rows: list[int], first: int = 0) -> tuple[Tensor, Tensor]:
     return pos, doc
 
 
-def refused(attention_pattern: Any, scheme: Position) -> bool:
+def refused(attention_pattern: Mapping[str, Any], scheme: Position) -> bool:
     """Whether the attention pattern (settings) cannot go with the scheme."""
     return bool(patterns.build(patterns.settings(attention_pattern)).problems(scheme))
 
 
-def strict(registry: Any, settings: dict[str, Any]) -> Any:
+def strict(registry: Registry, settings: Mapping[str, Any]) -> Any:
     """Type settings by a registry (positions.SCHEMES and the like). AssertionError where an option has no description,
     or where the registry accepts one option more or less."""
     typed = registry.settings(settings)
@@ -246,7 +248,7 @@ def attention(
     return dense_attention(scheme, *qkv(scheme, x_BTC, pos_BT), pos_BT, pos_BT, length, layer)
 
 
-def flat(tables: Any) -> list[Tensor]:
+def flat(tables: object) -> list[Tensor]:
     """List every tensor in a nest of tuples."""
     if isinstance(tables, Tensor):
         return [tables]

@@ -17,13 +17,14 @@ from coca_train.attention.pattern import Layout, seen
 from coca_train.positions import rope_scaling
 from coca_train.positions.base import Projections
 from coca_train.testing import parts
+from coca_train.testing.contract import Case
 
 
 @dataclass(frozen=True)
 class Problem:
     """One attention problem. Keys are repeated to the query heads (k_BHSK); k_BSGK are those of the cache."""
 
-    settings: Mapping[str, Any]
+    settings: Case
     q_BHTD: Tensor
     k_BHSK: Tensor
     k_BSGK: Tensor
@@ -69,7 +70,7 @@ class Definition(Protocol):
 
 
 def problem(
-    settings: Mapping[str, Any],
+    settings: Case,
     q_BTHD: Tensor,
     k_BSGK: Tensor,
     pos_BT: Tensor,

@@ -5,11 +5,10 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
 from coca_train.runtime import dist
-from coca_train.tracking.trackers import Sink
+from coca_train.tracking.trackers import Record, Sink
 
 RECENT_S = 60.0  # of which the rate gives the time left
 SHOWN_FROM = 0.05  # share of the steps: before, the time left would be a guess
@@ -39,7 +38,7 @@ class ProgressSink(Sink):
         self._last_line = float("-inf")
         self._bar: Any = None
 
-    def write(self, step: int, record: Mapping[str, Any]) -> None:
+    def write(self, step: int, record: Record) -> None:
         if said := validation(record):
             dist.log(f"step {step} {said}")
         if "loss" not in record:
@@ -85,7 +84,7 @@ class ProgressSink(Sink):
             self._bar.close()
 
 
-def validation(record: Mapping[str, Any]) -> str:
+def validation(record: Record) -> str:
     """Write "valid loss 4.02 (mean of text 3.90, code 4.14)"; "" for a record without a validation."""
     losses = {key.removeprefix(VALIDATION): loss for key, loss in record.items() if key.startswith(VALIDATION)}
     if not losses:

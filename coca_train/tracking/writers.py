@@ -21,6 +21,7 @@ from typing import Any
 from coca_train.config.schema import Config, TrackingConfig
 from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.errors import DataError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.tracking.terminal import ProgressSink
 from coca_train.tracking.trackers import (
     Findings,
@@ -40,7 +41,7 @@ OF_STAGE = ("trainable", "max_steps", "tokens", "optimizer", "lora")
 OF_DATA = ("seed", "document_mask", "packing")
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
+def read_jsonl(path: Path) -> list[JsonObject]:
     """Return every complete record of a metrics.jsonl, without a line that a crash has cut; none without a file.
 
     Raises DataError E-RUN-31 for a file that cannot be read.
@@ -122,7 +123,7 @@ class JsonlSink(Sink):
             self._file = None
 
 
-def shared_config(config: Config) -> dict[str, Any]:
+def shared_config(config: Config) -> JsonObject:
     """Return the part of the configuration that trackers receive: hyper-parameters only, no paths, nothing from the
     environment."""
     whole = asdict(config)
@@ -135,7 +136,7 @@ def shared_config(config: Config) -> dict[str, Any]:
     return shared | {"data": _shared_data(whole["data"]), "seed": config.run.seed}
 
 
-def _shared_data(data: Mapping[str, Any]) -> dict[str, Any]:
+def _shared_data(data: Record) -> JsonObject:
     """Return the shared part of a data section. A stage may set only some of it; a source that it omits is null."""
     shared = {key: value for key, value in data.items() if key in OF_DATA}
     if sources := data.get("sources"):
@@ -189,7 +190,7 @@ class MetricsWriter:
             self._sinks.pop(name, None)
             self._warn(name, f"{name} stopped: {error}; training goes on")
 
-    def log(self, step: int, record: dict[str, Any]) -> None:
+    def log(self, step: int, record: Record) -> None:
         """Write one record of `step`, which counts the optimizer steps done."""
         for name, sink in list(self._sinks.items()):
             with self._failing(name):

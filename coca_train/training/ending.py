@@ -28,6 +28,7 @@ from coca_train.report.render.pictures import picture
 from coca_train.runtime import dist
 from coca_train.runtime.durable import read_json, write_bytes, write_json, write_text
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import folder_flags, load
 from coca_train.tracking.trackers import Findings
 from coca_train.tracking.writers import read_jsonl
@@ -94,7 +95,7 @@ def final_report(
         dist.log(f"WARNING: no report on step {step}: {error}. The same command tries again")
 
 
-def is_finished(directory: Path, mark: Mapping[str, Any]) -> bool:
+def is_finished(directory: Path, mark: Mapping[str, object]) -> bool:
     """Whether the report in a folder is what `mark` says of it: format, step, settings."""
     try:
         there = read_json(directory / DONE)
@@ -103,7 +104,7 @@ def is_finished(directory: Path, mark: Mapping[str, Any]) -> bool:
         return False
 
 
-def _depends_on(config: Config) -> dict[str, Any]:
+def _depends_on(config: Config) -> JsonObject:
     """Return the settings that a report depends on: those of probes during the training are not among them."""
     settings = asdict(config.eval)
     del settings["extrapolation"]["every_steps"], settings["extrapolation"]["probe_documents"]

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -33,6 +33,7 @@ from coca_train.runtime.machine import bounded_by_memory, can_compile
 from coca_train.runtime.printing import percent
 from coca_train.runtime.shutdown import StopRequest
 from coca_train.runtime.staging import Staging
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.runtime.watchdog import Watchdog
 from coca_train.stages import Stage
 from coca_train.tracking.throughput import PeakMemory, Throughput, peak
@@ -66,7 +67,7 @@ class RunContext(NamedTuple):
     metrics: MetricsWriter
     watchdog: Watchdog
     lock: checkpoint.RunLock
-    record: dict[str, Any]
+    record: JsonObject
     n_stages: int
     command: str
 

@@ -15,7 +15,7 @@ the keys. Memory O(T·n_positions) per head for q·e, computed once per layer, a
 a sigmoid, a sum along the keys and two look-ups for each pair and head, and each tile once more in the backward pass.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -60,7 +60,7 @@ class Layer(LayerPosition):
         super().__init__(settings, shape)
         self.e = nn.Parameter(torch.empty(settings.n_positions, shape.head_dim))
 
-    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
+    def score_mod(self, q_BTHD: Tensor, tables: object, tokens: tuple[Tensor, ...]) -> ScoreMod:
         """Compute q·e of every count, float32 or wider."""
         by_count_BTHP = q_BTHD @ self.e.to(q_BTHD.dtype).T
         wide = torch.promote_types(q_BTHD.dtype, torch.float32)

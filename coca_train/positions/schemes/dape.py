@@ -16,7 +16,7 @@ and the values are 2D), and those of b.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -99,7 +99,7 @@ class Layer(LayerPosition):
         self.b_in = nn.Parameter(torch.empty(settings.mlp_width))
         self.w_out = nn.Parameter(torch.empty(shape.n_heads, settings.mlp_width))
 
-    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
+    def score_mod(self, q_BTHD: Tensor, tables: Tensor, tokens: tuple[Tensor, ...]) -> ScoreMod:
         """Pass copies of the parameters, float32 or wider: the kernel reads them after ZeRO 3 has freed the
         originals."""
         dtype = torch.promote_types(self.w_in.dtype, torch.float32)

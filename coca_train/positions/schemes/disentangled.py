@@ -18,7 +18,7 @@ through W_Q and W_K in every layer.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -41,7 +41,7 @@ class Settings:
 class Layer(LayerPosition):
     """Sends the shared table through this layer's W_Q and W_K."""
 
-    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
+    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tensor, project: Projections) -> Terms:
         """Project p_RC (tables) by W_K and W_Q of this layer."""
         p_RC = tables.to(q_BTHD.dtype)
         key_RGD = project.key(p_RC)

@@ -17,7 +17,7 @@ each pair and head, and two logarithms for each pair.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -86,7 +86,7 @@ class Layer(LayerPosition):
         super().__init__(settings, shape)
         self.function = Function(shape.n_heads, settings.mlp_width, settings.threshold)
 
-    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
+    def score_mod(self, q_BTHD: Tensor, tables: object, tokens: tuple[Tensor, ...]) -> ScoreMod:
         """Return the hook with the layer's parameters, which serve all pairs."""
         return ScoreMod(FIRE, self.function())
 

@@ -15,7 +15,8 @@ Path: `blocked` on the CPU, tiles with a carry beyond 1024 keys; FlexAttention o
 backward. Cost: a sum along the keys of every tile, and each tile once more in the backward pass.
 """
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -45,7 +46,7 @@ def forget(pairs: Pairs, carry_BHt1: Tensor) -> tuple[Tensor, Tensor]:
     return pairs.scores_BHts + behind_key_BHts + carry_BHt1, carry_BHt1 + from_key_BHts[..., :1]
 
 
-def pointwise(score_mod: ScoreMod) -> Any:
+def pointwise(score_mod: ScoreMod) -> Callable[[Tensor, Pair], Tensor]:
     """Return the same hook for one pair, by sums from the first token on: documents and windows leave no gap between
     two tokens that see each other."""
     until_BSH = score_mod.keys[0].cumsum(1)
@@ -78,7 +79,7 @@ class Layer(LayerPosition):
         gate_BSH = self.gate(x_BSC)
         return (F.logsigmoid(gate_BSH.to(torch.promote_types(gate_BSH.dtype, torch.float32))),)
 
-    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
+    def score_mod(self, q_BTHD: Tensor, tables: object, tokens: tuple[Tensor, ...]) -> ScoreMod:
         """Return the hook with the gates of all keys."""
         return ScoreMod(FORGET, keys=tokens)
 

@@ -11,7 +11,7 @@ gives. Memory O(T·block), forward and backward. Cost: q · a in every tile in a
 twice the products of plain attention; the tables themselves are small.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -38,7 +38,7 @@ class Layer(LayerPosition):
         self.keys = nn.Parameter(torch.empty(settings.max_distance + 1, shape.head_dim))
         self.values = nn.Parameter(torch.empty(settings.max_distance + 1, shape.head_dim))
 
-    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
+    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: object, project: Projections) -> Terms:
         """Pass copies of the vectors: the kernel reads them after ZeRO 3 has freed the parameters."""
         keys_RD, values_RD = (table.to(q_BTHD.dtype, copy=True) for table in (self.keys, self.values))
         return Terms(query=(q_BTHD, keys_RD[:, None, :]), value_RD=values_RD)
