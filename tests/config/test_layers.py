@@ -85,7 +85,7 @@ def test_a_variant_that_one_kind_cannot_take():
     """CoCA of one kind takes the run's attention pattern, and does not go with sinks."""
     config = load([*ROPE, "layers.pattern=[default, coca]", "+layers.types.coca.position.scheme=coca"]).config
     (layers,) = variants(config, [Choice("trained", "sinks")]).values()
-    assert "kind coca: sinks" in layers.problem
+    assert "type coca: sinks" in layers.problem
 
 
 def test_a_stage_scales_the_global_layers():
@@ -106,19 +106,19 @@ REFUSED = """
 layers.types.local.attention_pattern.window=0 | E-CFG-05
   | line layers.types.local.attention_pattern.window=0: in layers of type local: it needs a whole number > 0
 layers.types.local.attention_pattern.windw=3 | E-CFG-01
-  | command line layers.types.local.attention_pattern.windw=3: | kind local
+  | command line layers.types.local.attention_pattern.windw=3: | type local
 +layers.types.local.position.rope_scaling.thta=3.0 | E-CFG-01
   | command line layers.types.local.position.rope_scaling.thta=3.0
 +layers.types.local.positon.scheme=nope | E-CFG-01 | layers.types.local.positon
-+layers.types.local.position.scheme=nop | E-CFG-31 | layers.types.local.position.scheme=nop: | kind local
++layers.types.local.position.scheme=nop | E-CFG-31 | layers.types.local.position.scheme=nop: | type local
 `layers.types.local.logit_scale={name: stepss}` | E-CFG-31 | layers.types.local.logit_scale.name=stepss | steps
 layers.types.local.position.scheme=learned | E-CFG-68 | embeddings, which all layers share
 `layers.types.local={position: {scheme: coca}, attention_pattern: {name: sinks}}` | E-CFG-44
-  | layers.types.local.attention_pattern.name=sinks | kind local
+  | layers.types.local.attention_pattern.name=sinks | type local
 layers.pattern=[local] position=t5 | E-CFG-69 | no layer is default, and t5
 position=transformer_xl data.order=stream | E-CFG-67 | memory_len
 model.d_model=36 model.n_heads=4 model.head_dim=9 position=alibi layers.types.local.position.scheme=rope | E-CFG-20
-  | kind local: | 9 rotated features
+  | type local: | 9 rotated features
 `+stages.two={layers: {types: {local: {attention_pattern: {window: 0}}}}}` | E-CFG-05
   | stages.two.layers.types.local.attention_pattern.window=0: in stage two: in layers of type local
 """
