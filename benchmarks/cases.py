@@ -122,7 +122,7 @@ def _neox(setup: Setup, kernel: str) -> nn.Module:
 def decoding(name: str, setup: Setup) -> Work:
     """Greedy decoding of new_tokens after prompt_tokens, one sequence, with a cache."""
     torch.manual_seed(0)
-    model = _model(name, setup).eval()
+    model: Any = _model(name, setup).eval()
     prompt = torch.randint(setup.vocab_size, (setup.prompt_tokens,)).tolist()
     if not name.startswith("transformers/"):
         return lambda: generate(model, prompt, setup.new_tokens)

@@ -1,11 +1,12 @@
-"""A trained model in Python: opened, asked, varied, measured. docs/api.md shows it; what `__all__` names stays.
+"""A trained model in Python: open it, generate from it, vary it, evaluate it. docs/api.md shows how; the names in
+`__all__` are stable.
 
     from coca_train.api import open_model
 
     model = open_model("runs/quickstart")
     model.generate("def main(", max_new_tokens=32)
 
-Everything a user can mend is a UserError with a code and a fix (docs/errors.md), never an exit. Nothing that is opened
+Everything a user can fix is a UserError with a code and a fix (docs/errors.md), never an exit. Nothing that is opened
 is executed: weights are safetensors, configurations are typed values. torch is imported when a model is opened.
 """
 
@@ -21,10 +22,12 @@ from coca_train.runtime.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from coca_train.attention import PatternSettings
     from coca_train.config.schema import Config
     from coca_train.data.tokenizer import Tokenizer
     from coca_train.evaluation.subject import Opened
     from coca_train.models.transformer import Transformer
+    from coca_train.positions import SchemeSettings
 
 __all__ = ["Model", "UserError", "open_model"]
 
@@ -76,25 +79,25 @@ class Model:
         return self.config.position.scheme
 
     @property
-    def position(self) -> Any:
+    def position(self) -> SchemeSettings:
         """Settings of the position scheme, its frequencies among them: a frozen dataclass."""
         return self.config.position
 
     @property
-    def attention_pattern(self) -> Any:
+    def attention_pattern(self) -> PatternSettings:
         """Settings of which keys a query sees: a frozen dataclass."""
         return self.config.attention_pattern
 
     def inv_freq(self, length: int) -> dict[str, Tensor]:
-        """Rotary frequencies in a text of this length [tokens], inv_freq_J [radians per token], float32.
+        """Return rotary frequencies in a text of this length [tokens], inv_freq_J [radians per token], float32.
 
         By layer type ("default" unless `layers` has others); only those that rotate, so {} for a scheme that does not.
         """
         network, spectra = self.network, {}
-        for kind in dict.fromkeys(network.layer_types):
-            if (rope_scaling := getattr(network.position_of(kind), "rope_scaling", None)) is not None:
-                spectrum = rope_scaling(network.attention_patterns[kind].length(length))
-                spectra[kind] = spectrum.inv_freq_J.detach().clone()
+        for layer_type in dict.fromkeys(network.layer_types):
+            if (rope_scaling := getattr(network.position_of(layer_type), "rope_scaling", None)) is not None:
+                spectrum = rope_scaling(network.attention_patterns[layer_type].length(length))
+                spectra[layer_type] = spectrum.inv_freq_J.detach().clone()
         return spectra
 
     def vary(self, *words: str) -> Model:
@@ -115,13 +118,14 @@ class Model:
         return self
 
     def encode(self, text: str) -> list[int]:
-        """Token ids, behind the token that begins texts where the model was trained with one."""
+        """Return token ids, after the token that begins texts where the model was trained with one."""
         from coca_train.evaluation.subject import begin_of
 
         return [*begin_of("auto", self._opened.begins, self.tokenizer), *self.tokenizer.encode(text)]
 
     def logits(self, text: str | Sequence[int]) -> Tensor:
-        """logits_TV, float32: row t is of the token after the first t + 1. text: words, or token ids as they are.
+        """Return logits_TV, float32: row t is of the token after the first t + 1. text: words, or token ids as they
+        are.
 
         Dynamic frequencies see T. All T x V numbers are held at once. Raises UserError E-API-02 for no token, one that
         the model has no embedding for, or more tokens than it has positions.
@@ -144,7 +148,7 @@ class Model:
         top_p: float = 1.0,
         seed: int = 0,
     ) -> str:
-        """Return what the model goes on with, without the prompt; shorter where it ends the text itself.
+        """Return the text that the model generates after the prompt, without it; shorter where the model ends the text.
 
         temperature 0: greedy. top_k, top_p: sample among the k likeliest tokens (0: all), among the fewest whose
         probabilities reach p. Dynamic frequencies see prompt and new tokens throughout. Raises UserError E-API-02 for
@@ -202,14 +206,14 @@ class Model:
 
         text = {"files": [str(file) for file in files]}
         config = build(suite, options, grid={"checkpoints": [self.path]}, text=text)
-        asked = suite_of(config.eval)
-        if (parts := asked.parts()) != [asked]:
+        chosen = suite_of(config.eval)
+        if (parts := chosen.parts()) != [chosen]:
             names = ", ".join(part.settings.suite for part in parts)
             raise UserError(
                 f"E-API-05 evaluate: suite {suite} is made of others and has no result of its own. Fix: one of {names}"
             )
         length = str(point).rpartition("@")[2]
-        points = asked.points([int(length)] if length.isdecimal() else [])
+        points = chosen.points([int(length)] if length.isdecimal() else [])
         if point not in points:
             raise UserError(
                 f"E-API-03 evaluate: suite {suite} has no point {point!r}. Fix: a length in tokens"
@@ -249,9 +253,9 @@ class Model:
         store, name = Store(None, also=kept_in_reports([Path(self.path)])), Path(self.path).resolve().name
         with self.network.restored():
             subject = subject_of(self._opened, self.path, name, [Choice()], config.text.begin)
-            asked = [(part, setup) for part in suite_of(config.eval).parts()]
-            cells = measure_cells(asked, subject, store, Progress(shown=False))
-        found = Evaluation(
+            suite_parts = [(part, setup) for part in suite_of(config.eval).parts()]
+            cells = measure_cells(suite_parts, subject, store, Progress(shown=False))
+        evaluation = Evaluation(
             suite="perplexity",
             name=name,
             settings=asdict(config.eval),
@@ -261,8 +265,8 @@ class Model:
             facts=(),
             command="",
         )
-        if not (said := list(page(found).finding)):
-            raise UserError(f"E-API-04 reach: {found.absences()[0]}. Fix: other lengths or files")
+        if not (said := list(page(evaluation).finding)):
+            raise UserError(f"E-API-04 reach: {evaluation.absences()[0]}. Fix: other lengths or files")
         return said
 
     def _check(self, tokens: Sequence[int], max_new_tokens: int) -> None:

@@ -1,6 +1,6 @@
-"""What configures a training: its sections, the modules that type some of them, its rules. Imports no torch.
+"""The configuration of a training: its sections, the modules that type some of them, its rules. Imports no torch.
 
-config/ has the machinery and knows no scheme; here it is handed the registries.
+config/ has the machinery and knows no scheme; this module passes it the registries.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from coca_train.attention import ATTENTION_PATTERNS
+from coca_train.attention import ATTENTION_PATTERNS, PatternSettings
 from coca_train.attention import rules as _rules  # noqa: F401 (they register themselves)
 from coca_train.config import load as loading
 from coca_train.config.check import TRAINING
@@ -24,7 +24,7 @@ from coca_train.config.messages import Problem
 from coca_train.config.places import place_of
 from coca_train.config.root import Root
 from coca_train.config.schema import Config, EvalConfig, TrainConfig
-from coca_train.positions import ROPE_SCALINGS, SCHEMES
+from coca_train.positions import ROPE_SCALINGS, SCHEMES, SchemeSettings
 from coca_train.runtime.trees import copied, section
 
 FINE_TUNING = "_fine_tuning"  # a part of configs/experiment
@@ -33,8 +33,11 @@ HELD_OUT = "held_out"  # folder of a run, with its held-out text by source
 
 
 @TRAINING.rule("eval", "position", "attention_pattern", "train")
-def tried_options(eval: EvalConfig, position: Any, attention_pattern: Any, train: TrainConfig) -> Iterator[Problem]:
-    """Check options of what a training tries on its own weights, `dynamic_ntk@alpha:4`, before it starts."""
+def tried_options(
+    eval: EvalConfig, position: SchemeSettings, attention_pattern: PatternSettings, train: TrainConfig
+) -> Iterator[Problem]:
+    """Check the options of the variants that a training tries on its own weights, `dynamic_ntk@alpha:4`, before it
+    starts."""
     sections = {"position": asdict(position), "attention_pattern": asdict(attention_pattern), "train": asdict(train)}
     tried = {"attention_patterns": "attention_pattern"}
     if hasattr(position, "rope_scaling"):  # a scheme without them tries none
@@ -58,25 +61,26 @@ def imply_fine_tuning(groups: Mapping[str, str], values: Sequence[Any]) -> dict[
 
 
 def name_from_paths(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
-    """Name a run after the weights that it starts from and the folder of its texts, where no experiment names it; below
-    the command line.
+    """Name a run after the weights that it starts from and the folder of its texts, where no experiment names it; the
+    command line takes precedence.
 
-    The folders' names, and a digest of their paths as they are written: other folders of these names, and the run that
-    lies in the folder, have other names. Nothing is read, so that the run is found again when the folder is gone.
+    The name consists of the folders' names and a digest of their paths as they are written: other folders of these
+    names, and the run that lies in the folder, have other names. Nothing is read, so that the run is found again when
+    the folder is gone.
     """
     if not place_of("run.name", a.places).startswith("configs/train.yaml:"):
         return  # an experiment's own
     if not paths_given(a):
         return  # resolving takes time
     values = typed()
-    given = [section(values, name).get("path") for name in ("start", "data")]
-    paths = [os.path.normpath(path) for path in given if isinstance(path, str) and path]
+    written_paths = [section(values, name).get("path") for name in ("start", "data")]
+    paths = [os.path.normpath(path) for path in written_paths if isinstance(path, str) and path]
     if paths:
         names = (re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(os.path.abspath(path))) for path in paths)
         base = "-".join(name.strip("-._")[: 80 // len(paths)] or "start" for name in names)
         digest = hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).hexdigest()[:8]
         a.tree["run"] = a.tree["run"] | {"name": f"{base}-{digest}"}
-        a.places["run.name"] = "start.path" if given[0] else "data.path"
+        a.places["run.name"] = "start.path" if written_paths[0] else "data.path"
 
 
 def paths_given(a: Assembled) -> bool:
@@ -86,7 +90,7 @@ def paths_given(a: Assembled) -> bool:
 
 
 # Here, and not in config/, scheme and machinery meet: config imports nothing above itself, so what types `position` is
-# handed down to it as a registry, and the rules about positions as rules.
+# passed to it as a registry, and the rules about positions as rules.
 TRAIN = Root(
     name="train",
     schema=Config,
@@ -128,8 +132,8 @@ def load(overrides: list[str], config_dirs: tuple[Path, ...] = (), launch: bool 
 
 
 def load_saved(run_dir: str | Path) -> Loaded:
-    """Load the configuration of a run directory, through the same checks as a new one. Its tokenizer is the one that
-    the directory keeps, and so is held-out text that is gone from where it was: a copy of a run is whole."""
+    """Load the configuration of a run directory, through the same checks as a new one. Its tokenizer is the copy in the
+    directory, as is held-out text that is gone from its original place: a copy of a run is complete."""
     folder = Path(run_dir).resolve()
     loaded = loading.load_saved(TRAIN, Path(run_dir) / "config.yaml")
     data = loaded.config.data

@@ -27,7 +27,7 @@ VARIED = ("position", "attention_pattern", "model")  # sections with something t
 
 
 class IncompatibleError(ConfigError):
-    """Settings that are right by themselves, and that these weights cannot have."""
+    """Settings that are valid by themselves, and that these weights cannot have."""
 
 
 def is_inference_option(word: str) -> bool:
@@ -99,7 +99,7 @@ def _type(tree: Mapping[str, Any], examples: dict[str, Any]) -> tuple[dict[str, 
 
 
 def _incompatibilities(trained: Config, varied: Config) -> list[Problem]:
-    """Say why weights cannot have other settings, each of which is right by itself."""
+    """Return why weights cannot have other settings, each of which is valid by itself."""
     position, attention_pattern, model = varied.position, varied.attention_pattern, varied.model
     problems = [
         *check_scheme(model, position),
@@ -118,7 +118,7 @@ def _incompatibilities(trained: Config, varied: Config) -> list[Problem]:
 
 
 def _in_lines(problems: list[Problem]) -> tuple[list[Problem], list[str]]:
-    """Problems, and each as a line without a place: what was selected stands in no file."""
+    """Return the problems, and each as a line without a place: selections come from no file."""
     return problems, [
         f"{each.id} {', '.join(each.keys) or each.place}: {each.message}. Fix: {each.fix}" for each in problems
     ]

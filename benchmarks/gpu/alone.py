@@ -17,8 +17,8 @@ from coca_train.planning.activations import watch_activations
 from coca_train.planning.meta_step import count_flops
 from coca_train.planning.outline import Outline, outline
 from coca_train.planning.roofline import Step, count_step
-from coca_train.schedule import Stage, resolve
 from coca_train.settings import load
+from coca_train.stages import Stage, resolve
 from coca_train.tracking.throughput import gpu_peak
 
 # What a recipe's figure is named with where the command line has changed it.

@@ -1,7 +1,7 @@
 """FlexAttention: terms and rules compiled into one fused kernel, O(T) memory, on CUDA.
 
-A term becomes a table that the kernel looks up by distance: b(h, r) as it is; q_m · e_r and k_n · e_r as products made
-before, T x R, which is why they must be short. Several views are several calls, merged by their log-sum-exp.
+A term becomes a table that the kernel looks up by distance: b(h, r) as it is; q_m · e_r and k_n · e_r as products,
+computed before, T x R, which is why they must be short. Several views are several calls, merged by their log-sum-exp.
 
 On the CPU the same call runs uncompiled and forward only (torch has no CPU backward for it): slow, T x S, for tests.
 
@@ -27,26 +27,27 @@ MAX_ROWS = 512  # of a table that is multiplied with every query or key beforeha
 MIN_WIDTH = 16  # of heads, below which torch has no kernel
 BLOCK = 128  # FlexAttention's own [tokens]
 
-# torch's own blocks are chosen for a causal mask alone. With what masks and terms look up beside it they do not fit: up
+# torch's own blocks are chosen for a causal mask alone. With the look-ups of masks and terms they do not fit: up
 # to 6 KB a thread go through memory, and on Blackwell some need more shared memory than there is. These leave next to
 # none (tests/pretended_gpu/attention.py). On Hopper that is no gain: measured on an H200, torch's own blocks were 1.13
 # to 1.62 times as fast (docs/gpu.md), and they stay. Elsewhere `make gpu` has yet to say.
-FORWARD: Any = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
-SMALL_FORWARD: Any = FORWARD | {"fwd_BLOCK_M": 64}
+FORWARD: dict[str, int] = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
+SMALL_FORWARD: dict[str, int] = FORWARD | {"fwd_BLOCK_M": 64}
 # Where a block shares 99 KB, on RTX 30 and 40.
-LITTLE_SHARED: Any = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 32, "fwd_num_warps": 4}
-FLOAT32_LITTLE_SHARED: Any = {"fwd_BLOCK_M": 32, "fwd_BLOCK_N": 16, "fwd_num_warps": 4}
-BACKWARD: Any = {f"bwd_BLOCK_{side}": 64 for side in ("M1", "N1", "M2", "N2")} | {"bwd_num_warps": 8}
-SMALL_BACKWARD: Any = BACKWARD | {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N2": 32}
+LITTLE_SHARED: dict[str, int] = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 32, "fwd_num_warps": 4}
+FLOAT32_LITTLE_SHARED: dict[str, int] = {"fwd_BLOCK_M": 32, "fwd_BLOCK_N": 16, "fwd_num_warps": 4}
+BACKWARD: dict[str, int] = {f"bwd_BLOCK_{side}": 64 for side in ("M1", "N1", "M2", "N2")} | {"bwd_num_warps": 8}
+SMALL_BACKWARD: dict[str, int] = BACKWARD | {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N2": 32}
 
 # (score, batch, head, query index, key index) -> score, and without the score -> seen
 Modify = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Mask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def serves(parts: Sequence[Part]) -> bool:
-    """Whether every term can be looked up, and every hook asked for one pair: no value term, no long table that is
-    multiplied by queries or keys. And where sums must have one order, whether nothing that is looked up learns."""
+def is_supported(parts: Sequence[Part]) -> bool:
+    """Whether every term can be looked up and every hook computed for one pair: no value term, and no long table that
+    is multiplied by queries or keys. Where sums must have one order, also whether gradients reach no looked-up
+    tensor."""
     if torch.are_deterministic_algorithms_enabled() and _learns(parts):
         return False
     for part in parts:
@@ -60,14 +61,15 @@ def serves(parts: Sequence[Part]) -> bool:
 
 def _learns(parts: Sequence[Part]) -> bool:
     """Whether gradients reach what score_mod looks up. The backward kernel adds them by atomics, in an order that is
-    another every time, even where torch is asked for deterministic algorithms (2.11 to 2.13)."""
+    different every time, even where deterministic algorithms are on in torch (2.11 to 2.13)."""
     looked_up = (x for part in parts for name, x in leaves(tensors_of(part)) if name not in ("q_BHtE", "k_BGsE"))
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in looked_up)
 
 
 def flex(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """Attention over the parts' keys under one softmax. Returns out_BTHD. Call it only where `serves` says so."""
-    assert serves(parts), "this term is for `blocked`"
+    """Compute attention over the parts' keys under one softmax; return out_BTHD. Call it only where `serves` is
+    true."""
+    assert is_supported(parts), "this term is for `blocked`"
     v_BGSD = v_BSGD.transpose(1, 2)
     done = [_attend(part, v_BGSD, scale) for part in parts]
     if len(done) == 1:
@@ -80,14 +82,14 @@ def flex(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
 
 
 def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """out_BHTD and log-sum-exp lse_BHT (natural; -inf where a query sees nothing) of one view."""
-    q_BHTE, k_BGSE = (_widened(x.transpose(1, 2)) for x in (part.q_BTHE, part.k_BSGE))
+    """Return out_BHTD and log-sum-exp lse_BHT (natural; -inf where a query sees nothing) of one view."""
+    q_BHTE, k_BGSE = (_pad_width(x.transpose(1, 2)) for x in (part.q_BTHE, part.k_BSGE))
     run = _compiled(_key(part)) if _compiles(q_BHTE) else flex_attention
     modify = score_mod(part, scale)
     out_BHTD, aux = run(
         q_BHTE,
         k_BGSE,
-        _widened(v_BGSD),
+        _pad_width(v_BGSD),
         score_mod=modify,
         block_mask=_blocks(part.layout),
         scale=scale,
@@ -99,19 +101,20 @@ def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     return out_BHTD[..., : v_BGSD.shape[-1]], aux.lse
 
 
-def _widened(x: Tensor) -> Tensor:
-    """With zeros up to the width of a kernel: they change neither a product nor what is kept of an output."""
+def _pad_width(x: Tensor) -> Tensor:
+    """Pad with zeros up to the width of a kernel: they change neither a product nor the part of an output that is
+    kept."""
     return F.pad(x, (0, MIN_WIDTH - x.shape[-1])) if x.shape[-1] < MIN_WIDTH else x
 
 
 def _compiles(q_BHTE: Tensor) -> bool:
-    """The CPU has no kernel to compile to; a compiled block has this one in its own graph."""
+    """Whether the call compiles its own kernel: the CPU has none, and a compiled block has it in its own graph."""
     return q_BHTE.is_cuda and not torch.compiler.is_compiling()
 
 
 def options(q_BHTE: Tensor, modifies: bool = False) -> Any:
-    """FlexAttention's kernel options; None: torch's own. modifies: there is a score_mod. float32 is multiplied without
-    tensor cores, by torch's own blocks where they fit."""
+    """Return FlexAttention's kernel options; None: torch's own. modifies: there is a score_mod. float32 is multiplied
+    without tensor cores, by torch's own blocks where they fit."""
     width = q_BHTE.shape[-1]
     if not q_BHTE.is_cuda or not 64 <= width <= 256:
         return None
@@ -131,16 +134,17 @@ def options(q_BHTE: Tensor, modifies: bool = False) -> Any:
 
 
 def _blocks(layout: Layout) -> BlockMask:
-    """The block mask of a layout, made once in a forward for all its layers; a compiled block's graph has its own."""
+    """Return the block mask of a layout, computed once in a forward for all its layers; a compiled block's graph has
+    its own."""
     if torch.compiler.is_compiling():
         return block_mask(layout, mask_mod(layout))
-    if "block_mask" not in layout.made:
-        layout.made["block_mask"] = block_mask(layout, mask_mod(layout))
-    return layout.made["block_mask"]
+    if "block_mask" not in layout.per_forward:
+        layout.per_forward["block_mask"] = block_mask(layout, mask_mod(layout))
+    return layout.per_forward["block_mask"]
 
 
 def _key(part: Part) -> Hashable:
-    """What the code of a kernel depends on: the scheme's hook and which terms it has, and the rule of the view."""
+    """Return what the code of a kernel depends on: the scheme's hook, which terms it has, and the rule of the view."""
     terms = tuple(None if term is None else len(term) for term in part.terms)
     shape = part.scale_BT is not None, part.layout.doc_BS is not None, part.q_BTHE.shape[2] != part.k_BSGE.shape[2]
     return part.hook, terms, part.layout.rule, shape
@@ -148,13 +152,13 @@ def _key(part: Part) -> Hashable:
 
 @cache
 def _compiled(key: Hashable, backend: str = "inductor") -> Any:
-    """A kernel of its own for every kind of scheme and rule. Crossing torch's limit of recompilations (lengths become
-    dynamic long before) is an error: else dense attention, T x S, would run and nothing say so."""
+    """Compile a separate kernel for every combination of scheme and rule. Crossing torch's limit of recompilations
+    (lengths become dynamic long before) is an error: otherwise dense attention, T x S, would run silently."""
     return compile_alone(flex_attention, backend)
 
 
 def score_mod(part: Part, scale: float) -> Modify | None:
-    """The terms and the hook of a part as FlexAttention's score_mod, or None when there are none."""
+    """Return the terms and the hook of a part as FlexAttention's score_mod, or None when there are none."""
     t, layout, n_heads = tensors_of(part), part.layout, part.q_BTHE.shape[2]
     pos_BT, pos_BS, n_rows = layout.pos_BT, layout.pos_BS, layout.pos_BT.shape[0]
     lookups: list[Callable[..., Tensor]] = []
@@ -189,23 +193,24 @@ def score_mod(part: Part, scale: float) -> Modify | None:
 
 
 def mask_mod(layout: Layout) -> Mask:
-    """What is seen in a layout as FlexAttention's mask_mod: the same as `attention_pattern.seen`, pair by pair."""
+    """Return the visible pairs of a layout as FlexAttention's mask_mod: pair by pair the same as
+    `attention.pattern.seen`."""
     text_BT, text_BS, doc_BS, rule = layout.text_BT, layout.text_BS, layout.doc_BS, layout.rule
     n_rows, offset = text_BT.shape[0], text_BS.shape[1] - text_BT.shape[1]
 
     def mask(b: Tensor, h: Tensor, m: Tensor, n: Tensor) -> Tensor:
-        shown = n <= m + offset
+        visible = n <= m + offset
         distance = text_BT[b % n_rows, m] - text_BS[b % n_rows, n]
         if rule.window is not None:
-            shown = shown & (distance < rule.window)
+            visible = visible & (distance < rule.window)
         if rule.beyond:
-            shown = shown & (distance >= rule.beyond)
+            visible = visible & (distance >= rule.beyond)
         if rule.first is not None:
-            shown = shown & (text_BS[b % n_rows, n] < rule.first)
+            visible = visible & (text_BS[b % n_rows, n] < rule.first)
         if doc_BS is not None:
             row = b % doc_BS.shape[0]
-            shown = shown & (doc_BS[row, m + offset] == doc_BS[row, n])
-        return shown
+            visible = visible & (doc_BS[row, m + offset] == doc_BS[row, n])
+        return visible
 
     return mask
 
@@ -214,49 +219,53 @@ def mask_mod(layout: Layout) -> Mask:
 
 
 class _Ends(NamedTuple):
-    """Lowest and highest of each block, (B, I)."""
+    """Lowest and highest value of each block, (B, I)."""
 
     low: Tensor
     high: Tensor
 
 
 def block_mask(layout: Layout, mask: Callable[..., Tensor]) -> BlockMask:
-    """What is seen in a layout. mask: the same pair by pair (attention/flex.py)."""
+    """Return the visible pairs of a layout by blocks. mask: the same pair by pair."""
     n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
-    shown, whole = _decided(layout)
+    visible, whole = _classify_blocks(layout)
     # The last block may reach beyond the text, where nothing is seen.
     device = layout.text_BS.device
     full_I, full_J = (torch.arange(-(-n // BLOCK), device=device) < n // BLOCK for n in (n_queries, n_keys))
-    whole = whole & shown & full_I[:, None] & full_J
+    whole = whole & visible & full_I[:, None] & full_J
     return BlockMask.from_kv_blocks(
-        *_listed(shown & ~whole), *_listed(whole), BLOCK_SIZE=BLOCK, mask_mod=mask, seq_lengths=(n_queries, n_keys)
+        *_list_blocks(visible & ~whole),
+        *_list_blocks(whole),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=mask,
+        seq_lengths=(n_queries, n_keys),
     )
 
 
-def _decided(layout: Layout) -> tuple[Tensor, Tensor]:
-    """(blocks in which a pair may be seen, blocks in which all surely are), bool (B, I, J) both."""
+def _classify_blocks(layout: Layout) -> tuple[Tensor, Tensor]:
+    """Return (blocks in which a pair may be seen, blocks in which all pairs are seen), bool (B, I, J) both."""
     rule, n_keys = layout.rule, layout.text_BS.shape[1]
     before = n_keys - layout.text_BT.shape[1]
     index_1S = torch.arange(n_keys, device=layout.text_BS.device)[None]
     query, key = _rows(index_1S[:, before:]), _columns(index_1S)
-    shown, whole = key.low <= query.high, key.high <= query.low
+    visible, whole = key.low <= query.high, key.high <= query.low
     query, key = _rows(layout.text_BT), _columns(layout.text_BS)
     nearest, farthest = query.low - key.high, query.high - key.low
     if rule.window is not None:
-        shown, whole = shown & (nearest < rule.window), whole & (farthest < rule.window)
+        visible, whole = visible & (nearest < rule.window), whole & (farthest < rule.window)
     if rule.beyond:
-        shown, whole = shown & (farthest >= rule.beyond), whole & (nearest >= rule.beyond)
+        visible, whole = visible & (farthest >= rule.beyond), whole & (nearest >= rule.beyond)
     if rule.first is not None:
-        shown, whole = shown & (key.low < rule.first), whole & (key.high < rule.first)
+        visible, whole = visible & (key.low < rule.first), whole & (key.high < rule.first)
     if layout.doc_BS is not None:
         query, key = _rows(layout.doc_BS[:, before:]), _columns(layout.doc_BS)
-        shown = shown & (query.low <= key.high) & (key.low <= query.high)
+        visible = visible & (query.low <= key.high) & (key.low <= query.high)
         whole = whole & (query.low == key.high) & (query.high == key.low)
-    return shown, whole.expand_as(shown)
+    return visible, whole.expand_as(visible)
 
 
 def _ends(x_BS: Tensor) -> _Ends:
-    """Of each block; the last one may be shorter."""
+    """Return the ends of each block; the last block may be shorter."""
     missing = -x_BS.shape[1] % BLOCK
     by_block = torch.cat((x_BS, x_BS[:, -1:].expand(-1, missing)), 1).unflatten(1, (-1, BLOCK))
     return _Ends(by_block.amin(-1), by_block.amax(-1))
@@ -270,8 +279,9 @@ def _columns(x_BS: Tensor) -> _Ends:
     return _Ends(*(end_BJ[:, None, :] for end_BJ in _ends(x_BS)))
 
 
-def _listed(blocks_BIJ: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks of keys each block of queries takes, and which, those first: int32 (B, 1, I), (B, 1, I, J)."""
+def _list_blocks(blocks_BIJ: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many blocks of keys each block of queries visits, and which, those first: int32 (B, 1, I), (B, 1, I,
+    J)."""
     blocks = blocks_BIJ[:, None].to(torch.int32)
     order = blocks.argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1).to(torch.int32), order.to(torch.int32)

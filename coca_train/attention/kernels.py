@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coca_train.attention.flex import flex, serves
+from coca_train.attention.flex import flex, is_supported
 from coca_train.attention.pattern import CAUSAL, may_see
 from coca_train.attention.scores import (
     Part,
@@ -30,7 +30,7 @@ from coca_train.attention.tiled_attention import tiled
 from coca_train.runtime.device import device_type
 
 QUERY_BLOCK = 128  # rows of scores alive at once in `blocked` [queries]
-MASK_BLOCK = 512  # rows of the mask alive at once in `sdpa` behind a cache [queries]
+MASK_BLOCK = 512  # rows of the mask alive at once in `sdpa` after a cache [queries]
 RECOMPUTE_ABOVE = 1024  # `blocked` keeps no scores for the backward pass beyond this many keys
 HALF = (torch.bfloat16, torch.float16)
 BLOCKED_BELOW = 1024  # on CPU in bfloat16, blocked products beat the fused kernel up to this many keys
@@ -39,7 +39,7 @@ Kernel = Callable[[Sequence[Part], Tensor, float], Tensor]
 
 
 def is_plain(parts: Sequence[Part]) -> bool:
-    """Whether a causal mask and q'·k' are all there is, so that any fused kernel serves."""
+    """Whether the scores are q'·k' under a causal mask and nothing else, so that any fused kernel can compute them."""
     first = parts[0]
     if len(parts) > 1 or first.score_mod is not None or first.layout.rule != CAUSAL or first.layout.doc_BS is not None:
         return False
@@ -49,7 +49,7 @@ def is_plain(parts: Sequence[Part]) -> bool:
 def _rows(
     parts: Sequence[tuple[Part, Tensors]], v_BGSD: Tensor, scale: float, queries: slice, keys: slice, shift: bool
 ) -> Tensor:
-    """Attention of some queries over some keys (all those they see), out_BHtD; autograd does the rest."""
+    """Compute attention of some queries over some keys (all those they see), out_BHtD; autograd differentiates it."""
     check_carry([part for part, _ in parts])
     merged, pieces = None, []
     for part, tensors in parts:
@@ -78,29 +78,31 @@ def _rows(
 
 
 def eager(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """The definition, with the whole T x S score matrix and every term looked up pair by pair. Returns out_BTHD."""
+    """Compute the definition, with the whole T x S score matrix and every term looked up pair by pair. Returns
+    out_BTHD."""
     everything = slice(0, parts[0].q_BTHE.shape[1]), slice(0, v_BSGD.shape[1])
-    given = [(part, tensors_of(part)) for part in parts]
-    return _rows(given, v_BSGD.transpose(1, 2), scale, *everything, shift=False).transpose(1, 2)
+    paired = [(part, tensors_of(part)) for part in parts]
+    return _rows(paired, v_BSGD.transpose(1, 2), scale, *everything, shift=False).transpose(1, 2)
 
 
 def blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """Any scheme, any attention pattern, in memory that is linear in the length: O(S * QUERY_BLOCK) up to
-    RECOMPUTE_ABOVE keys, rows of scores kept for the backward pass; tiles with an online softmax beyond."""
+    """Compute any scheme under any attention pattern in memory that is linear in the length: O(S * QUERY_BLOCK) up to
+    RECOMPUTE_ABOVE keys, with rows of scores kept for the backward pass; tiles with an online softmax beyond."""
     n_queries, n_keys = parts[0].q_BTHE.shape[1], v_BSGD.shape[1]
     if n_keys > RECOMPUTE_ABOVE and n_queries > 1:
         return tiled(parts, v_BSGD, scale)
-    given = [(part, tensors_of(part)) for part in parts]
+    paired = [(part, tensors_of(part)) for part in parts]
     v_BGSD, out = v_BSGD.transpose(1, 2), []
     for start in range(0, n_queries, QUERY_BLOCK):
         stop = min(start + QUERY_BLOCK, n_queries)
         keys = slice(0, stop + n_keys - n_queries)
-        out.append(_rows(given, v_BGSD, scale, slice(start, stop), keys, shift=True))
+        out.append(_rows(paired, v_BGSD, scale, slice(start, stop), keys, shift=True))
     return torch.cat(out, dim=2).transpose(1, 2)
 
 
 def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """torch's fused attention: O(T) memory. Plain causal scores only; anything else goes to `blocked`."""
+    """Compute torch's fused attention in O(T) memory. Plain causal scores only; anything else is computed by
+    `blocked`."""
     part = parts[0]
     n_queries, n_keys, width = part.q_BTHE.shape[1], v_BSGD.shape[1], v_BSGD.shape[-1]
     if not is_plain(parts):
@@ -124,13 +126,13 @@ def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
             q_BHTE, k_BHSE, v_BHSD, is_causal=not single, scale=scale, enable_gqa=grouped
         )
     else:
-        out_BHTE = _behind_cache(q_BHTE, repeat_heads(k_BHSE, n_heads), repeat_heads(v_BHSD, n_heads), scale)
+        out_BHTE = _causal_after_cache(q_BHTE, repeat_heads(k_BHSE, n_heads), repeat_heads(v_BHSD, n_heads), scale)
     return (out_BHTE[..., :width] if padded else out_BHTE).transpose(1, 2)
 
 
-def _behind_cache(q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, scale: float) -> Tensor:
-    """Causal attention of the last T of S tokens. torch's causal mask begins at the first key, so they bring their
-    own, some rows at a time."""
+def _causal_after_cache(q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, scale: float) -> Tensor:
+    """Compute causal attention of the last T of S tokens. torch's causal mask begins at the first key, so a mask is
+    passed, some rows at a time."""
     n_queries, n_keys, out = q_BHTE.shape[2], k_BHSE.shape[2], []
     for start in range(0, n_queries, MASK_BLOCK):
         q_BHtE = q_BHTE[:, :, start : start + MASK_BLOCK]
@@ -146,27 +148,27 @@ def _behind_cache(q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, scale: float) 
 
 
 def choose(parts: Sequence[Part], n_keys: int) -> str:
-    """The fastest kernel for this device, dtype and length, as measured on the CPU (see benchmarks/)."""
+    """Return the fastest kernel for this device, dtype and length, as measured on the CPU (see benchmarks/)."""
     q_BTHE = parts[0].q_BTHE
     device = device_type(q_BTHE)
     if q_BTHE.shape[1] > 1:
         if device == "cpu" and q_BTHE.dtype == torch.bfloat16 and n_keys <= BLOCKED_BELOW:
             return "blocked"
-        if device == "cuda" and not is_plain(parts) and serves(parts):
+        if device == "cuda" and not is_plain(parts) and is_supported(parts):
             return "flex"
     return "sdpa" if is_plain(parts) else "blocked"
 
 
 def auto(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """The kernel that `choose` names."""
+    """Compute attention by the kernel that `choose` returns."""
     return KERNELS[choose(parts, v_BSGD.shape[1])](parts, v_BSGD, scale)
 
 
 def flex_or_blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """FlexAttention where it can look up every term and runs, else `blocked`."""
+    """Compute attention by FlexAttention where it can look up every term and runs, else by `blocked`."""
     device = v_BSGD.device.type
     runs = device != "cuda" or fuses(device)  # elsewhere it is not compiled
-    return (flex if serves(parts) and runs else blocked)(parts, v_BSGD, scale)
+    return (flex if is_supported(parts) and runs else blocked)(parts, v_BSGD, scale)
 
 
 KERNELS: dict[str, Kernel] = {

@@ -1,11 +1,11 @@
-"""Which keys a query sees, and where both are taken to stand: what attention needs from an attention pattern.
+"""Which keys a query sees, and at which positions: what attention needs from an attention pattern.
 
-An attention pattern splits the pairs (query, key) that are seen into disjoint views. Each view has a rule in the
-positions of the text, and may let the scheme see other positions than those. Almost always there is one view,
-with the text's own positions.
+An attention pattern splits the visible pairs (query, key) into disjoint views. Each view has a rule over the positions
+of the text, and may give the scheme other positions than those. Almost always there is one view, with the text's own
+positions.
 
-Shape legend: B batch (1 when all rows share their positions), T queries, S keys; the queries are the last T of
-the keys.
+Shape legend: B batch (1 when all rows share their positions), T queries, S keys; the queries are the last T of the
+keys.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coca_train.positions.base import Problem
+from coca_train.positions.base import Position, Problem
 from coca_train.positions.token_positions import Positions
 
 
@@ -29,11 +29,11 @@ CAUSAL = Rule()
 
 
 class View(NamedTuple):
-    """One disjoint part of the pairs that are seen, and where the scheme takes them to stand."""
+    """One disjoint part of the visible pairs, and the positions that the scheme sees for them."""
 
     rule: Rule = CAUSAL
-    cap: int | None = None  # every pair has this distance: queries stand at `cap`, keys at 0
-    query_limit: int | None = None  # a query stands at min(m, query_limit), keys where they are
+    cap: int | None = None  # every pair has this distance: queries are at `cap`, keys at 0
+    query_limit: int | None = None  # a query is at min(m, query_limit), keys at their own positions
 
 
 class Keep(NamedTuple):
@@ -47,13 +47,13 @@ class Layout(NamedTuple):
     """A view of actual tokens."""
 
     rule: Rule
-    text_queries: Positions  # where queries and keys stand in the text: for the rule
+    text_queries: Positions  # positions in the text: for the rule
     text_keys: Positions
-    queries: Positions  # where the scheme takes them to stand
+    queries: Positions  # positions that the scheme sees
     keys: Positions
     doc_BS: Tensor | None  # document of every key; None: one document
     as_text: bool  # the scheme sees the positions of the text
-    made: dict[str, Any]  # what a kernel makes once for all layers of a forward
+    per_forward: dict[str, Any]  # what a kernel computes once for all layers of a forward
 
     @property
     def text_BT(self) -> Tensor:
@@ -86,43 +86,44 @@ class AttentionPattern:
         self.settings = settings
 
     def views(self) -> tuple[View, ...]:
-        """The views, disjoint; together they are all that is seen."""
+        """Return the views. They are disjoint, and together they are all visible pairs."""
         return (View(),)
 
     def keep(self) -> Keep | None:
-        """What a cache has to keep for later queries; None: everything."""
+        """Return the keys that a cache has to keep for later queries; None: all."""
         return None
 
     def length(self, length: int) -> int:
-        """What dynamic frequencies adapt to in a text of this length [tokens]: less where positions go less far."""
+        """Return the length that dynamic frequencies adapt to in a text of this length [tokens]: smaller where
+        positions are."""
         return length
 
     @property
     def caches_rotated_keys(self) -> bool:
-        """Whether a key stands at one place in all views, and so for all queries."""
+        """Whether a key has one position in all views, and so for all queries."""
         return all(view.cap is None for view in self.views())
 
     def share(self, length: int) -> float:
-        """Pairs that are seen in a text of this length, of those that causality leaves."""
+        """Return the visible share of the causal pairs of a text of this length."""
         return sum(_n_pairs(rule, length) for rule, _, _ in self.views()) / _n_pairs(CAUSAL, length)
 
     def place(
         self, queries: Positions, keys: Positions, doc_BS: Tensor | None
     ) -> tuple[Positions, Positions, Tensor | None]:
-        """Return positions and documents, where the attention pattern makes new ones: of each token by its own."""
+        """Return the positions and documents that the pattern assigns; each depends on the token's own alone."""
         return queries, keys, doc_BS
 
-    def problems(self, position: Any) -> list[Problem]:
-        """Why it cannot go with a scheme: position is an instance built from the scheme's settings."""
+    def problems(self, position: Position) -> list[Problem]:
+        """Return why it cannot be combined with a scheme. position: an instance built from the scheme's settings."""
         return []
 
     def layouts(
         self, queries: Tensor | Positions, keys: Tensor | Positions, doc_BS: Tensor | None = None
     ) -> tuple[Layout, ...]:
         """Return the views of actual tokens. Positions that come as tensors are measured first."""
-        given_keys = Positions.of(keys, doc_BS)
-        given_queries = given_keys if queries is keys else Positions.of(queries)
-        text_queries, text_keys, doc_BS = self.place(given_queries, given_keys, doc_BS)
+        measured_keys = Positions.of(keys, doc_BS)
+        measured_queries = measured_keys if queries is keys else Positions.of(queries)
+        text_queries, text_keys, doc_BS = self.place(measured_queries, measured_keys, doc_BS)
         layouts = []
         for rule, cap, query_limit in self.views():
             seen_queries, seen_keys = text_queries, text_keys
@@ -138,7 +139,7 @@ class AttentionPattern:
 
 
 def _n_pairs(rule: Rule, length: int) -> int:
-    """Pairs of a text of this length that a rule shows."""
+    """Count the pairs of a text of this length that a rule makes visible."""
     query_T = torch.arange(length, device="cpu")
     nearest_T = (query_T - rule.beyond).clamp(max=length if rule.first is None else rule.first - 1)
     farthest_T = torch.zeros_like(query_T) if rule.window is None else (query_T - rule.window + 1).clamp(min=0)
@@ -146,28 +147,28 @@ def _n_pairs(rule: Rule, length: int) -> int:
 
 
 def seen(layout: Layout, queries: slice, keys: slice) -> Tensor:
-    """The pairs of these queries (indices among the T) and keys (among the S) that are seen: bool (B, t, s)."""
+    """Return which pairs of these queries (indices among the T) and keys (among the S) are visible: bool (B, t, s)."""
     rule, device = layout.rule, layout.text_BS.device
     n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
     query_t = torch.arange(n_queries, device=device)[queries] + (n_keys - n_queries)
     key_s = torch.arange(n_keys, device=device)[keys]
-    shown_Bts = (key_s <= query_t[:, None])[None]
+    visible_Bts = (key_s <= query_t[:, None])[None]
     if rule.window is not None or rule.beyond:
         distance_Bts = layout.text_BT[:, queries, None] - layout.text_BS[:, None, keys]
         if rule.window is not None:
-            shown_Bts = shown_Bts & (distance_Bts < rule.window)
+            visible_Bts = visible_Bts & (distance_Bts < rule.window)
         if rule.beyond:
-            shown_Bts = shown_Bts & (distance_Bts >= rule.beyond)
+            visible_Bts = visible_Bts & (distance_Bts >= rule.beyond)
     if rule.first is not None:
-        shown_Bts = shown_Bts & (layout.text_BS[:, None, keys] < rule.first)
+        visible_Bts = visible_Bts & (layout.text_BS[:, None, keys] < rule.first)
     if layout.doc_BS is not None:
         doc_BT = layout.doc_BS[:, n_keys - n_queries :]
-        shown_Bts = shown_Bts & (doc_BT[:, queries, None] == layout.doc_BS[:, None, keys])
-    return shown_Bts
+        visible_Bts = visible_Bts & (doc_BT[:, queries, None] == layout.doc_BS[:, None, keys])
+    return visible_Bts
 
 
 def may_see(layout: Layout, queries: slice, keys: slice) -> bool:
-    """False where none of these pairs can be seen, as far as indices alone can tell; cheap."""
+    """Whether any of these pairs may be visible, as far as indices alone can tell; cheap."""
     n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
     first_query, last_query = (n_keys - n_queries + at for at in (queries.start, queries.stop - 1))
     if keys.start > last_query:
@@ -185,7 +186,7 @@ def may_see(layout: Layout, queries: slice, keys: slice) -> bool:
 
 
 def all_seen(layout: Layout, queries: slice, keys: slice) -> bool:
-    """True where all of these pairs are seen, as far as indices alone can tell; cheap."""
+    """Whether all of these pairs are visible, as far as indices alone can tell; cheap."""
     n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
     first_query, last_query = (n_keys - n_queries + at for at in (queries.start, queries.stop - 1))
     if not layout.text_keys.contiguous or layout.doc_BS is not None or keys.stop - 1 > first_query:
@@ -195,5 +196,5 @@ def all_seen(layout: Layout, queries: slice, keys: slice) -> bool:
         return False
     if nearest < layout.rule.beyond:
         return False
-    # The last key of the tile stands no further than this, in whichever row.
+    # The last key of the tile is no further than this, in any row.
     return layout.rule.first is None or layout.text_keys.last - (n_keys - keys.stop) < layout.rule.first

@@ -1,20 +1,27 @@
 """Rules between the position scheme, the attention pattern and the rest of a training (in the form of
 config/check.py)."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from coca_train.attention import PatternSettings
 from coca_train.attention.layer_types import layer_types
 from coca_train.config.check import TRAINING, check_heads, check_pattern, check_scheme
 from coca_train.config.messages import Problem
 from coca_train.config.schema import DEFAULT, EngineConfig, LayersConfig, ModelConfig
+from coca_train.positions import SchemeSettings
 from coca_train.runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from coca_train.positions.base import Position
 
 
 @TRAINING.rule("attention_pattern", "position", "model")
-def attention_pattern_fits(attention_pattern: Any, position: Any, model: ModelConfig) -> list[Problem]:
-    """Whether the attention pattern goes with the scheme."""
+def attention_pattern_fits(
+    attention_pattern: PatternSettings, position: SchemeSettings, model: ModelConfig
+) -> list[Problem]:
+    """Check that the attention pattern can be combined with the scheme."""
     from coca_train.attention import patterns  # torch, which help does not wait for
 
     if check_heads(model) or check_scheme(model, position):
@@ -24,21 +31,23 @@ def attention_pattern_fits(attention_pattern: Any, position: Any, model: ModelCo
 
 
 @TRAINING.rule("layers", "position", "attention_pattern", "model")
-def layers_fit(layers: LayersConfig, position: Any, attention_pattern: Any, model: ModelConfig) -> list[Problem]:
-    """Whether the kinds of layers go together in one model. Each by itself: config/inheritance.py."""
+def layers_fit(
+    layers: LayersConfig, position: SchemeSettings, attention_pattern: PatternSettings, model: ModelConfig
+) -> list[Problem]:
+    """Check that the layer types can be combined in one model. Each by itself: config/inheritance.py."""
     issues = check_pattern(layers)
     try:
         settings = layer_types(layers, model, position, attention_pattern) if not issues else {}
     except (ValidationError, UserError):
-        return issues  # a kind is wrong by itself
-    if check_heads(model) or any(check_scheme(model, kind.position) for kind in settings.values()):
+        return issues  # a layer type is wrong by itself
+    if check_heads(model) or any(check_scheme(model, layer_type.position) for layer_type in settings.values()):
         return issues
     from coca_train.attention import patterns
 
-    schemes = {name: patterns.outline(kind.position, model) for name, kind in settings.items()}
+    schemes = {name: patterns.outline(layer_type.position, model) for name, layer_type in settings.items()}
     issues += [_embeds(name, each) for name, each in schemes.items() if each.embeds and each.settings != position]
     if len(schemes) > 1 and any(each.memory_len for each in schemes.values()):
-        text, keys = "a memory of the text before is for layers of one kind", ("position.memory_len", "layers.pattern")
+        text, keys = "a memory of the text before is for layers of one type", ("position.memory_len", "layers.pattern")
         issues.append(Problem("E-CFG-67", keys, text, "write position.memory_len=0"))
     if schemes and DEFAULT not in schemes and any(True for _ in patterns.outline(position, model).parameters()):
         issues.append(_untrained(position))
@@ -47,9 +56,13 @@ def layers_fit(layers: LayersConfig, position: Any, attention_pattern: Any, mode
 
 @TRAINING.rule("engine", "layers", "position", "attention_pattern", "model")
 def heads_shared(
-    engine: EngineConfig, layers: LayersConfig, position: Any, attention_pattern: Any, model: ModelConfig
+    engine: EngineConfig,
+    layers: LayersConfig,
+    position: SchemeSettings,
+    attention_pattern: PatternSettings,
+    model: ModelConfig,
 ) -> list[Problem]:
-    """Schemes of which a rank cannot have some heads, or some tokens, by itself."""
+    """Refuse schemes that cannot compute some heads, or some tokens, on one rank."""
     key = "engine.sequence_parallel"
     if engine.sequence_parallel == 1 or layers_fit(layers, position, attention_pattern, model):
         return []
@@ -58,11 +71,11 @@ def heads_shared(
     from coca_train.attention import patterns
 
     issues = []
-    for name, kind in layer_types(layers, model, position, attention_pattern).items():
-        if check_scheme(model, kind.position):
+    for name, layer_type in layer_types(layers, model, position, attention_pattern).items():
+        if check_scheme(model, layer_type.position):
             return []
         where = "position.scheme" if name == DEFAULT else f"layers.types.{name}.position.scheme"
-        built, called = patterns.outline(kind.position, model), kind.position.scheme
+        built, called = patterns.outline(layer_type.position, model), layer_type.position.scheme
         if built.mixes_heads:
             text = f"{called} mixes all heads of a pair of tokens, and each process would have some of them only"
             issues.append(Problem("E-CFG-82", (key, where), text, f"write {key}=1, or choose another scheme"))
@@ -73,21 +86,23 @@ def heads_shared(
     return issues
 
 
-def _embeds(kind: str, scheme: Any) -> Problem:
+def _embeds(layer_type: str, scheme: "Position") -> Problem:
     name = scheme.settings.scheme
     text = f"{name} acts on the embeddings, which all layers share"
-    return Problem("E-CFG-68", (f"layers.types.{kind}.position.scheme",), text, f"write position={name}")
+    return Problem("E-CFG-68", (f"layers.types.{layer_type}.position.scheme",), text, f"write position={name}")
 
 
-def _untrained(position: Any) -> Problem:
+def _untrained(position: SchemeSettings) -> Problem:
     text = f"no layer is {DEFAULT}, and {position.scheme} has parameters that would never be trained"
     fix = f"let layers of the pattern be {DEFAULT}, or choose position=rope"
     return Problem("E-CFG-69", ("layers.pattern", "position.scheme"), text, fix)
 
 
 @TRAINING.rule("attention_pattern", "position", "layers", about="launch")
-def attention_pattern_trains(attention_pattern: Any, position: Any, layers: LayersConfig) -> list[Problem]:
-    """What cannot be trained with; trained weights may be read in any way."""
+def attention_pattern_trains(
+    attention_pattern: PatternSettings, position: SchemeSettings, layers: LayersConfig
+) -> list[Problem]:
+    """Refuse patterns that cannot be trained with; trained weights may be evaluated with any."""
     from coca_train.attention import patterns
 
     rules = patterns.build(attention_pattern)

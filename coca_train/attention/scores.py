@@ -28,7 +28,7 @@ from coca_train.runtime.machine import can_compile
 
 
 class Part(NamedTuple):
-    """One view of an attention: what the scheme made of queries and keys, and where they stand."""
+    """One view of attention: queries and keys with positions applied, and their layout."""
 
     q_BTHE: Tensor
     k_BSGE: Tensor
@@ -43,12 +43,12 @@ class Part(NamedTuple):
 
 
 def part_of(mapped: PositionedQK, layout: Layout, scale_BT: Tensor | None = None) -> Part:
-    """What a layer made of its queries and keys, in one layout."""
+    """Combine the queries and keys of a layer with one layout."""
     return Part(mapped.q_BTHE, mapped.k_BSGE, mapped.terms, layout, mapped.score_mod, scale_BT)
 
 
 def check_carry(parts: Sequence[Part]) -> bool:
-    """Whether a hook carries something from tile to tile. It runs along one view: attention patterns of several refuse
+    """Whether a hook carries numbers from tile to tile. It runs along one view: attention patterns with several refuse
     it."""
     carries = any(part.hook is not None and part.hook.carried for part in parts)
     assert len(parts) == 1 or not carries, "patterns/_pairs.py refuses this"
@@ -67,13 +67,13 @@ class Tensors(NamedTuple):
     distance_HR: Tensor | None
     value_RD: Tensor | None
     scale_B1t1: Tensor | None
-    parameters: tuple[Tensor, ...]  # the hook's, as it was given them
+    parameters: tuple[Tensor, ...]  # the hook's, unchanged
     queries: tuple[Tensor, ...]
     keys: tuple[Tensor, ...]
 
 
 def tensors_of(part: Part) -> Tensors:
-    """Views of a part's tensors with heads first."""
+    """Return views of a part's tensors with heads first."""
     query_q, query_e = part.terms.query or (None, None)
     key_k, key_e = part.terms.key or (None, None)
     return Tensors(
@@ -91,7 +91,7 @@ def tensors_of(part: Part) -> Tensors:
 
 
 def leaves(tensors: Tensors) -> list[tuple[str, Tensor | None]]:
-    """Every tensor with the field it stands in, the fields that hold several unfolded."""
+    """List every tensor with the name of its field; fields that hold several are unfolded."""
     pairs = []
     for name, value in zip(Tensors._fields, tensors, strict=True):
         pairs += [(name, each) for each in (value if isinstance(value, tuple) else (value,))]
@@ -99,7 +99,7 @@ def leaves(tensors: Tensors) -> list[tuple[str, Tensor | None]]:
 
 
 def unflatten(tensors: Tensors, values: Iterable[Any]) -> Tensors:
-    """Tensors of the same form with other values, in the order of `leaves`."""
+    """Build Tensors of the same form with other values, in the order of `leaves`."""
     left = iter(values)
     return Tensors._make(tuple(islice(left, len(x))) if isinstance(x, tuple) else next(left) for x in tensors)
 
@@ -119,7 +119,7 @@ class Tile(NamedTuple):
         return (pos_BT[:, :, None] - pos_BS[:, None, :]).clamp(min=0)
 
     def rows(self, n_rows: int, descending: bool, device: torch.device) -> Tensor | None:
-        """Which rows of a table the W = t + s - 1 distances of a shifted tile take, or None: all of them."""
+        """Return which rows of a table the W = t + s - 1 distances of a shifted tile use; None: all of them."""
         if not self.shifted:
             return None
         offset = self.layout.text_BS.shape[1] - self.layout.text_BT.shape[1]
@@ -136,8 +136,8 @@ _DESCENDING, _ASCENDING = ("query_e_HRD", "distance_HR", "value_RD"), ("key_e_HR
 ROW_DIM = {"query_e_HRD": 1, "key_e_HRD": 1, "distance_HR": 1, "value_RD": 0}
 
 
-def place(name: str, tensor: Tensor, tile: Tile) -> tuple[int, slice | Tensor | None]:
-    """(dimension, what of it) a tile takes of a tensor in this field of Tensors; None: all of it."""
+def tile_index(name: str, tensor: Tensor, tile: Tile) -> tuple[int, slice | Tensor | None]:
+    """Return (dimension, index) of what a tile uses of a tensor in this field of Tensors; index None: all of it."""
     if name in _QUERY_DIM:
         return _QUERY_DIM[name], tile.queries
     if name in _KEY_DIM:
@@ -149,11 +149,11 @@ def place(name: str, tensor: Tensor, tile: Tile) -> tuple[int, slice | Tensor | 
 
 
 def slice_tile(tensors: Tensors, tile: Tile) -> Tensors:
-    """The tensors of one tile."""
+    """Slice the tensors of one tile."""
     pieces = []
     for name, tensor in leaves(tensors):
         if tensor is not None:
-            dim, what = place(name, tensor, tile)
+            dim, what = tile_index(name, tensor, tile)
             if isinstance(what, slice):
                 tensor = tensor.narrow(dim, what.start, what.stop - what.start)
             elif what is not None:
@@ -163,14 +163,14 @@ def slice_tile(tensors: Tensors, tile: Tile) -> Tensors:
 
 
 def repeat_heads(x_BGsD: Tensor, n_heads: int) -> Tensor:
-    """Key/value heads repeated for the query heads they serve."""
+    """Repeat key/value heads for the query heads they serve."""
     n_groups = x_BGsD.shape[1]
     return x_BGsD if n_groups == n_heads else x_BGsD.repeat_interleave(n_heads // n_groups, dim=1)
 
 
 def grouped(x_BHtN: Tensor, y_BGNs: Tensor) -> Tensor:
-    """x @ y of every query head with the head that serves it, (B, H, t, s): nothing is repeated, the rows of the query
-    heads of a group stand below one another."""
+    """Multiply every query head x with its key/value head y, (B, H, t, s). Nothing is repeated: the rows of the query
+    heads of a group are stacked."""
     n_heads, n_groups = x_BHtN.shape[1], y_BGNs.shape[1]
     if n_heads == n_groups:
         return x_BHtN @ y_BGNs
@@ -186,9 +186,9 @@ def scores(
     masked_B1ts: Tensor | None,
     carry_BHtN: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """(scores_BHts of a tile, what its hook carries on to the tile on its left). Pairs that are not seen have some
-    finite score. carry_BHtN: from the tile on its right; None: there is none. Float32 or wider with terms or a hook,
-    else in the dtype of q."""
+    """Return (scores_BHts of a tile, the numbers that its hook carries to the tile on its left). Pairs that are not
+    visible have some finite score. carry_BHtN: from the tile on its right; None: there is none. Float32 or wider with
+    terms or a hook, else in the dtype of q."""
     total_BHts = _sums(piece, tile, scale)
     if hook is None:
         return total_BHts, None
@@ -208,20 +208,20 @@ def scores(
 
 
 def fuses(device: str) -> bool:
-    """Whether kernels are made on the way for tensors of this device: on CUDA, where something can compile them. What
-    is being compiled already has a compiler."""
+    """Whether kernels are compiled on the fly for tensors of this device: on CUDA, where something can compile them.
+    While a graph is being compiled there is a compiler."""
     return device == "cuda" and (torch.compiler.is_compiling() or can_compile(device))
 
 
 @cache
 def _compiled(function: Callable[..., Any], backend: str = "inductor") -> Callable[..., Any]:
-    """A hook works on many small tensors of a tile's size: one fused kernel instead of a dozen. On the CPU a tile
-    stays in the cache, and compiling costs more than it gains."""
+    """Compile a hook into one fused kernel, instead of a dozen on tensors of a tile's size. Not on the CPU, where a
+    tile stays in the cache, and compiling costs more than it gains."""
     return compile_with_fallback(function, backend, f"attention's hook {function.__module__}.{function.__qualname__}")
 
 
 def _sums(piece: Tensors, tile: Tile, scale: float) -> Tensor:
-    """q'·k' and the terms of every pair, (B, H, t, s)."""
+    """Add q'·k' and the terms of every pair, (B, H, t, s)."""
     n_heads = piece.q_BHtE.shape[1]
     total = grouped(piece.q_BHtE * scale, piece.k_BGsE.transpose(-1, -2))
     if piece.query_q_BHtD is not None and piece.query_e_HRD is not None:
@@ -242,7 +242,7 @@ def _sums(piece: Tensors, tile: Tile, scale: float) -> Tensor:
 
 
 def apply_values(p_BHts: Tensor, v_BGsD: Tensor, value_RD: Tensor | None, tile: Tile) -> Tensor:
-    """Σ_s p·(v_s + value[r]): what a tile adds to the output, out_BHtD in the dtype of v."""
+    """Return Σ_s p·(v_s + value[r]), a tile's contribution to the output: out_BHtD in the dtype of v."""
     out = grouped(p_BHts.to(v_BGsD.dtype), v_BGsD)
     if value_RD is None:
         return out
@@ -268,27 +268,27 @@ def apply_values_backward(
 
 
 def masked_pairs(tile: Tile) -> Tensor | None:
-    """Pairs of a tile that are not seen, (B, 1, t, s); None: all are."""
+    """Return the pairs of a tile that are masked, (B, 1, t, s); None: no pair is."""
     # Most tiles lie below the diagonal, where all is seen: that saves the masking of their scores.
     if all_seen(tile.layout, tile.queries, tile.keys):
         return None
     seen_Bts = seen(tile.layout, tile.queries, tile.keys)
     # Indices do not tell it where there are documents.
-    return None if may_be_asked(seen_Bts) and bool(seen_Bts.all()) else ~seen_Bts[:, None]
+    return None if is_free_to_read(seen_Bts) and bool(seen_Bts.all()) else ~seen_Bts[:, None]
 
 
-def may_be_asked(tensor: Tensor) -> bool:
-    """Whether looking at values costs nothing: a device would be waited for, and a graph has none yet."""
+def is_free_to_read(tensor: Tensor) -> bool:
+    """Whether reading values is free: on a device the host would wait, and a graph has no values yet."""
     return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
 def _wide(x: Tensor) -> Tensor:
-    """Float32 or wider: a bias reaches thousands, and bfloat16 would round the score away."""
+    """Widen to float32 or more: a bias reaches thousands, and bfloat16 would round the score away."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _spread(x_BHtR: Tensor, tile: Tile, distance_Bts: Tensor | None) -> Tensor:
-    """Columns by distance -> columns by key."""
+    """Map columns by distance to columns by key."""
     if distance_Bts is None:
         return _shift(x_BHtR)
     index = distance_Bts.clamp(max=x_BHtR.shape[-1] - 1)[:, None]
@@ -296,7 +296,7 @@ def _spread(x_BHtR: Tensor, tile: Tile, distance_Bts: Tensor | None) -> Tensor:
 
 
 def _gathered(x_BHts: Tensor, tile: Tile, n_rows: int) -> Tensor:
-    """The transpose of `_spread`: columns by key -> columns by distance, summed where they share one."""
+    """Map columns by key to columns by distance, summed where keys share one: the transpose of `_spread`."""
     if tile.shifted:
         return _unshift(x_BHts)
     index = tile.distance_Bts.clamp(max=n_rows - 1)[:, None].expand_as(x_BHts)
@@ -304,8 +304,8 @@ def _gathered(x_BHts: Tensor, tile: Tile, n_rows: int) -> Tensor:
 
 
 class _Diagonals(torch.autograd.Function):
-    """(H, W) -> (H, t, s): `_shift` of one row for all queries, of which no t x W matrix is made. Its gradient sums
-    every diagonal."""
+    """Apply `_shift` to one row for all queries, (H, W) -> (H, t, s), without a t x W matrix. Its gradient sums every
+    diagonal."""
 
     @staticmethod
     def forward(ctx: Any, x_HW: Tensor, t: int) -> Tensor:
@@ -317,9 +317,9 @@ class _Diagonals(torch.autograd.Function):
 
 
 def _shift(x: Tensor) -> Tensor:
-    """(…, t, W) -> (…, t, s), W = t + s - 1: row i from column t - 1 - i on.
+    """Map (…, t, W) to (…, t, s), W = t + s - 1: row i from column t - 1 - i on.
 
-    Row i begins one element earlier than row i - 1: read with rows of length W - 1, that is a straight cut.
+    Row i begins one element earlier than row i - 1, so that with rows of length W - 1 it is a straight slice.
     """
     t, w = x.shape[-2:]
     if t == 1:
@@ -329,7 +329,7 @@ def _shift(x: Tensor) -> Tensor:
 
 
 def _unshift(x: Tensor) -> Tensor:
-    """The transpose of `_shift`: (…, t, s) -> (…, t, W), zeros where a row has no key."""
+    """Map (…, t, s) to (…, t, W), with zeros where a row has no key: the transpose of `_shift`."""
     t, s = x.shape[-2:]
     if t == 1:
         return x

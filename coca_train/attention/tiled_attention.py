@@ -4,12 +4,12 @@ pattern.
 Forward keeps a running maximum and sum per query (Milakov and Gimelshein, arXiv 1805.02867; FlashAttention,
 arXiv 2205.14135, section 3.1), so no more than one tile of scores is ever alive. Backward recomputes each tile
 from the saved log-sum-exp and lets autograd take the tile's own gradients, so that the formula of the scores
-stands in one place (scores.py). Tiles in which nothing is seen are never visited: a window costs O(T·window).
+is in one place (scores.py). Tiles in which nothing is seen are never visited: a window costs O(T·window).
 
 Tiles of keys are visited from the nearest to the farthest, as a hook may carry what it sums up from one to the next.
 Backward goes the other way round, since a tile's gradient needs that of what it carried on. So for a hook that carries
-it first runs along the tiles to see what each is given, and keeps no more than that: N numbers for each tile, head and
-query of one block of queries.
+it first runs along the tiles to compute what each receives, and keeps no more than that: N numbers for each tile, head
+and query of one block of queries.
 
 Shape legend: as in scores.py; T all queries, S all keys.
 """
@@ -29,13 +29,13 @@ from coca_train.attention.scores import (
     apply_values,
     apply_values_backward,
     check_carry,
+    is_free_to_read,
     leaves,
     masked_pairs,
-    may_be_asked,
-    place,
     scores,
     slice_tile,
     tensors_of,
+    tile_index,
     unflatten,
 )
 from coca_train.positions.base import Hook, Terms
@@ -47,7 +47,7 @@ TILE_PAIRS = 2**19
 LOG2_E = 1 / math.log(2)
 
 # Halves that the CPU has no instructions for are multiplied one by one, twenty times slower than float32 on an AVX2
-# core. There they are made float32, for all tiles at once; it rounds less, too.
+# core. There they are cast to float32, for all tiles at once, which also rounds less.
 _ONEDNN = torch.ops.mkldnn if torch.backends.mkldnn.is_available() else None
 WIDENED = {
     torch.bfloat16: _ONEDNN is not None and not _ONEDNN._is_mkldnn_bf16_supported(),
@@ -58,7 +58,7 @@ Visit = tuple[int, Tile, Tensor | None]  # part, tile, what is hidden in it
 
 
 class _Plan(NamedTuple):
-    """What is no tensor to differentiate."""
+    """The arguments of the computation that are not tensors to differentiate."""
 
     layouts: tuple[Layout, ...]
     hooks: tuple[Hook | None, ...]
@@ -68,12 +68,12 @@ class _Plan(NamedTuple):
     rows: int  # of a tile [queries]
 
     def parts(self, flat: Iterable[Tensor | None]) -> list[Tensors]:
-        """The tensors of every part, given one after the other."""
+        """Group the flat list of tensors by part."""
         left = iter(flat)
         return [unflatten(form, left) for form in self.forms]
 
     def scores(self, piece: Tensors, visit: Visit, carry_BHtN: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """(scores, float32 or wider, hidden pairs at -inf; what is carried on)."""
+        """Return (scores, float32 or wider, masked pairs at -inf; the numbers that are carried on)."""
         number, tile, masked_B1ts = visit
         s_BHts, carry_BHtN = scores(self.hooks[number], piece, tile, self.scale, masked_B1ts, carry_BHtN)
         s_BHts = s_BHts.to(torch.promote_types(s_BHts.dtype, torch.float32))
@@ -81,8 +81,8 @@ class _Plan(NamedTuple):
 
 
 def query_tile(parts: Sequence[Part]) -> int:
-    """How many queries a tile has. Few where a hook may hold any number of values for each pair, and where every query
-    is multiplied with every distance of the tile, as with the queries these grow in number."""
+    """Return how many queries a tile has: few where a hook may hold any number of values for each pair, and where every
+    query is multiplied with every distance of the tile, whose number grows with that of the queries."""
     if any(part.hook is not None or part.terms._replace(distance_HR=None) != Terms() for part in parts):
         return QUERY_TILE
     batch, _, n_heads, _ = parts[0].q_BTHE.shape
@@ -90,7 +90,7 @@ def query_tile(parts: Sequence[Part]) -> int:
 
 
 def tiled(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """Attention over the parts' keys under one softmax. Returns out_BTHD."""
+    """Compute attention over the parts' keys under one softmax. Returns out_BTHD."""
     given = [tensors_of(part) for part in parts]
     flat = [tensor for tensors in given for _, tensor in leaves(tensors)]
     forms = tuple(unflatten(tensors, [None] * len(leaves(tensors))) for tensors in given)
@@ -105,13 +105,13 @@ def _blocks(length: int, size: int) -> list[slice]:
 
 
 def _visits(layouts: Sequence[Layout], queries: slice) -> Iterator[Visit]:
-    """All that some queries may see, the nearest keys first."""
+    """Yield all tiles that some queries may see, the nearest keys first."""
     for keys in reversed(_blocks(layouts[0].text_BS.shape[1], KEY_TILE)):
         for number, layout in enumerate(layouts):
             if may_see(layout, queries, keys):
                 tile = Tile(layout, queries, keys, layout.contiguous)
                 masked_B1ts = masked_pairs(tile)
-                if masked_B1ts is None or not (may_be_asked(masked_B1ts) and bool(masked_B1ts.all())):
+                if masked_B1ts is None or not (is_free_to_read(masked_B1ts) and bool(masked_B1ts.all())):
                     yield number, tile, masked_B1ts
 
 
@@ -120,7 +120,7 @@ class _Online(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, v_BGSD: Tensor, *flat: Tensor | None) -> Tensor:
-        wide_v_BGSD, *wide = (_widened(tensor) for tensor in (v_BGSD, *flat))
+        wide_v_BGSD, *wide = (_widen(tensor) for tensor in (v_BGSD, *flat))
         parts = plan.parts(wide)
         outs, lses = [], []
         for queries in _blocks(plan.layouts[0].text_BT.shape[1], plan.rows):
@@ -136,7 +136,7 @@ class _Online(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         v, out_BHTD, lse_BHT1, *flat = ctx.saved_tensors
         plan: _Plan = ctx.plan
-        v_BGSD, *wide = (_widened(tensor) for tensor in (v, *flat))
+        v_BGSD, *wide = (_widen(tensor) for tensor in (v, *flat))
         parts = plan.parts(wide)
         wanted = ctx.needs_input_grad[1:]
         sums = [_zeros(t) if need else None for t, need in zip((v_BGSD, *wide), wanted, strict=True)]
@@ -145,8 +145,8 @@ class _Online(torch.autograd.Function):
             g_BHtD, lse_BHt1 = grads[0][:, :, queries].to(v_BGSD.dtype), lse_BHT1[:, :, queries]
             delta_BHt1 = (g_BHtD.to(lse_BHt1.dtype) * out_BHTD[:, :, queries]).sum(-1, keepdim=True)
             visits = list(_visits(plan.layouts, queries))
-            handed, g_carry_BHtN = _handed(plan, parts, visits), None
-            for visit, carry_BHtN in zip(reversed(visits), reversed(handed), strict=True):
+            carries, g_carry_BHtN = _carries(plan, parts, visits), None
+            for visit, carry_BHtN in zip(reversed(visits), reversed(carries), strict=True):
                 number, tile, _ = visit
                 wants = [total is not None for _, total in leaves(into[number])]
                 flow = _Flow(g_BHtD, lse_BHt1, delta_BHt1, carry_BHtN, g_carry_BHtN)
@@ -155,13 +155,13 @@ class _Online(torch.autograd.Function):
                     g_v_BGSD[:, :, tile.keys] += g_v
                 for (name, total), gradient in zip(leaves(into[number]), g_piece, strict=True):
                     if total is not None and gradient is not None:
-                        _add(total, gradient, place(name, total, tile))
+                        _add(total, gradient, tile_index(name, total, tile))
         given = [None if s is None else s.to(t.dtype) for s, t in zip(sums, (v, *flat), strict=True)]
         return None, *given
 
 
 class _Flow(NamedTuple):
-    """What reaches a tile of the backward pass from outside."""
+    """The inputs of a tile's backward pass from other tiles."""
 
     g_BHtD: Tensor  # gradient of the output
     lse_BHt1: Tensor
@@ -173,10 +173,11 @@ class _Flow(NamedTuple):
 def _gradients(
     plan: _Plan, part: Tensors, v_BGSD: Tensor, visit: Visit, wants: Sequence[bool], flow: _Flow
 ) -> tuple[Tensor, list[Tensor | None], Tensor | None]:
-    """Gradients of one tile: of its values, of its leaves (those that are wanted), of what it was carried."""
+    """Return the gradients of one tile: of its values, of its leaves (those that are wanted), of the numbers carried to
+    it."""
     tile = visit[1]
     with torch.enable_grad():
-        piece = _detached(slice_tile(part, tile), wants)
+        piece = _detach(slice_tile(part, tile), wants)
         carry_BHtN = None if flow.carry_BHtN is None else flow.carry_BHtN.detach().requires_grad_()
         s_BHts, carried_BHtN = plan.scores(piece, visit, carry_BHtN)
     p_BHts = _exp(s_BHts.detach() - flow.lse_BHt1)
@@ -193,7 +194,7 @@ def _gradients(
 
 
 def _grad(outs: list[Tensor], g_outs: list[Tensor], inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Gradient of every input; None where there is none, or none is wanted."""
+    """Return the gradient of every input; None where there is none, or none is wanted."""
     pairs = [(out, g) for out, g in zip(outs, g_outs, strict=True) if out.requires_grad]
     differentiable = [x for x in inputs if x is not None and x.requires_grad]
     if not pairs or not differentiable:
@@ -203,8 +204,8 @@ def _grad(outs: list[Tensor], g_outs: list[Tensor], inputs: Sequence[Tensor | No
     return [next(grads) if x is not None and x.requires_grad else None for x in inputs]
 
 
-def _handed(plan: _Plan, parts: Sequence[Tensors], visits: Sequence[Visit]) -> list[Tensor | None]:
-    """What the hook hands to each tile of a block of queries; None: nothing."""
+def _carries(plan: _Plan, parts: Sequence[Tensors], visits: Sequence[Visit]) -> list[Tensor | None]:
+    """Return the numbers that the hook carries to each tile of a block of queries; None: it carries none."""
     if not plan.carries:
         return [None] * len(visits)
     carry_BHtN, carries = None, []
@@ -215,17 +216,17 @@ def _handed(plan: _Plan, parts: Sequence[Tensors], visits: Sequence[Visit]) -> l
 
 
 def _attend(plan: _Plan, parts: Sequence[Tensors], v_BGSD: Tensor, queries: slice) -> tuple[Tensor, Tensor]:
-    """Output (in the dtype of v) and log-sum-exp of one block of queries."""
+    """Return output (in the dtype of v) and log-sum-exp of one block of queries."""
     top = total = out = carry_BHtN = None
     for visit in _visits(plan.layouts, queries):
         number, tile, _ = visit
         piece = slice_tile(parts[number], tile)
         s_BHts, carried_BHtN = plan.scores(piece, visit, carry_BHtN)
         carry_BHtN = carried_BHtN if plan.carries else None
-        here = s_BHts.amax(-1, keepdim=True)
+        tile_max = s_BHts.amax(-1, keepdim=True)
         # Sums so far were taken against the maximum so far. A larger one makes them smaller by exp(old - new), so that
         # no exponent is ever above 0 and the end is as if the maximum had been known from the start.
-        new_top = here if top is None else torch.maximum(top, here)
+        new_top = tile_max if top is None else torch.maximum(top, tile_max)
         finite = new_top.masked_fill(new_top == -torch.inf, 0.0)  # rows that have seen nothing so far
         p_BHts = _exp(s_BHts - finite)
         added = apply_values(p_BHts, v_BGSD[:, :, tile.keys], piece.value_RD, tile).to(p_BHts.dtype)
@@ -239,31 +240,31 @@ def _attend(plan: _Plan, parts: Sequence[Tensors], v_BGSD: Tensor, queries: slic
     return (out / total).to(v_BGSD.dtype), top + total.log()
 
 
-def _widened(tensor: Any) -> Any:
-    """What a tile multiplies: the tensor, or the same numbers where its dtype would be slow; None: None."""
+def _widen(tensor: Any) -> Any:
+    """Return the tensor, or the same numbers in float32 where products in its dtype would be slow; None: None."""
     if tensor is None or not tensor.is_cpu or not WIDENED.get(tensor.dtype, False):
         return tensor
     return tensor.float()
 
 
 def _exp(x: Tensor) -> Tensor:
-    """e^x, in place: on the CPU 2^y takes half the time of e^x."""
+    """Compute e^x in place: on the CPU 2^y takes half the time of e^x."""
     return x.mul_(LOG2_E).exp2_()
 
 
 def _zeros(tensor: Tensor) -> Tensor:
-    """A sum over tiles, float32 or wider."""
+    """Create a sum over tiles, float32 or wider."""
     return torch.zeros(tensor.shape, dtype=torch.promote_types(tensor.dtype, torch.float32), device=tensor.device)
 
 
-def _detached(pieces: Tensors, wants: Sequence[bool]) -> Tensors:
-    """The same values, cut off from the graph, those wanted as its new leaves."""
+def _detach(pieces: Tensors, wants: Sequence[bool]) -> Tensors:
+    """Detach the values from the graph; those wanted become new leaves."""
     given = zip((x for _, x in leaves(pieces)), wants, strict=True)
     return unflatten(pieces, [None if x is None else x.detach().requires_grad_(want) for x, want in given])
 
 
 def _add(total: Tensor, gradient: Tensor, where: tuple[int, slice | Tensor | None]) -> None:
-    """total[where] += gradient."""
+    """Add the gradient: total[where] += gradient."""
     dim, what = where
     if isinstance(what, slice):
         total.narrow(dim, what.start, what.stop - what.start).add_(gradient)

@@ -1,4 +1,4 @@
-"""What a run must remember, committed atomically and verified before it is trusted."""
+"""The state of a run, committed atomically and verified before it is trusted."""
 
 from coca_train.checkpoint.commit import MAX_FAILURES, Saves, prune
 from coca_train.checkpoint.lock import RunLock

@@ -37,13 +37,14 @@ from coca_train.checkpoint.recovery import TEMPORARY, TRASH, first_verified, mar
 from coca_train.checkpoint.weights import Frozen
 from coca_train.checkpoint.writing import HostCopy, Part, Task, elements_to_copy, shard_shapes, write_shard
 from coca_train.engine.base import Engine
-from coca_train.engine.process import ran_out
+from coca_train.engine.process import is_out_of_memory
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import DeviceMemoryError, DivergedError, LockedError, StorageError, UserError
+from coca_train.runtime.untrusted_io import JsonObject
 
 MAX_FAILURES = 3  # consecutive; then the run gives up with the error of the last
-SPARE = 16 << 20  # [bytes] left free beside a checkpoint
-ABANDON_S = 5.0  # for a thread to see that nobody wants its work any more
+SPARE = 16 << 20  # [bytes] left free in addition to a checkpoint
+ABANDON_S = 5.0  # for a thread to see that its work is abandoned
 
 
 @dataclass
@@ -58,8 +59,8 @@ class _Save:
     folder: Path
     spec: Spec
     parts: list[Part]
-    body: dict[str, Any]
-    writing: Task[dict[str, Any]] | None = None
+    body: JsonObject
+    writing: Task[JsonObject] | None = None
     failure: UserError | None = None
     written: bool = False
     publishing: Task[str] | None = None
@@ -97,14 +98,14 @@ class Saves:
         return self._save is not None
 
     def reserve(self) -> None:
-        """Take the memory for the copies in a thread, so that the first save need not. What is too much, it says."""
+        """Allocate the memory for the copies in a thread, so that the first save need not."""
         self._reserving = Task(partial(self._copy.reserve, elements_to_copy(self._engine.slices(), self._frozen)))
 
     def begin(self, step: int, meta: Meta) -> UserError | None:
         """COLLECTIVE. Copy the engine's state and begin to write it as checkpoints/step-XXXXXXXX. None is in flight."""
         assert self._save is None
         target, spec = self._root / manifest.folder_name(step), self._engine.state_spec()
-        # A run that goes on from its last step, to report only, comes here again: what verifies is never written twice.
+        # A run that continues from its last step, to report only, gets here again: what verifies is not written twice.
         if first_verified([target], meta.run_id)[0]:
             return None
         name, failure = _on_rank_0(lambda: make_folder(self._root, step, file_size(spec)), self._root)
@@ -141,7 +142,8 @@ class Saves:
         return False
 
     def _gather_shards(self, save: _Save) -> UserError | None:
-        """COLLECTIVE. Tell rank 0 what the ranks have written, and have it publish that; or the failure of one rank."""
+        """COLLECTIVE. Send rank 0 the manifests of all shards, which it publishes in a thread; return the failure of a
+        rank."""
         shard, failure = _await_shard(save)
         seconds = save.writing.seconds if save.writing is not None else 0.0
         ranges = [(part.name, part.start, part.stop) for part in save.parts]
@@ -156,7 +158,7 @@ class Saves:
         return failure
 
     def _end(self, save: _Save, digest: str | None, failure: UserError | None) -> None:
-        """COLLECTIVE. Mark what is a checkpoint now as verified, or remove what a failure leaves. digest: of the
+        """COLLECTIVE. Mark a published checkpoint as verified, or remove the folder of a failed save. digest: of the
         manifest."""
         self.error = None
         if failure is None:
@@ -169,12 +171,12 @@ class Saves:
         self.error = _raise_unless_harmless(failure)
 
     def free(self) -> None:
-        """Give the memory for the copies back, until the next save. None is in flight."""
+        """Free the memory for the copies until the next save. No save may be in flight."""
         assert self._save is None
         self._copy = HostCopy(self._engine.device)
 
     def abandon(self) -> None:
-        """Let go of the save in flight, where the other ranks cannot be asked: the next start sweeps it."""
+        """Give up the save in flight, where the other ranks cannot be reached: the next start sweeps it."""
         self._abandoned.set()
         save, self._save = self._save, None
         for task in (save.writing, save.publishing) if save is not None else ():
@@ -200,7 +202,7 @@ def make_folder(root: Path, step: int, size: int) -> str:
     return name
 
 
-def publish(folder: Path, target: Path, body: dict[str, Any], lock: RunLock | None) -> str:
+def publish(folder: Path, target: Path, body: JsonObject, lock: RunLock | None) -> str:
     """Turn a folder with all shards into the checkpoint `target`; return the digest of its manifest.
 
     body: of the manifest. lock: of this process. Raises OSError and LockedError.
@@ -252,7 +254,7 @@ def prune(
 
 
 def _move_to_trash(folders: list[Path], delete: Callable[[Path], object]) -> list[str]:
-    """Rename and delete folders; return the names of those that are gone, as the disk may refuse to let go of one."""
+    """Rename and delete folders; return the names of those that are gone, as the disk may refuse to delete one."""
     names = []
     with contextlib.suppress(OSError):
         for folder in folders:
@@ -277,7 +279,7 @@ def _shard_name() -> str:
     return manifest.shard_name(dist.rank(), dist.world_size())
 
 
-def _await_shard(save: _Save) -> tuple[dict[str, Any] | None, UserError | None]:
+def _await_shard(save: _Save) -> tuple[JsonObject | None, UserError | None]:
     """Wait for this rank's thread; return the manifest's entry of its shard, or why there is none."""
     if save.writing is None:
         return None, save.failure
@@ -296,7 +298,7 @@ def _as_failure(problem: Exception, where: Path, step: int, need: int = 0) -> Us
             f"E-CKP-18 step {step}: {problem} holds NaN or infinity; nothing was saved. "
             "Fix: go back to an earlier checkpoint with a lower optim.lr"
         )
-    if ran_out(problem):
+    if is_out_of_memory(problem):
         reason = (str(problem) or "host memory").splitlines()[0][:200]
         return DeviceMemoryError(
             f"E-RUN-33 {where}: no memory on rank {dist.rank()} for a copy of its part of the state ({reason}), which "

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from coca_train.runtime import durable, untrusted_io
+from coca_train.runtime.untrusted_io import JsonObject
 
 HEADER_LIMIT = 100 << 20  # [bytes], the official library's limit
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -29,7 +30,7 @@ ALL_FLOAT32: Mapping[str, torch.dtype] = {}
 # A file that was changed less than that ago may change again and look as it did: clocks of files are coarse.
 SETTLED_S = 2.0
 
-# Digests of files that this process has read or written, by what the file system says of them then.
+# Digests of files that this process has read or written, by their file system metadata at that time.
 _digests: dict[tuple[int, ...], str] = {}
 
 assert sys.byteorder == "little"
@@ -58,7 +59,7 @@ class ShardWriter:
         metadata: dict[str, str],
         dtypes: Mapping[str, torch.dtype] = ALL_FLOAT32,
     ) -> None:
-        header: dict[str, Any] = {"__metadata__": metadata}
+        header: JsonObject = {"__metadata__": metadata}
         offset = 0
         for name, shape in spec.items():
             dtype = dtypes.get(name, torch.float32)
@@ -94,7 +95,7 @@ class ShardWriter:
             self._digest.update(part)
             self._bytes += len(part)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> JsonObject:
         """Sync to the disk; {bytes, sha256}."""
         assert not self._pending
         os.fsync(self._descriptor)
@@ -109,7 +110,7 @@ def _is_finite(tensor: Tensor) -> bool:
     if not tensor.numel():
         return True
     if tensor.dtype == torch.float32:
-        # By numpy: torch would start threads of its own for it, in a thread that works beside a training.
+        # By numpy: torch would start threads of its own for it, in a background thread of a training.
         values = tensor.numpy()
         return bool(np.isfinite(values.min()) and np.isfinite(values.max()))  # NaN wins
     return all(math.isfinite(value) for value in torch.aminmax(tensor))
@@ -136,7 +137,7 @@ class ShardReader:
             self.close()
             raise
 
-    def _check(self, name: str, entry: dict[str, Any]) -> tuple[tuple[int, ...], int, torch.dtype]:
+    def _check(self, name: str, entry: JsonObject) -> tuple[tuple[int, ...], int, torch.dtype]:
         shape, (start, end) = tuple(entry["shape"]), entry["data_offsets"]
         if entry["dtype"] not in DTYPES or not 0 <= start <= end <= self.bytes - self._start:
             raise ValueError(f"tensor {name} is described as {entry}")

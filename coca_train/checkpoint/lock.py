@@ -7,15 +7,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from coca_train.checkpoint.manifest import unused_name
 from coca_train.checkpoint.writing import Task
 from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import LockedError, StorageError
+from coca_train.runtime.untrusted_io import JsonObject
 
 HEARTBEAT_S = 30.0
-# Three beats may be lost to a slow disk before a lock counts as left behind.
+# Three beats may be lost to a slow disk before a lock counts as abandoned.
 STALE_AFTER_S = 4 * HEARTBEAT_S
 LOOK_S = 0.5
 NAME = "run.lock"
@@ -33,7 +33,7 @@ def _machine() -> str:
 def _started(pid: int) -> str | None:
     """Return when a process of this machine started [clock ticks since boot]; None: there is none, or it is dead."""
     try:
-        # From the last parenthesis on: the name of a program stands in a pair of them, and may hold spaces and others.
+        # From the last parenthesis on: a program's name is enclosed in a pair of them, and may hold spaces and others.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
@@ -71,7 +71,7 @@ class RunLock:
         self.release()
 
     def release(self) -> None:
-        """Let others work in it. From any thread."""
+        """Release the run directory. From any thread."""
         self._stop.set()
         if self._heart is not None:
             self._heart.join()
@@ -84,8 +84,8 @@ class RunLock:
                 pass  # a disk that fails now: the next start sees that our process is gone
 
     def check(self) -> None:
-        """Rank 0, before a publish: raise LockedError when the run was taken over (we were frozen, say), OSError where
-        nobody can tell."""
+        """Rank 0, before a publish: raise LockedError when another process took over the run (this one was frozen,
+        say), OSError where the lock cannot be read."""
         holder = self._holder()
         if holder.get("token") != self._token:
             raise self._locked(holder, "took over this run while we were out")
@@ -93,8 +93,8 @@ class RunLock:
     def alone(self, action: Callable[[], None]) -> None:
         """COLLECTIVE, while the lock is held. Do work of minutes on rank 0.
 
-        Rank 0 works in a thread, and all ranks ask each other again and again whether it is done: so no collective
-        waits for longer than a moment, engine.timeout_s has no say, and a rank that is gone is missed at once.
+        Rank 0 works in a thread, and all ranks repeatedly exchange whether it is done: so no collective waits for
+        longer than a moment, engine.timeout_s does not apply, and the loss of a rank is noticed at once.
         """
         if dist.world_size() == 1:
             return action()
@@ -132,16 +132,16 @@ class RunLock:
             }
             durable.replace(self._path, json.dumps(card).encode())
 
-    def _holder(self) -> dict[str, Any]:
-        """Return what the lock says of who holds it; {} where it says nothing. Raises OSError: a disk that fails is no
-        process."""
+    def _holder(self) -> JsonObject:
+        """Return the card of the process that holds the lock; {} where there is none. Raises OSError: a disk that fails
+        is not a process."""
         try:
             return untrusted_io.read_object(self._path, 4096, follow=False)
         except (FileNotFoundError, ValueError):
             return {}
 
-    def _alive(self, holder: dict[str, Any]) -> bool:
-        """Whether a lock's holder may still write; an unreadable card counts by its age only."""
+    def _alive(self, holder: JsonObject) -> bool:
+        """Whether the holder of a lock may still write; an unreadable card counts by its age only."""
         pid = holder.get("pid")
         if holder.get("machine") == _machine() and isinstance(pid, int):
             started = _started(pid)
@@ -149,11 +149,11 @@ class RunLock:
                 return False
         return self._file_age() < STALE_AFTER_S
 
-    def _from_the_future(self, holder: dict[str, Any]) -> LockedError | None:
-        """Return the error of a heartbeat that is dated in the future, and so never grows old; None: it is not.
+    def _from_the_future(self, holder: JsonObject) -> LockedError | None:
+        """Return the error of a heartbeat that is dated in the future, and so never ages; None: it is not.
 
-        It is dated anew: a holder that lives goes on beating, and the lock of one that does not is stale two minutes
-        from now, whatever the clock said that it was made by.
+        Its date is reset to now: a living holder keeps touching it, and the lock of a dead one is stale two minutes
+        from now, whatever clock dated it.
         """
         ahead_s = -self._file_age()
         if ahead_s < STALE_AFTER_S:
@@ -177,20 +177,20 @@ class RunLock:
         while not self._stop.wait(HEARTBEAT_S):
             try:
                 if self._holder().get("token") == self._token:
-                    # Only while it is ours: a beat would keep the lock of whoever took over alive after they have died.
+                    # Only while it is ours: a beat would keep another process's lock alive after that process has died.
                     os.utime(self._path)
             except OSError:
                 continue  # a full or slow disk: the next beat tries again
 
-    def _locked(self, holder: dict[str, Any], what: str) -> LockedError:
+    def _locked(self, holder: JsonObject, what: str) -> LockedError:
         return LockedError(
             f"E-RUN-08 {self._run_dir}: {_named(holder)} {what}; one process writes a run. "
             f"Fix: wait for it, stop it, or begin another run: {unused_name(self._run_dir)}"
         )
 
 
-def _named(holder: dict[str, Any]) -> str:
-    """Return who holds a lock, in words."""
+def _named(holder: JsonObject) -> str:
+    """Describe the holder of a lock."""
     if not holder:
         return "another process"
     job = f" (SLURM job {holder['job']})" if holder.get("job") else ""

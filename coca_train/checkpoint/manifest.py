@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from coca_train.checkpoint.format import ShardReader
 from coca_train.engine.base import Engine
 from coca_train.runtime import dist, untrusted_io
+from coca_train.runtime.untrusted_io import JsonObject
 
 NAME = "MANIFEST.json"
 FORMAT = 1
@@ -53,7 +54,7 @@ class _Adapters(BaseModel, strict=True):
 class _Counters(BaseModel, strict=True):
     adam_step: Number
     skipped_steps: Number
-    loss_scaler: dict[str, Any] = {}
+    loss_scaler: JsonObject = {}
 
 
 class _CutTensor(BaseModel, strict=True, extra="forbid"):
@@ -74,7 +75,7 @@ class _CutTensor(BaseModel, strict=True, extra="forbid"):
 
 
 class _Manifest(BaseModel, strict=True, extra="forbid"):
-    """What can have been written."""
+    """Schema of a manifest."""
 
     format: int
     run_id: str
@@ -84,9 +85,9 @@ class _Manifest(BaseModel, strict=True, extra="forbid"):
     dtype: str
     trainable: list[str]
     model_digest: str
-    data_fingerprint: dict[str, Any]
-    counters: _Counters | Annotated[dict[str, Any], Field(max_length=0)]  # none where no step was ever done: an import
-    progress: dict[str, Any]
+    data_fingerprint: JsonObject
+    counters: _Counters | Annotated[JsonObject, Field(max_length=0)]  # none where no step was ever done: an import
+    progress: JsonObject
     files: list[_File]
     digest: str
     lora: _Adapters = _Adapters(rank=1.0, alpha=1.0)
@@ -105,26 +106,26 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint: one whose every byte has been verified, but for what `newest` gives."""
+    """A checkpoint. Every byte of it has been verified, except where `newest` returned it."""
 
     path: Path
     step: int
-    manifest: dict[str, Any]
+    manifest: JsonObject
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What a checkpoint must agree with to continue a run.
+    """The properties that a checkpoint must share with a run to continue it.
 
-    run_id: the run's own name for itself. model_digest, data_fingerprint: what the model and the data are.
-    progress: the loop's own counters, given back on resume; JSON. lora: rank and alpha of the adapters in the state.
+    run_id: the run's identity. model_digest, data_fingerprint: of the model and the data. progress: the loop's own
+    counters, returned on resume; JSON. lora: rank and alpha of the adapters in the state.
     """
 
     run_id: str
     model_digest: str
-    data_fingerprint: dict[str, Any]
-    progress: dict[str, Any]
-    lora: dict[str, Any] | None = None
+    data_fingerprint: JsonObject
+    progress: JsonObject
+    lora: JsonObject | None = None
 
 
 def folder_name(step: int) -> str:
@@ -148,18 +149,18 @@ def unused_name(run_dir: Path) -> str:
     return f"run.name={next(name for name in names if not (run_dir.parent / name).exists())}"
 
 
-def digest_of(manifest: dict[str, Any]) -> str:
+def digest_of(manifest: JsonObject) -> str:
     """Return the SHA-256 over everything but the digest itself: a flipped bit in the manifest is found too."""
     body = {key: value for key, value in manifest.items() if key != "digest"}
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def encode(manifest: dict[str, Any]) -> bytes:
+def encode(manifest: JsonObject) -> bytes:
     return json.dumps({**manifest, "digest": digest_of(manifest)}, indent=1, sort_keys=True, allow_nan=False).encode()
 
 
-def describe_state(step: int, engine: Engine, meta: Meta) -> dict[str, Any]:
-    """Return the body of a manifest without the files: what is true of the state at this moment."""
+def describe_state(step: int, engine: Engine, meta: Meta) -> JsonObject:
+    """Return the body of a manifest without the files: the engine's state at this moment."""
     return {
         "format": FORMAT,
         "run_id": meta.run_id,
@@ -175,13 +176,15 @@ def describe_state(step: int, engine: Engine, meta: Meta) -> dict[str, Any]:
     } | ({} if meta.lora is None else {LORA: meta.lora})
 
 
-def add_files(body: dict[str, Any], spec: Spec, files: list[Any], ranges: list[list[Range]]) -> dict[str, Any]:
+def add_files(
+    body: JsonObject, spec: Spec, files: Sequence[JsonObject | None], ranges: list[list[Range]]
+) -> JsonObject:
     """Return the manifest's body with the files, and what each holds. files, ranges: of each rank."""
     cut = _cut_tensors(ranges, spec)
     return body | {"files": files} | ({CUT: cut} if cut else {})
 
 
-def _cut_tensors(ranges: list[list[Range]], spec: Spec) -> dict[str, Any]:
+def _cut_tensors(ranges: list[list[Range]], spec: Spec) -> JsonObject:
     """Return the entries of tensors that lie in several shards, for the key `cut`."""
     parts: dict[str, list[list[int]]] = {}
     for file, of_one in enumerate(ranges):
@@ -196,7 +199,7 @@ def _cut_tensors(ranges: list[list[Range]], spec: Spec) -> dict[str, Any]:
     return {name: {"shape": list(spec[name]), "parts": pieces} for name, pieces in parts.items() if len(pieces) > 1}
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> JsonObject:
     """Read the manifest of a step folder, and check everything that needs no reading of shards. Raises Refused."""
     # A link could lead to a folder that changes after it was verified, or out of the run.
     if not stat.S_ISDIR(path.lstat().st_mode):
@@ -212,7 +215,7 @@ def read(path: Path) -> dict[str, Any]:
     if manifest.get("format") != FORMAT or manifest.keys() - _Manifest.model_fields:
         raise Refused(f"E-CKP-09 format {manifest.get('format')!r}, this version reads {FORMAT}")
     try:
-        _Manifest.model_validate(manifest)  # a digest that is right says only that someone made it
+        _Manifest.model_validate(manifest)  # a right digest proves only that someone computed it
     except ValidationError as error:
         key = str((*error.errors()[0]["loc"], CUT)[0])
         raise Refused(f"E-CKP-08 {NAME} is damaged: {key} is {str(manifest.get(key))[:80]!r}") from None
@@ -230,9 +233,9 @@ def read(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> str:
-    """Return why some shards, by their numbers, have not the parts of tensors that the manifest says; empty: they
-    have."""
+def find_miscut(cut: Mapping[str, JsonObject], readers: Mapping[int, ShardReader]) -> str:
+    """Return why some shards, by their numbers, do not hold the parts of tensors that the manifest lists; empty: they
+    do."""
     for name, entry in cut.items():
         for file, start, stop in entry["parts"]:
             if file in readers and readers[file].spec().get(name) != (stop - start,):
@@ -240,22 +243,22 @@ def miscut(cut: Mapping[str, Any], readers: Mapping[int, ShardReader]) -> str:
     return ""
 
 
-def open_shard(path: Path, entry: dict[str, Any]) -> ShardReader:
-    """Open a shard, whose bytes nobody has looked at. Raises Refused, saying whose file it is."""
+def open_shard(path: Path, entry: JsonObject) -> ShardReader:
+    """Open a shard, whose bytes are not verified. Raises Refused, naming the file."""
     try:
         return ShardReader(path / entry["name"])
     except (OSError, ValueError) as error:
         raise Refused(f"E-CKP-06 {entry['name']} cannot be read: {error}") from None
 
 
-def damage(readers: Sequence[ShardReader], entries: Sequence[dict[str, Any]], again: bool = False) -> str:
-    """Return why the bytes of some shards are not those of the manifest's entries; empty: they are. again: as
+def damage(readers: Sequence[ShardReader], entries: Sequence[JsonObject], again: bool = False) -> str:
+    """Return why the bytes of some shards differ from the manifest's entries; empty: they do not. again: as
     `ShardReader.sha256`. The files are read at the same time."""
     with ThreadPoolExecutor(THREADS, "digest") as threads:
         return next(filter(None, threads.map(partial(_damage, again=again), readers, entries)), "")
 
 
-def _damage(reader: ShardReader, entry: dict[str, Any], again: bool) -> str:
+def _damage(reader: ShardReader, entry: JsonObject, again: bool) -> str:
     name = entry["name"]
     try:
         digest = reader.sha256(again)

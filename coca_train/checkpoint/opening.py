@@ -13,13 +13,14 @@ from coca_train.engine.base import DTYPES
 from coca_train.models.transformer import Transformer, build_model, vocab_size
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
-from coca_train.schedule import resolve, stage_at
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import load_saved
+from coca_train.stages import resolve, stage_at
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A trained model, ready to be asked. loaded: the configuration of the stage that made it. step: optimizer steps
+    """A trained model with its tokenizer. loaded: the configuration of the stage that trained it. step: optimizer steps
     it was trained for."""
 
     loaded: Loaded
@@ -58,15 +59,15 @@ def load_run(run_dir: Path | str, device: str = "auto") -> TrainedRun:
         torch.float32 if where == "cpu" and loaded.config.engine.dtype == "fp16" else DTYPES[loaded.config.engine.dtype]
     )
     model = model.to(dtype).to_empty(device=where)
-    # `to_empty` has given a tied head a tensor of its own.
+    # `to_empty` has separated a tied head from the embedding.
     model.tie()
     checkpoint.load_weights(newest, model)
     return TrainedRun(loaded, model.eval(), tokenizer, newest.step)
 
 
-def read_record(run_dir: Path) -> dict:
-    """run.json. Raises UserError E-RUN-21 when there is none, CheckpointError E-CKP-23 when it is damaged,
-    E-CKP-31 for another format."""
+def read_record(run_dir: Path) -> JsonObject:
+    """Return the contents of run.json. Raises UserError E-RUN-21 when there is none, CheckpointError E-CKP-23 when it
+    is damaged, E-CKP-31 for another format."""
     path = run_dir / "run.json"
     try:
         record = untrusted_io.read_object(path)
@@ -87,7 +88,7 @@ def _damaged(path: Path, reason: str) -> CheckpointError:
 
 
 def pick_device(device: str) -> str:
-    """Return cpu or cuda. Raises UserError when a GPU is asked for and there is none."""
+    """Return cpu or cuda. Raises UserError when a GPU is requested and there is none."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():

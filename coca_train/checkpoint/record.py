@@ -1,4 +1,4 @@
-"""What a run directory says about itself: config.yaml and run.json, written when it begins, compared at every start."""
+"""The record of a run in its directory: config.yaml and run.json, written when it begins, compared at every start."""
 
 import hashlib
 import json
@@ -23,7 +23,8 @@ from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import CheckpointError, DataError
 from coca_train.runtime.trees import flatten
-from coca_train.schedule import Stage, words_of
+from coca_train.runtime.untrusted_io import JsonObject
+from coca_train.stages import Stage, words_of
 
 NAME = "run.json"
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
@@ -39,23 +40,23 @@ def open_record(
     run_dir: Path,
     loaded: Loaded,
     stages: Sequence[Stage],
-    fingerprints: Mapping[str, dict[str, Any]],
-    held_out: Mapping[str, dict[str, Any]],
+    fingerprints: Mapping[str, JsonObject],
+    held_out: Mapping[str, JsonObject],
     init_digests: Mapping[str, str],
-    start: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Rank 0: the run's record, made on the first start.
+    start: JsonObject | None = None,
+) -> JsonObject:
+    """Rank 0: return the run's record, which the first start writes.
 
     fingerprints: of the training data, by stage; held_out: of the held-out files of each source, by stage.
-    init_digests: of the initial weights by name, for comparisons. start: where the first weights came from, and what
-    was made of them. Both are kept where the run begins anew only.
+    init_digests: of the initial weights by name, for comparisons. start: the origin of the first weights, and how they
+    were converted. Both are stored only where the run begins anew.
 
     Raises DataError when the data of a stage that has begun is not what it began with, CheckpointError when a setting
-    was changed that the state in the directory depends on. Other changed settings are announced.
+    changed that the state in the directory depends on. Other changed settings are logged.
     """
     path = run_dir / NAME
     settings = flatten(asdict(loaded.config))
-    if begins_anew(run_dir):
+    if is_new_run(run_dir):
         first = stages[0]
         record = {
             "format": FORMAT,
@@ -90,29 +91,27 @@ def open_record(
         record |= {"settings": settings, "schedule": words_of(loaded.overrides)}
         record |= {"folder": os.getcwd()}  # relative paths of data begin there
         record["stages"][-1] = _entry(stage, last["fingerprint"], held_out[stage.name])
-    # Written before the run goes on: what the directory says of itself is what the next steps are done with. run.json
-    # last: it makes the directory a run, and a start that was killed in between finds none and writes both anew.
+    # Written before the run continues, so that the record describes the next steps. run.json
+    # last: it makes the directory a run, and a start that was killed in between finds none and writes both again.
     write_text(run_dir / "config.yaml", loaded.record)
     write_text(path, json.dumps(record, indent=1) + "\n")
     return record
 
 
-def begins_anew(run_dir: Path) -> bool:
-    """Whether a run has nothing to go on from. A directory without a checkpoint begins anew, with a run_id of its own:
-    nothing in it was computed with the old settings."""
+def is_new_run(run_dir: Path) -> bool:
+    """Whether a run has no checkpoint to continue from. It then begins with a new run_id: nothing in its directory was
+    computed with the old settings."""
     return not (run_dir / NAME).exists() or not step_folders(run_dir / FOLDER)
 
 
-def begin_stage(
-    run_dir: Path, record: dict[str, Any], stage: Stage, fingerprint: dict[str, Any], held_out: dict[str, Any]
-) -> None:
-    """Note that a stage begins; nothing where it has begun already. COLLECTIVE."""
+def begin_stage(run_dir: Path, record: JsonObject, stage: Stage, fingerprint: JsonObject, held_out: JsonObject) -> None:
+    """Record that a stage begins, unless it has begun already. COLLECTIVE."""
     if stage.name not in [one["name"] for one in record["stages"]]:
         record["stages"].append(_entry(stage, fingerprint, held_out))
         dist.broadcast_from_rank0(lambda: write_text(run_dir / NAME, json.dumps(record, indent=1) + "\n"))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> JsonObject:
     """Read a run's record. Raises CheckpointError E-CKP-23 (damaged), E-CKP-24 (of an import), E-CKP-31 (format)."""
     try:
         record = untrusted_io.read_object(path)
@@ -144,8 +143,8 @@ def _check_types(record: Mapping[str, Any]) -> None:
         assert all(isinstance(each, dict) for each in stage["held_out"].values())
 
 
-def _entry(stage: Stage, fingerprint: dict[str, Any], held_out: dict[str, Any]) -> dict[str, Any]:
-    """What a stage is, for run.json. train.max_steps is its length."""
+def _entry(stage: Stage, fingerprint: JsonObject, held_out: JsonObject) -> JsonObject:
+    """Return the description of a stage for run.json. train.max_steps is its length."""
     settings = {key: value for key, value in flatten(asdict(stage.config)).items() if not key.startswith("stages.")}
     settings |= {
         f"stages.{stage.name}.trainable": list(stage.trainable),
@@ -158,16 +157,16 @@ def _entry(stage: Stage, fingerprint: dict[str, Any], held_out: dict[str, Any]) 
 
 def _compare(
     run_dir: Path,
-    begun: Sequence[dict[str, Any]],
+    begun: Sequence[JsonObject],
     stages: Sequence[Stage],
-    fingerprints: Mapping[str, dict[str, Any]],
-    held_out: Mapping[str, dict[str, Any]],
-    settings: Mapping[str, Any],
-) -> dict[str, tuple[Any, Any]]:
-    """Settings of the stage at work that were changed and may be; errors as `open_record`.
+    fingerprints: Mapping[str, JsonObject],
+    held_out: Mapping[str, JsonObject],
+    settings: Mapping[str, object],
+) -> dict[str, tuple[object, object]]:
+    """Return the settings of the current stage that changed and may change; errors as `open_record`.
 
-    What lies ahead may be changed as one likes, what is done may not, and the stage at work only in what its weights
-    do not depend on. settings: the run's own now, which the stages start from.
+    The stages ahead may change freely, those that are done may not, and the current one only in what its weights do not
+    depend on. settings: the run's own now, which the stages start from.
     """
     names, done = [stage.name for stage in stages], [stage["name"] for stage in begun]
     another = unused_name(run_dir)
@@ -176,7 +175,7 @@ def _compare(
             f"E-CKP-24 {run_dir}: the stages {', '.join(done)} have begun, in this order, and the schedule is "
             f"{', '.join(names)} now; what has run stays. Fix: undo the change, or begin another run: {another}"
         )
-    changed: dict[str, tuple[Any, Any]] = {}
+    changed: dict[str, tuple[object, object]] = {}
     for number, (before, stage) in enumerate(zip(begun, stages, strict=False), 1):
         where = f"stage {stage.name}: " if len(stages) > 1 else ""
         if (difference := fingerprint_diff(before["fingerprint"], fingerprints[stage.name])) is not None:
@@ -188,16 +187,16 @@ def _compare(
             _compare_held_out(run_dir, where, stage, before["held_out"], held_out[stage.name])
         old, now = before["settings"], _entry(stage, {}, {})["settings"]
         keys = [*now]
-        keys += [key for key in old if key.startswith("layers.") and key not in now]  # what a kind says no more
+        keys += [key for key in old if key.startswith("layers.") and key not in now]  # what a layer type no longer sets
         changed = {key: (old.get(key), now.get(key)) for key in keys if old.get(key) != now.get(key)}
         fixed = [key for key in changed if key.startswith(FIXED)]
         if number < len(begun):
             fixed += [key for key in changed if not key.startswith((*FREE, *FIXED))]
         if fixed:
-            shown = "; ".join(f"{key} {changed[key][0]!r} -> {changed[key][1]!r}" for key in fixed)
-            fix = _restoring({key: changed[key] for key in fixed}, settings) or "undo the change"
+            listed = "; ".join(f"{key} {changed[key][0]!r} -> {changed[key][1]!r}" for key in fixed)
+            fix = _restoring_overrides({key: changed[key] for key in fixed}, settings) or "undo the change"
             raise CheckpointError(
-                f"E-CKP-24 {run_dir}: {where}changed since the run began: {shown}; its weights depend on that. "
+                f"E-CKP-24 {run_dir}: {where}changed since the run began: {listed}; its weights depend on that. "
                 f"Fix: {fix}, or begin another run: {another}"
             )
     end = stages[len(begun) - 1].last_step
@@ -212,13 +211,13 @@ def _compare(
     return changed
 
 
-def _restoring(changed: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any]) -> str:
-    """Overrides that give back what the run began with; "" where words cannot: another choice of a section, whose
-    options go with it, or what a stage says itself."""
+def _restoring_overrides(changed: Mapping[str, tuple[object, object]], settings: Mapping[str, object]) -> str:
+    """Return the overrides that restore what the run began with; "" where overrides cannot: another choice of a
+    section, whose options change with it, or what a stage sets itself."""
     words = []
     for key, (old, now) in changed.items():
-        of_kind = key.startswith("layers.types.") and None in (old, now)  # said on one side only
-        if key.startswith("stages.") or of_kind or key.endswith((".scheme", ".name")) or settings.get(key) != now:
+        of_layer_type = key.startswith("layers.types.") and None in (old, now)  # said on one side only
+        if key.startswith("stages.") or of_layer_type or key.endswith((".scheme", ".name")) or settings.get(key) != now:
             return ""
         words.append(f"{key}={old if isinstance(old, str) else json.dumps(old, separators=(',', ':'))}")
     return " ".join(words)
@@ -227,8 +226,8 @@ def _restoring(changed: Mapping[str, tuple[Any, Any]], settings: Mapping[str, An
 def _compare_held_out(
     run_dir: Path, where: str, stage: Stage, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    """DataError E-TOK-14 for a source whose held-out files are others. One that has none now, or had none, is a
-    changed setting: that is announced."""
+    """Raise DataError E-TOK-14 for a source whose held-out files changed. A source that has none now, or had none, is a
+    changed setting, which is logged."""
     for name in sorted(before.keys() & now.keys()):
         if (difference := fingerprint_diff(before[name], now[name])) is not None:
             source, own = stage.config.data.sources[name], stage.config.stages[stage.name].data.get("sources", {})
@@ -240,24 +239,24 @@ def _compare_held_out(
             )
 
 
-def digest(value: Any) -> str:
-    """SHA-256 of anything that JSON can hold."""
+def digest(value: object) -> str:
+    """Return the SHA-256 of any JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def made_with(loaded: Loaded) -> dict[str, str]:
-    """What a run of this configuration would be made with: versions, and a digest of its position scheme's source."""
+    """Return the versions that a run of this configuration would use, and a digest of its position scheme's source."""
     scheme = loaded.config.position.scheme
     return versions() | {source_key(scheme): SCHEMES.digest(scheme)}
 
 
 def source_key(scheme: str) -> str:
-    """What the digest of its source is called among the versions."""
+    """Return the key of the digest of a scheme's source among the versions."""
     return f"source of {scheme}"
 
 
 def versions() -> dict[str, str]:
-    """What the run is made with: packages, Python, the commit when run from a checkout."""
+    """Return the versions in use: packages, Python, and the commit when run from a checkout."""
     names = {"coca_train": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -269,7 +268,7 @@ def versions() -> dict[str, str]:
 
 @cache  # the code of this process is what it was when it began
 def _commit() -> dict[str, str]:
-    """The commit, and a digest of what is not committed; empty where this is no checkout."""
+    """Return the commit, and a digest of the uncommitted changes; empty where this is not a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return {}

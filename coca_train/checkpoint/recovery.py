@@ -1,11 +1,10 @@
-"""Start-up: find the newest checkpoint that verifies, say what was passed over, never start at 0 silently."""
+"""Start-up: find the newest checkpoint that verifies, report what was skipped, never start at 0 silently."""
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from coca_train.engine.base import Engine, InitParameter, ReadRange
 from coca_train.models.lora import adapter_of, is_adapter
 from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import CheckpointError, DataError
+from coca_train.runtime.untrusted_io import JsonObject
 
 TEMPORARY = ".tmp-"
 TRASH = ".trash-"
@@ -45,9 +45,9 @@ def sweep(run_dir: Path) -> list[str]:
 def find(run_dir: Path, run_id: str | None = None, clean: bool = False) -> Checkpoint | None:
     """COLLECTIVE. Return the newest verified checkpoint of a run, or None when there never was one.
 
-    run_id: refuse those of another run; None: any. clean: also sweep (needs the run's lock). Rank 0 lists
-    the folder; the ranks share the hashing. One `RECOVERY:` line tells when anything was passed over or
-    cleaned. Raises CheckpointError when there are checkpoints and none can be trusted.
+    run_id: refuse those of another run; None: any. clean: also sweep (needs the run's lock). Rank 0 lists the folder;
+    the ranks share the hashing. One `RECOVERY:` line reports what was skipped or removed. Raises CheckpointError when
+    there are checkpoints and none can be trusted.
     """
     root = run_dir / FOLDER
     # Rank 0 looks for all: ranks that list a network folder at different moments could choose different checkpoints.
@@ -73,8 +73,8 @@ def find(run_dir: Path, run_id: str | None = None, clean: bool = False) -> Check
 
 
 def newest(run_dir: Path, run_id: str | None) -> Checkpoint | None:
-    """Return the newest checkpoint by its manifest alone, no byte of its tensors looked at; None: there is none. For
-    what it says of itself, never for its weights."""
+    """Return the newest checkpoint by its manifest alone, without reading its tensors; None: there is none. For its
+    manifest, never for its weights."""
     for folder in step_folders(run_dir / FOLDER):
         body, _ = _inspect(folder, run_id)
         if body is not None:
@@ -105,7 +105,8 @@ def first_verified(folders: Sequence[Path], run_id: str | None) -> tuple[Checkpo
 
 
 def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Checkpoint | None, str]:
-    """COLLECTIVE. Check manifest and bytes of one folder, each rank some of the files; or the reason against it.
+    """COLLECTIVE. Verify manifest and bytes of one folder, each rank some of the files; return the checkpoint, or the
+    reason against it.
 
     again=False trusts the bytes of what this run has written or verified before.
     """
@@ -114,7 +115,7 @@ def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Chec
         return None, reason
     known = (str(folder), body["digest"])
     # Pruning looks at the same folders after every save. What this run has written or verified it need not hash again
-    # to delete an older one; what it goes on from, it does.
+    # to delete an older one; the one it continues from it must.
     if again or known not in _verified:
         reasons = dist.all_gather_object(_damage(folder, body))
         if any(reasons):
@@ -130,7 +131,7 @@ def mark_verified(folder: Path, digest: str) -> None:
     _verified.add((str(folder), digest))
 
 
-def _inspect(folder: Path, run_id: str | None) -> tuple[dict[str, Any] | None, str]:
+def _inspect(folder: Path, run_id: str | None) -> tuple[JsonObject | None, str]:
     try:
         body = manifest.read(folder)
         if run_id is not None and body["run_id"] != run_id:
@@ -142,7 +143,7 @@ def _inspect(folder: Path, run_id: str | None) -> tuple[dict[str, Any] | None, s
         return None, f"E-CKP-29 cannot be read: {error}"
 
 
-def _damage(folder: Path, body: dict[str, Any]) -> str:
+def _damage(folder: Path, body: JsonObject) -> str:
     """Return what is wrong with this rank's share of the files; empty: nothing."""
     share = range(len(body["files"]))[dist.rank() :: dist.world_size()]
     entries = [body["files"][number] for number in share]
@@ -152,37 +153,36 @@ def _damage(folder: Path, body: dict[str, Any]) -> str:
         except Refused as refusal:
             return str(refusal)
         wrong = manifest.damage(readers, entries, again=True)
-        return wrong or manifest.miscut(body.get(CUT, {}), dict(zip(share, readers, strict=True)))
+        return wrong or manifest.find_miscut(body.get(CUT, {}), dict(zip(share, readers, strict=True)))
 
 
-def load(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> dict[str, Any]:
-    """COLLECTIVE. Put a checkpoint into the engine; the `progress` it was saved with.
+def load(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> JsonObject:
+    """COLLECTIVE. Load a checkpoint into the engine; return the `progress` it was saved with.
 
-    World size and ZeRO stage may differ from those of the save. Raises CheckpointError when precision,
-    model or trained parameters differ, DataError when the data does. Each rank verifies its share of the files, where
-    they have changed since it did so last, and then reads of all of them what it needs.
+    World size and ZeRO stage may differ from those of the save. Raises CheckpointError when precision, model or trained
+    parameters differ, DataError when the data does. Each rank verifies its share of the files, where they have changed
+    since it did so last, and then reads of all of them what it needs.
     """
-    _agree(checkpoint, engine, meta)
+    _check_run(checkpoint, engine, meta)
     with _opened(checkpoint) as source:
         # Before the first tensor is read: afterwards the engine would hold half of another state.
-        _same_tensors(checkpoint, source.stored.spec, engine.state_spec())
+        _check_tensors(checkpoint, source.stored.spec, engine.state_spec())
         engine.load_state(source.read, checkpoint.manifest["counters"])
     return checkpoint.manifest["progress"]
 
 
 def begin(checkpoint: Checkpoint, engine: Engine, init: InitParameter, keep_optimizer: bool = False) -> None:
-    """COLLECTIVE. Put the weights of another stage, or of another run, into the engine; its adapters are merged.
+    """COLLECTIVE. Load the weights of another stage, or of another run, into the engine; its adapters are merged.
 
-    init: fills one parameter by its name; the adapters of the stage that begins have its values.
-    keep_optimizer: Adam's moments too, for the parameters it has them of, and the memory of the rows; all others
-    begin at zero.
-    Raises CheckpointError where the model is another one.
+    init: fills one parameter by its name; the adapters of the stage that begins get its values. keep_optimizer: load
+    Adam's moments too, for the parameters that have them, and the memory of the rows; all others begin at zero. Raises
+    CheckpointError where the model is another one.
     """
     with _opened(checkpoint) as source:
         spec, stored = engine.state_spec(), source.stored
-        _same_tensors(checkpoint, plain(stored.spec), plain(spec))
+        _check_tensors(checkpoint, plain(stored.spec), plain(spec))
 
-        @lru_cache(maxsize=1)  # a rank asks for parts of the same one in a row
+        @lru_cache(maxsize=1)  # a rank reads parts of the same tensor in a row
         def merged(name: str) -> Tensor:
             return read_merged(name, checkpoint, stored.spec, stored.tensor).float().flatten()
 
@@ -204,7 +204,7 @@ def begin(checkpoint: Checkpoint, engine: Engine, init: InitParameter, keep_opti
 
 
 def load_weights(checkpoint: Checkpoint, module: nn.Module) -> None:
-    """Put a checkpoint's weights into a plain module. Not collective: every caller reads the files itself."""
+    """Load a checkpoint's weights into a plain module. Not collective: every caller reads the files itself."""
     held = {name: tensor for name, tensor in module.state_dict(keep_vars=True).items()}
     missing = set(dict(module.named_parameters()))
     with open_weights(checkpoint) as weights:
@@ -224,7 +224,7 @@ def _other_model(checkpoint: Checkpoint, what: str) -> CheckpointError:
     )
 
 
-def _agree(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> None:
+def _check_run(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> None:
     body, another = checkpoint.manifest, unused_name(checkpoint.path.parents[1])
     if body["data_fingerprint"] != meta.data_fingerprint:
         keys = set(body["data_fingerprint"]) | set(meta.data_fingerprint)
@@ -248,15 +248,15 @@ def _agree(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> None:
         )
 
 
-def _same_tensors(checkpoint: Checkpoint, stored: Spec, model: Spec) -> None:
+def _check_tensors(checkpoint: Checkpoint, stored: Spec, model: Spec) -> None:
     differing = sorted(name for name in stored.keys() | model.keys() if stored.get(name) != model.get(name))
     if differing:
-        shown = ", ".join(f"{name}: saved {stored.get(name)}, model {model.get(name)}" for name in differing[:5])
-        raise _other_model(checkpoint, shown)
+        listed = ", ".join(f"{name}: saved {stored.get(name)}, model {model.get(name)}" for name in differing[:5])
+        raise _other_model(checkpoint, listed)
 
 
 class _Source:
-    """A checkpoint's tensors, of which this rank reads what it needs; what cannot be read is told at the end.
+    """A checkpoint's tensors, of which this rank reads what it needs; read errors are reported at the end.
 
     Not at once: the other ranks would wait for this one in a collective of the engine.
     """
@@ -281,7 +281,7 @@ class _Source:
 @contextmanager
 def _opened(checkpoint: Checkpoint) -> Iterator[_Source]:
     """COLLECTIVE. Open the files of a checkpoint on all ranks, each verified by one. Raises CheckpointError, the same
-    on every rank, when one is not as it should be, and at the end when one could not be read."""
+    on every rank, when one is damaged, and at the end when one could not be read."""
     stored, problem = None, ""
     n_files = len(checkpoint.manifest["files"])
     try:

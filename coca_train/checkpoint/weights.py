@@ -1,9 +1,9 @@
-"""The tensors of a checkpoint in its open files, and its weights as a model without adapters has them.
+"""The tensors of a checkpoint in its open files, and its weights with adapters merged.
 
-In a checkpoint of a LoRA stage `model/<layer>.weight` is the weight that the stage left as it was, and A and B stand
-beside it. What reads it (the next stage, another run, generation, an export) reads W + (alpha / rank) B A here, in
-float32, tensor by tensor: this is the one place that merges adapters. Only the stage itself, when it goes on, reads
-them apart.
+In a checkpoint of a LoRA stage `model/<layer>.weight` is the weight that the stage did not change, and A and B are
+separate tensors. What reads it (the next stage, another run, generation, an export) reads W + (alpha / rank) B A here,
+in float32, tensor by tensor: this is the one place that merges adapters. Only the stage itself, when it continues,
+reads them separately.
 """
 
 import math
@@ -31,9 +31,10 @@ class _Part(NamedTuple):
 
 
 class Stored:
-    """A context manager, which closes the files. Raises Refused where they do not hold what the manifest says.
+    """The tensors of a checkpoint in its open files: a context manager, which closes them. Raises Refused where they do
+    not hold what the manifest lists.
 
-    verified: the manifest's entries whose bytes are looked at; None: all. spec: shapes by name.
+    verified: the manifest's entries whose bytes are verified; None: all. spec: shapes by name.
     """
 
     def __init__(self, checkpoint: Checkpoint, verified: Sequence[int] | None = None) -> None:
@@ -45,17 +46,17 @@ class Stored:
             looked_at = range(len(entries)) if verified is None else verified
             if reason := manifest.damage([self._files[i] for i in looked_at], [entries[i] for i in looked_at]):
                 raise Refused(reason)
-            self._parts = self._found(checkpoint)
+            self._parts = self._locate_parts(checkpoint)
         except Refused:
             self.close()
             raise
 
-    def _found(self, checkpoint: Checkpoint) -> dict[str, list[_Part]]:
-        """Return where the parts of each tensor are."""
+    def _locate_parts(self, checkpoint: Checkpoint) -> dict[str, list[_Part]]:
+        """Return the places of the parts of each tensor."""
         cut = checkpoint.manifest.get(CUT, {})
         self.spec = {name: tuple(entry["shape"]) for name, entry in cut.items()}
         parts = {name: [_Part(self._files[i], *ends) for i, *ends in entry["parts"]] for name, entry in cut.items()}
-        if reason := manifest.miscut(cut, dict(enumerate(self._files))):
+        if reason := manifest.find_miscut(cut, dict(enumerate(self._files))):
             raise Refused(reason)
         for file in self._files:
             for name, shape in file.spec().items():
@@ -70,12 +71,12 @@ class Stored:
     def values(self, name: str, start: int, stop: int) -> Tensor:
         """Return the elements [start, stop) of a tensor: flat, on the CPU, in the precision of the file. Raises
         OSError."""
-        found = [
+        pieces = [
             part.file.values(name, max(start, part.start) - part.start, min(stop, part.stop) - part.start)
             for part in self._parts[name]
             if max(start, part.start) < min(stop, part.stop)
         ]
-        return found[0] if len(found) == 1 else torch.cat([torch.zeros(0, dtype=self.dtype(name)), *found])
+        return pieces[0] if len(pieces) == 1 else torch.cat([torch.zeros(0, dtype=self.dtype(name)), *pieces])
 
     def tensor(self, name: str) -> Tensor:
         """Return one CPU tensor, in the precision of the file. Raises OSError."""
@@ -99,7 +100,7 @@ def plain(spec: Spec) -> dict[str, tuple[int, ...]]:
 
 
 def read_merged(key: str, checkpoint: Checkpoint, spec: Spec, read: Callable[[str], Tensor]) -> Tensor:
-    """Return a weight of a checkpoint with its adapter added; as it is where it has none. spec: all that `read` can
+    """Return a weight of a checkpoint with its adapter merged, if it has one. spec: all tensors that `read` can
     read."""
     weight, (a, b) = read(key), adapter_of(key)
     if a not in spec:
@@ -111,7 +112,8 @@ def read_merged(key: str, checkpoint: Checkpoint, spec: Spec, read: Callable[[st
 class Weights:
     """The weights of a checkpoint in files that this process has opened; a context manager, which closes them.
 
-    spec, adapters: shapes by parameter name. merged: False leaves adapters out, and the weights as the stage has them.
+    spec, adapters: shapes by parameter name. merged: False leaves adapters out, and returns the weights as the stage
+    has them.
     """
 
     def __init__(self, checkpoint: Checkpoint, stored: Stored, merged: bool = True) -> None:
@@ -132,7 +134,7 @@ class Weights:
         return read_merged(key, self._checkpoint, self._stored.spec, self._stored.tensor)
 
     def values(self, name: str, start: int, stop: int) -> Tensor:
-        """Return the elements [start, stop) of one, flat. Raises OSError."""
+        """Return the elements [start, stop) of one tensor, flat. Raises OSError."""
         if self._merged and adapter_of(MODEL + name)[0] in self._stored.spec:
             return self.tensor(name).flatten()[start:stop]
         return self._stored.values(MODEL + name, start, stop)
@@ -152,23 +154,23 @@ class Weights:
 
 
 def open_weights(checkpoint: Checkpoint, verified: bool = True) -> Weights:
-    """Open the weights of a checkpoint, its bytes verified again unless verified=False. Not collective. Raises
+    """Open the weights of a checkpoint and verify its bytes again, unless verified=False. Not collective. Raises
     CheckpointError."""
     try:
         return Weights(checkpoint, Stored(checkpoint, None if verified else ()))
-    except Refused as refusal:  # found good a moment ago
+    except Refused as refusal:  # it was verified a moment ago
         raise CheckpointError(f"E-CKP-01 {checkpoint.path}: {refusal}. Fix: restore the checkpoint") from None
 
 
 class Frozen:
-    """Weights that a stage does not train, as they were when it began. Each rank reads for itself.
+    """Weights that a stage does not train, with their values of its beginning. Each rank reads them itself.
 
-    An engine in low precision holds them rounded, and nothing behind it: a checkpoint written from that would not be
-    what the stage began with. So they are read again from the checkpoint it began from, part by part, whenever the
-    next one is written. (What is trained has float32 masters, which are saved.)
+    An engine in low precision holds them rounded, without a float32 master: a checkpoint written from that would differ
+    from what the stage began with. So they are read again from the checkpoint it began from, part by part, whenever the
+    next one is written. (Trained weights have float32 masters, which are saved.)
 
-    resumed: the checkpoint is one of the stage itself, and its adapters are still apart; else they are merged.
-    The files stay open, so that the checkpoint may be deleted meanwhile. A context manager. Raises Refused and OSError.
+    resumed: the checkpoint is one of the stage itself, and its adapters are still separate; else they are merged. The
+    files stay open, so that the checkpoint may be deleted meanwhile. A context manager. Raises Refused and OSError.
     """
 
     def __init__(self, checkpoint: Checkpoint, trainable: Iterable[str], resumed: bool) -> None:
@@ -179,7 +181,7 @@ class Frozen:
         return key.startswith(MODEL) and key.removeprefix(MODEL) in self._names
 
     def values(self, key: str, start: int, stop: int) -> Tensor:
-        """Return the elements [start, stop) of one: flat, float32, on the CPU. From any thread."""
+        """Return the elements [start, stop) of one tensor: flat, float32, on the CPU. From any thread."""
         return self._weights.values(key.removeprefix(MODEL), start, stop).float()
 
     def __enter__(self) -> "Frozen":

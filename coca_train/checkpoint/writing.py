@@ -1,4 +1,4 @@
-"""A rank's shard, from a copy of its part of the state, by a thread that waits for no other rank."""
+"""A rank's shard, written from a copy of its part of the state by a thread that waits for no other rank."""
 
 import math
 import threading
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Event
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from coca_train.checkpoint.format import ShardWriter
 from coca_train.checkpoint.manifest import Spec
 from coca_train.checkpoint.weights import Frozen
 from coca_train.engine.base import Slice
+from coca_train.runtime.untrusted_io import JsonObject
 
 BLOCK = 1 << 24  # [elements] of memory that is taken at once: torch rounds pinned memory up to a power of two
 
@@ -32,7 +33,7 @@ class Part(NamedTuple):
 
 
 def shard_shapes(parts: Iterable[Part], spec: Spec) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of tensors as they stand in a shard: a part of a tensor is flat."""
+    """Return the shapes of tensors as written in a shard: a part of a tensor is flat."""
     whole = {part.name: part.stop - part.start == math.prod(spec[part.name]) for part in parts}
     return {part.name: spec[part.name] if whole[part.name] else (part.stop - part.start,) for part in parts}
 
@@ -43,13 +44,14 @@ def elements_to_copy(slices: Iterable[Slice], frozen: Frozen | None) -> int:
 
 
 class HostCopy:
-    """Memory for a copy of this rank's slices, in float32. Taken once and kept: taking it is slower than the copy."""
+    """Memory for a copy of this rank's slices, in float32. Allocated once and kept: allocating it is slower than the
+    copy."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._blocks = device, list[Tensor]()
 
     def reserve(self, n: int) -> None:
-        """Take the memory for n elements. Raises as `take`."""
+        """Allocate the memory for n elements. Raises as `take`."""
         if sum(map(len, self._blocks)) >= n:
             return
         self._blocks = self._blocks[: n // BLOCK]
@@ -58,7 +60,7 @@ class HostCopy:
             self._blocks.append(block.zero_())  # the machine gives memory when it is written to
 
     def take(self, slices: Iterable[Slice], frozen: Frozen | None) -> list[Part]:
-        """Copy them; what was copied before is overwritten. Raises MemoryError, and RuntimeError as torch does."""
+        """Copy the slices over the copies before. Raises MemoryError, and RuntimeError as torch does."""
         slices, parts, used = list(slices), [], 0
         self.reserve(elements_to_copy(slices, frozen))
         for name, start, values in slices:
@@ -85,7 +87,7 @@ class HostCopy:
 
 
 class Task(Generic[T]):
-    """Work of a thread, which waits for no other rank. seconds: that it took, once it is done."""
+    """An action in a thread, which waits for no other rank. seconds: its duration, once it is done."""
 
     def __init__(self, action: Callable[[], T]) -> None:
         self._action, self._result = action, list[T]()
@@ -98,7 +100,7 @@ class Task(Generic[T]):
         began = time.monotonic()
         try:
             self._result.append(self._action())
-        except BaseException as error:  # told where it can be: in the main thread
+        except BaseException as error:  # raised by `result`, in the main thread
             self._error = error
         self.seconds = time.monotonic() - began
 
@@ -118,11 +120,11 @@ class Task(Generic[T]):
 
 def write_shard(
     path: Path, parts: list[Part], spec: Spec, identity: dict[str, str], frozen: Frozen | None, abandoned: Event
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write a shard and sync it; return its {bytes, sha256}. `frozen` stays open meanwhile. Raises OSError and
     NonFinite.
 
-    spec: the whole tensors that the parts are of. abandoned: set: nobody wants it any more.
+    spec: shapes of the whole tensors. abandoned: set where the shard is no longer needed.
     """
     writer = ShardWriter(path, shard_shapes(parts, spec), identity)
     try:

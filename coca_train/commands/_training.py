@@ -15,7 +15,7 @@ from coca_train.config.load import Loaded, assemble, resolve
 from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import section
-from coca_train.schedule import words_of
+from coca_train.stages import words_of
 
 LONGEST = 100  # characters of a folder's name that is made of what it holds
 FROM_START = "from_start"  # the choice of the group `model`

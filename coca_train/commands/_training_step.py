@@ -17,8 +17,8 @@ from coca_train.data.readers.files import describe_origin
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import IGNORE
 from coca_train.runtime.errors import DataError, UserError
-from coca_train.schedule import Stage, resolve, stage_at
 from coca_train.settings import load_saved
+from coca_train.stages import Stage, resolve, stage_at
 from coca_train.tracking.writers import read_jsonl
 from data_prep.decoded import CLOSE, FEWEST_CHARACTERS, OPEN, lines, shortened
 

@@ -25,8 +25,8 @@ from coca_train.config.schema import STRICT
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
-from coca_train.schedule import resolve
 from coca_train.settings import TRAIN, folder_flags, is_training_override
+from coca_train.stages import resolve
 
 OURS = ("position=", "run.name=")
 PART = re.compile(r"(?:^|:)([^:@]*(?:@[^:@]*(?::[^:@]*)?)*)")  # a colon behind an @ is inside an option

@@ -17,7 +17,7 @@ from coca_train.settings import TRAIN, is_training_override
 
 if TYPE_CHECKING:
     from coca_train.planning.outline import Outline
-    from coca_train.schedule import Stage
+    from coca_train.stages import Stage
 
 USAGE = """\
 Say what a run will cost, before it starts.
@@ -78,7 +78,7 @@ def _plan(loaded: Loaded, arguments: Arguments) -> None:
     from coca_train.planning.cost import Cluster, check_launch, plan_stage
     from coca_train.planning.hardware import find_gpu
     from coca_train.planning.outline import embedding_rows, outline
-    from coca_train.schedule import resolve
+    from coca_train.stages import resolve
     from coca_train.tracking.throughput import gpu_peak
 
     given: PlanConfig = loaded.config

@@ -220,7 +220,7 @@ def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:
         return problems
     typed, problems = type_sections(root, merge(run, changes), _examples(config))
     problems = problems or root.check(typed, False)
-    words = f"in layers of the kind {name}: "
+    words = f"in layers of type {name}: "
     return [_of_part(each, changes, run, f"layers.types.{name}", words, {}) for each in problems]
 
 

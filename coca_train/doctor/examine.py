@@ -16,7 +16,7 @@ from coca_train.doctor.table import Finding, Row, exit_code, list_findings, name
 from coca_train.planning.outline import Storage, checkpoint_storage, outline
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
-from coca_train.schedule import resolve
+from coca_train.stages import resolve
 
 T = TypeVar("T")
 RESERVE_S = 5.0  # of a part's limit, for the ranks to say that a disk gives no answer

@@ -34,7 +34,7 @@ from coca_train.planning.outline import Storage
 from coca_train.runtime import durable
 from coca_train.runtime.errors import DataError, StorageError, UserError
 from coca_train.runtime.printing import n_bytes
-from coca_train.schedule import Stage
+from coca_train.stages import Stage
 
 MIB = 2**20
 

@@ -1,7 +1,7 @@
 """What a training engine is, and the parts both engines share.
 
 The model an engine runs maps (tokens_BT, targets_BT, pos_BT, doc_BT) to the float32 SUM of the
-next-token losses [nats] over the targets that are not -100. A micro batch with a memory hands it on as `memory`.
+next-token losses [nats] over the targets that are not -100. A micro batch with a memory passes it on as `memory`.
 """
 
 import math
@@ -19,7 +19,8 @@ from coca_train.models.lora import named_parameters
 from coca_train.models.memory import Memory
 from coca_train.positions.token_positions import Positions
 from coca_train.runtime import IGNORE, dist
-from coca_train.runtime.staging import placed
+from coca_train.runtime.staging import to_device
+from coca_train.runtime.untrusted_io import JsonObject
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -30,7 +31,7 @@ ReadRange = Callable[[str, int, int], Tensor]
 
 class Slice(NamedTuple):
     """The part of a tensor of the state that a rank has. values: flat, from element `start` on, in any precision; they
-    are the engine's own and change with its next step."""
+    belong to the engine and change with its next step."""
 
     name: str
     start: int
@@ -38,10 +39,10 @@ class Slice(NamedTuple):
 
 
 class MicroBatch(Protocol):
-    """What one forward takes; int64, [sequences, tokens]. Targets of -100 carry no loss.
+    """The arguments of one forward; int64, [sequences, tokens]. Targets of -100 carry no loss.
 
-    continues_B: bool, whether a row goes on where it ended in the step before; None: no row does.
-    memory: what the model remembers of that, on the engine's device; None: nothing.
+    continues_B: bool, whether a row continues where it ended in the step before; None: no row does. memory: the hidden
+    states that the model keeps of that, on the engine's device; None: none.
     """
 
     @property
@@ -74,7 +75,7 @@ class StepResult:
 
 
 class Engine(Protocol):
-    """Runs optimizer steps and gives its state away by name. Methods marked COLLECTIVE run on all ranks."""
+    """Runs optimizer steps and returns its state by name. Methods marked COLLECTIVE run on all ranks."""
 
     model: nn.Module
     device: torch.device
@@ -101,16 +102,16 @@ class Engine(Protocol):
         slice of a tensor at most."""
         ...
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> JsonObject:
         """Return the rest of the state, as JSON: Adam's step, skipped steps, the loss scale."""
         ...
 
-    def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
-        """COLLECTIVE. Take over a state, of which each rank reads what it needs."""
+    def load_state(self, read: ReadRange, counters: JsonObject) -> None:
+        """COLLECTIVE. Load a state, of which each rank reads what it needs."""
         ...
 
     def release(self) -> None:
-        """Give the memory back; the process group stays, for the next engine. Nothing else may be called then."""
+        """Free the memory; the process group stays, for the next engine. Nothing else may be called then."""
         ...
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ class Engine(Protocol):
 
 @contextmanager
 def without_initial_values() -> Iterator[None]:
-    """Leave the weights of layers built inside as memory happens to be: they are filled by name afterwards, or never.
+    """Build layers without initial values in the block: their weights are filled by name afterwards, or never.
 
     torch would fill them first; on the meta device it even imports its compiler to fill nothing.
     """
@@ -137,11 +138,11 @@ def without_initial_values() -> Iterator[None]:
 
 @contextmanager
 def parameters_on_meta() -> Iterator[None]:
-    """Give modules built inside parameters without memory; their buffers are real.
+    """Build modules in the block whose parameters are on the meta device; their buffers are real.
 
-    A model of any size can so be built before its parameters are made, filled and sharded one by one;
-    buffers (tables of angles) are computed undisturbed in float32, unlike under deepspeed.zero.Init,
-    which gives every tensor built inside it the compute dtype.
+    A model of any size can so be built before its parameters are created, filled and sharded one by one; buffers
+    (tables of angles) are computed undisturbed in float32, unlike under deepspeed.zero.Init, which casts every tensor
+    built inside it to the compute dtype.
     """
     register = nn.Module.register_parameter
 
@@ -196,8 +197,8 @@ def materialise(
 class DistributedInit:
     """COLLECTIVE. Fill parameters as `init` does, each drawn by one rank and sent to the others.
 
-    Every rank asks for all parameters of the model in their order. One of each rank's is drawn at a time, on all ranks
-    at once.
+    Every rank calls it for all parameters of the model in their order. Each rank draws one of the next world_size
+    parameters, all ranks at once.
     """
 
     def __init__(self, model: nn.Module, init: InitParameter, device: torch.device, dtype: torch.dtype) -> None:
@@ -226,11 +227,11 @@ class DistributedInit:
             self._mine = name, values
 
 
-def lend(model: nn.Module) -> None:
-    """Tell those of its modules that must know it that weights are sharded, and gathered for a layer as it runs."""
+def mark_gathered_modules(model: nn.Module) -> None:
+    """Mark the modules whose sharded weights are gathered for one layer at a time, as it runs."""
     for module in model.modules():
-        if hasattr(module, "lent"):
-            setattr(module, "lent", True)  # noqa: B010
+        if hasattr(module, "gathers_weights"):
+            setattr(module, "gathers_weights", True)  # noqa: B010
 
 
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
@@ -273,10 +274,10 @@ def read_together(read: ReadRange, name: str, shape: Sequence[int], device: torc
 
 def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.device) -> Tensor:
     """Return the loss of a model on a micro batch, whose tensors go to the device."""
-    tokens_BT, targets_BT = (placed(x, device) for x in (batch.tokens_BT, batch.targets_BT))
-    # Measured on the host, which has them: a device would have to be asked, and waited for.
-    positions = Positions.of(batch.pos_BT, batch.doc_BT)._replace(pos_BT=placed(batch.pos_BT, device))
-    doc_BT = None if batch.doc_BT is None else placed(batch.doc_BT, device)
+    tokens_BT, targets_BT = (to_device(x, device) for x in (batch.tokens_BT, batch.targets_BT))
+    # Measured on the host, which has them: reading them from a device would make the host wait.
+    positions = Positions.of(batch.pos_BT, batch.doc_BT)._replace(pos_BT=to_device(batch.pos_BT, device))
+    doc_BT = None if batch.doc_BT is None else to_device(batch.doc_BT, device)
     memory = {} if batch.memory is None else {"memory": batch.memory}
     return model(tokens_BT, targets_BT, positions, doc_BT, **memory)
 

@@ -55,6 +55,7 @@ from coca_train.engine.optim import (
 )
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
+from coca_train.runtime.untrusted_io import JsonObject
 
 NEVER = 10**12  # steps
 LOSS_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
@@ -91,28 +92,28 @@ class DeepSpeedEngine:
         settings = settings_of(config, optim.max_grad_norm, micro_batch_size, accumulation, width_of(module))
         self.trainable = select_trainable(module, trainable)
         self._moments = moments_of(module, self.trainable, optim)
-        # ZeRO 3 cuts the weights as they are made, in the dtype that computes; below that DeepSpeed casts the module.
+        # ZeRO 3 cuts the weights as they are created, in the compute dtype; below that DeepSpeed casts the module.
         dtype = base.DTYPES[config.dtype]
-        made = dtype if config.zero_stage == 3 else torch.float32
-        init = init and base.DistributedInit(module, init, self.device, made)
+        init_dtype = dtype if config.zero_stage == 3 else torch.float32
+        init = init and base.DistributedInit(module, init, self.device, init_dtype)
         with contextlib.redirect_stdout(io.StringIO()):  # memory reports that no setting turns off
             if config.zero_stage == 3:
 
                 def shard(fresh: list[nn.Parameter]) -> None:
                     deepspeed.zero.Init(module=nn.ParameterList(fresh), config_dict_or_path=settings, dtype=dtype)
 
-                base.materialise(module, init, self.device, made, shard)
+                base.materialise(module, init, self.device, init_dtype, shard)
             else:
-                base.materialise(module, init, self.device, made)
+                base.materialise(module, init, self.device, init_dtype)
             optimizer = build_optimizer(named_parameters(module), optim, self._moments, sliced=config.zero_stage > 0)
             self._engine: Any = deepspeed.initialize(
                 model=module, optimizer=optimizer, config=settings, dist_init_required=False
             )[0]
-        process.bound_waits(config.timeout_s)  # after initialize, which makes groups of its own
+        process.set_group_timeouts(config.timeout_s)  # after initialize, which makes groups of its own
         self.model: nn.Module = self._engine.module
         if config.zero_stage == 3:
-            base.lend(self.model)
-        self._parameters: dict[str, Any] = dict(named_parameters(self.model))
+            base.mark_gathered_modules(self.model)
+        self._parameters: JsonObject = dict(named_parameters(self.model))
         self._start_moments(0.0)
         if isinstance(optimizer, MuonAndAdamW) and self.zero_stage:
             self._cut(optimizer)
@@ -217,7 +218,7 @@ class DeepSpeedEngine:
             return None
         return mapping.lp_fragment_address.start, mapping.get_hp_fragment(key).detach()
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> JsonObject:
         counters = {"adam_step": adam_step(self._engine.basic_optimizer), "skipped_steps": self.skipped_steps}
         if self.dtype == "fp16":
             scaler = self._engine.optimizer.loss_scaler
@@ -225,8 +226,8 @@ class DeepSpeedEngine:
         return counters
 
     @torch.no_grad()
-    def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
-        # First: it makes Adam's state anew and links the parameters to it; what is read below goes through these links.
+    def load_state(self, read: ReadRange, counters: JsonObject) -> None:
+        # First: it creates Adam's state and links the parameters to it; what is read below goes through these links.
         self._start_moments(counters["adam_step"])
         buffers = base.persistent_buffers(self.model)
         for key, shape in self.state_spec().items():
@@ -246,7 +247,9 @@ class DeepSpeedEngine:
 
     def _set_computing(self, parameter: Any, read: ReadRange, key: str) -> None:
         """Set the weight that computes, which has a float32 master or which ZeRO 3 has cut."""
-        if self.zero_stage < 3 or parameter.ds_status.name == "AVAILABLE":  # small ones stay in full beside the parts
+        if (
+            self.zero_stage < 3 or parameter.ds_status.name == "AVAILABLE"
+        ):  # small ones stay whole in addition to the parts
             shape = getattr(parameter, "ds_shape", parameter.shape)
             parameter.data.copy_(base.read_together(read, key, shape, self.device))
         if self.zero_stage == 3:
@@ -281,7 +284,7 @@ class DeepSpeedEngine:
         return list(zip(optimizer.fp32_groups_flat_partition, groups, strict=True))
 
     def _cut(self, optimizer: MuonAndAdamW) -> None:
-        """COLLECTIVE. Tell Muon where the parts of its matrices lie."""
+        """COLLECTIVE. Pass Muon the places of the parts of its matrices."""
         names = [name for name, kept in self._moments.items() if kept == MUON]
         flats = self._flats()
         group = self._engine.seq_data_parallel_group
@@ -313,17 +316,17 @@ class DeepSpeedEngine:
 
 def settings_of(
     config: EngineConfig, max_grad_norm: float, micro_batch_size: int, accumulation: int, width: int
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return DeepSpeed's settings. width: d_model, which the sizes that are left to us go by.
 
     Its schedulers, optimizers and checkpoints are not used.
     """
-    settings: dict[str, Any] = {
+    settings: JsonObject = {
         "train_micro_batch_size_per_gpu": micro_batch_size,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": max_grad_norm if config.zero_stage else 0.0,  # ZeRO 0: `_guarded_step` clips
         "steps_per_print": NEVER,
-        "zero_allow_untested_optimizer": True,  # ours (engine/muon.py): it is told how ZeRO cuts what it steps
+        "zero_allow_untested_optimizer": True,  # ours (engine/muon.py), which `_cut` informs of ZeRO's parts
         "zero_optimization": _zero(config, width),
     }
     if config.communication_dtype != "auto" or config.dtype != "fp16":
@@ -337,7 +340,7 @@ def settings_of(
     return settings
 
 
-def _zero(config: EngineConfig, width: int) -> dict[str, Any]:
+def _zero(config: EngineConfig, width: int) -> JsonObject:
     overlap = config.overlap_communication
     # transformers' rule for DeepSpeed's "auto" sizes: a square matrix ahead (less a tenth, so that one is enough), and
     # what is as small as ten vectors is not cut.

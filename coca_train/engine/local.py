@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from coca_train.engine.optim import adam_step, build_optimizer, global_norm, mom
 from coca_train.models.lora import named_parameters
 from coca_train.models.trainable import select_trainable
 from coca_train.runtime import dist
+from coca_train.runtime.untrusted_io import JsonObject
 
 
 class LocalEngine:
@@ -116,14 +116,14 @@ class LocalEngine:
     def slices(self) -> list[Slice]:
         return [Slice(key, 0, tensor.flatten()) for key, tensor in self._state()]
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> JsonObject:
         return {"adam_step": adam_step(self._optimizer), "skipped_steps": self.skipped_steps}
 
     def _start_moments(self, step: float) -> None:
         start_moments(self._optimizer, ((self._masters[name], kept) for name, kept in self._moments.items()), step)
 
     @torch.no_grad()
-    def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
+    def load_state(self, read: ReadRange, counters: JsonObject) -> None:
         self._start_moments(counters["adam_step"])
         for key, tensor in self._state():
             tensor.copy_(read(key, 0, tensor.numel()).view(tensor.shape))

@@ -29,7 +29,7 @@ def block_matrices(model: nn.Module) -> list[str]:
     """Return the names of the weights of linear layers inside the blocks, adapters' among them, but none of a position
     scheme.
 
-    By where they stand, whatever they are called: embedding, head and norms are no linear layers of a block.
+    Selected by module, not by name: embedding, head and norms are not linear layers of a block.
     """
     blocks = model.get_submodule("blocks")
     of_schemes = {id(part) for each in blocks.modules() if isinstance(each, LayerPosition) for part in each.modules()}
@@ -39,7 +39,7 @@ def block_matrices(model: nn.Module) -> list[str]:
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
-    """Both as one optimizer, for an engine that knows one: groups with `muon` set are Muon's, the others AdamW's.
+    """Both as one optimizer, for an engine that takes one: groups with `muon` set are Muon's, the others AdamW's.
 
     They share groups and state with the two inside, so whatever an engine puts into a group is what is stepped.
     """
@@ -50,7 +50,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         lr = own.lr or optim.lr
         settings |= {"lr": lr, "lr_factor": lr / optim.lr, "muon": True}
         muon_groups = [{"params": list(matrices), **settings}] if matrices else []
-        # Made of a stand-in, as neither takes no parameters at all; what they step is set in `step`.
+        # Built on a placeholder, as neither accepts an empty list; what they step is set in `step`.
         nothing = [torch.zeros(1, 1)]
         self._adamw = torch.optim.AdamW(nothing, lr=optim.lr, betas=optim.betas, eps=optim.eps, fused=True)
         self._muon = (SlicedMuon if sliced else WholeMuon)(nothing)
@@ -70,12 +70,12 @@ class MuonAndAdamW(torch.optim.Optimizer):
                 inner.step()
 
     def cut(self, matrices: Mapping[str, "Matrix"], group: torch_dist.ProcessGroup | None) -> None:
-        """COLLECTIVE. Say how the matrices lie in the flat tensors of this rank."""
+        """COLLECTIVE. Set how the matrices lie in the flat tensors of this rank."""
         assert isinstance(self._muon, SlicedMuon)
         self._muon.cut(matrices, group)
 
 
-def orthogonalised(matrix: Tensor, settings: Mapping[str, Any]) -> Tensor:
+def orthogonalise(matrix: Tensor, settings: Mapping[str, Any]) -> Tensor:
     """Orthogonalise by Newton-Schulz: of U S V^T about U V^T, in the matrix's dtype. settings: of torch.optim.Muon.
 
     X <- a X + (b A + c A^2) X with A = X X^T, from X = matrix / |matrix|_F, of which the shorter side is the rows'.
@@ -90,7 +90,7 @@ def orthogonalised(matrix: Tensor, settings: Mapping[str, Any]) -> Tensor:
     return x.T if tall else x
 
 
-def computed_in(device: torch.device) -> torch.dtype:
+def newton_schulz_dtype(device: torch.device) -> torch.dtype:
     """Return the dtype that Newton-Schulz computes in. Not bfloat16 on a CPU: one without instructions for it takes six
     to eight times as long for a product as in float32, which is more than the rest of a small model's step."""
     return torch.float32 if device.type == "cpu" else torch.bfloat16
@@ -121,17 +121,17 @@ class WholeMuon(torch.optim.Optimizer):
                     momentum = self.state[weights]["momentum_buffer"]
                     momentum.lerp_(gradient, 1 - group["momentum"])
                     ahead = gradient.lerp(momentum, group["momentum"])  # Nesterov's
-                    self._step(weights, ahead.to(computed_in(weights.device)), group)
+                    self._step(weights, ahead.to(newton_schulz_dtype(weights.device)), group)
 
     def _step(self, weights: Tensor, update: Tensor, group: Mapping[str, Any]) -> None:
         weights.mul_(1 - group["lr"] * group["weight_decay"])
-        _add(weights, orthogonalised(update, group), weights.shape, group)
+        _add(weights, orthogonalise(update, group), weights.shape, group)
 
 
 class SlicedMuon(WholeMuon):
-    """The same over flat tensors that hold parts of matrices: the same operations on the same numbers.
+    """WholeMuon over flat tensors that hold parts of matrices: the same operations on the same numbers.
 
-    Memory beside the momentum: an update, on a GPU in bfloat16 too, and one whole matrix.
+    Memory in addition to the momentum: an update, on a GPU in bfloat16 too, and one whole matrix.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -142,7 +142,7 @@ class SlicedMuon(WholeMuon):
         self._group: torch_dist.ProcessGroup | None = None
 
     def cut(self, matrices: Mapping[str, Matrix], group: torch_dist.ProcessGroup | None) -> None:
-        """COLLECTIVE. Say how matrices are cut. matrices: by name, the same names in the same order on every rank of
+        """COLLECTIVE. Set how matrices are cut. matrices: by name, the same names in the same order on every rank of
         the group."""
         self._matrices, self._group = matrices, group
         self._parts = [{} for _ in range(torch_dist.get_world_size(group))]
@@ -151,7 +151,7 @@ class SlicedMuon(WholeMuon):
         by_flat: dict[Tensor, list[str]] = defaultdict(list)
         for name, matrix in matrices.items():
             by_flat[matrix.flat].append(name)
-        self._rounds = {flat: shared_out(names, self._parts) for flat, names in by_flat.items()}
+        self._rounds = {flat: assign_owners(names, self._parts) for flat, names in by_flat.items()}
 
     def _step(self, weights: Tensor, update: Tensor, group: Mapping[str, Any]) -> None:
         """COLLECTIVE."""
@@ -167,27 +167,27 @@ class SlicedMuon(WholeMuon):
         """COLLECTIVE. Do one round: every rank gathers one whole matrix, or none, and sends it back orthogonalised."""
         rank = torch_dist.get_rank(self._group)
         mine = owned[rank]
-        here = [self._part(name, update) for name in owned]  # what this rank has of each
-        sizes = [part.numel() for part in here]
+        local = [self._part(name, update) for name in owned]  # what this rank has of each
+        sizes = [part.numel() for part in local]
         their_sizes = [parts.get(mine, 0) if mine is not None else 0 for parts in self._parts]
         whole = update.new_empty(sum(their_sizes))
-        self._exchange(whole, torch.cat(here), their_sizes, sizes, owned)
+        self._exchange(whole, torch.cat(local), their_sizes, sizes, owned)
         if mine is not None:
-            whole = orthogonalised(whole.view(self._matrices[mine].shape), group).reshape(-1)
+            whole = orthogonalise(whole.view(self._matrices[mine].shape), group).reshape(-1)
         back = update.new_empty(sum(sizes))
         self._exchange(back, whole, sizes, their_sizes, owned)
-        for part, new in zip(here, back.split(sizes), strict=True):
+        for part, new in zip(local, back.split(sizes), strict=True):
             part.copy_(new)
 
     def _exchange(
-        self, out: Tensor, given: Tensor, out_sizes: list[int], sizes: list[int], owned: Sequence[str | None]
+        self, out: Tensor, data: Tensor, out_sizes: list[int], sizes: list[int], owned: Sequence[str | None]
     ) -> None:
         """Send parts to their owners, or back; nothing is sent where every owner has all of its matrix."""
         alone = all(name is None or self._parts[rank][name] == self._numel(name) for rank, name in enumerate(owned))
         if alone:
-            out.copy_(given)
+            out.copy_(data)
         else:
-            torch_dist.all_to_all_single(out, given, out_sizes, sizes, group=self._group)
+            torch_dist.all_to_all_single(out, data, out_sizes, sizes, group=self._group)
 
     def _numel(self, name: str) -> int:
         return self._matrices[name].shape.numel()
@@ -204,7 +204,7 @@ def _add(weights: Tensor, update: Tensor, shape: torch.Size, group: Mapping[str,
     weights.add_(update, alpha=-_adjust_lr(group["lr"], group["adjust_lr_fn"], shape))
 
 
-def shared_out(names: Sequence[str], parts: Sequence[Mapping[str, int]]) -> list[list[str | None]]:
+def assign_owners(names: Sequence[str], parts: Sequence[Mapping[str, int]]) -> list[list[str | None]]:
     """Return the rounds in which every rank owns one matrix at most: [round][rank], None where it has none.
 
     A matrix goes to a rank that has most of it, so that little is sent (ZeRO 1 and 2 cut few matrices); where several

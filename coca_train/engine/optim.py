@@ -13,7 +13,7 @@ from coca_train.engine.muon import MuonAndAdamW, block_matrices
 
 ADAM, MUON = ("exp_avg", "exp_avg_sq"), ("momentum_buffer",)
 Moments = dict[str, tuple[str, ...]]
-NORM_PIECE = 2**16  # elements that are made float64 at a time on a CPU: so many stay in its cache
+NORM_PIECE = 2**16  # elements cast to float64 at a time on a CPU: so many stay in its cache
 
 
 def lr_at(step: int, optim: OptimConfig, max_steps: int) -> float:
@@ -35,7 +35,7 @@ def lr_at(step: int, optim: OptimConfig, max_steps: int) -> float:
 
 
 def _left(progress: float, optim: OptimConfig) -> float:
-    """Return the part of the way from lr to min_lr that is still to go, `progress` of the decay being done."""
+    """Return the part of the way from lr to min_lr that remains when `progress` of the decay is done."""
     if optim.schedule == "cosine":
         return 0.5 * (1.0 + math.cos(math.pi * progress))
     if optim.schedule == "wsd" and optim.cooldown_shape == "sqrt":
@@ -68,7 +68,7 @@ def build_optimizer(
     parameters: Iterable[tuple[str, Tensor]], optim: OptimConfig, moments: Moments, sliced: bool = False
 ) -> torch.optim.Optimizer:
     """Build AdamW (arXiv 1711.05101): matrices decay, embeddings among them as in GPT-NeoX; norms and biases do not. Or
-    Muon beside it (engine/muon.py). sliced: an engine will put parts of matrices in their place."""
+    Muon with it (engine/muon.py). sliced: an engine will put parts of matrices in their place."""
     named = dict(parameters)
     matrices = [named.pop(name) for name, kept in moments.items() if kept == MUON]
     groups = parameter_groups(named.items(), optim.weight_decay)

@@ -15,11 +15,11 @@ from coca_train.models.ulysses import AllToAll, SequenceShare
 from coca_train.runtime import dist, shutdown, watchdog
 from coca_train.runtime.errors import LaunchError, PeerLost, UserError
 
-# What torch and NCCL are told where the user has told them nothing; both read it when they start. Segments that grow:
+# Variables of torch and NCCL where the user has not set them; both read them when they start. Segments that grow:
 # or memory is left in pieces by tensors of many sizes (ZeRO 3's gathers, long windows). WARN: NCCL says why it fails.
 CUDA_DEFAULTS = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "NCCL_DEBUG": "WARN"}
 # Of a deterministic run: cuBLAS needs a workspace of its own for each stream; a tree of ranks, or sums inside a switch,
-# may be chosen anew by every start.
+# may be chosen differently by every start.
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "NCCL_ALGO": "Ring"}
 NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 RESOLVE_S = 10.0
@@ -27,7 +27,7 @@ LOOK_S = 0.1
 
 
 def choose_device(config: EngineConfig) -> torch.device:
-    """Return the device of this rank. Raises UserError when cuda is asked for and there is none."""
+    """Return the device of this rank. Raises UserError when cuda is configured and there is none."""
     available = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if config.device == "cpu" or (config.device == "auto" and not available):
         return torch.device("cpu")
@@ -65,7 +65,7 @@ def start(config: EngineConfig) -> torch.device:
             _await_store(config.timeout_s)
             torch_dist.init_process_group(backend, timeout=timeout)
     except (torch_dist.DistError, RuntimeError, OSError) as error:
-        raise _not_met(error, config.timeout_s) from None
+        raise _meeting_error(error, config.timeout_s) from None
     watchdog.watch_connections(shutdown.connect_ranks())
     return device
 
@@ -74,12 +74,12 @@ def prepare(device: torch.device, deterministic: bool) -> None:
     """Set what must be set before anything runs on the device: the environment, and whether algorithms are
     deterministic."""
     if device.type == "cuda":
-        told = CUDA_DEFAULTS | (DETERMINISTIC if deterministic else {})
+        variables = CUDA_DEFAULTS | (DETERMINISTIC if deterministic else {})
         if "PYTORCH_ALLOC_CONF" in os.environ:  # the same, by its newer name
-            told.pop("PYTORCH_CUDA_ALLOC_CONF", None)
-        for name, value in told.items():
+            variables.pop("PYTORCH_CUDA_ALLOC_CONF", None)
+        for name, value in variables.items():
             os.environ.setdefault(name, value)
-    # SDPA asks this too: its backward pass adds in a fixed order then, where it would use atomics, and cuDNN's is out.
+    # SDPA reads this too: its backward pass adds in a fixed order then, where it would use atomics, and cuDNN's is out.
     torch.use_deterministic_algorithms(deterministic)
     # Else every empty tensor is filled (ZeRO's buckets above all), which only hides reads of what was never written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
@@ -109,7 +109,7 @@ def _check_launch() -> None:
             f"E-RUN-02 environment MASTER_PORT={port!r}: rank {dist.rank()} of {size} needs a number from 1 to 65535. "
             "Fix: MASTER_PORT=29500, the same on all ranks"
         )
-    if (problem := _unknown(host)) is not None:
+    if (problem := _resolve_error(host)) is not None:
         raise LaunchError(
             f"E-RUN-02 environment MASTER_ADDR={host!r}: rank {dist.rank()} of {size} does not know this machine "
             f"({problem.strerror}). Fix: MASTER_ADDR=<the address of the machine of rank 0>, the same on all ranks"
@@ -119,7 +119,7 @@ def _check_launch() -> None:
 def _await_store(timeout_s: float) -> None:
     """Wait until the store of rank 0 or of torchrun can be reached. Raises OSError when it cannot in time.
 
-    torch would do this too, twice, and so end a good deal later than it was asked to.
+    torch would do this too, twice, and so exceed the timeout by far.
     """
     if dist.rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return  # makes it
@@ -135,9 +135,9 @@ def _await_store(timeout_s: float) -> None:
         time.sleep(LOOK_S)
 
 
-def _unknown(host: str) -> OSError | None:
-    """Return why a name leads to no address; None: it leads to one. A name server that does not answer is asked again
-    for a while."""
+def _resolve_error(host: str) -> OSError | None:
+    """Return why a host name has no address; None: it has one. A name server that does not answer is tried again for a
+    while."""
     end = time.monotonic() + RESOLVE_S
     while True:
         try:
@@ -150,7 +150,7 @@ def _unknown(host: str) -> OSError | None:
         time.sleep(1)
 
 
-def _not_met(error: Exception, timeout_s: float) -> UserError:
+def _meeting_error(error: Exception, timeout_s: float) -> UserError:
     """Return the error to leave with, when the ranks did not meet."""
     who = f"rank {dist.rank()} of {dist.world_size()}"
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -181,14 +181,15 @@ def join_sequence_group(size: int) -> SequenceShare | None:
     return SequenceShare(dist.rank() % size, size, AllToAll(group))
 
 
-def ran_out(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on a GPU or in the host."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory ran out, on a GPU or in the host."""
     of_host = isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
     return of_host or isinstance(error, torch.OutOfMemoryError)
 
 
-def bound_waits(timeout_s: int) -> None:
-    """Give every process group the timeout. DeepSpeed makes groups that wait 30 minutes whatever one asked for."""
+def set_group_timeouts(timeout_s: int) -> None:
+    """Set the timeout of every process group. DeepSpeed creates groups that wait 30 minutes whatever timeout is
+    configured."""
     world = torch_dist.distributed_c10d._world
     for group in list(world.pg_map):
         torch_dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)
@@ -197,7 +198,7 @@ def bound_waits(timeout_s: int) -> None:
 def stop() -> None:
     """Leave the process group, all ranks together: without the barrier gloo aborts in one of four runs."""
     if torch_dist.is_initialized():
-        # NCCL is told which device, or it says in a warning that it takes the one at hand.
+        # NCCL gets the device, or it warns that it takes the current one.
         own = [torch.cuda.current_device()] if torch_dist.get_backend() == "nccl" else None
         with dist.waiting("leaving the process group"):
             torch_dist.barrier(device_ids=own)

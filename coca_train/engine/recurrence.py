@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from coca_train.engine.base import DTYPES, Engine, MicroBatch, ReadRange, Slice, StepResult
 from coca_train.models.memory import Memory
 from coca_train.runtime import dist
+from coca_train.runtime.untrusted_io import JsonObject
 
 AnyBatch = TypeVar("AnyBatch", bound=MicroBatch)
 LENGTHS = "memory/lengths"
@@ -75,7 +76,7 @@ class SegmentMemory:
 
     @torch.no_grad()
     def take(self, micro_batches: Sequence[Remembering]) -> None:
-        """Take over, after the step, what the model has left in the memories of `attach`."""
+        """Take over, after the step, what the model has appended to the memories of `attach`."""
         memory_len = self.hidden_RLMC.shape[2]
         for rows, batch in self._rows_of(micro_batches):
             self.length_R[rows] = (batch.memory.length_B + batch.tokens_BT.shape[1]).clamp(max=memory_len)
@@ -83,7 +84,7 @@ class SegmentMemory:
                 self.hidden_RLMC[rows, layer] = x_BMC
 
     def forget(self) -> None:
-        """Forget the past of every row."""
+        """Reset the memory of every row."""
         self.hidden_RLMC.zero_()
         self.length_R.zero_()
 
@@ -104,7 +105,7 @@ class RecurrentEngine:
     def train_step(self, micro_batches: Sequence[MicroBatch], lr: float) -> StepResult:
         remembering = self.memory.attach(micro_batches)
         result = self._engine.train_step(remembering, lr)
-        # The weights have not changed, but what the blocks were given may be NaN, and would be attended to from then
+        # The weights have not changed, but the inputs of the blocks may be NaN, and would be attended to from then
         # on.
         if result.skipped:
             self.memory.forget()
@@ -136,11 +137,11 @@ class RecurrentEngine:
         rows = [Slice(names[row], 0, self.memory.hidden_RLMC[row - mine.start].flatten()) for row in mine]
         return [*self._engine.slices(), *rows, Slice(LENGTHS, mine.start, self.memory.length_R.float())]
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> JsonObject:
         return self._engine.counters()
 
     @torch.no_grad()
-    def load_state(self, read: ReadRange, counters: dict[str, Any]) -> None:
+    def load_state(self, read: ReadRange, counters: JsonObject) -> None:
         self._engine.load_state(read, counters)
         self.skipped_steps = self._engine.skipped_steps
         mine, names = self._rows(), self._names()

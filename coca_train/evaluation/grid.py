@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from coca_train.engine.process import join_sequence_group, ran_out
+from coca_train.engine.process import is_out_of_memory, join_sequence_group
 from coca_train.evaluation.configuration import CELLS, EvaluateConfig
 from coca_train.evaluation.results import Cell, Measured, Point
 from coca_train.evaluation.subject import Setup, Subject, open_folder, subject_of
@@ -197,7 +197,7 @@ def on_all_ranks(action: Callable[[], T]) -> tuple[list[T], str]:
         try:
             return action(), ""
         except Exception as error:
-            if not ran_out(error):
+            if not is_out_of_memory(error):
                 raise
             return None, f"out of memory on rank {dist.rank()}: {(str(error) or 'host memory').splitlines()[0][:200]}"
 

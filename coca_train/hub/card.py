@@ -15,8 +15,8 @@ from coca_train.hub.weights import Source
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown
-from coca_train.schedule import resolve
 from coca_train.settings import load_saved
+from coca_train.stages import resolve
 
 DIFFERS = "## Where it computes something else"
 COLUMNS = ("probe", "positions", "tokens", "max difference", "max logit", "relative, with equal frequencies")

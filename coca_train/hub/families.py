@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coca_train.attention.layer_types import in_words
+from coca_train.attention.layer_types import describe_layers
 from coca_train.config.schema import DEFAULT, ModelConfig
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.config_keys import COUNT, COUNT_OR_NULL, LAYERS, NUMBER, SHARE, TRUTH, Keys, Kind
@@ -83,7 +83,9 @@ class WindowLayers(LayerRule):
 def _refuse_other_layers(architecture: Architecture, *attention_patterns: str) -> None:
     """Raise NotTheSame unless all layers are alike and have one of these attention patterns."""
     if not architecture.is_uniform:
-        raise NotTheSame(f"layers of several kinds ({in_words(architecture.layers, architecture.model.n_layers)})")
+        raise NotTheSame(
+            f"layers of several types ({describe_layers(architecture.layers, architecture.model.n_layers)})"
+        )
     if architecture.attention_pattern.name not in attention_patterns:
         raise NotTheSame(f"attention pattern {architecture.attention_pattern.name}")
 

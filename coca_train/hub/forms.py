@@ -18,10 +18,10 @@ from coca_train.config.schema import ModelConfig
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.families import FAMILIES, Family
 from coca_train.hub.options import Form
-from coca_train.positions.hugging_face import NotTheSame, Words, rotation
+from coca_train.positions.hugging_face import NativeScaling, NotTheSame, rotation
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import UserError
-from coca_train.schedule import Stage
+from coca_train.stages import Stage
 
 FREQUENCIES_SECTION = "position.rope_scaling"
 OWN_SECTIONS = "coca_train"  # the key of our sections
@@ -135,7 +135,7 @@ def _native_option(architecture: Architecture, family: str, place: str) -> str:
     return " ".join(f"{place}.{key}={value}" for key, value in wanted.items())
 
 
-def _rope_words(architecture: Architecture) -> Words:
+def _rope_words(architecture: Architecture) -> NativeScaling:
     """Return the rotary frequencies in transformers' words, of an architecture that a native class computes."""
     rotated = rotation(architecture.position, architecture.head_dim)
     assert rotated is not None

@@ -33,8 +33,8 @@ from coca_train.runtime.errors import CheckpointError, DataError, Preempted, Use
 from coca_train.runtime.machine import cores
 from coca_train.runtime.shutdown import StopRequest
 from coca_train.runtime.trees import flatten
-from coca_train.schedule import resolve
 from coca_train.settings import load_saved
+from coca_train.stages import resolve
 
 IMPORTED = "start"  # name of the imported run, inside the directory of the run that begins from it
 INDEPENDENT = {"dropout", "init_std", "init_depth_scaled"}  # options of a model that trained weights do not depend on

@@ -20,8 +20,8 @@ from coca_train.hub.families import FAMILIES, LLAMA_NAMES, Fusion
 from coca_train.hub.publishing import Tensors
 from coca_train.hub.safetensors_folder import Folder
 from coca_train.runtime.errors import CheckpointError, UserError
-from coca_train.schedule import resolve, stage_at
 from coca_train.settings import load_saved
+from coca_train.stages import resolve, stage_at
 
 MOST_LISTED = 5  # folders in a message
 T_PROJ = "self_attn.t_proj"

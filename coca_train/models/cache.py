@@ -1,14 +1,14 @@
 """The key/value cache of a generation. Where frequencies may change with the length its keys are not yet rotated (arXiv
-2309.00071, 3.3), so all are rotated anew at each step. A cache for one length holds them rotated, where a scheme maps a
-key by its position and the length alone and an attention pattern leaves it there.
+2309.00071, 3.3), so that all are rotated again at each step. A cache for one length holds them rotated, where a scheme
+maps a key by its position and the length alone and an attention pattern does not move it.
 
-Beside each key and value stands what the position scheme has made of the token (`LayerPosition.tokens`).
+With each key and value it holds what the position scheme has computed of the token (`LayerPosition.tokens`).
 
-Shape legend: B batch, T new positions, S all positions in hand, n_held positions held.
+Shape legend: B batch, T new positions, S all positions attended to, n_held positions held.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,25 +18,25 @@ from coca_train.models.qkv_projection import JoinedByLayers
 from coca_train.positions.base import Position
 from coca_train.positions.token_positions import Positions
 
-AHEAD = 64  # positions whose tables are made at a time [tokens]
+AHEAD = 64  # positions whose tables are computed at a time [tokens]
 
 
 class DecodeTables:
-    """What follows from the weights alone, kept with a cache: joined weights (models/qkv_projection.py), and a scheme's
-    tables of positions to come. For one model, whose weights do not change, at one length.
+    """Values that follow from the weights alone, kept with a cache: joined weights (models/qkv_projection.py), and a
+    scheme's tables of future positions. For one model, whose weights do not change, at one length.
 
     The tables of one token are a dozen operations on a few numbers each, and take as long to call as those of many
-    tokens. So they are made of some tokens at a time, where a table is a row for each position and nothing else
+    tokens. So they are computed for several tokens at a time, where a table is a row for each position and nothing else
     (`Position.caches_rotated_keys`).
     """
 
     def __init__(self) -> None:
         self.joined_weights: JoinedByLayers = {}
-        self._tables: dict[Position, tuple[int, Sequence[Any]]] = {}  # from this position on
+        self._tables: dict[Position, tuple[int, Sequence[object]]] = {}  # from this position on
 
-    def tables(self, position: Position, token: Positions, length: int) -> Any:
-        """Return position(token, token, length), which a scheme that caches rotated keys makes of one new token."""
-        if token.first != token.last:  # the host knows bounds only, and asks no device for more
+    def tables(self, position: Position, token: Positions, length: int) -> object:
+        """Return position(token, token, length) for one new token of a scheme that caches rotated keys."""
+        if token.first != token.last:  # the host knows bounds only, and reads no more from a device
             return position(token, token, length)
         first, tables = self._tables.get(position, (0, ()))
         if not 0 <= token.first - first < len(tables):
@@ -48,9 +48,9 @@ class DecodeTables:
         return tables[token.first - first]
 
 
-def split_by_position(tables: Any, n: int) -> Sequence[Any]:
-    """Return the tables of each of n positions: tensors (B, n, …) in tuples are split; the rest is the same for all.
-    What stands in them twice is one object in each."""
+def split_by_position(tables: object, n: int) -> Sequence[object]:
+    """Return the tables of each of n positions: tensors (B, n, …) in tuples are split; the rest is the same for all. An
+    object that occurs twice in them is one object in each."""
     if isinstance(tables, Tensor):
         return tables.split(1, 1)
     if not isinstance(tables, tuple):
@@ -68,7 +68,7 @@ class AttendedKeys(NamedTuple):
 
 
 class Cache(Protocol):
-    """What a model asks of a cache."""
+    """The interface between a model and its cache."""
 
     at_length: int | None  # what dynamic frequencies adapt to, as long as it is used [tokens]; None: that may change
     decode_tables: DecodeTables | None  # what follows from the weights, as long as it is used; None: they may change
@@ -79,16 +79,16 @@ class Cache(Protocol):
         ...
 
     def advance(self, positions: Positions, doc_BT: Tensor | None = None) -> Mapping[Keep | None, AttendedKeys]:
-        """Announce new positions, before the layers extend. Returns all keys in hand, by what a layer keeps."""
+        """Announce new positions, before the layers extend. Returns all keys attended to, by what a layer keeps."""
         ...
 
     def extend(self, layer: int, *new: Tensor) -> list[Tensor]:
-        """Append to each of one layer's tensors, (B, T, …); returns them with all positions in hand, (B, S, …)."""
+        """Append to each of one layer's tensors, (B, T, …); return them with all positions attended to, (B, S, …)."""
         ...
 
 
 class _Held(NamedTuple):
-    """Which keys the layers that keep the same hold."""
+    """The keys that layers with the same `keep` hold."""
 
     positions: Positions  # of the keys held
     retained_S: Tensor | None  # which of the attended keys are held from now on; None: all
@@ -140,7 +140,7 @@ class KVCache:
         return [buffer[:, : self.length] for buffer in held]
 
     def fork(self, n_rows: int, capacity: int) -> "KVCache":
-        """A cache of its own with n_rows rows, each of which goes on from this one's text."""
+        """Copy the cache to n_rows rows, each of which continues this one's text."""
         forked = KVCache(self.keeps, capacity, self.at_length)
         forked.decode_tables, forked.length, forked._held = self.decode_tables, self.length, dict(self._held)
         for keep, mine, theirs in zip(self.keeps, self._layers, forked._layers, strict=True):
@@ -153,8 +153,8 @@ class KVCache:
         return forked
 
     @classmethod
-    def joined(cls, parts: Sequence["KVCache"]) -> "KVCache":
-        """The rows of all parts, in order. The parts hold the same positions; they are emptied, layer by layer."""
+    def join(cls, parts: Sequence["KVCache"]) -> "KVCache":
+        """Join the rows of all parts, in order. The parts hold the same positions; they are emptied, layer by layer."""
         first = parts[0]
         if len(parts) == 1:
             return first
@@ -170,12 +170,12 @@ class KVCache:
 
     @property
     def n_bytes(self) -> int:
-        """Memory of what is held [bytes]."""
+        """Memory of the tensors held [bytes]."""
         return sum(x.numel() * x.element_size() for held in self._layers for x in held)
 
 
 def _buffer(like_BS: Tensor, n_rows: int, n_positions: int) -> Tensor:
-    """Room for so many rows and positions of what is given, (B, S, …). In memory a head's keys stand together, as a
-    single query reads them one head after the other."""
+    """Allocate a tensor like the given (B, S, …) for so many rows and positions. In memory a head's keys are
+    contiguous, as a single query reads them one head after the other."""
     heads, width = like_BS.shape[2:-1], like_BS.shape[2:][-1:]
     return like_BS.new_empty(n_rows, *heads, n_positions, *width).movedim(len(heads) + 1, 1)

@@ -1,14 +1,14 @@
 """The effect certificate: proof, before the first step, that the configured position scheme is alive.
 
 A scheme that is silently ignored by a kernel trains a model without positions and nobody notices
-(llm-foundry#1289, gpt-neox#848). So every training run checks, for each kind of layer, on random queries and
+(llm-foundry#1289, gpt-neox#848). So every training run checks, for each layer type, on random queries and
 keys and in the run's own dtype, device and kernel (at a short length; long ones are the tests' business):
 
 1. fused = definition: the kernel's output equals the float32 `eager` one;
 2. effect: with the scheme switched off, that is with every token placed at 0, or without its hook where it sees no
    positions, the output differs (schemes that promise no effect are named so);
 3. relative: a scheme that claims it gives the same scores when every position moves by 1000;
-4. the model: its logits change when the scheme is switched off in the layers of this kind.
+4. the model: its logits change when the scheme is switched off in the layers of this type.
 
 The first is about the run's attention pattern too. The others see every key: a window in the positions would
 change with them, and pass for the effect of a scheme that has none.
@@ -51,7 +51,7 @@ class Certificate(NamedTuple):
 
 
 class _Nowhere(AttentionPattern):
-    """Every key is seen, and a scheme takes all tokens to stand at one place."""
+    """An attention pattern in which every key is visible and all tokens have one position."""
 
     def views(self) -> tuple[View, ...]:
         return (View(cap=0),)
@@ -61,7 +61,7 @@ EVERYTHING, NOWHERE = AttentionPattern(None), _Nowhere(None)
 
 
 class _Inputs(NamedTuple):
-    """Random queries, keys and values, and the layer's input for schemes that look at it."""
+    """Random queries, keys and values, and the layer's input for schemes that read it."""
 
     q_BTHD: Tensor
     k_BTGK: Tensor
@@ -81,18 +81,18 @@ def _inputs(position: Position, n: int, device: torch.device, dtype: torch.dtype
 
 
 @contextmanager
-def _switched_off(model: Transformer, kind: str) -> Iterator[None]:
-    """The layers of a kind without their position scheme."""
-    position = model.position_of(kind)
+def _switched_off(model: Transformer, layer_type: str) -> Iterator[None]:
+    """Switch off the position scheme in the layers of one type."""
+    position = model.position_of(layer_type)
     with ExitStack() as stack:
         if position.sees_positions:
             stack.enter_context(model.restored())
-            model.attention_patterns[kind] = NOWHERE
+            model.attention_patterns[layer_type] = NOWHERE
         for name, block in zip(model.layer_types, model.blocks, strict=True):
             attention = block.get_submodule("attention")
-            if name == kind and not position.sees_positions and isinstance(attention, Attention):
+            if name == layer_type and not position.sees_positions and isinstance(attention, Attention):
                 drop = attention.position.register_forward_hook(
-                    lambda _, given, mapped: mapped._replace(score_mod=None)
+                    lambda _, inputs, mapped: mapped._replace(score_mod=None)
                 )
                 stack.callback(drop.remove)
         yield
@@ -100,16 +100,16 @@ def _switched_off(model: Transformer, kind: str) -> Iterator[None]:
 
 def _attend(
     model: Transformer,
-    kind: str,
+    layer_type: str,
     inputs: _Inputs,
     pos_BT: Tensor,
     kernel: str,
     attention_pattern: AttentionPattern,
     scale_BT: Tensor | None = None,
 ) -> Tensor:
-    """Attention of the first layer of a kind over all keys that the attention pattern shows. scale_BT: its logit scale,
-    which knows positions too, and so is left out where the scheme is probed."""
-    position, attention = model.position_of(kind), model.attention_of(kind)
+    """Compute attention of the first layer of a type over all keys that the attention pattern makes visible. scale_BT:
+    its logit scale, which depends on positions too, and so is left out where the scheme is probed."""
+    position, attention = model.position_of(layer_type), model.attention_of(layer_type)
     dtype = attention.q.weight.dtype  # of the model; the definition is probed in float32
     project = Projections(
         lambda x: attention.project_q(x.to(dtype)).to(x.dtype), lambda x: attention.project_k(x.to(dtype)).to(x.dtype)
@@ -128,46 +128,48 @@ def _difference(a: Tensor, b: Tensor) -> float:
 
 @torch.no_grad()
 def certify(model: Transformer, device: torch.device, dtype: torch.dtype) -> dict[str, Certificate]:
-    """Check the scheme of every kind of layer on the model's kernel. Raises UserError when one has no effect or
-    computes something else.
+    """Check the scheme of every layer type on the model's kernel. Raises UserError when one has no effect or computes
+    something else.
 
     Collective under ZeRO-3 (the model's forward gathers its weights): call it on every rank.
     """
     was_training = model.training
     model.eval()  # dropout and drawn positions are not what is probed
     try:
-        return {kind: _certify(model, kind, device, dtype) for kind in dict.fromkeys(model.layer_types)}
+        return {
+            layer_type: _certify(model, layer_type, device, dtype) for layer_type in dict.fromkeys(model.layer_types)
+        }
     finally:
         model.train(was_training)
 
 
-def _certify(model: Transformer, kind: str, device: torch.device, dtype: torch.dtype) -> Certificate:
-    """Of the layers of one kind."""
-    position = model.position_of(kind)
-    name, at = position.settings.scheme, "" if kind == DEFAULT else f"layers.types.{kind}."
+def _certify(model: Transformer, layer_type: str, device: torch.device, dtype: torch.dtype) -> Certificate:
+    """Check the layers of one type."""
+    position = model.position_of(layer_type)
+    name, at = position.settings.scheme, "" if layer_type == DEFAULT else f"layers.types.{layer_type}."
     n = min(PROBE_LEN, model.max_positions or PROBE_LEN)
     pos_BT = torch.arange(n, device=device)[None]
     inputs = _inputs(position, n, device, dtype)
     exact = _Inputs(*(x.float() for x in inputs))
-    scale = model.logit_scales[kind]
-    # Of queries from its length on: before it `log` is one, and a kernel that ignored it would not be found out.
+    scale = model.logit_scales[layer_type]
+    # Of queries from its length on: before it `log` is one, and a kernel that ignored it would not be detected.
     beyond_BT = pos_BT + (scale.length or model.shape.max_seq_len)
-    own = model.attention_patterns[kind], logit_scale(scale, beyond_BT, model.shape.max_seq_len)
-    fused = _attend(model, kind, inputs, pos_BT, model.attention, *own)
-    definition = _attend(model, kind, exact, pos_BT, "eager", *own)
-    plain = _attend(model, kind, exact, pos_BT, "eager", EVERYTHING)
+    own = model.attention_patterns[layer_type], logit_scale(scale, beyond_BT, model.shape.max_seq_len)
+    fused = _attend(model, layer_type, inputs, pos_BT, model.attention, *own)
+    definition = _attend(model, layer_type, exact, pos_BT, "eager", *own)
+    plain = _attend(model, layer_type, exact, pos_BT, "eager", EVERYTHING)
     x_BTC = torch.zeros(1, n, model.config.d_model, device=device, dtype=dtype)
     embeds = not torch.equal(*(position.embed(x_BTC, Positions.of(pos)) for pos in (pos_BT, 0 * pos_BT)))
     shift_error = 0.0
     if position.relative:
-        shift_error = _difference(_attend(model, kind, exact, pos_BT + 1000, "eager", EVERYTHING), plain)
+        shift_error = _difference(_attend(model, layer_type, exact, pos_BT + 1000, "eager", EVERYTHING), plain)
     tokens_BT = torch.arange(n, device=device)[None] % model.embed.num_embeddings
     with model.restored():
         model.attention_patterns = dict.fromkeys(model.attention_patterns, EVERYTHING)
         logits = model(tokens_BT, pos_BT=pos_BT)
-        with _switched_off(model, kind):
+        with _switched_off(model, layer_type):
             placed = NOWHERE if position.sees_positions else EVERYTHING
-            effect = 1.0 if embeds else _difference(_attend(model, kind, exact, pos_BT, "eager", placed), plain)
+            effect = 1.0 if embeds else _difference(_attend(model, layer_type, exact, pos_BT, "eager", placed), plain)
             logits_effect = _difference(model(tokens_BT, pos_BT=0 * pos_BT if embeds else pos_BT), logits)
     certificate = Certificate(_difference(fused, definition), effect, shift_error, logits_effect)
 

@@ -1,8 +1,8 @@
-"""Blocks compiled one by one: one graph for all layers of a kind, as their parameters are its inputs.
+"""Blocks compiled one by one: one graph for all layers of a type, as their parameters are its inputs.
 
-A graph that would have to break is an error at its first call, where it is said in words and the layers of that kind
-stay as they are. After that a further compilation is a new shape, and crossing torch's limit of them an error: without
-`fullgraph` torch would go on with what was never compiled, and say nothing.
+A graph that would have to break is an error at its first call, which is logged, and the layers of that type run
+uncompiled. After that a further compilation is a new shape, and crossing torch's limit of them an error: without
+`fullgraph` torch would silently run what was never compiled.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ Call = Callable[[nn.Module, Tensor, AttentionContext, Tensor | None], Tensor]
 
 
 class CompiledBlocks:
-    """For each kind of layer, its own compiled form of `call`. backend: torch.compile's.
+    """A compiled form of `call` for each layer type. backend: torch.compile's.
 
-    eager: kinds that are not compiled, with the reason.
+    eager: layer types that are not compiled, with the reason.
     """
 
     def __init__(self, call: Call, backend: str = "inductor") -> None:
@@ -30,21 +30,21 @@ class CompiledBlocks:
         self.eager: dict[str, str] = {}
 
     def __call__(self, block: nn.Module, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None) -> Tensor:
-        kind = context.kind
-        if kind in self._compiled:
-            return self._compiled[kind](block, x_BTC, context, past_BMC)
+        layer_type = context.layer_type
+        if layer_type in self._compiled:
+            return self._compiled[layer_type](block, x_BTC, context, past_BMC)
         if self._backend == "inductor" and not can_compile(x_BTC.device.type):
             return self._call(block, x_BTC, context, past_BMC)
-        if kind not in self.eager:
-            # Alone: kinds do not share torch's limit of recompilations, nor do models of one process.
+        if layer_type not in self.eager:
+            # Alone: layer types do not share torch's limit of recompilations, nor do models of one process.
             compiled = compile_alone(self._call, self._backend)
             try:
                 x_new_BTC = compiled(block, x_BTC, context, past_BMC)
-                self._compiled[kind] = compiled
+                self._compiled[layer_type] = compiled
                 return x_new_BTC
             except Exception as error:
                 if not is_of_compiler(error):
                     raise
-                self.eager[kind] = why = reason(error)
-            dist.log(f"WARNING engine.compile: layers of the kind {kind} are not compiled: {why}")
+                self.eager[layer_type] = why = reason(error)
+            dist.log(f"WARNING engine.compile: layers of type {layer_type} are not compiled: {why}")
         return self._call(block, x_BTC, context, past_BMC)

@@ -5,19 +5,19 @@ one), up to the end-of-document token, which is left out; dynamic frequencies se
 steps. So it is what recomputing the whole sequence for every token at that length gives, in the arithmetic of one
 prompt alone: batches and shared prefixes change the order of additions, nothing else.
 
-How. Prompts of equal length go together, so that all their rows stand at the same positions and no row is padded. Of
+How. Prompts of equal length go together, so that all their rows have the same positions and no row is padded. Of
 such a group the prompt that has most in common with the others is the trunk. It is computed once, from left to right;
 where a prompt parts from it, the cache is copied and the rest of the prompt goes on from there. This holds for every
 scheme and attention pattern: a key never depends on what comes after it, and a cache that keeps only some keys has at
 the branching point exactly those that a text of its own would have there.
-The ranks of a distributed run take whole batches in turn; how the batches are made does not depend on them.
+The ranks of a distributed run take whole batches in turn; how the batches are formed does not depend on them.
 
 Shape legend: B rows of a batch, T positions, C d_model.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from torch import Tensor
 
 from coca_train.models.cache import KVCache
 from coca_train.models.generation import check_options, check_positions
+
+if TYPE_CHECKING:
+    from coca_train.models.transformer import Transformer
 
 Tokens = Sequence[int]
 
@@ -45,7 +48,7 @@ class Group(NamedTuple):
 
 @torch.no_grad()
 def continuations(
-    model: Any,
+    model: "Transformer",
     prompts: Sequence[Tokens],
     max_new_tokens: int,
     *,
@@ -57,12 +60,12 @@ def continuations(
     n_ranks: int = 1,
     progress: Callable[[float], None] = lambda done: None,
 ) -> dict[int, list[int]]:
-    """New tokens by the prompt's index, of the prompts whose batches are this rank's.
+    """Return the new tokens by prompt index, for the prompts in this rank's batches.
 
     length: what dynamic frequencies adapt to; at least the longest prompt and its new tokens [tokens].
     micro_batch_tokens: rows times positions of a batch, at least one row. share: False computes every prompt from its
-    beginning. progress: told what share of this rank's batches is done. Raises ValueError for an empty prompt, a length
-    that is too short, or more tokens than there are positions.
+    beginning. progress: called with the share of this rank's batches that is done. Raises ValueError for an empty
+    prompt, a length that is too short, or more tokens than there are positions.
     """
     longest = max(map(len, prompts), default=0)
     for prompt in prompts:
@@ -76,7 +79,7 @@ def continuations(
     model.eval()
     try:
         new_tokens: dict[int, list[int]] = {}
-        prefilled = _prefilled(model, prompts, groups, max_new_tokens, length, rank, n_ranks)
+        prefilled = _prefill(model, prompts, groups, max_new_tokens, length, rank, n_ranks)
         for done, (batch, x_BC, cache) in enumerate(prefilled, start=1):
             rows = _decode(model, x_BC, cache, max_new_tokens, length, eod)
             new_tokens.update(zip((branch.prompt for branch in batch), rows, strict=True))
@@ -87,7 +90,7 @@ def continuations(
 
 
 def plan(prompts: Sequence[Tokens], max_new_tokens: int, micro_batch_tokens: int, share: bool) -> list[Group]:
-    """Groups by length, the longest first, cut into batches."""
+    """Group prompts by length, the longest first, and cut the groups into batches."""
     by_length: dict[int, list[int]] = {}
     for index, prompt in enumerate(prompts):
         by_length.setdefault(len(prompt), []).append(index)
@@ -95,7 +98,7 @@ def plan(prompts: Sequence[Tokens], max_new_tokens: int, micro_batch_tokens: int
     for n_tokens, members in sorted(by_length.items(), reverse=True):
         arrays = [np.asarray(prompts[index]) for index in members]
         trunk = _trunk(arrays)
-        shared = [min(common(arrays[trunk], array), n_tokens - 1) if share else 0 for array in arrays]
+        shared = [min(count_common_prefix(arrays[trunk], array), n_tokens - 1) if share else 0 for array in arrays]
         branches = sorted(map(Branch, members, shared), key=lambda branch: (branch.shared, branch.prompt))
         size = max(1, micro_batch_tokens // (n_tokens + max_new_tokens))
         batches = [branches[first : first + size] for first in range(0, len(branches), size)]
@@ -104,24 +107,24 @@ def plan(prompts: Sequence[Tokens], max_new_tokens: int, micro_batch_tokens: int
 
 
 def _trunk(prompts: Sequence[np.ndarray]) -> int:
-    """Index of the prompt with the most leading tokens in common with all others. In sorted order, what two prompts
-    share is the least of what the neighbours between them share."""
+    """Return the index of the prompt with the most leading tokens in common with all others. In sorted order, two
+    prompts share as many as the least that neighbours between them share."""
     order = sorted(range(len(prompts)), key=lambda index: prompts[index].tolist())
-    near = [common(prompts[one], prompts[other]) for one, other in pairwise(order)]
+    near = [count_common_prefix(prompts[one], prompts[other]) for one, other in pairwise(order)]
     sums = [
         sum(accumulate(near[place:], min)) + sum(accumulate(reversed(near[:place]), min)) for place in range(len(order))
     ]
     return order[int(np.argmax(sums))]
 
 
-def common(one: np.ndarray, other: np.ndarray) -> int:
-    """How many first tokens two prompts of equal length have in common."""
+def count_common_prefix(one: np.ndarray, other: np.ndarray) -> int:
+    """Count the first tokens that two prompts of equal length have in common."""
     differs = one != other
     return int(differs.argmax()) if differs.any() else len(one)
 
 
-def _prefilled(
-    model: Any,
+def _prefill(
+    model: "Transformer",
     prompts: Sequence[Tokens],
     groups: Sequence[Group],
     max_new_tokens: int,
@@ -129,8 +132,8 @@ def _prefilled(
     rank: int,
     n_ranks: int,
 ) -> Iterator[tuple[list[Branch], Tensor, KVCache]]:
-    """This rank's batches, each with its last hidden states x_BC and its cache. Every rank computes a trunk in the same
-    pieces, so that rounding does not depend on their number."""
+    """Yield this rank's batches, each with its last hidden states x_BC and its cache. Every rank computes a trunk in
+    the same pieces, so that rounding does not depend on the number of ranks."""
     turn = 0
     for group in groups:
         n_tokens = len(group.trunk)
@@ -145,20 +148,20 @@ def _prefilled(
                     parts.append(trunk.fork(len(rests), n_tokens + max_new_tokens))
                     hidden.append(_advance(model, rests, parts[-1], length))
             if parts:
-                yield batch, torch.cat(hidden), KVCache.joined(parts)
+                yield batch, torch.cat(hidden), KVCache.join(parts)
             turn += 1
 
 
-def _advance(model: Any, tokens: Sequence[Tokens] | Tensor, cache: KVCache, length: int) -> Tensor:
-    """Take more tokens into the cache; the last hidden states x_BC."""
+def _advance(model: "Transformer", tokens: Sequence[Tokens] | Tensor, cache: KVCache, length: int) -> Tensor:
+    """Append tokens to the cache; return the last hidden states x_BC."""
     tokens_BT = torch.as_tensor(tokens, device=next(model.parameters()).device)
     return model.hidden(tokens_BT, length=length, cache=cache)[:, -1]
 
 
 def _decode(
-    model: Any, x_BC: Tensor, cache: KVCache, max_new_tokens: int, length: int, eod: int | None
+    model: "Transformer", x_BC: Tensor, cache: KVCache, max_new_tokens: int, length: int, eod: int | None
 ) -> list[list[int]]:
-    """New tokens of every row; it goes on until all rows have ended."""
+    """Return the new tokens of every row; decode until all rows have ended."""
     steps: list[Tensor] = []
     ended_B = torch.zeros(x_BC.shape[0], dtype=torch.bool, device=x_BC.device)
     while len(steps) < max_new_tokens:

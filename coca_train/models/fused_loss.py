@@ -23,7 +23,8 @@ N_WARPS = 16
 
 
 def score(logits_nV: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
-    """`models.loss.Score`: the kernel on CUDA, where Triton can compile it (and as if it could on the meta device)."""
+    """Score logits as `models.loss.Score` by the kernel on CUDA, where Triton can compile it (on the meta device as if
+    it could)."""
     device = device_type(logits_nV)
     if device != "cuda" or not (logits_nV.is_meta or can_compile(device)) or logits_nV.dtype == torch.float64:
         return score_in_passes(logits_nV, targets_n)
@@ -32,7 +33,7 @@ def score(logits_nV: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("coca_train::score_in_place", mutates_args=("logits_nV",))
 def score_in_place(logits_nV: Tensor, targets_n: Tensor) -> Tensor:
-    """nll_n in float32; in the place of the logits their gradient."""
+    """Return nll_n in float32 and overwrite the logits by their gradient."""
     assert logits_nV.is_contiguous() and targets_n.is_contiguous()
     nll_n = logits_nV.new_empty(logits_nV.shape[0], dtype=torch.float32)
     grid = (logits_nV.shape[0],)
@@ -47,7 +48,7 @@ def _(logits_nV: Tensor, targets_n: Tensor) -> Tensor:
 
 @cache
 def kernel() -> Any:
-    """The Triton kernel, a program for each row: nll and, over the logits, softmax - onehot(target)."""
+    """Return the Triton kernel, a program for each row: nll and, over the logits, softmax - onehot(target)."""
     import triton  # pyright: ignore[reportMissingImports]
     import triton.language as tl  # pyright: ignore[reportMissingImports]
 

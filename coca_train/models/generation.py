@@ -3,7 +3,7 @@
 Dynamic frequencies follow the length of the sequence, in one of two ways (arXiv 2309.00071, 3.3):
 * sequence: l = prompt + max_new_tokens for the whole call, so cached decoding equals a full recompute
   at that l exactly, and keys that a scheme maps once and for all are cached rotated;
-* step: l grows token by token. A cached key's hidden state was made at a shorter l, so beyond the
+* step: l grows token by token. A cached key's hidden state was computed at a shorter l, so beyond the
   training window a deep model's cached decoding equals the same steps replayed, not a full recompute.
 With fixed frequencies both are the same.
 
@@ -11,17 +11,20 @@ Shape legend: B = 1, T positions, V vocab_size.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from coca_train.positions.token_positions import Positions
 
+if TYPE_CHECKING:
+    from coca_train.models.transformer import Transformer
+
 
 @torch.no_grad()
 def generate(
-    model: Any,
+    model: "Transformer",
     tokens: Sequence[int],
     max_new_tokens: int,
     *,
@@ -34,13 +37,13 @@ def generate(
     dynamic_length: Literal["sequence", "step"] = "sequence",
     use_cache: bool = True,
 ) -> list[int]:
-    """The tokens that follow `tokens`, without the end-of-document token that ends them early.
+    """Return the tokens that follow `tokens`, without the end-of-document token that ends them early.
 
-    temperature 0: greedy. top_k: sample among the k most probable (0: all). top_p: among the fewest
-    whose probabilities reach p together (nucleus, arXiv 1904.09751). generator: source of randomness on
-    the CPU, required to sample reproducibly. stop: told the new tokens after each one; True ends the text there.
-    use_cache False recomputes the whole sequence each step.
-    Raises ValueError for an empty prompt, sampling options out of range, or more tokens than there are positions.
+    temperature 0: greedy. top_k: sample among the k most probable (0: all). top_p: among the fewest whose probabilities
+    reach p together (nucleus, arXiv 1904.09751). generator: source of randomness on the CPU, required to sample
+    reproducibly. stop: called with the new tokens after each one; True ends the text there. use_cache False recomputes
+    the whole sequence each step. Raises ValueError for an empty prompt, sampling options out of range, or more tokens
+    than there are positions.
     """
     check_options(tokens, max_new_tokens, temperature, top_k, top_p)
     check_positions(model, len(tokens), max_new_tokens)
@@ -74,8 +77,8 @@ def check_options(tokens: Sequence[int], max_new_tokens: int, temperature: float
             raise ValueError(f"{name}={value} must be {needs}")
 
 
-def check_positions(model: Any, n_prompt: int, max_new_tokens: int) -> None:
-    """ValueError when prompt and continuation need positions that a learned table does not have."""
+def check_positions(model: "Transformer", n_prompt: int, max_new_tokens: int) -> None:
+    """Raise ValueError when prompt and continuation need positions that a learned table does not have."""
     limit, total = model.max_positions, n_prompt + max_new_tokens
     if limit is None or total == 0:
         return
@@ -93,9 +96,9 @@ def check_positions(model: Any, n_prompt: int, max_new_tokens: int) -> None:
 
 
 def _next_logits(
-    model: Any, prompt: list[int], new: list[int], max_new_tokens: int, dynamic_length: str, use_cache: bool
+    model: "Transformer", prompt: list[int], new: list[int], max_new_tokens: int, dynamic_length: str, use_cache: bool
 ) -> Iterator[Tensor]:
-    """Logits of the next token, again and again; the caller appends its choice to `new` in between."""
+    """Yield the logits of the next token, again and again; the caller appends its choice to `new` in between."""
     device = next(model.parameters()).device
     total = len(prompt) + max_new_tokens
     at_length = total if dynamic_length == "sequence" else None
@@ -110,7 +113,7 @@ def _next_logits(
 
 
 def pick(logits_V: Tensor, temperature: float, top_k: int, top_p: float, generator: torch.Generator | None) -> int:
-    """One token: the most probable (temperature 0), or drawn from the trimmed distribution."""
+    """Choose one token: the most probable (temperature 0), or one drawn from the trimmed distribution."""
     if temperature == 0:
         return int(logits_V.argmax())
     scaled_V = logits_V / temperature

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Container
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,29 +12,38 @@ from coca_train import positions
 from coca_train.attention.layer_types import UNIFORM, layer_types_of, position_of
 from coca_train.config.schema import DEFAULT, LayersConfig, ModelConfig
 from coca_train.models.lora import init_adapter, is_adapter
+from coca_train.positions import SchemeSettings
+
+if TYPE_CHECKING:
+    from coca_train.models.transformer import Transformer
 
 RESIDUAL_OUTPUTS = ("attention.out.weight", "mlp.down.weight")
 KEYS = "attention.k.weight"
 
 
 def seed_of(*parts: object) -> int:
-    """A 63-bit seed from anything printable."""
+    """Hash anything printable to a 63-bit seed."""
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 @torch.no_grad()
 def init_parameter(
-    name: str, parameter: Tensor, model: ModelConfig, position: Any, seed: int, layers: LayersConfig = UNIFORM
+    name: str,
+    parameter: Tensor,
+    model: ModelConfig,
+    position: SchemeSettings,
+    seed: int,
+    layers: LayersConfig = UNIFORM,
 ) -> None:
-    """Fill one parameter in place: norms 1, biases 0, matrices N(0, init_std), a position scheme's as it says, an
+    """Fill one parameter in place: norms 1, biases 0, matrices N(0, init_std), a position scheme's as it declares, an
     adapter so that it changes nothing yet.
 
-    position: the scheme's settings. layers: where layers have others.
+    position: the scheme's settings. layers: which layers have others.
 
-    With init_depth_scaled the two projections that write into the residual stream have their std
-    divided by sqrt(2 n_layers) (GPT-2; Radford et al. 2019, section 2.3). Key projections all begin with the same
-    numbers: a scheme whose keys are narrower makes its own of those (`Position.narrow_key`).
+    With init_depth_scaled the two projections that write into the residual stream have their std divided by sqrt(2
+    n_layers) (GPT-2; Radford et al. 2019, section 2.3). Key projections all begin with the same numbers: a scheme whose
+    keys are narrower derives its own from those (`Position.narrow_key`).
     """
     generator = torch.Generator().manual_seed(seed_of(seed, name))
     scheme = _scheme_of(name, model, position, layers)
@@ -60,8 +69,8 @@ def init_parameter(
         parameter.copy_(values)
 
 
-def _init_keys(parameter: Tensor, model: ModelConfig, scheme: Any, generator: torch.Generator) -> None:
-    """N(0, init_std), one row per feature of a key head; where the scheme projects fewer, what it makes of those."""
+def _init_keys(parameter: Tensor, model: ModelConfig, scheme: SchemeSettings, generator: torch.Generator) -> None:
+    """Draw N(0, init_std), one row per feature of a key head; narrow them where the scheme projects fewer."""
     n_kv_heads, head_dim = model.n_kv_heads or model.n_heads, model.head_dim or model.d_model // model.n_heads
     narrow = positions.scheme_class(scheme.scheme).narrow_key if parameter.shape[0] < n_kv_heads * head_dim else None
     n_rows = parameter.shape[0] if narrow is None else n_kv_heads * head_dim
@@ -70,29 +79,30 @@ def _init_keys(parameter: Tensor, model: ModelConfig, scheme: Any, generator: to
     parameter.copy_(values if narrow is None else narrow(values, n_kv_heads))
 
 
-def _of_layer(name: str, model: ModelConfig, position: Any, layers: LayersConfig) -> Any:
-    """Settings of the position scheme of the layer that a parameter belongs to: blocks.<layer>.…"""
+def _of_layer(name: str, model: ModelConfig, position: SchemeSettings, layers: LayersConfig) -> SchemeSettings:
+    """Return the settings of the position scheme of the layer that a parameter belongs to: blocks.<layer>.…"""
     return position_of(layers, layer_types_of(layers, model.n_layers)[int(name.split(".")[1])], position)
 
 
-def _scheme_of(name: str, model: ModelConfig, position: Any, layers: LayersConfig) -> Any:
-    """Settings of the position scheme that a parameter belongs to; None: to none."""
+def _scheme_of(name: str, model: ModelConfig, position: SchemeSettings, layers: LayersConfig) -> SchemeSettings | None:
+    """Return the settings of the position scheme that a parameter belongs to; None: it belongs to none."""
     parts = name.split(".")
     if parts[0] == "position" or parts[0].startswith("position_"):
         return position_of(layers, parts[0].removeprefix("position").removeprefix("_") or DEFAULT, position)
     return _of_layer(name, model, position, layers) if "position" in parts else None
 
 
-def init_weights(module: Any, model: ModelConfig, seed: int) -> None:
+def init_weights(module: "Transformer", model: ModelConfig, seed: int) -> None:
     """Initialise every parameter of a Transformer."""
     for name, parameter in module.named_parameters():
         init_parameter(name, parameter, model, module.position.settings, seed, module.layers)
 
 
-def init_digests(outline: Any, seed: int, names: Container[str] | None = None) -> dict[str, str]:
-    """SHA-256 (first 16 digits) of every parameter's initial value: two schemes share what has the same digest.
+def init_digests(outline: "Transformer", seed: int, names: Container[str] | None = None) -> dict[str, str]:
+    """Return the SHA-256 (first 16 digits) of every parameter's initial value: two schemes share parameters of equal
+    digest.
 
-    outline: a Transformer, on the meta device perhaps. names: of the parameters wanted; None: all.
+    outline: a Transformer, possibly on the meta device. names: of the parameters wanted; None: all.
     """
     digests = {}
     for name, parameter in outline.named_parameters():

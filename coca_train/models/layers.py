@@ -1,6 +1,6 @@
 """The layers of the network: attention, feed-forward, normalisation, block, head.
 
-Attention calls every hook of the position scheme and never asks which scheme it is.
+Attention calls every hook of the position scheme and never reads which scheme it is.
 
 Shape legend: B batch, T queries, S keys, H query heads, G key/value heads, D head_dim, P projected key width, K cached
 key width, C d_model, F d_ff, M positions of a memory, V vocab_size.
@@ -8,7 +8,7 @@ key width, C d_model, F d_ff, M positions of a memory, V vocab_size.
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,15 +28,15 @@ from coca_train.positions.base import ALL_HEADS, LayerPosition, Position, Projec
 
 
 class AttentionContext(NamedTuple):
-    """What is the same for every layer of one kind in one forward."""
+    """What every layer of one type shares in one forward."""
 
     position: Position
     kernel: Kernel
-    views: Sequence[tuple[Any, Layout]]  # the scheme's tables and the layout of each view
+    views: Sequence[tuple[object, Layout]]  # the scheme's tables and the layout of each view
     cache: Cache | None
     rotated: bool = False  # the cache holds keys as the scheme maps them, and the tables are those of the new tokens
     scale_BT: Tensor | None = None  # of every query's scores, float32; None: one
-    kind: str = DEFAULT  # of the layers
+    layer_type: str = DEFAULT  # of the layers
     sequence: SequenceShare | None = None  # what this rank has of a sequence that several share; None: all of it
 
     def shared_by(self, sequence: SequenceShare) -> "AttentionContext":
@@ -65,7 +65,7 @@ class Attention(nn.Module):
         self.q_norm = nn.RMSNorm(head_dim, eps=model.norm_eps) if normed else None
         self.k_norm = nn.RMSNorm(projected_key_dim, eps=model.norm_eps) if normed else None
         self.position = position
-        self.lent = False  # set where ranks gather sharded weights for the one layer that is about to run
+        self.gathers_weights = False  # set where ranks gather sharded weights for the one layer that is about to run
 
     def project_q(self, x_C: Tensor) -> Tensor:
         """Return the queries, (..., H, D)."""
@@ -79,7 +79,9 @@ class Attention(nn.Module):
 
     def _project(self, x_BTC: Tensor, x_BSC: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys as the cache holds them, values."""
-        if self.lent:  # weights of several layers are never here together, in the backward pass least of all
+        if (
+            self.gathers_weights
+        ):  # weights of several layers are never gathered together, least of all in the backward pass
             return self.project_q(x_BTC), self.project_k(x_BSC), self.v(x_BSC).unflatten(-1, (-1, self.head_dim))
         if x_BSC is x_BTC:
             tables = None if context.cache is None else context.cache.decode_tables
@@ -93,13 +95,14 @@ class Attention(nn.Module):
         return q, self.position.reduce_keys(k), v
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
-        """past_BMC: hidden states of positions that are no queries, in front of the keys."""
+        """Attend from x_BTC. past_BMC: hidden states of earlier positions, which are keys and values but not
+        queries."""
         x_BSC = x_BTC if past_BMC is None else torch.cat((past_BMC, x_BTC), dim=1)
         q_BTHD, k_BSGK, v_BSGD = self._project(x_BTC, x_BSC, context)
         tokens = self.position.tokens(x_BSC)
         if context.cache is not None and not context.rotated:
-            # Before the scheme maps them: what changes with the length is applied to all keys anew. In the dtype of
-            # the model: what a scheme condenses may be wider than that.
+            # Before the scheme maps them: what changes with the length is applied to all keys again. In the dtype of
+            # the model: reduced keys may be wider than that.
             k_BSGK, v_BSGD, *tokens = context.cache.extend(self.layer, k_BSGK.to(v_BSGD.dtype), v_BSGD, *tokens)
         project, shared = Projections(self.project_q, self.project_k, ALL_HEADS), context.sequence
         if shared is not None:
@@ -127,7 +130,7 @@ class Attention(nn.Module):
 
 
 def build_norm(model: ModelConfig) -> nn.Module:
-    """LayerNorm (arXiv 1607.06450) or RMSNorm (arXiv 1910.07467) over the residual width."""
+    """Build LayerNorm (arXiv 1607.06450) or RMSNorm (arXiv 1910.07467) over the residual width."""
     norm = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}[model.norm]
     return norm(model.d_model, eps=model.norm_eps)
 
@@ -144,8 +147,8 @@ class MLP(nn.Module):
         self.tile = tile  # positions computed at a time [tokens]; None: all
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        """In tiles of long sequences, where a tile's inner activations are recomputed in the backward pass: of width
-        d_ff, all of them would be the most that a block keeps."""
+        """Compute long sequences in tiles, whose inner activations are recomputed in the backward pass: of width d_ff,
+        all of them would be the most that a block keeps."""
         # Without gradients nothing is kept. And there windows differ, where ranks that gather weights together must ask
         # for them equally often.
         if self.tile is None or x_BTC.shape[1] <= self.tile or not torch.is_grad_enabled():
@@ -183,7 +186,7 @@ class Block(nn.Module):
         self.mlp = MLP(model, mlp_tile)
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
-        """past_BMC: this block's inputs at the positions before, as keys and values only."""
+        """Compute the block. past_BMC: this block's inputs at earlier positions, used as keys and values only."""
         normed_past = None if past_BMC is None else self.attention_norm(past_BMC)
         attended_BTC = self.attention(self.attention_norm(x_BTC), context, normed_past)
         if self.parallel:
@@ -212,8 +215,8 @@ class Head(nn.Module):
 
 
 def logit_scale(settings: LogitScaleConfig, text_BT: Tensor, max_seq_len: int) -> Tensor | None:
-    """The factor of every query, float32 (B, T); None: one. text_BT: integer positions. max_seq_len: the training
-    window [tokens]."""
+    """Return the factor of every query, float32 (B, T); None: one. text_BT: integer positions. max_seq_len: the
+    training window [tokens]."""
     if settings.name == "none":
         return None
     length, n_keys_BT = settings.length or max_seq_len, text_BT + 1

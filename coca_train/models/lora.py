@@ -44,7 +44,7 @@ def attach(model: nn.Module, layers: Sequence[str], lora: LoraConfig) -> None:
 
 
 def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """`model.named_parameters()` under our names, whether there are adapters or not."""
+    """Yield `model.named_parameters()` under our names, with or without adapters."""
     for name, parameter in model.named_parameters():
         for theirs, ours in THEIRS.items():
             name = name.replace(theirs, ours)
@@ -57,7 +57,7 @@ def is_adapter(name: str) -> bool:
 
 
 def adapter_of(name: str) -> tuple[str, str]:
-    """Names of A and B of a weight, whether it has them or not."""
+    """Return the names of A and B of a weight, whether it has them or not."""
     layer = name.removesuffix(LAYER)
     return layer + DOWN, layer + UP
 
@@ -76,5 +76,5 @@ def init_adapter(name: str, parameter: Tensor, generator: torch.Generator) -> No
 
 
 def merge(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """W + scale B A, in float32."""
+    """Return W + scale B A, in float32."""
     return weight.float() + (b.float() @ a.float()) * scale

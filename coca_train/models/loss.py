@@ -27,14 +27,14 @@ Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def chunk_size(n_tokens: int, vocab_size: int, device: str) -> int:
-    """Tokens scored at a time, so many that all chunks are about as long. device: cpu or cuda."""
+    """Return the tokens scored at a time, so many that all chunks are about as long. device: cpu or cuda."""
     kind = "cpu" if device == "cpu" else "cuda"
     most = max(LEAST_TOKENS[kind], LOGITS_PER_CHUNK[kind] // vocab_size)
     return most if kind == "cpu" else -(-n_tokens // -(-n_tokens // most))
 
 
 def score_in_passes(logits_nV: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
-    """The definition, a pass over the logits at a time."""
+    """Compute the definition, one pass over the logits at a time."""
     scored_n1 = (targets_n != IGNORE)[:, None]
     index_n1 = targets_n.clamp_min(0)[:, None]
     wide = torch.promote_types(logits_nV.dtype, torch.float32)
@@ -62,7 +62,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         for start in range(0, x_NC.shape[0], size):
             rows = slice(start, start + size)
             x_nC = x_NC[rows]
-            # Now, while the probabilities are at hand: backward only multiplies by the gradient of a scalar, and all
+            # Now, while the probabilities exist: backward only multiplies by the gradient of a scalar, and all
             # logits never have to be held for it.
             nll_n, grad_nV = score(x_nC @ weight_VC.T, targets_N[rows])
             total += nll_n.sum().to(total.dtype)
@@ -80,7 +80,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
 
 
 def _add_product(total_VC: Tensor, grad_Vn: Tensor, x_nC: Tensor, first: bool) -> None:
-    """total += grad @ x in place; the first time it takes the place of what was there."""
+    """Add grad @ x to total in place; the first time, overwrite it."""
     beta = 0.0 if first else 1.0
     if total_VC.dtype == grad_Vn.dtype:
         total_VC.addmm_(grad_Vn, x_nC, beta=beta)
@@ -95,7 +95,7 @@ def _add_product(total_VC: Tensor, grad_Vn: Tensor, x_nC: Tensor, first: bool) -
 # dtype.
 @torch.library.custom_op("coca_train::add_wider_product", mutates_args=("total_VC",))
 def add_wider_product(total_VC: Tensor, grad_Vn: Tensor, x_nC: Tensor, beta: float) -> None:
-    """total = beta * total + grad @ x, of bfloat16 factors into a float32 sum."""
+    """Compute total = beta * total + grad @ x, of bfloat16 factors into a float32 sum."""
     torch.addmm(total_VC, grad_Vn, x_nC, out_dtype=total_VC.dtype, beta=beta, out=total_VC)
 
 
@@ -105,7 +105,7 @@ def _(total_VC: Tensor, grad_Vn: Tensor, x_nC: Tensor, beta: float) -> None:
 
 
 def summed_cross_entropy(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, score: Score = score_in_passes) -> Tensor:
-    """Sum over tokens of -log softmax(x W^T)[target] as a float32 scalar; targets of -100 do not count."""
+    """Return the sum over tokens of -log softmax(x W^T)[target] as a float32 scalar; targets of -100 do not count."""
     if x_NC.shape[0] == 0:
         return (x_NC.sum() + weight_VC.sum()).float() * 0.0
     if not torch.is_grad_enabled() or not (x_NC.requires_grad or weight_VC.requires_grad):
@@ -116,7 +116,7 @@ def summed_cross_entropy(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, sco
 
 @torch.no_grad()
 def token_nll(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:
-    """-log p(target) of every token in float32 [nats], 0 where the target is -100; no gradient."""
+    """Return -log p(target) of every token in float32 [nats], 0 where the target is -100; no gradient."""
     out = [x_NC.new_zeros(0, dtype=torch.float32)]
     wide = torch.promote_types(x_NC.dtype, torch.float32)
     device, vocab_size = device_type(x_NC), weight_VC.shape[0]

@@ -1,4 +1,5 @@
-"""What segment recurrence remembers of the text before a segment (Transformer-XL, arXiv 1901.02860, section 3.2).
+"""Hidden states that segment recurrence keeps of the text before a segment (Transformer-XL, arXiv 1901.02860, section
+3.2).
 
 Shape legend: B batch, T tokens of the segment, M memory_len, C d_model.
 """
@@ -10,11 +11,11 @@ from coca_train.positions.token_positions import Positions
 
 
 class Memory:
-    """The past of one micro batch, layer by layer: the model reads it, and leaves in `new` what comes next.
+    """The past of one micro batch, layer by layer: the model reads it, and appends the next one to `new`.
 
-    hidden: for each layer the inputs of its block at the M positions before the segment, (B, M, C), without
-    gradient. length_B: int64, how many of the M positions each row really has: the last ones; what stands in the
-    others means nothing and must not be attended to (it is finite). A holder serves one forward.
+    hidden: for each layer the inputs of its block at the M positions before the segment, (B, M, C), without gradient.
+    length_B: int64, how many of the M positions each row really has: the last ones; the values of the others mean
+    nothing and must not be attended to (they are finite). An object serves one forward.
     """
 
     def __init__(self, hidden: list[Tensor], length_B: Tensor) -> None:
@@ -30,12 +31,13 @@ class Memory:
 
     @property
     def valid_BM(self) -> Tensor:
-        """bool: the positions that may be attended to. A row that begins its text anew has none."""
+        """bool: the positions that may be attended to. A row whose text has just begun has none."""
         from_end_M = torch.arange(self.memory_len, 0, -1, device=self.length_B.device)
         return from_end_M <= self.length_B[:, None]
 
     def exchange(self, x_BTC: Tensor) -> Tensor:
-        """x_BMC: what a layer remembers, for the input of its block. Called once a layer and forward, in their order.
+        """Return x_BMC, a layer's memory, and remember the input of its block. Called once a layer and forward, in
+        their order.
 
         Appends the last M positions of [memory ; segment] to `new`: values only, no graph and no view of x_BTC.
         """
@@ -48,7 +50,8 @@ class Memory:
 
 
 def prepend_memory(memory: Memory, positions: Positions, doc_BT: Tensor | None) -> tuple[Positions, Tensor]:
-    """Return positions and documents of memory and segment; memory that is not there is a document nobody is in."""
+    """Return positions and documents of memory and segment; positions that a row does not have get a document of their
+    own."""
     valid_BM, pos_BT = memory.valid_BM, positions.pos_BT
     before_M = torch.arange(-memory.memory_len, 0, device=pos_BT.device)
     pos_BS = torch.cat((pos_BT[:, :1] + before_M, pos_BT), dim=1)

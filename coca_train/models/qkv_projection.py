@@ -23,7 +23,7 @@ KEEP_UP_TO = 2**18  # numbers of joined weights that a cache keeps for one layer
 
 
 class JoinedWeights(NamedTuple):
-    """Weights and biases one above the other, and how many features are whose."""
+    """Weights and biases concatenated, and the number of features of each layer."""
 
     weight_NC: Tensor
     bias_N: Tensor | None
@@ -31,7 +31,7 @@ class JoinedWeights(NamedTuple):
 
     @classmethod
     def small(cls, layers: Sequence[nn.Module]) -> "JoinedWeights | None":
-        """Join the weights of layers; None where they cannot be joined, or would be a copy worth speaking of."""
+        """Join the weights of layers; None where they cannot be joined, or where the copy would be large."""
         if not can_join(layers):
             return None
         weights, bias = _weights_and_bias(layers)
@@ -85,8 +85,8 @@ def _weights_and_bias(layers: Sequence[nn.Module]) -> tuple[list[Tensor], Tensor
 
 
 def can_join(layers: Sequence[nn.Module]) -> bool:
-    """Plain linear layers (an adapter is none), and all trained or all frozen: a frozen weight must not be given the
-    work of a gradient."""
+    """Whether all layers are plain linear ones (not adapters), and all trained or all frozen: a frozen weight must not
+    cost the work of a gradient."""
     if not all(type(layer) is nn.Linear for layer in layers):
         return False
     tensors = [tensor for layer in layers for tensor in layer.parameters()]
@@ -94,8 +94,8 @@ def can_join(layers: Sequence[nn.Module]) -> bool:
 
 
 class _JoinedProduct(torch.autograd.Function):
-    """x Wᵀ + b for weights one above the other. They are joined again in the backward pass: kept, they would be a
-    second copy of the model's."""
+    """Compute x Wᵀ + b for concatenated weights. They are concatenated again in the backward pass: kept, they would be
+    a second copy of the model's."""
 
     @staticmethod
     def forward(ctx: Any, x_BTC: Tensor, bias_N: Tensor | None, *weights: Tensor) -> Tensor:

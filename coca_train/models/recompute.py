@@ -1,4 +1,4 @@
-"""Activation checkpointing: what of a block is kept for the backward pass, and what is computed again there.
+"""Activation checkpointing: which activations of a block are kept for the backward pass, and which are computed again.
 
 none       everything is kept;
 full       a block's input alone; its forward runs twice (Chen et al., arXiv 1604.06174);
@@ -34,7 +34,7 @@ Run = Callable[..., Tensor]  # (block, x_BTC, context, past_BMC) -> x_BTC
 
 
 class _Mode(TorchDispatchMode):
-    """saved: what each operation of KEPT gave, in the order of its calls."""
+    """Base of both passes. saved: the results of each operation of KEPT, in the order of its calls."""
 
     supports_higher_order_operators = True
 
@@ -44,7 +44,7 @@ class _Mode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # a kernel that torch.compile makes inside the region is made in the usual way
+        return True  # a kernel that torch.compile builds inside the region is built in the usual way
 
 
 class _Save(_Mode):
@@ -58,7 +58,7 @@ class _Save(_Mode):
 
 
 class _Reuse(_Mode):
-    """The backward pass: in place of each operation of KEPT, what the forward pass has of it."""
+    """The backward pass: each operation of KEPT returns its result of the forward pass."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.saved[func].popleft() if func in KEPT else func(*args, **(kwargs or {}))
@@ -68,9 +68,9 @@ def _detached(x: Any) -> Any:
     return x.detach() if isinstance(x, Tensor) else x  # autograd marks the tensor itself, and would keep its own graph
 
 
-def _by_hand() -> tuple[_Mode, _Mode]:
-    """Count the operations of KEPT alone. torch's own pair wants every operation of the region as often in the backward
-    pass as in the forward pass, and ZeRO 3 gathers the weights in there, when and as often as it likes."""
+def _eager_contexts() -> tuple[_Mode, _Mode]:
+    """Save the results of the operations of KEPT. torch's own pair requires every operation of the region as often in
+    the backward pass as in the forward pass, and ZeRO 3 gathers the weights in there, when and as often as it likes."""
     saved: dict[Any, deque[Any]] = defaultdict(deque)
     return _Save(saved), _Reuse(saved)
 
@@ -80,23 +80,23 @@ def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> Checkpoi
 
 
 # A compiled block's graph is marked by torch's own pair, and has no gathers in it.
-_in_graph = partial(create_selective_checkpoint_contexts, _policy)
+_graph_contexts = partial(create_selective_checkpoint_contexts, _policy)
 
 
-def full(run: Run, *given: Any) -> Tensor:
-    """The call, checkpointed."""
-    return checkpoint(run, *given, use_reentrant=False)
+def full(run: Run, *args: Any) -> Tensor:
+    """Call the block and checkpoint it."""
+    return checkpoint(run, *args, use_reentrant=False)
 
 
-def selective(run: Run, *given: Any) -> Tensor:
-    """The call, with what is dear kept."""
-    contexts = _in_graph if torch.compiler.is_compiling() else _by_hand
-    return checkpoint(run, *given, use_reentrant=False, context_fn=contexts)
+def selective(run: Run, *args: Any) -> Tensor:
+    """Call the block and keep its expensive results."""
+    contexts = _graph_contexts if torch.compiler.is_compiling() else _eager_contexts
+    return checkpoint(run, *args, use_reentrant=False, context_fn=contexts)
 
 
-def none(run: Run, *given: Any) -> Tensor:
-    """The call."""
-    return run(*given)
+def none(run: Run, *args: Any) -> Tensor:
+    """Call the block."""
+    return run(*args)
 
 
 # engine.activation_checkpointing -> how a block is called.

@@ -41,10 +41,10 @@ def adapt(model: nn.Module, patterns: Sequence[str], settings: LoraConfig) -> No
 
 
 def select_trainable(model: nn.Module, patterns: Sequence[str]) -> list[str]:
-    """Freeze every parameter that no pattern (shell style) matches; the sorted names of the others.
+    """Freeze every parameter that no pattern (shell style) matches; return the sorted names of the others.
 
-    A weight that has an adapter is frozen, and the adapter trained in its place.
-    Raises UserError naming the nearest parameters when a pattern matches nothing.
+    A weight that has an adapter is frozen, and the adapter trained in its place. Raises UserError naming the nearest
+    parameters when a pattern matches nothing.
     """
     parameters = dict(lora.named_parameters(model))
     chosen: set[str] = set()
@@ -59,7 +59,7 @@ def select_trainable(model: nn.Module, patterns: Sequence[str]) -> list[str]:
 
 
 def _matching(names: Iterable[str], patterns: Sequence[str]) -> set[str]:
-    """The names that any pattern matches. Raises UserError E-STG-14 for a pattern that matches none."""
+    """Return the names that any pattern matches. Raises UserError E-STG-14 for a pattern that matches none."""
     chosen: set[str] = set()
     for pattern in patterns:
         matched = fnmatch.filter(names, pattern)

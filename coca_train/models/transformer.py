@@ -1,7 +1,7 @@
 """The Transformer: one decoder-only model that is GPT-NeoX or LLaMA by its settings, never by copied files.
 
-Its settings may be exchanged on the same weights, its attention computed by any kernel; it remembers a segment, keeps
-no activations where memory is short, and can compute the last layer of some positions only.
+Its settings may be exchanged on the same weights, and its attention computed by any kernel; it can remember a segment,
+recompute activations where memory is short, and compute the last layer of some positions only.
 
 Shape legend: B batch, T time, S all positions with the cache's or the memory's, M memory, C d_model, V vocab_size.
 """
@@ -9,13 +9,12 @@ Shape legend: B batch, T time, S all positions with the cache's or the memory's,
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coca_train import positions
-from coca_train.attention import patterns
+from coca_train.attention import PatternSettings, patterns
 from coca_train.attention.kernels import KERNELS
 from coca_train.attention.layer_types import UNIFORM, LayerType, layer_types, layer_types_of
 from coca_train.attention.pattern import AttentionPattern, Keep
@@ -27,6 +26,7 @@ from coca_train.models.memory import Memory, prepend_memory
 from coca_train.models.recompute import WAYS
 from coca_train.models.trainable import adapt
 from coca_train.models.ulysses import SequenceShare
+from coca_train.positions import SchemeSettings
 from coca_train.positions.base import AttentionShape, Position
 from coca_train.positions.token_positions import Positions
 from coca_train.runtime.errors import DataError
@@ -35,21 +35,22 @@ VOCAB_MULTIPLE = 64  # embedding rows are rounded up to this: matrix kernels lik
 
 
 class Transformer(nn.Module):
-    """A decoder-only language model with a position scheme, or one for each kind of layer.
+    """A decoder-only language model with a position scheme, or one for each layer type.
 
-    model: shape of the network. position: the scheme's settings. attention pattern: which keys are seen, its settings.
-    layers: which layers differ from these two, and how (attention/layer_types.py). max_seq_len: training window
-    [tokens]. attention: name of the kernel (attention/kernels.py). activation_checkpointing: models/recompute.py.
-    compile_blocks: in training (models/compiled.py). Weights are not initialised here: see models/init.py.
+    model: shape of the network. position: the scheme's settings. attention_pattern: which keys are visible, its
+    settings. layers: which layers differ from these two, and how (attention/layer_types.py). max_seq_len: training
+    window [tokens]. attention: name of the kernel (attention/kernels.py). activation_checkpointing:
+    models/recompute.py. compile_blocks: in training (models/compiled.py). Weights are not initialised here: see
+    models/init.py.
     """
 
-    position: Position  # of the kind `own`
+    position: Position  # of the type `default`
 
     def __init__(
         self,
         model: ModelConfig,
-        position: Any,
-        attention_pattern: Any,
+        position: SchemeSettings,
+        attention_pattern: PatternSettings,
         *,
         vocab_size: int,
         max_seq_len: int,
@@ -66,10 +67,10 @@ class Transformer(nn.Module):
         self.shape = AttentionShape(model.n_heads, n_kv_heads, head_dim, model.d_model, max_seq_len)
         self.attention_patterns, self.logit_scales = {}, {}
         own = {DEFAULT: LayerType(position, attention_pattern, model.logit_scale)}
-        for name, kind in (own | layer_types(layers, model, position, attention_pattern)).items():
-            self.add_module(module_name(name), positions.build(kind.position, self.shape))
-            self.attention_patterns[name] = patterns.build(kind.attention_pattern)
-            self.logit_scales[name] = kind.logit_scale
+        for name, layer_type in (own | layer_types(layers, model, position, attention_pattern)).items():
+            self.add_module(module_name(name), positions.build(layer_type.position, self.shape))
+            self.attention_patterns[name] = patterns.build(layer_type.attention_pattern)
+            self.logit_scales[name] = layer_type.logit_scale
         self.embed = nn.Embedding(vocab_size, model.d_model)
         self.blocks = nn.ModuleList(
             Block(model, layer, head_dim, position.projected_key_dim, position.layer(), mlp_tile)
@@ -82,7 +83,7 @@ class Transformer(nn.Module):
         self.activation_checkpointing = activation_checkpointing
         self.compiled = CompiledBlocks(WAYS[activation_checkpointing]) if compile_blocks else None
         self.sequence: SequenceShare | None = None  # set where several ranks share each sequence (engine/sequence.py)
-        self.lent = False  # set where ranks gather sharded weights: each runs the same modules as often
+        self.gathers_weights = False  # set where ranks gather sharded weights: each runs the same modules as often
 
     def tie(self) -> None:
         """Let the head share the embedding where the config says so; `to_empty` parts them, so call it afterwards."""
@@ -90,9 +91,9 @@ class Transformer(nn.Module):
             assert isinstance(self.embed.weight, nn.Parameter)
             self.head.weight = self.embed.weight
 
-    def position_of(self, kind: str) -> Position:
-        """The position scheme of the layers of this kind."""
-        position = self.get_submodule(module_name(kind))
+    def position_of(self, layer_type: str) -> Position:
+        """Return the position scheme of the layers of a type."""
+        position = self.get_submodule(module_name(layer_type))
         assert isinstance(position, Position)
         return position
 
@@ -101,60 +102,62 @@ class Transformer(nn.Module):
         """The attention of the first block."""
         return self.attention_of(self.layer_types[0])
 
-    def attention_of(self, kind: str) -> Attention:
-        """The attention of the first layer of this kind."""
-        attention = self.blocks[self.layer_types.index(kind)].get_submodule("attention")
+    def attention_of(self, layer_type: str) -> Attention:
+        """Return the attention of the first layer of a type."""
+        attention = self.blocks[self.layer_types.index(layer_type)].get_submodule("attention")
         assert isinstance(attention, Attention)
         return attention
 
     @property
     def keeps(self) -> list[Keep | None]:
-        """For every layer, what a cache has to keep for it."""
-        return [self.attention_patterns[kind].keep() for kind in self.layer_types]
+        """The keys that a cache has to keep, for every layer."""
+        return [self.attention_patterns[layer_type].keep() for layer_type in self.layer_types]
 
     @property
     def attention_pattern(self) -> AttentionPattern:
-        """The run's own."""
+        """The run's own attention pattern."""
         return self.attention_patterns[DEFAULT]
 
     def settings(self) -> dict[str, LayerType]:
-        """Of the kinds of layers that there are, in the order of their first layers."""
+        """Return the settings of the layer types that occur, in the order of their first layers."""
         return layer_types(self.layers, self.config, self.position.settings, self.attention_pattern.settings)
 
     @property
     def max_positions(self) -> int | None:
-        """Positions there are, in the layers that have fewest; None: no end."""
+        """Number of positions in the layers that have fewest; None: unlimited."""
         positions = [self.position, *map(self.position_of, dict.fromkeys(self.layer_types))]
         ends = [position.max_positions for position in positions]
         return min((end for end in ends if end is not None), default=None)
 
-    def set_position(self, settings: Any) -> None:
-        """Exchange the run's position settings (other frequencies, say) on the same weights. Layers of other kinds
-        follow in what they do not say themselves.
+    def set_position(self, settings: SchemeSettings) -> None:
+        """Exchange the run's position settings (another RoPE scaling, say) on the same weights. Layers of other types
+        follow in what they do not set themselves.
 
         Raises ValueError when the new settings need other parameters than there are.
         """
         self.position = _with_settings(self.position, settings)
-        for name, kind in self.settings().items():
+        for name, layer_type in self.settings().items():
             if name != DEFAULT:
-                self.add_module(module_name(name), _with_settings(self.position_of(name), kind.position))
+                self.add_module(module_name(name), _with_settings(self.position_of(name), layer_type.position))
 
-    def set_attention_pattern(self, settings: Any) -> None:
-        """Exchange which keys a query sees, in all layers that do not say it themselves."""
+    def set_attention_pattern(self, settings: PatternSettings) -> None:
+        """Exchange which keys a query sees, in all layers that do not set it themselves."""
         self.attention_patterns[DEFAULT] = patterns.build(settings)
-        others = {name: kind for name, kind in self.settings().items() if name != DEFAULT}
-        self.attention_patterns |= {name: patterns.build(kind.attention_pattern) for name, kind in others.items()}
+        others = {name: layer_type for name, layer_type in self.settings().items() if name != DEFAULT}
+        self.attention_patterns |= {
+            name: patterns.build(layer_type.attention_pattern) for name, layer_type in others.items()
+        }
 
     def set_logit_scale(self, settings: LogitScaleConfig | None) -> None:
-        """Exchange how scores grow with the length, in all layers that do not say it themselves. None: as built."""
+        """Exchange how scores grow with the length, in all layers that do not set it themselves. None: as built."""
         settings = settings or self.built_with.logit_scale
         self.config = replace(self.config, logit_scale=settings)
-        others = {name: kind.logit_scale for name, kind in self.settings().items() if name != DEFAULT}
+        others = {name: layer_type.logit_scale for name, layer_type in self.settings().items() if name != DEFAULT}
         self.logit_scales |= {DEFAULT: settings, **others}
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Whatever settings are exchanged inside, afterwards the model has those of before."""
+        """Restore the position, attention pattern and logit scale after the block, whatever was exchanged in it."""
         before = {name: module for name, module in self.named_children() if isinstance(module, Position)}
         seen, scales, config = dict(self.attention_patterns), dict(self.logit_scales), self.config
         try:
@@ -165,7 +168,7 @@ class Transformer(nn.Module):
                 self.add_module(name, module)
 
     def new_cache(self, capacity: int, at_length: int | None = None) -> KVCache:
-        """An empty cache for texts of at most so many positions [tokens]; a layer with a window holds a window.
+        """Create an empty cache for texts of at most so many positions [tokens]; a layer with a window holds a window.
 
         at_length: what dynamic frequencies adapt to, as long as the cache is used [tokens]; None: that may change.
         """
@@ -181,18 +184,18 @@ class Transformer(nn.Module):
         memory: Memory | None = None,
         wanted: Sequence[tuple[int, int]] | None = None,
     ) -> Tensor:
-        """Return the final hidden states x_BTC; of a sequence that ranks share those of this rank's slice (with a cache
+        """Return the final hidden states x_BTC; where ranks share a sequence those of this rank's slice (with a cache
         every rank has all of it).
 
         pos_BT: integer positions; None counts on from the cache's end. doc_BT: document ids, when attention must not
         cross documents. length: the sequence length that dynamic frequencies adapt to [tokens]; None: all positions
         attended to.
 
-        memory: the previous segment's hidden states, and where the next ones are left; its tokens stand directly before
-        this segment's, in the same document. wanted: stretches [begin, end) of the sequence, None: all of it; x_BTC are
-        theirs, one after the other, and the last layer computes no more than keys and values for the rest.
+        memory: the previous segment's hidden states, to which the next ones are added; its tokens directly precede this
+        segment's, in the same document. wanted: ranges [begin, end) of the sequence, None: all of it; x_BTC are theirs,
+        one after the other, and the last layer computes no more than keys and values for the rest.
         """
-        assert not (memory and cache), "a memory and a cache both stand before the segment"
+        assert not (memory and cache), "a memory and a cache both precede the segment"
         assert not (wanted and (memory or cache)), "both need every position of every layer"
         positions = self.positions_of(tokens_BT, pos_BT, doc_BT, cache)
         shared = self.sequence if cache is None else None
@@ -204,7 +207,7 @@ class Transformer(nn.Module):
         contexts = self.contexts(positions, keys, doc_BS, length, cache)
         of_rank = positions
         if shared is not None:
-            contexts = {kind: context.shared_by(shared) for kind, context in contexts.items()}
+            contexts = {layer_type: context.shared_by(shared) for layer_type, context in contexts.items()}
             tokens_BT, of_rank = shared.own(tokens_BT), positions._replace(pos_BT=shared.own(positions.pos_BT))
         call = WAYS[self.activation_checkpointing if self.training else "none"]
         if self.compiled is not None and self.training and torch.is_grad_enabled() and cache is None:
@@ -212,10 +215,10 @@ class Transformer(nn.Module):
         drops = self.training and self.config.dropout > 0
         with shared.own_randomness(tokens_BT.device) if shared and drops else nullcontext():
             x_BTC = self.add_positions(self.embed(tokens_BT), of_rank)
-            for kind, block in zip(self.layer_types[: -1 if wanted else None], self.blocks, strict=False):
+            for layer_type, block in zip(self.layer_types[: -1 if wanted else None], self.blocks, strict=False):
                 # Outside of the call: what is computed again in the backward pass must not leave its memory twice.
                 past_BMC = None if memory is None else memory.exchange(x_BTC)
-                x_BTC = call(block, x_BTC, contexts[kind], past_BMC)
+                x_BTC = call(block, x_BTC, contexts[layer_type], past_BMC)
         if wanted:
             x_BTC = self._last_layer(x_BTC, wanted, positions, doc_BT, length or positions.pos_BT.shape[1])
         return self.final_norm(x_BTC)
@@ -228,7 +231,7 @@ class Transformer(nn.Module):
         doc_BT: Tensor | None,
         length: int,
     ) -> Tensor:
-        """Return the last layer at the wanted positions; those before each stretch are keys and values only."""
+        """Return the last layer at the wanted positions; those before each range are keys and values only."""
         parts = []
         for begin, end in wanted:
             # Stretch by stretch, each with the keys up to its end: kernels take the queries to be the last ones of
@@ -251,11 +254,11 @@ class Transformer(nn.Module):
         wanted: Sequence[tuple[int, int]] | None = None,
         by_token: bool = False,
     ) -> Tensor:
-        """Float32 logits_BTV, or with targets the float32 sum of the losses [nats]; target -100 is ignored. Of a
-        sequence that ranks share, the sum is that of this rank's slice. by_token: see `losses`."""
+        """Return float32 logits_BTV, or with targets the float32 sum of the losses [nats]; target -100 is ignored.
+        Where ranks share a sequence, the sum is that of this rank's slice. by_token: see `losses`."""
         shared = self.sequence if cache is None else None
         # Later, where the last layer cannot be run for some positions only, or not as often on every rank.
-        now, later = (None, wanted) if shared is not None or self.lent else (wanted, None)
+        now, later = (None, wanted) if shared is not None or self.gathers_weights else (wanted, None)
         if targets_BT is not None:
             targets_BT = _select(targets_BT, now) if shared is None else shared.targets(targets_BT)
         x_BTC = self.hidden(tokens_BT, pos_BT, doc_BT, length, cache, memory, now)
@@ -274,16 +277,16 @@ class Transformer(nn.Module):
         length: int | None = None,
         wanted: Sequence[tuple[int, int]] | None = None,
     ) -> Tensor:
-        """Loss of every token, nll_BT in float32 [nats]; 0 where the target is -100. wanted: as in `hidden`. On every
-        rank all of it, where ranks share sequences.
+        """Return the loss of every token, nll_BT in float32 [nats]; 0 where the target is -100. wanted: as in `hidden`.
+        Where ranks share sequences, every rank returns all of it.
 
-        A call of the module itself, as `forward` is: where a sharded engine lends the weights.
+        It calls the module itself, as `forward` does, since a sharded engine gathers the weights for that call.
         """
         return self(tokens_BT, targets_BT, pos_BT, doc_BT, length, wanted=wanted, by_token=True)
 
     @torch.no_grad()
     def nll(self, hidden_BTC: Tensor, targets_BT: Tensor) -> Tensor:
-        """Loss of every token, nll_BT in float32 [nats]; 0 where the target is -100."""
+        """Return the loss of every token, nll_BT in float32 [nats]; 0 where the target is -100."""
         return self.head.nll(hidden_BTC, targets_BT)
 
     # ---- what layers share
@@ -291,7 +294,7 @@ class Transformer(nn.Module):
     def positions_of(
         self, tokens_BT: Tensor, pos_BT: Tensor | Positions | None, doc_BT: Tensor | None, cache: Cache | None
     ) -> Positions:
-        """Return where tokens stand: as given, else counted on from the cache's end, (1, T)."""
+        """Return the positions of tokens: those passed, else counted on from the cache's end, (1, T)."""
         if pos_BT is not None:
             return Positions.of(pos_BT, doc_BT)
         start = 0 if cache is None else cache.length
@@ -313,34 +316,34 @@ class Transformer(nn.Module):
         length: int | None = None,
         cache: Cache | None = None,
     ) -> dict[str, AttentionContext]:
-        """Return by kind what its layers share, when the queries are the last T of the S keys. cache: it takes the
+        """Return the context of each layer type, when the queries are the last T of the S keys. cache: it takes the
         queries in, and its positions and documents take the place of those of the keys."""
-        given_keys = Positions.of(keys, doc_BS)
-        given = given_keys if queries is keys else Positions.of(queries)
+        measured_keys = Positions.of(keys, doc_BS)
+        measured = measured_keys if queries is keys else Positions.of(queries)
         if cache is None:
-            attended = dict.fromkeys(self.keeps, AttendedKeys(given_keys, doc_BS))
+            attended = dict.fromkeys(self.keeps, AttendedKeys(measured_keys, doc_BS))
         else:
-            attended = cache.advance(given, doc_BS)
+            attended = cache.advance(measured, doc_BS)
             assert cache.at_length is None or length in (None, cache.at_length), (length, cache.at_length)
             length = length or cache.at_length
         contexts = {}
-        for kind in dict.fromkeys(self.layer_types):
-            of_kind, documents = attended[self.attention_patterns[kind].keep()]
-            n_keys = of_kind.pos_BT.shape[1]
-            contexts[kind] = self.context(kind, given, of_kind, documents, length or n_keys, cache)
+        for layer_type in dict.fromkeys(self.layer_types):
+            of_type, documents = attended[self.attention_patterns[layer_type].keep()]
+            n_keys = of_type.pos_BT.shape[1]
+            contexts[layer_type] = self.context(layer_type, measured, of_type, documents, length or n_keys, cache)
         return contexts
 
     def context(
         self,
-        kind: str,
+        layer_type: str,
         queries: Positions,
         keys: Positions,
         doc_BS: Tensor | None,
         length: int,
         cache: Cache | None,
     ) -> AttentionContext:
-        """Return `contexts` of one kind, whose layers attend to these keys."""
-        position, attention_pattern = self.position_of(kind), self.attention_patterns[kind]
+        """Return the context of one layer type, whose layers attend to these keys."""
+        position, attention_pattern = self.position_of(layer_type), self.attention_patterns[layer_type]
         layouts, length = attention_pattern.layouts(queries, keys, doc_BS), attention_pattern.length(length)
         rotated = cache is not None and cache.at_length is not None
         rotated = rotated and position.caches_rotated_keys and attention_pattern.caches_rotated_keys
@@ -356,18 +359,17 @@ class Transformer(nn.Module):
             views.append((tables, layout))
         # Any of the layouts: they differ in what is seen and how far it seems, the place in the text is the same in
         # all.
-        scale_BT = logit_scale(self.logit_scales[kind], layouts[0].text_queries.pos_BT, self.shape.max_seq_len)
-        return AttentionContext(position, KERNELS[self.attention], views, cache, rotated, scale_BT, kind)
+        scale_BT = logit_scale(self.logit_scales[layer_type], layouts[0].text_queries.pos_BT, self.shape.max_seq_len)
+        return AttentionContext(position, KERNELS[self.attention], views, cache, rotated, scale_BT, layer_type)
 
 
-def module_name(kind: str) -> str:
-    """What the module with the shared parameters of a kind's scheme is called. That of `own` is as it was before there
-    were others."""
-    return "position" if kind == DEFAULT else f"position_{kind}"
+def module_name(layer_type: str) -> str:
+    """Return the name of the module with the shared parameters of a layer type's scheme."""
+    return "position" if layer_type == DEFAULT else f"position_{layer_type}"
 
 
-def _with_settings(position: Position, settings: Any) -> Position:
-    """The scheme with other settings and the same parameters; ValueError where these do not fit."""
+def _with_settings(position: Position, settings: SchemeSettings) -> Position:
+    """Build the scheme with other settings and the same parameters; ValueError where these do not fit."""
     if settings == position.settings:
         return position
     other = positions.build(settings, position.shape)
@@ -382,12 +384,12 @@ def _with_settings(position: Position, settings: Any) -> Position:
 
 
 def _select(x_BT: Tensor, wanted: Sequence[tuple[int, int]] | None) -> Tensor:
-    """The wanted stretches, one after the other; None: everything."""
+    """Select the wanted ranges, one after the other; None: everything."""
     return x_BT if wanted is None else torch.cat([x_BT[:, begin:end] for begin, end in wanted], dim=1)
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:
-    """(all parameters, parameters without the embedding and the output head). Shared tensors count once."""
+    """Return (all parameters, parameters without the embedding and the output head). Shared tensors count once."""
     sizes = {name: getattr(p, "ds_numel", p.numel()) for name, p in model.named_parameters()}
     outside = sum(size for name, size in sizes.items() if name in ("embed.weight", "head.weight"))
     return sum(sizes.values()), sum(sizes.values()) - outside
@@ -396,10 +398,10 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
 def vocab_size(
     model: ModelConfig, n_pieces: int, tokenizer: str, other_data: Callable[[], str | None] = lambda: None
 ) -> int:
-    """Embedding rows [tokens]: as configured, else n_pieces, the tokenizer's size, rounded up to 64.
+    """Return the embedding rows [tokens]: as configured, else n_pieces, the tokenizer's size, rounded up to 64.
 
-    tokenizer: its file, for the error. other_data: the fix where the rows are those of trained weights, which no
-    setting adds to; None: they are not.
+    tokenizer: its file, for the error. other_data: the fix where the rows are those of trained weights, to which no
+    setting adds any; None: they are not.
     """
     rows = model.vocab_size or -(-n_pieces // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
     if rows < n_pieces:
@@ -414,7 +416,7 @@ def vocab_size(
 def build_model(
     config: Config, n_tokens: int, trainable: Sequence[str] = (), lora: LoraConfig | None = None
 ) -> Transformer:
-    """The Transformer of a config with n_tokens embedding rows, weights not yet initialised.
+    """Build the Transformer of a config with n_tokens embedding rows, weights not yet initialised.
 
     lora: adapters for what matches the patterns `trainable`; None: without. Raises UserError where adapters do not fit
     (E-STG-14, 16, 17) or peft is missing (E-STG-18).

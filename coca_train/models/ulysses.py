@@ -1,15 +1,16 @@
 """Sequence parallelism over heads: several ranks share one sequence (DeepSpeed-Ulysses, arXiv 2309.14509).
 
-Every rank has a slice of the tokens of each row in all that works token by token, and the whole sequence of some of the
-heads inside attention. What the projections gave travels before the scheme maps it: keys as the cache holds them, so
-that CoCA's t goes at half width, and positions, documents, tables and logit scales are simply those of the whole row.
-An all-to-all in front of the scheme, one behind the kernel; their transposes are the same again in the backward pass.
+Every rank has a slice of the tokens of each row in everything that works token by token, and the whole sequence of some
+of the heads inside attention. The projections are exchanged before the scheme maps them: keys as the cache holds them,
+so that CoCA's t goes at half width, and positions, documents, tables and logit scales are simply those of the whole
+row. One all-to-all comes before the scheme, one after the kernel; their transposes are the same again in the backward
+pass.
 
 Key/value heads that are fewer than the ranks, or not a multiple of them, are repeated first. Texts that do not divide
-evenly are filled up at their end, which nothing before it sees.
+evenly are padded at their end, which nothing before it sees.
 
-Shape legend: B batch, T tokens of a whole row, t of a slice, P ranks of a sequence, H query heads, G key/value heads,
-h and g those of a rank, D head_dim, K cached key width, W width.
+Shape legend: B batch, T tokens of a whole row, t of a slice, P ranks of a sequence, H query heads, G key/value heads, h
+and g those of a rank, D head_dim, K cached key width, W width.
 """
 
 import math
@@ -27,15 +28,15 @@ from coca_train.runtime import IGNORE
 
 
 class Exchange(Protocol):
-    """What the ranks of a sequence do together."""
+    """A collective of the ranks that share a sequence."""
 
     def __call__(self, x_PBtW: Tensor) -> Tensor:
-        """Part p of every rank goes to rank p; what came from rank p is part p. Differentiable."""
+        """Send part p of every rank to rank p; what came from rank p is part p. Differentiable."""
         ...
 
 
 class AllToAll:
-    """Among the processes of a group, by torch's functional collectives: a compiled block keeps it in its graph."""
+    """All-to-all in a process group, by torch's functional collectives: a compiled block keeps it in its graph."""
 
     def __init__(self, group: Any) -> None:
         self.name = group.group_name
@@ -73,11 +74,11 @@ class SequenceShare:
     # ---- tokens
 
     def whole(self, length: int) -> int:
-        """The next length that divides evenly [tokens]."""
+        """Round a length up to one that divides evenly [tokens]."""
         return -(-length // self.size) * self.size
 
     def filled(self, x_BT: Tensor, rise: int = 0) -> Tensor:
-        """Up to that length at the end: the last number again, each time larger by `rise`."""
+        """Pad at the end to a length that divides evenly: repeat the last number, each time larger by `rise`."""
         missing = self.whole(x_BT.shape[1]) - x_BT.shape[1]
         if not missing:
             return x_BT
@@ -87,30 +88,30 @@ class SequenceShare:
     def rows(
         self, tokens_BT: Tensor, positions: Positions, doc_BT: Tensor | None
     ) -> tuple[Tensor, Positions, Tensor | None]:
-        """Return whole rows, filled up: the last document goes on."""
+        """Return padded whole rows: the last document continues."""
         if self.whole(tokens_BT.shape[1]) == tokens_BT.shape[1]:
             return tokens_BT, positions, doc_BT
         doc_BT = None if doc_BT is None else self.filled(doc_BT)
         return self.filled(tokens_BT), Positions.of(self.filled(positions.pos_BT, rise=1), doc_BT), doc_BT
 
     def own(self, x_BT: Tensor) -> Tensor:
-        """This rank's tokens of whole rows that divide evenly (a view)."""
+        """Return this rank's tokens of whole rows that divide evenly (a view)."""
         size = x_BT.shape[1] // self.size
         return x_BT.narrow(1, self.rank * size, size)
 
     def targets(self, targets_BT: Tensor) -> Tensor:
-        """Those of this rank's tokens; what rows are filled up with is not scored."""
+        """Return the targets of this rank's tokens; padding is not scored."""
         missing = self.whole(targets_BT.shape[1]) - targets_BT.shape[1]
         return self.own(F.pad(targets_BT, (0, missing), value=IGNORE))
 
     def gathered(self, x_Bt: Tensor) -> Tensor:
-        """The whole rows of what every rank has of its slice, on every rank."""
+        """Gather the slices of all ranks into whole rows, on every rank."""
         return self._joined(self.exchange(x_Bt.expand(self.size, *x_Bt.shape)))
 
     @contextmanager
     def own_randomness(self, device: torch.device) -> Iterator[None]:
-        """The ranks of a sequence draw the same numbers (a scheme may draw where positions stand); inside, each draws
-        its own, as its tokens are its own (dropout)."""
+        """Give each rank its own random numbers in the block (for dropout, as its tokens differ). Outside, the ranks of
+        a sequence draw the same (a scheme may draw positions)."""
         seed = int(torch.randint(2**62, (), device="cpu")) + self.rank
         with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
             torch.manual_seed(seed)
@@ -119,7 +120,7 @@ class SequenceShare:
     # ---- heads
 
     def heads(self, n_heads: int, n_kv_heads: int) -> Heads:
-        """Of that many heads those of this rank."""
+        """Return which of that many heads this rank computes."""
         n_shared = math.lcm(n_kv_heads, self.size)
         return Heads(self._heads(n_heads), self._heads(n_shared), n_shared // n_kv_heads)
 
@@ -128,7 +129,7 @@ class SequenceShare:
         return slice(self.rank * own, (self.rank + 1) * own)
 
     def projections(self, project: Projections, heads: Heads) -> Projections:
-        """The layer's W_Q and W_K for the heads of this rank."""
+        """Return the layer's W_Q and W_K for the heads of this rank."""
         return Projections(
             lambda x_C: project.query(x_C)[..., heads.query, :],
             lambda x_C: project.key(x_C).repeat_interleave(heads.repeats, -2)[..., heads.key, :],
@@ -136,7 +137,7 @@ class SequenceShare:
         )
 
     def mapped(self, mapped: PositionedQK, heads: Heads, n_heads: int) -> PositionedQK:
-        """What a layer has made of the heads of this rank: of tables over all n_heads, their rows."""
+        """Select this rank's rows of tables over all n_heads."""
 
         def rows(x: Tensor, dim: int) -> Tensor:
             return x.narrow(dim, heads.query.start, n_heads // self.size) if x.shape[dim] == n_heads else x
@@ -163,8 +164,8 @@ class SequenceShare:
         tokens_per_head: bool,
         heads: Heads,
     ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-        """Queries, keys, values and what a hook knows of every token: from all heads of a slice to some heads of the
-        whole row. In the dtype of the values (what a scheme condenses may be wider), tokens in their own.
+        """Exchange queries, keys, values and a hook's token inputs: from all heads of a slice to some heads of the
+        whole row. In the dtype of the values (reduced keys may be wider), tokens in their own.
 
         tokens_per_head: their third dimension is that of the query heads; else they go to every rank as they are.
         """
@@ -184,15 +185,15 @@ class SequenceShare:
         return q, k, v, tuple(x.unflatten(-1, (-1, *before.shape[3:])) for x, before in zip(got, tokens, strict=True))
 
     def to_tokens(self, out_BThD: Tensor, n_heads: int) -> Tensor:
-        """The way back: from some heads of the whole row to all heads of a slice."""
+        """Exchange the outputs back: from some heads of the whole row to all heads of a slice."""
         assert out_BThD.shape[2] * self.size == n_heads, "a scheme has taken all heads where a rank has some of them"
         x_PBtW = out_BThD.flatten(2).unflatten(1, (self.size, -1)).movedim(1, 0)
         return self.exchange(x_PBtW).movedim(0, 2).flatten(2).unflatten(-1, (n_heads, -1))
 
     def _by_rank(self, x_BtHD: Tensor) -> Tensor:
-        """(P, B, t, W): the heads of each rank."""
+        """Return the heads of each rank, (P, B, t, W)."""
         return x_BtHD.flatten(2).unflatten(-1, (self.size, -1)).movedim(2, 0)
 
     def _joined(self, x_PBt: Tensor) -> Tensor:
-        """Slices of all ranks, one after the other: (P, B, t, …) -> (B, T, …)."""
+        """Concatenate the slices of all ranks: (P, B, t, …) -> (B, T, …)."""
         return x_PBt.movedim(0, 1).flatten(1, 2)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from coca_train.attention.layer_types import in_words
+from coca_train.attention.layer_types import describe_layers
 from coca_train.config.schema import Config
 from coca_train.planning.cost import Cluster, Cost, n_tokens
 from coca_train.planning.hardware import GIB, OF_LINKS, ON_PAGE, PUBLISHED, SHORTEST_S, Rates, rates_of
@@ -14,7 +14,7 @@ from coca_train.planning.outline import Outline
 from coca_train.planning.roofline import Row, Step
 from coca_train.runtime import printing
 from coca_train.runtime.printing import percent, short
-from coca_train.schedule import Stage
+from coca_train.stages import Stage
 
 GIGA, TERA = 1e9, 1e12
 SHORT = {"none": "all activations", "selective": "selective", "full": "full"}
@@ -90,7 +90,7 @@ def _stage(cost: Cost, cluster: Cluster) -> str:
         f"stage {cost.stage.name}",
         f"  trains    {share(outline)} of the parameters: {outline.n_trained:,} of {outline.n_parameters:,}",
         *([] if cost.stage.lora is None else [f"  LoRA      {lora(cost.stage)}"]),
-        *([f"  layers    {in_words(config.layers, config.model.n_layers)}"] if config.layers.pattern else []),
+        *([f"  layers    {describe_layers(config.layers, config.model.n_layers)}"] if config.layers.pattern else []),
         f"  tokens    {short(cost.n_tokens)}: {cost.stage.max_steps:,} steps of "
         f"{train.global_batch_size:,} x {train.seq_len:,}",
         f"  FLOPs     a token: {short(per_token.forward)} forward + {short(per_token.backward)} backward; "

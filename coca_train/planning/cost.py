@@ -18,8 +18,8 @@ from coca_train.planning.memory import GpuMemory, gpu_memory
 from coca_train.planning.meta_step import Flops, count_flops
 from coca_train.planning.outline import Outline
 from coca_train.planning.roofline import Step, count_step
-from coca_train.schedule import Stage, fitted
 from coca_train.settings import TRAIN
+from coca_train.stages import Stage, fitted
 from coca_train.tracking.throughput import Peak
 
 MOST_GPUS = 4096

@@ -30,7 +30,7 @@ def resolve_kernel(configured: str, parts: Sequence[Part], v_BSGD: Tensor) -> st
     name = choose(parts, n_keys) if configured == "auto" else configured
     if name == "sdpa" and not (is_plain(parts) and n_queries in (1, n_keys)):
         name = "blocked"
-    return "blocked" if name == "flex" and not flex.serves(parts) else name
+    return "blocked" if name == "flex" and not flex.is_supported(parts) else name
 
 
 def counted_kernel(configured: str) -> Kernel:

@@ -1,16 +1,26 @@
-"""How attention knows where a token stands: one file per scheme, frequencies as a second axis.
+"""How attention learns the positions of tokens: one file per scheme, RoPE scaling as a second axis.
 
 Nothing here imports torch before it is needed: the registries are what `--help` lists.
 """
 
+from dataclasses import Field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from coca_train.config.files import Registry
 
 if TYPE_CHECKING:
     from coca_train.positions.base import AttentionShape, Initial, Position
+
+
+class SchemeSettings(Protocol):
+    """Settings of a position scheme: a frozen dataclass that names it. Only the scheme knows the other fields."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def scheme(self) -> str: ...
 
 
 _HERE = Path(__file__).parent
@@ -30,17 +40,17 @@ def scheme_class(name: str) -> "type[Position]":
     return SCHEMES.module(name).Scheme
 
 
-def settings(value: Any) -> Any:
-    """A mapping with the key `scheme`, typed by that scheme's own Settings (errors: see Registry.settings)."""
+def settings(value: object) -> SchemeSettings:
+    """Check a mapping with the key `scheme` and return it as that scheme's Settings (errors: see Registry.settings)."""
     return SCHEMES.settings(value)
 
 
-def build(settings: Any, shape: "AttentionShape") -> "Position":
+def build(settings: SchemeSettings, shape: "AttentionShape") -> "Position":
     """Return the scheme that `settings` names, for one attention shape."""
     return scheme_class(settings.scheme)(settings, shape)
 
 
-def initials(settings: Any) -> "dict[str, Initial]":
+def initials(settings: SchemeSettings) -> "dict[str, Initial]":
     """Return how the parameters of a scheme and of its frequencies start, by the last part of their names; those left
     out start as any other parameter does."""
     scaling = getattr(settings, "rope_scaling", None)

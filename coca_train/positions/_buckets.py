@@ -14,10 +14,11 @@ from coca_train.positions.base import Problem
 
 
 def buckets(n_buckets: int, max_distance: int) -> Tensor:
-    """Bucket of every distance 0 … max_distance, int64 (max_distance + 1,); larger distances take the last entry.
+    """Return the bucket of every distance 0 … max_distance, int64 (max_distance + 1,); larger distances share the last
+    one.
 
-    Decided in integers, so that no rounding of a logarithm moves a distance to the next bucket.
-    Needs 2 <= n_buckets and n_buckets // 2 < max_distance: see `bucket_problems`.
+    Computed in integers, so that no rounding of a logarithm moves a distance to the next bucket. Needs 2 <= n_buckets
+    and n_buckets // 2 < max_distance: see `bucket_problems`.
     """
     exact, bucket, rows = n_buckets // 2, 0, []
     assert 1 <= exact < max_distance, "Settings.problems refuses this"
@@ -38,7 +39,7 @@ def _reaches(distance: int, bucket: int, n_buckets: int, max_distance: int) -> b
 
 
 def bucket_problems(n_buckets: int, max_distance: int) -> list[Problem]:
-    """The combination rule of both numbers, for `Settings.problems`."""
+    """Check for `Settings.problems` that max_distance leaves distances to the logarithmic buckets."""
     exact = n_buckets // 2
     if max_distance > exact:
         return []

@@ -1,7 +1,7 @@
 """What both forms of KERPLE share (Chi et al., arXiv 2205.09921): two learned numbers per head, held within bounds and
 not lost at them; the same for all layers, or in each layer its own.
 
-The authors' released code makes one pair per head and hands it to every layer (`rpe_emb` of their gpt2_model.py).
+The authors' released code creates one pair per head and passes it to every layer (`rpe_emb` of their gpt2_model.py).
 
 The authors' released code cuts the stored numbers to the bounds before each use, so a number at its bound keeps its
 gradient and can leave it again. `clamp` alone would give it no gradient for ever: with their initial values about one
@@ -21,8 +21,8 @@ from coca_train.positions.token_positions import Positions, n_distances
 LOWEST = 0.01  # the authors' bound on both numbers
 
 
-class _Held(torch.autograd.Function):
-    """clamp(x), with the gradient of x at the bound; a gradient whose descent leads outwards is dropped."""
+class _ClampLearned(torch.autograd.Function):
+    """Clamp x and keep the gradient of x at the bound; drop a gradient whose descent leads outwards."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, low: float, high: float) -> Tensor:
@@ -37,14 +37,14 @@ class _Held(torch.autograd.Function):
         return grad.masked_fill(outwards, 0), None, None
 
 
-def held(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
-    """The parameter within [low, high], float32 or wider: a new tensor, never the parameter itself."""
-    result: Any = _Held.apply(parameter.to(torch.promote_types(parameter.dtype, torch.float32)), low, high)
+def clamp_learned(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
+    """Clamp a parameter to [low, high]; return a new tensor, float32 or wider, never the parameter itself."""
+    result: Any = _ClampLearned.apply(parameter.to(torch.promote_types(parameter.dtype, torch.float32)), low, high)
     return result
 
 
 class Layer(LayerPosition):
-    """One layer's r1 and r2, where layers have their own."""
+    """The r1 and r2 of one layer, where layers do not share them."""
 
     def __init__(self, settings: Any, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
@@ -52,13 +52,14 @@ class Layer(LayerPosition):
             self.r1, self.r2 = nn.Parameter(torch.empty(shape.n_heads)), nn.Parameter(torch.empty(shape.n_heads))
 
     def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
-        """The bias of each distance: that of all layers, or made here of r_R."""
+        """Return the bias of each distance: the shared one, or one computed from this layer's parameters and the
+        distances r_R."""
         assert isinstance(position, Kerple)
         return tables if self.settings.shared else position.by_distance(self.r1, self.r2, tables)
 
 
 class Kerple(Position):
-    """Either form; with `shared` it has the r1 and r2 of all layers."""
+    """Base of both forms; with `shared` it has the r1 and r2 of all layers."""
 
     layer_class = Layer
     highest_r2 = math.inf
@@ -69,15 +70,15 @@ class Kerple(Position):
             self.r1, self.r2 = nn.Parameter(torch.empty(shape.n_heads)), nn.Parameter(torch.empty(shape.n_heads))
 
     def bias(self, r1_H1: Tensor, r2_H1: Tensor, r_R: Tensor) -> Tensor:
-        """b(h, r) of each head and distance, (H, R)."""
+        """Return b(h, r) of each head and distance, (H, R)."""
         raise AssertionError("each form has its own")
 
     def by_distance(self, r1_H: Tensor, r2_H: Tensor, r_R: Tensor) -> Terms:
-        """The bias of each distance, float32 or wider."""
-        r1_H1, r2_H1 = held(r1_H, LOWEST)[:, None], held(r2_H, LOWEST, self.highest_r2)[:, None]
+        """Return the bias of each distance, float32 or wider."""
+        r1_H1, r2_H1 = clamp_learned(r1_H, LOWEST)[:, None], clamp_learned(r2_H, LOWEST, self.highest_r2)[:, None]
         return Terms(distance_HR=self.bias(r1_H1, r2_H1, r_R))
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Terms | Tensor:
-        """The bias of each distance where layers share it, else the distances r_R, float32."""
+        """Return the bias of each distance where layers share it, else the distances r_R, float32."""
         r_R = torch.arange(n_distances(queries, keys), dtype=torch.float32, device=queries.pos_BT.device)
         return self.by_distance(self.r1, self.r2, r_R) if self.settings.shared else r_R

@@ -14,14 +14,14 @@ from coca_train.positions.rope_scaling import base_inv_freq
 
 
 def waves(pos: Tensor, theta: float, width: int) -> Tensor:
-    """float32 (..., width); angles are float32 and start from integers."""
+    """Return sines and cosines of positions, float32 (..., width); the angles are float32 products of integers."""
     w_J = base_inv_freq(theta, width, pos.device).float()
     angle = pos[..., None].float() * w_J
     return torch.cat((angle.sin(), angle.cos()), -1)
 
 
 def width_problems(model: ModelConfig, scheme: str) -> list[Problem]:
-    """The combination rule of schemes whose waves are as wide as the model, for `Settings.problems`."""
+    """Check for `Settings.problems` that d_model is even, where a scheme fills it with sines and cosines."""
     if model.d_model % 2 == 0:
         return []
     wrong = f"{model.d_model} is odd; {scheme} fills it with pairs of a sine and a cosine, so it must be even"

@@ -7,7 +7,7 @@ What a scheme does to the scores it says in one of three ways, the cheapest that
 
 rotate   queries and keys become others, and the dot product stays one: any fused kernel;
 Terms    tables over the distance: data that each kernel reads in its own way;
-Hook     code: for a tile of pairs, their scores, positions and whatever the layer made of its input -> scores.
+Hook     code: for a tile of pairs, their scores, positions and inputs of the layer -> scores.
 
 Shape legend: B batch, T queries, S keys, t queries and s keys of a tile, H query heads, G key/value heads, D head_dim,
 R distances, P projected key width, K cached key width, E dot-product width (all three chosen by the scheme),
@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from coca_train.positions import SchemeSettings
 from coca_train.positions.token_positions import Positions
 
 if TYPE_CHECKING:
     from coca_train.positions.hugging_face import Rotation
 
-# (config key, what is wrong and the rule, one action that mends it); `Settings.problems(model)` returns a list.
+# (config key, what is wrong and the rule, one action that fixes it); `Settings.problems(model)` returns a list.
 Problem = tuple[str, str, str]
 
 # How a parameter starts: fills the tensor in place, all randomness from the generator.
@@ -46,10 +47,10 @@ class AttentionShape(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What a scheme adds to q'·k' / √D. Everything depends on the distance r = max(m - n, 0) through a table
-    over r; distances beyond its last row take the last row.
+    """Tables that a scheme adds to q'·k' / √D. Each is indexed by the distance r = max(m - n, 0); larger distances use
+    the last row.
 
-    Data, not code: so each kernel reads it in the way that suits it (a matrix, shifted products, a score_mod).
+    They are data, not code, so that each kernel can read them in its own way (a matrix, shifted products, a score_mod).
     """
 
     distance_HR: Tensor | None = None  # score += b[h, r], float32
@@ -62,11 +63,11 @@ NO_TERMS = Terms()
 
 
 class Pairs(NamedTuple):
-    """A tile of pairs as a hook sees it: some queries, some keys, in the order of the text."""
+    """A tile of pairs as a hook receives it: some queries and some keys, in the order of the text."""
 
     scores_BHts: Tensor  # q'·k' / √D and the terms, float32 or wider
     seen_B1ts: Tensor | None  # which pairs are seen; None: all of them
-    pos_Bt: Tensor  # integers: where the scheme takes queries and keys to stand; B may be 1, here and below
+    pos_Bt: Tensor  # integer positions that the scheme sees; B may be 1, as below
     pos_Bs: Tensor
     parameters: tuple[Tensor, ...]
     queries: tuple[Tensor, ...]  # (B, t, …) each
@@ -92,12 +93,12 @@ class Hook(NamedTuple):
     """How a scheme rewrites scores that no table over the distance can hold. One object for good: a constant of the
     scheme's module, since compiled forms are kept by it.
 
-    scores(pairs, carry_BHtN) -> (scores_BHts, carry_BHtN): a pure function of what it is given, which runs on tensors
+    scores(pairs, carry_BHtN) -> (scores_BHts, carry_BHtN): a pure function of its arguments, which runs on tensors
     of the meta device too. A pair's new score may depend on the pair itself, on all its heads (`mixes_heads`), and on
     the keys between key and query (`carried`). What it makes of a pair that is not seen is thrown away, but must be
     finite; in the carry such a pair counts for nothing.
 
-    carried: N. Tiles of keys are visited from the nearest to the farthest, and each is handed N numbers for every
+    carried: N. Tiles of keys are visited from the nearest to the farthest, and each receives N numbers for every
     query and head that sum up the tiles before: zeros at first, then what the last call returned. 0: pairs do not
     depend on others.
 
@@ -116,7 +117,7 @@ class Hook(NamedTuple):
 
 
 class ScoreMod(NamedTuple):
-    """A hook and what it needs in one layer. Results, never a parameter itself (see `Position`)."""
+    """A hook and its inputs in one layer. The inputs are results, never a parameter itself (see `Position`)."""
 
     by: Hook
     parameters: tuple[Tensor, ...] = ()  # whole in every tile
@@ -125,7 +126,7 @@ class ScoreMod(NamedTuple):
 
 
 class PositionedQK(NamedTuple):
-    """What a layer's queries and keys have become."""
+    """Queries and keys of a layer with positions applied, and what is added to their scores."""
 
     q_BTHE: Tensor
     k_BSGE: Tensor
@@ -134,7 +135,7 @@ class PositionedQK(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Which heads are in hand: all, or of a sequence that ranks share those of a rank."""
+    """The heads that this process computes: all, or one rank's part where ranks share a sequence."""
 
     query: slice
     key: slice  # of the key/value heads, each of them `repeats` times
@@ -145,7 +146,8 @@ ALL_HEADS = Heads(slice(None), slice(None), 1)
 
 
 class Projections(NamedTuple):
-    """The layer's own W_Q and W_K, for schemes that send positions through them: x_..C -> the heads in hand."""
+    """The layer's W_Q and W_K, for schemes that project positions too: x_..C -> the heads that this process
+    computes."""
 
     query: Callable[[Tensor], Tensor]  # (..., C) -> (..., H, D)
     key: Callable[[Tensor], Tensor]  # (..., C) -> (..., G, K)
@@ -153,34 +155,36 @@ class Projections(NamedTuple):
 
 
 class LayerPosition(nn.Module):
-    """The part of a scheme that each attention layer has for itself. This class alone: nothing of its own.
+    """The part of a scheme that each attention layer has for itself. The base class has no parameters.
 
-    Its parameters are used in its forward, which hands on results (a sharded engine takes them back afterwards). Those
-    that `tokens` uses stand in a module of their own, whose call is where that engine lends them.
+    Its parameters are read in its forward, which returns results: a sharded engine (ZeRO 3) gathers them for that call.
+    Parameters that `tokens` reads belong to a submodule, whose call gathers them.
     """
 
     tokens_per_head = False  # what `tokens` gives has the query heads as its third dimension
 
-    def __init__(self, settings: Any, shape: AttentionShape) -> None:
+    def __init__(self, settings: SchemeSettings, shape: AttentionShape) -> None:
         super().__init__()
-        self.settings = settings
+        self.settings: Any = settings  # of the scheme's own type
         self.shape = shape
 
     def reduce_keys(self, k_BSGP: Tensor) -> Tensor:
-        """Projected keys to what the cache holds and all else is made of, (B, S, G, K)."""
+        """Map projected keys to the width that the cache holds, (B, S, G, K)."""
         return k_BSGP
 
     def tokens(self, x_BSC: Tensor) -> tuple[Tensor, ...]:
-        """What a hook must know of every key's token beside key and value, (B, S, …) each: made of the layer's
-        normalised input, once per token, and cached with its key."""
+        """Compute what a hook needs of every key's token besides key and value, (B, S, …) each: from the layer's
+        normalised input, once per token, and cached with the key."""
         return ()
 
-    def terms(self, position: "Position", q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
-        """What this layer adds to the scaled scores. Queries and keys are not yet rotated."""
+    def terms(
+        self, position: "Position", q_BTHD: Tensor, k_BSGK: Tensor, tables: object, project: Projections
+    ) -> Terms:
+        """Return what this layer adds to the scaled scores. Queries and keys are not yet rotated."""
         return position.terms(tables)
 
-    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod | None:
-        """The hook that rewrites the scores, and what it needs. tokens: what `tokens` has made of all keys in hand."""
+    def score_mod(self, q_BTHD: Tensor, tables: object, tokens: tuple[Tensor, ...]) -> ScoreMod | None:
+        """Return the hook that rewrites the scores, with its inputs. tokens: what `tokens` returned for all keys."""
         return None
 
     def forward(
@@ -188,12 +192,12 @@ class LayerPosition(nn.Module):
         position: "Position",
         q_BTHD: Tensor,
         k_BSGK: Tensor,
-        tables: Any,
+        tables: object,
         project: Projections,
         tokens: tuple[Tensor, ...] = (),
     ) -> PositionedQK:
-        """Queries and cached keys to what the dot product takes, and what is done to its result. A sharded engine lends
-        the layer's parameters for this call, so all methods above but `tokens` are called in it."""
+        """Apply positions to queries and cached keys, and return what is added to their scores. A sharded engine
+        gathers the layer's parameters for this call, so all methods above except `tokens` are called in it."""
         terms = self.terms(position, q_BTHD, k_BSGK, tables, project)
         return PositionedQK(*position.rotate(q_BTHD, k_BSGK, tables), terms, self.score_mod(q_BTHD, tables, tokens))
 
@@ -208,7 +212,7 @@ class Position(nn.Module):
 
     relative = True  # scores depend on m - n only; the contract test holds a scheme to it
     has_effect = True  # False only for nope; every run checks it before training (models/certificate.py)
-    sees_positions = True  # scores depend on where tokens stand; False: at most on which tokens stand between them
+    sees_positions = True  # scores depend on positions; False: at most on the tokens in between
     by_pairs = True  # positions act on pairs of tokens, so an attention pattern may place far pairs elsewhere
     carries = False  # its hook does: all that a query sees must be one view, as the carry runs along it
     # `rotate` is all it does; k' follows from key, position and length, and can be cached. Its tables are tuples of
@@ -220,24 +224,24 @@ class Position(nn.Module):
     INITIAL: ClassVar[Mapping[str, Initial]] = {}
     narrow_key: ClassVar[Narrow | None] = None  # the start of a key projection narrower than D; None: it is drawn
 
-    def __init__(self, settings: Any, shape: AttentionShape) -> None:
+    def __init__(self, settings: SchemeSettings, shape: AttentionShape) -> None:
         super().__init__()
-        self.settings = settings
+        self.settings: Any = settings  # of the scheme's own type
         self.shape = shape
 
     @property
     def key_dim(self) -> int:
-        """K: width of one key head in the cache, and of what `rotate` is given."""
+        """K: width of one key head in the cache, and of the keys that `rotate` receives."""
         return self.shape.head_dim
 
     @property
     def projected_key_dim(self) -> int:
-        """P: width of one head of the key projection; more than K where the layers reduce_keys it."""
+        """P: width of one head of the key projection; larger than K where the layers reduce keys."""
         return self.key_dim
 
     @property
     def max_positions(self) -> int | None:
-        """Positions there are (a learned table's rows); None: no end."""
+        """Number of positions (rows of a learned table); None: unlimited."""
         return None
 
     @property
@@ -247,19 +251,19 @@ class Position(nn.Module):
 
     @property
     def memory_len(self) -> int:
-        """Hidden states of the previous segment that each layer attends to as well, in training [tokens]."""
+        """Hidden states of the previous segment that each layer also attends to in training [tokens]."""
         return 0
 
     @classmethod
-    def to_transformers(cls, settings: Any, head_dim: int) -> "Rotation | None":
-        """Return what layers with these settings rotate, in the words of transformers; None: nothing. Raises
-        NotTheSame where its classes compute something else."""
+    def to_transformers(cls, settings: SchemeSettings, head_dim: int) -> "Rotation | None":
+        """Return what layers with these settings rotate, as transformers describes it; None: nothing. Raises NotTheSame
+        where its classes compute something else."""
         from coca_train.positions.hugging_face import NotTheSame
 
         raise NotTheSame(f"position scheme {settings.scheme}; native classes have RoPE only")
 
     def layer(self) -> LayerPosition:
-        """A new layer's own part."""
+        """Build the part of one new layer."""
         return self.layer_class(self.settings, self.shape)
 
     def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
@@ -268,25 +272,26 @@ class Position(nn.Module):
 
     def __call__(self, queries: Tensor | Positions, keys: Tensor | Positions, length: int) -> Any:
         """Call `forward`; positions that come as tensors are measured first, as those of one document."""
-        given = Positions.of(queries)
-        return super().__call__(given, given if keys is queries else Positions.of(keys), length)
+        measured = Positions.of(queries)
+        return super().__call__(measured, measured if keys is queries else Positions.of(keys), length)
 
-    def forward(self, queries: Positions, keys: Positions, length: int) -> Any:
+    def forward(self, queries: Positions, keys: Positions, length: int) -> object:
         """Return angles, biases and the like, shared by all layers of one forward.
 
-        queries, keys: where they stand; one object where they are the same. length: the sequence length that dynamic
+        queries, keys: their positions; one object where they are the same. length: the sequence length that dynamic
         frequencies adapt to [tokens].
         """
         return None
 
-    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
+    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: object) -> tuple[Tensor, Tensor]:
         """Map queries and cached keys to what the dot product takes: q_BTHE, k_BSGE."""
         return q_BTHD, k_BSGK
 
-    def select_heads(self, tables: Any, heads: Heads) -> Any:
-        """The tables that `rotate` takes, for some of the heads. Tables without heads, and `Terms`, are left."""
+    def select_heads(self, tables: object, heads: Heads) -> object:
+        """Return the tables that `rotate` takes, for some of the heads. Tables without heads, and `Terms`, stay as they
+        are."""
         return tables
 
-    def terms(self, tables: Any) -> Terms:
-        """What is added to the scaled scores, the same in every layer: the tables, where they are such terms."""
+    def terms(self, tables: object) -> Terms:
+        """Return what is added to the scaled scores, the same in every layer: the tables, where they are `Terms`."""
         return tables if isinstance(tables, Terms) else NO_TERMS

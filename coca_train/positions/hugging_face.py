@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from coca_train.positions import ROPE_SCALINGS, scheme_class
+from coca_train.positions import ROPE_SCALINGS, SchemeSettings, scheme_class
 from coca_train.positions.rope_scaling import RopeScaling, settings_class, yarn_temperature
 from coca_train.runtime.errors import UserError
 
@@ -18,8 +18,8 @@ NO_WORDS = ", which transformers' own classes do not have"
 
 
 class NotTheSame(ValueError):
-    """Why one side cannot say what the other computes, in words. unknown: keys of a section that only have to be
-    ignored, where they change nothing."""
+    """One side cannot express what the other computes; the message says why. unknown: keys of a section that would only
+    have to be ignored, where they change nothing."""
 
     def __init__(self, reason: str, unknown: Iterable[str] = ()) -> None:
         super().__init__(reason)
@@ -27,19 +27,19 @@ class NotTheSame(ValueError):
 
 
 def is_positive(value: Any) -> bool:
-    """Whether it is a number above 0 that can be computed with; Python takes true and false for numbers too, JSON does
-    not."""
+    """Whether a value is a number above 0 that can be computed with. Python takes true and false for numbers too, JSON
+    does not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and LEAST <= value <= MOST
 
 
-class Words(NamedTuple):
-    """A scaling as transformers has it."""
+class NativeScaling(NamedTuple):
+    """A scaling as transformers describes it."""
 
     theta: float
     scaling: dict[str, Any] | None = None  # what config.json calls rope_scaling; None: plain
     max_positions: int | None = None  # what max_position_embeddings must be; None: any
     min_positions: int = 0  # what it must be at least
-    # Where the original length stands outside of rope_scaling too, since versions before 5 look for it there alone.
+    # The original length where it is also written outside of rope_scaling, the only place that versions before 5 read.
     original: int | None = None
     # A longer text is decoded otherwise than it is read: cached keys keep the angles of a shorter text. None: never.
     decodes_to: int | None = None
@@ -50,15 +50,15 @@ class Rotation(NamedTuple):
     """What a layer rotates."""
 
     rotary_pct: float  # the rotated share of each head
-    words: Words
+    words: NativeScaling
 
 
-class Scaling:
-    """The keys of a rope_scaling, each taken by who understands it.
+class ScalingReader:
+    """The keys of a rope_scaling, each taken by the code that understands it.
 
     max_positions: max_position_embeddings. rotary_pct: the rotated share of a head. ignore: keys known to change
-    nothing. null is what transformers makes of it: as if the key were missing for those that its classes ask for by
-    `get`, and no value for the others.
+    nothing. null means what it means in transformers: as if the key were missing where its classes read it by `get`,
+    and no value elsewhere.
     """
 
     def __init__(
@@ -79,65 +79,65 @@ class Scaling:
             raise NotTheSame(f"{said[0]}={values[said[0]]!r}, which is no name of a scaling")
         self.theta, self.max_positions, self.rotary_pct = float(theta), max_positions, rotary_pct
 
-    def no_factor(self) -> None:
-        """A factor of 1 says nothing; another one is refused."""
+    def refuse_factor(self) -> None:
+        """Accept a factor of 1 or none; refuse any other."""
         if (factor := self.number("factor", 1.0)) != 1:
             raise NotTheSame(f"factor={factor} with rope_type={self.rope_type}")
 
-    def says_nothing(self, key: str) -> None:
-        """Take a key that says something about training alone, true or false."""
+    def take_training_flag(self, key: str) -> None:
+        """Take a key that concerns training alone and is true or false."""
         value = self.take(key)
         if value is not None and not isinstance(value, bool):
             raise NotTheSame(f"{key}={value!r}, which is neither true nor false")
 
     def finish(self) -> None:
-        """Refuse the keys that nobody took."""
+        """Refuse the keys that were not taken."""
         left = {key: value for key, value in self._left.items() if value is not None and key not in self._ignored}
         if left:
             names = ", ".join(f"{key}={value!r}" for key, value in left.items())
             raise NotTheSame(f"{names} with rope_type={self.rope_type}", list(left))
 
     def has(self, key: str) -> bool:
-        """Whether it is there, null or not, and nobody has taken it yet."""
+        """Whether a key is present, null or not, and not taken yet."""
         return key in self._left
 
     def take(self, key: str, default: Any = None) -> Any:
-        """The value as it is, the default where it is missing."""
+        """Take a value as it is; the default where it is missing."""
         return self._left.pop(key, default)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number above 0."""
+        """Take a number above 0."""
         value = self.take(key, default)
         if not is_positive(value):
             raise NotTheSame(f"{key}={value!r}, which is no number above 0")
         return float(value)
 
     def optional(self, key: str) -> float | None:
-        """The same, or null or missing."""
+        """Take a number above 0; None where it is null or missing."""
         return self.number(key) if self._left.get(key) is not None else self.take(key)
 
     def numbers(self, key: str) -> list[float]:
-        """Several of them."""
+        """Take a list of numbers above 0."""
         values = self.take(key)
         if not isinstance(values, list) or not all(map(is_positive, values)):
             raise NotTheSame(f"{key}={values!r}, which is no list of numbers above 0")
         return [float(value) for value in values]
 
     def original(self) -> int:
-        """Length of the original weights [tokens]; where it is not given, that of these."""
+        """Take the length of the original weights [tokens]; where it is missing, that of these."""
         value = self.take("original_max_position_embeddings", self.max_positions)
         if not is_positive(value) or not isinstance(value, int):
             raise NotTheSame(f"original_max_position_embeddings={value!r}, which is no length")
         return value
 
-    def only_length(self) -> int:
-        """The same, for scalings that know one length only."""
+    def single_length(self) -> int:
+        """Take the original length, which must be that of these weights: for scalings that know one length only."""
         if (original := self.original()) != self.max_positions:
             raise NotTheSame(f"original_max_position_embeddings={original} with rope_type={self.rope_type}")
         return original
 
     def factor(self, original: int | None = None) -> float:
-        """The extension; where it is null and there is an original length, from that to the length of these weights."""
+        """Take the extension factor; where it is null and there is an original length, compute it from both lengths."""
         value = self.optional("factor")
         if value is None and original not in (None, self.max_positions):
             value = self.max_positions / original
@@ -146,8 +146,9 @@ class Scaling:
         return value
 
 
-def rotation(settings: Any, head_dim: int) -> Rotation | None:
-    """What layers with these position settings rotate; None: nothing. Raises NotTheSame where they do other things."""
+def rotation(settings: SchemeSettings, head_dim: int) -> Rotation | None:
+    """Return what layers with these position settings rotate; None: nothing. Raises NotTheSame where transformers'
+    classes compute something else."""
     return scheme_class(settings.scheme).to_transformers(settings, head_dim)
 
 
@@ -158,15 +159,18 @@ def rope_scaling(
     rotary_pct: float,
     ignore: frozenset[str] = frozenset(),
 ) -> tuple[float, dict[str, Any]]:
-    """Of a rope_scaling (empty: plain): the rotated share of a head, our `rope_scaling` section. Raises NotTheSame, and
-    UserError E-IOP-22 where several modules take it: the order of their names must not decide what a model computes.
+    """Return the rotated share of a head and our `rope_scaling` section for a rope_scaling of transformers (empty:
+    plain).
+
+    Raises NotTheSame, and UserError E-IOP-22 where several modules take it: the order of their names must not decide
+    what a model computes.
     """
     scalings = {name: each for name in ROPE_SCALINGS.names() if (each := settings_class(name)).ROPE_TYPE is not None}
-    rope_type = Scaling(values, theta, max_positions, rotary_pct).rope_type
+    rope_type = ScalingReader(values, theta, max_positions, rotary_pct).rope_type
     answers: dict[str, tuple[float, dict[str, Any]]] = {}
     refusals: dict[str, NotTheSame] = {}
     for name, of_type in scalings.items():
-        scaling = Scaling(values, theta, max_positions, rotary_pct, ignore)
+        scaling = ScalingReader(values, theta, max_positions, rotary_pct, ignore)
         try:
             section = of_type.from_transformers(scaling) if rope_type == of_type.ROPE_TYPE else None
             if section is not None:
@@ -189,32 +193,33 @@ def rope_scaling(
     return answer
 
 
-def words(settings: RopeScaling, rotary_dim: int, rotary_pct: float) -> Words:
-    """The rope_scaling of our frequencies. Raises NotTheSame where native classes have no word for them."""
+def to_native(settings: RopeScaling, rotary_dim: int, rotary_pct: float) -> NativeScaling:
+    """Return the rope_scaling of transformers for our frequencies. Raises NotTheSame where its classes have none for
+    them."""
     said = settings.to_transformers(rotary_dim, rotary_pct)
     if said is None:
         raise NotTheSame(f"frequencies {settings.name}{NO_WORDS}")
     return said
 
 
-def extended(settings: Any) -> dict[str, Any]:
-    """What the scalings share that know two lengths."""
+def length_keys(settings: Any) -> dict[str, Any]:
+    """Return the keys that scalings with two lengths share."""
     return {"factor": settings.factor, "original_max_position_embeddings": settings.original_seq_len}
 
 
-def reach(settings: Any) -> int:
-    """The length that such a scaling extends to, s·L [tokens]."""
+def extended_length(settings: Any) -> int:
+    """Return the length that a scaling with two lengths extends to, s·L [tokens]."""
     return round(settings.factor * settings.original_seq_len)
 
 
-def whole_head(name: str, rotary_pct: float) -> None:
-    """Refuse a temperature on part of the head: transformers leaves the rest without, and ours has it everywhere."""
+def refuse_partial_rotation(name: str, rotary_pct: float) -> None:
+    """Refuse a temperature on part of the head: transformers applies it to that part, we to the whole head."""
     if rotary_pct < 1:
         raise NotTheSame(f"{name}'s temperature on a part of the head only (partial rotation)")
 
 
-def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
-    """The section of a ramp as YaRN's code has it, and a temperature: as given, by two mscales, or YaRN's."""
+def read_yarn(scaling: ScalingReader) -> tuple[dict[str, Any], float]:
+    """Return our section of YaRN's ramp, and the temperature: as stated, from two mscales, or YaRN's own."""
     original = scaling.original()
     if not scaling.has("factor"):
         raise NotTheSame("no factor, which may be null and not missing")
@@ -222,7 +227,7 @@ def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
     if scaling.take("truncate", True) is not True:
         raise NotTheSame("a truncate that is not true, so a ramp between ends that are not rounded")
     # Where the authors' own code has it, it decides how dynamic scalings begin; this one is static.
-    scaling.says_nothing("finetuned")
+    scaling.take_training_flag("finetuned")
     fast, slow = scaling.optional("beta_fast") or 32.0, scaling.optional("beta_slow") or 1.0
     if fast <= slow:
         raise NotTheSame(f"beta_fast={fast:g}, which is not above beta_slow={slow:g}")
@@ -235,16 +240,16 @@ def yarn_from(scaling: Scaling) -> tuple[dict[str, Any], float]:
     return section, yarn_temperature(factor) if temperature is None else temperature
 
 
-def yarn_to(settings: Any, temperature: float) -> Words:
-    """The ramp of YaRN's code as transformers has it.
+def write_yarn(settings: Any, temperature: float) -> NativeScaling:
+    """Return the ramp of YaRN's code as transformers describes it.
 
-    max_position_embeddings is s·L to the token: transformers 4.51 to 4.55 take it over the original length for s.
+    max_position_embeddings is s·L to the token: transformers 4.51 to 4.55 divide it by the original length to get s.
     """
     if settings.convention not in ("code", "indices"):
         raise NotTheSame(f"frequencies {settings.name} (convention {settings.convention}){NO_WORDS}")
-    scaling = {"rope_type": "yarn", **extended(settings), "attention_factor": temperature}
+    scaling = {"rope_type": "yarn", **length_keys(settings), "attention_factor": temperature}
     scaling |= {"beta_fast": settings.beta_fast, "beta_slow": settings.beta_slow}
-    longest = reach(settings)
+    longest = extended_length(settings)
     caveats = ["transformers before 4.51 take max_position_embeddings for the original length, so that YaRN's ramp is"
                " another one: use 4.51 or newer"]  # fmt: skip
     if longest != settings.factor * settings.original_seq_len:
@@ -257,4 +262,4 @@ def yarn_to(settings: Any, temperature: float) -> Words:
             f"vLLM (vllm#48351, 0.25) and mlx-lm (mlx-lm#1507) do not read attention_factor={temperature:g} and use "
             f"{usual:.4g}, YaRN's, so that all scores are {(usual / temperature) ** 2:.2f} times as large"
         )
-    return Words(settings.theta, scaling, max_positions=longest, caveats=tuple(caveats))
+    return NativeScaling(settings.theta, scaling, max_positions=longest, caveats=tuple(caveats))

@@ -7,7 +7,8 @@ Shape legend: B batch, T tokens, H heads, D head width, R rotated width, J = R/2
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import Field
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -33,8 +34,8 @@ class CosSin(NamedTuple):
     temperature: float
 
 
-def places(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
-    """Where each token stands, float32 (B, T): at its integer position, or where the spectrum puts that."""
+def moved_positions(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
+    """Return the position of each token, float32 (B, T): its integer position, or where the spectrum moves it."""
     assert not pos_BT.is_floating_point(), "positions must be integers: half precision merges them"
     if spectrum.positions_N is None:
         return pos_BT.to(torch.float32)
@@ -42,12 +43,12 @@ def places(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
 
 
 def angles(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
-    """Places times inverse frequencies [radians], float32 (B, T, J)."""
-    return places(pos_BT, spectrum)[..., None] * spectrum.inv_freq_J
+    """Return positions times inverse frequencies [radians], float32 (B, T, J)."""
+    return moved_positions(pos_BT, spectrum)[..., None] * spectrum.inv_freq_J
 
 
 def cos_sin(pos_BT: Tensor, spectrum: Spectrum) -> CosSin:
-    """The rotation at each position; one table for all heads and layers."""
+    """Return the rotation at each position: one table for all heads and layers."""
     angle_BT1J = angles(pos_BT, spectrum)[:, :, None, :]
     cos_BT1J, sin_BT1J = angle_BT1J.cos() * spectrum.temperature, angle_BT1J.sin() * spectrum.temperature
     return CosSin(torch.cat((cos_BT1J, cos_BT1J), -1), torch.cat((-sin_BT1J, sin_BT1J), -1), spectrum.temperature)
@@ -59,28 +60,28 @@ def query_and_key_tables(queries: Positions, keys: Positions, spectrum: Spectrum
     return query, query if keys is queries else cos_sin(keys.pos_BT, spectrum)
 
 
-def in_pieces(made: Callable[..., Tensor], x_BTHR: Tensor, *tables: Tensor) -> Tensor:
-    """made(x, *tables) in the dtype of x, piece by piece: no wider copy of the whole."""
-    parts = pieces(x_BTHR)
+def compute_in_pieces(function: Callable[..., Tensor], x_BTHR: Tensor, *tables: Tensor) -> Tensor:
+    """Compute function(x, *tables) in the dtype of x, piece by piece, so that no wider copy of the whole exists."""
+    parts = time_slices(x_BTHR)
     if len(parts) == 1:
-        # Where a graph is made, a copy, which Inductor leaves out again: in the forward of an autograd.Function, Dynamo
+        # While a graph is traced, a copy, which Inductor removes again: in the forward of an autograd.Function, Dynamo
         # of torch 2.11 gives no gradient to what an in-place operation returns, or a `to` that changes nothing.
-        return made(x_BTHR, *tables).to(x_BTHR.dtype, copy=torch.compiler.is_compiling())
+        return function(x_BTHR, *tables).to(x_BTHR.dtype, copy=torch.compiler.is_compiling())
     out = torch.empty_like(x_BTHR)
     for part in parts:
-        out[:, part] = made(x_BTHR[:, part], *(table[:, part] for table in tables))
+        out[:, part] = function(x_BTHR[:, part], *(table[:, part] for table in tables))
     return out
 
 
-def pieces(x_BTHR: Tensor) -> list[slice]:
-    """Stretches of time of about PIECE elements each; everything at once off the CPU, where launches cost more."""
+def time_slices(x_BTHR: Tensor) -> list[slice]:
+    """Split the time axis into slices of about PIECE elements each; one slice off the CPU, where launches cost more."""
     n = x_BTHR.shape[1]
     step = n if not x_BTHR.is_cpu else max(1, PIECE * n // max(1, x_BTHR.numel()))
     return [slice(start, start + step) for start in range(0, n, step)]
 
 
 def rotate(x_BTHR: Tensor, cos_BT1R: Tensor, sin_BT1R: Tensor) -> Tensor:
-    """R x in float32 or wider (not cast back). Autograd keeps nothing but the tables.
+    """Return R x in float32 or wider (not cast back). Autograd keeps the tables only.
 
     R is orthogonal up to the temperature: its transpose is `rotate(x, cos, -sin)`.
     """
@@ -96,12 +97,34 @@ def apply(x_BTHD: Tensor, turn: CosSin) -> Tensor:
     return torch.cat((turned, x_BTHD[..., width:] * turn.temperature), -1)
 
 
+class QueryKeyTables(Protocol):
+    """Tables of a rotary scheme: the rotations of queries and keys."""
+
+    @property
+    def query(self) -> CosSin: ...
+    @property
+    def key(self) -> CosSin: ...
+
+
+class RotarySettings(Protocol):
+    """What the settings of rotary schemes have in common."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def scheme(self) -> str: ...
+    @property
+    def rotary_pct(self) -> float: ...
+    @property
+    def rope_scaling(self) -> RopeScaling: ...
+
+
 class Rotary(Position):
-    """What rotary schemes share: how much of a head they turn, and by which frequencies."""
+    """Base of the rotary schemes: the rotated share of a head, and its frequencies."""
 
     caches_rotated_keys = True
 
-    def __init__(self, settings: Any, shape: AttentionShape) -> None:
+    def __init__(self, settings: RotarySettings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.rotary_dim = width(shape.head_dim, settings.rotary_pct)
         self.rope_scaling = rope_scaling.build(settings.rope_scaling, self.rotary_dim)
@@ -116,13 +139,13 @@ class Rotary(Position):
             positions_N=None if moved_N is None else self._moved.on(moved_N, device),
         )
 
-    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any) -> tuple[Tensor, Tensor]:
-        """K = E = D. tables: with the rotations of queries and keys, `query` and `key`."""
+    def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: QueryKeyTables) -> tuple[Tensor, Tensor]:
+        """Rotate queries and keys by the rotations `tables.query` and `tables.key`. K = E = D."""
         return apply(q_BTHD, tables.query), apply(k_BSGK, tables.key)
 
 
 def width(head_dim: int, rotary_pct: float) -> int:
-    """R = head_dim · rotary_pct [features]. ValueError unless it is an even integer of at least 4."""
+    """Return R = head_dim · rotary_pct [features]. ValueError unless it is an even integer of at least 4."""
     exact = head_dim * rotary_pct
     if abs(exact - round(exact)) > 1e-9 or round(exact) % 2 or round(exact) < 4:
         raise ValueError(f"head_dim {head_dim} x rotary_pct {rotary_pct:g} = {exact:g} rotated features")
@@ -130,7 +153,7 @@ def width(head_dim: int, rotary_pct: float) -> int:
 
 
 def width_problems(model: ModelConfig, rotary_pct: float) -> list[Problem]:
-    """The combination rule of every rotary scheme, for the config loader."""
+    """Check for `Settings.problems` that the rotated width is even and at least 4."""
     head_dim = model.head_dim or model.d_model // model.n_heads
     try:
         width(head_dim, rotary_pct)
@@ -142,6 +165,6 @@ def width_problems(model: ModelConfig, rotary_pct: float) -> list[Problem]:
 
 
 def problems(model: ModelConfig, rotary_pct: float, scaling: RopeScaling) -> list[Problem]:
-    """That rule, and then the one of the frequencies (their settings), where they must fit the width."""
+    """Check the rotated width, and then whether the frequencies fit it."""
     issues = width_problems(model, rotary_pct)
     return issues or scaling.problems(width(model.head_dim or model.d_model // model.n_heads, rotary_pct))

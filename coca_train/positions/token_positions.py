@@ -1,6 +1,6 @@
-"""Where tokens stand, and constants of the host: what is known without asking a device.
+"""Positions of tokens, and constants of the host: values that are known without reading from a device.
 
-A question asked of a device's tensor (`.item()`, `bool(…)`) makes the host wait until everything launched has run, and
+Reading a value of a device's tensor (`.item()`, `bool(…)`) makes the host wait until everything launched has run, and
 so does a copy from the host's pageable memory.
 
 Shape legend: B batch (1 where all rows share their positions), T tokens.
@@ -13,7 +13,8 @@ from torch import Tensor
 
 
 class Positions(NamedTuple):
-    """Integer positions of tokens, with the bounds that the host knows. Bounds hold; where measured they are tight."""
+    """Integer positions of tokens, with bounds that the host knows. All positions lie within them; measured ones are
+    tight."""
 
     pos_BT: Tensor
     first: int
@@ -22,7 +23,7 @@ class Positions(NamedTuple):
 
     @classmethod
     def counted(cls, first: int, end: int, device: torch.device | None = None) -> "Positions":
-        """Return first … end - 1 for all rows."""
+        """Return positions first … end - 1 for all rows."""
         return cls(torch.arange(first, end, device=device)[None], first, end - 1, True)
 
     @classmethod
@@ -61,7 +62,7 @@ def n_distances(queries: Positions, keys: Positions) -> int:
 
 
 class DeviceCopies:
-    """Copies of a constant of the host on devices: made when first asked for, kept until the constant is another."""
+    """Copies of a host constant on devices: each is made on first use and kept until the constant changes."""
 
     def __init__(self) -> None:
         self._constant: Tensor | None = None

@@ -1,4 +1,4 @@
-"""torch.compile as it is used here: one graph, and a limit of recompilations that nothing else shares."""
+"""torch.compile as this project uses it: one graph, and a limit of recompilations that nothing else shares."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def compile_with_fallback(function: Callable[..., Any], backend: str, what: str)
     Shapes beyond the limit of recompilations run uncompiled, those before it stay compiled; a function that cannot be
     compiled at all is not tried again. what: names the function in that line.
     """
-    # A closure around the function, as what is given may be any callable.
+    # A closure around the function, which may be any callable.
     compiled = compile_alone(lambda *args: function(*args), backend)
     failed = reported = False
 
@@ -71,8 +71,8 @@ def is_of_compiler(error: Exception) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """Return why torch does not compile, in a line: its message goes on for pages, and neither the name of a backend
-    nor the kind of a graph's break, with which it begins, is the cause."""
+    """Return why torch does not compile, in a line: its message runs over pages, and begins with the name of a backend
+    or the type of a graph break, neither of which is the cause."""
     from torch._dynamo.exc import BackendCompilerFailed  # here: as above
 
     named = isinstance(error, BackendCompilerFailed)

@@ -9,7 +9,7 @@ _pretended: list[str] = []
 
 
 def device_type(tensor: Tensor) -> str:
-    """Return cpu, cuda or meta: where what is computed of this tensor is computed."""
+    """Return cpu, cuda or meta: the device that computes with this tensor, or the pretended one."""
     return _pretended[-1] if _pretended else tensor.device.type
 
 

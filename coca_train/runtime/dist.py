@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 TimeLimit = Callable[[str], AbstractContextManager[None]]  # takes what is waited for
 
-SILENCE_S = 3.0  # after which `explained` says what takes so long
+SILENCE_S = 3.0  # after which `explained` logs what takes so long
 
 _time_limit: TimeLimit | None = None
 
@@ -52,7 +52,7 @@ def reader(sequence_parallel: int) -> tuple[int, int]:
     return rank() // sequence_parallel, world_size() // sequence_parallel
 
 
-# ---- what it says
+# ---- logging
 
 
 def log(message: str) -> None:
@@ -68,7 +68,7 @@ def explained(what: str) -> Iterator[None]:
     if not is_main():
         yield
         return
-    # On a thread: an import or a first step says nothing itself.
+    # On a thread: an import or a first step logs nothing itself.
     timer = threading.Timer(SILENCE_S, log, (f"wait      {what}",))
     timer.daemon = True
     timer.start()
@@ -82,7 +82,7 @@ def explained(what: str) -> Iterator[None]:
 
 
 def limit_waits(limit: TimeLimit | None) -> TimeLimit | None:
-    """Have `limit` surround everything that waits for other ranks; return what did so before. None: no limit."""
+    """Have `limit` surround everything that waits for other ranks; return the limit before. None: no limit."""
     global _time_limit
     before, _time_limit = _time_limit, limit
     return before
@@ -90,7 +90,7 @@ def limit_waits(limit: TimeLimit | None) -> TimeLimit | None:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Limit the time of a block that waits for other ranks, where a watchdog runs and there are others."""
+    """Limit the time of a block that waits for other ranks, where a watchdog runs and there are other ranks."""
     if _time_limit is None or world_size() == 1:
         yield
         return
@@ -144,7 +144,7 @@ def ranks_here() -> int:
 
 def broadcast_from_rank0(action: Callable[[], T]) -> T:
     """COLLECTIVE. Run the action on rank 0; return its result, or raise its exception, on every rank."""
-    if is_main() and _group() is None:  # nobody waits
+    if is_main() and _group() is None:  # no other rank waits
         return action()
     result: Any = None
     error: Exception | None = None
@@ -162,8 +162,8 @@ def broadcast_from_rank0(action: Callable[[], T]) -> T:
 
 def raise_on_all_ranks(action: Callable[[], T]) -> T:
     """COLLECTIVE. Run the action on every rank; raise a DataError of any rank on all of them, in the same words."""
-    # Only what the data says is told to the others. Any other exception is a bug of this rank, and ends it; they learn
-    # of that as of a lost peer.
+    # Only errors of the data are shared. Any other exception is a bug of this rank, and ends it; the others notice that
+    # as a lost peer.
     result: Any = None
     problem = ""
     try:

@@ -26,7 +26,7 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 def create(path: Path) -> int:
     """Open a new file to write and return its descriptor; an existing one, or a symbolic link, is an OSError."""
-    # O_EXCL and O_NOFOLLOW: whoever may write beside a run must not be able to turn a save into a write elsewhere.
+    # O_EXCL and O_NOFOLLOW: other users of the folder must not be able to redirect a save elsewhere.
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
 
@@ -80,7 +80,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """`replace` a file in a folder that need not exist; several processes take turns. Raises StorageError."""
+    """Write a file by `replace` in a folder that need not exist; several processes take turns. Raises StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Two evaluations may measure the same cell: without it one would publish what the other has half written.
@@ -148,7 +148,7 @@ def decode(value: Any) -> Any:
 
 def read_at(descriptor: int, offset: int, size: int) -> bytearray:
     """Read exactly `size` bytes from `offset`; OSError when the file ends before."""
-    # Into one buffer, and preadv may read less than it is asked to: a second copy of a shard would not fit in memory.
+    # Into one buffer, and preadv may read less than requested: a second copy of a shard would not fit in memory.
     data = bytearray(size)
     done = 0
     while done < size:

@@ -1,6 +1,6 @@
-"""What every command runs in: errors become one line and an exit code.
+"""The frame of every command: errors become one line and an exit code.
 
-Exit codes: 0 done, 1 a bug in us, 2 wrong configuration, others as in coca_train.runtime.errors.
+Exit codes: 0 done, 1 a bug in coca_train, 2 wrong configuration, others as in coca_train.runtime.errors.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ from coca_train.runtime.shutdown import INTERRUPTED, peer_lost
 def run(
     main_fn: Callable[[list[str]], int | None], argv: list[str] | None = None, goes_on: str = "from the last checkpoint"
 ) -> int:
-    """Call an entry point; errors become a line on stderr (rank 0) and an honest exit code.
+    """Call an entry point; errors become a line on stderr (rank 0) and an exit code.
 
-    goes_on: where the same command goes on after an interrupt.
+    goes_on: from where the same command continues after an interrupt.
     """
     arguments = sys.argv[1:] if argv is None else argv
     try:
@@ -27,10 +27,10 @@ def run(
     except UserError as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        _tell(str(error), error.of_one_rank)
+        _print_error(str(error), error.of_one_rank)
         return error.exit_code
     except KeyboardInterrupt:
-        _tell(f"Interrupted. The same command goes on {goes_on}.")
+        _print_error(f"Interrupted. The same command goes on {goes_on}.")
         return INTERRUPTED
     except BrokenPipeError:  # `--help | head`
         # Python flushes stdout once more when it leaves, and would complain of the same pipe again.
@@ -40,7 +40,7 @@ def run(
         if (known := peer_lost(error) or _of_the_machine(error)) is not None:
             if "--debug" in arguments:
                 traceback.print_exc()
-            _tell(str(known), every_rank=True)
+            _print_error(str(known), every_rank=True)
             return known.exit_code
         traceback.print_exc()
         print("This is a bug in coca_train; please report it with the lines above.", file=sys.stderr, flush=True)
@@ -60,11 +60,11 @@ def _of_the_machine(error: Exception) -> UserError | None:
     return None
 
 
-def _tell(message: str, every_rank: bool = False) -> None:
+def _print_error(message: str, every_rank: bool = False) -> None:
     """Print a message to stderr, once, or on every rank it happened on. Works while RANK itself is wrong."""
-    # Not dist.is_main(): a RANK that is no number is an error to tell, and would raise here; so is one beyond the last.
+    # Not dist.is_main(): it would raise for a RANK that is not a number, an error to report; so is one beyond the last.
     rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     is_of_run = rank.isdecimal() and size.isdecimal() and int(rank) < int(size)
     if every_rank or not is_of_run or int(rank) == 0:
-        with contextlib.suppress(BrokenPipeError):  # the exit code is told all the same
+        with contextlib.suppress(BrokenPipeError):  # the exit code is returned all the same
             print("\n".join(map(bounded, escaped(message).split("\n"))), file=sys.stderr, flush=True)

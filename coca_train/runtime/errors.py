@@ -2,14 +2,14 @@
 
 
 class UserError(ValueError):
-    """Something the user can mend. `str(error)` is what is shown; no traceback."""
+    """Something the user can fix. `str(error)` is printed without a traceback."""
 
     exit_code = 2
-    of_one_rank = False  # told by each rank that it happens to, which it names; else by rank 0 for all
+    of_one_rank = False  # printed by each rank that it happens on, with its number; else by rank 0 for all
 
 
 class LaunchError(UserError):
-    """What the launcher told this rank: it cannot meet the others."""
+    """The launcher's environment is wrong: this rank cannot meet the others."""
 
     of_one_rank = True
 
@@ -53,7 +53,7 @@ class DeviceMemoryError(UserError):
 
 # From 75 on (EX_TEMPFAIL of sysexits.h): nothing is wrong with the run, and a scheduler may start it again by itself.
 class Preempted(UserError):
-    """Asked to stop (SIGTERM); what was done is saved. Run the same command again."""
+    """A stop was requested (SIGTERM), and everything is saved. Run the same command again."""
 
     exit_code = 75
 

@@ -3,10 +3,10 @@
 Plain Python without a package, for the host or the container a batch script runs in (launch/slurm/train.sbatch):
 
   python -m coca_train.runtime.job left FOLDER LEAD     seconds until the ranks are warned
-  python -m coca_train.runtime.job decide FOLDER RANKS  the decision, in one line; a word more: who asks is no batch
-                                                        script, but a rank whose batch script was killed
+  python -m coca_train.runtime.job decide FOLDER RANKS  the decision, in one line; with one more word: the caller is not
+                                                        the batch script, but a rank whose script was killed
 
-On stdin stand the words of Slurm: `squeue --format "%L %l"`, `scontrol show job --oneliner`. FOLDER is the job's own.
+stdin is the output of Slurm: `squeue --format "%L %l"`, `scontrol show job --oneliner`. FOLDER is the job's own.
 `start-N/rank-R` has what rank R left with the N-th time, as a shell says it, and when (`137 1790000000`);
 `starts.jsonl` what was decided; `run_dir` and `save_s` are notes of rank 0.
 """
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from coca_train.runtime.errors import LockedError, PeerLost, Preempted, UserError
 
 FOLDER = "COCA_TRAIN_JOB"  # the environment variable that names the job's folder to its ranks
-SAME_ERROR = 3  # times at the same step: then nobody is helped by one more
+SAME_ERROR = 3  # times at the same step: one more would not help
 MAX_RESTARTS = 20  # in a row without a newer checkpoint, whatever ended them
 WAIT_S = 900.0  # srun --wait: what is left of a step so long after its first rank is ended by srun
 SLACK_S = 5.0  # clocks of two nodes, and whole seconds
@@ -40,7 +40,7 @@ LEAD_WITHOUT_SAVE_S = 60.0  # to end the step, its validation, and to leave
 
 
 class End(NamedTuple):
-    """How a rank ended. code: a shell's; None: it left no word. at_s: when [seconds since 1970]."""
+    """How a rank ended. code: a shell's; None: it left none. at_s: when [seconds since 1970]."""
 
     rank: int
     code: int | None
@@ -48,13 +48,13 @@ class End(NamedTuple):
 
     @property
     def lost(self) -> bool:
-        """Whether it was killed, or gone with its node; not asked to stop."""
+        """Whether it was killed, or gone with its node, without a request to stop."""
         return self.code is None or (self.code > SIGNAL and self.code != INTERRUPTED and self.code not in WARNINGS)
 
     @property
     def stopped(self) -> bool:
-        """Whether it was asked to stop: with everything saved, or, by the signal itself, before there was anything to
-        save."""
+        """Whether it was stopped on request: with everything saved, or, by the signal itself, before there was anything
+        to save."""
         return self.code == Preempted.exit_code or self.code in WARNINGS
 
 
@@ -90,9 +90,9 @@ def note(name: str, text: str) -> None:
 
 
 def classify_ends(ends: Sequence[End], wait_s: float, again: bool) -> Decision:
-    """Decide by how all ranks ended what happened to a start, and whether another is worth it. again: it is not the
+    """Decide from how all ranks ended what happened to a start, and whether another is worth it. again: it is not the
     first."""
-    # Of the first to end and those near it: what is left wait_s later is ended by srun, and says nothing of the cause.
+    # Of the first to end and those near it: what is left wait_s later is ended by srun, and does not show the cause.
     first_s = min(end.at_s for end in ends)
     near = [end for end in ends if end.at_s < first_s + max(wait_s - SLACK_S, SLACK_S)]
     codes = {end.code for end in near}
@@ -164,10 +164,10 @@ def refused_by_slurm(job_state: str, restarts: int) -> str:
 
     restarts: how often it had been queued again when the asking script started (SLURM_RESTART_COUNT).
     """
-    found = re.search(r" JobState=(\w+) Reason=(\S*) .*?\bRequeue=(\d+) Restarts=(\d+)", job_state)
-    if found is None:
+    match = re.search(r" JobState=(\w+) Reason=(\S*) .*?\bRequeue=(\d+) Restarts=(\d+)", job_state)
+    if match is None:
         return "Slurm does not say how it stands with the job"
-    state, reason, may, now = found[1], found[2], found[3] != "0", int(found[4])
+    state, reason, may, now = match[1], match[2], match[3] != "0", int(match[4])
     if now > restarts or state in ("PENDING", "REQUEUED", "CONFIGURING"):
         return "Slurm itself has queued it again"
     # While a job completes, Slurm hides its state behind that word; the reason tells if time or its script ended it.
@@ -194,7 +194,7 @@ def refused_by_limits(before: Sequence[Start], what: str, code: int, step: int, 
 
 
 def newest_step(folder: Path) -> int:
-    """Return the step of the newest checkpoint of the run that rank 0 has named; 0: there is none."""
+    """Return the step of the newest checkpoint of the run that rank 0 has noted; 0: there is none."""
     try:
         names = os.listdir(Path(_read(folder / "run_dir"), "checkpoints"))
     except (OSError, ValueError):  # ValueError: a path with a zero byte
@@ -203,7 +203,7 @@ def newest_step(folder: Path) -> int:
 
 
 def ends_of(start: Path, ranks: int, now_s: float) -> list[End]:
-    """Return how each rank of a start ended; one without a word is taken to have ended now."""
+    """Return how each rank of a start ended; one that left no code is taken to have ended now."""
     ends = []
     for rank in range(ranks):
         # By name: a folder's listing may be a minute old on a network file system, a name never looked up is not.
@@ -238,7 +238,7 @@ def decide(
 
 
 def history(folder: Path) -> list[Start]:
-    """Return what was decided at the end of the starts before."""
+    """Return the decisions at the end of the starts before."""
     starts = []
     for line in _read(folder / "starts.jsonl").splitlines():
         with contextlib.suppress(ValueError, TypeError, KeyError):
@@ -265,21 +265,21 @@ def seconds(text: str) -> float | None:
     return ((days * 24 + hours) * 60 + minutes) * 60.0 + rest
 
 
-def lead_s(limit_s: float, asked: str, save_s: float | None) -> float:
+def lead_s(limit_s: float, setting: str, save_s: float | None) -> float:
     """Return how long before its time limit a job is warned [seconds].
 
-    asked: a number, or "auto": a minute and three times the slowest save so far, at most half the limit; before the
+    setting: a number, or "auto": a minute and three times the slowest save so far, at most half the limit; before the
     first save a quarter of it, at most ten minutes. Raises UserError where a number does not fit the limit.
     """
-    if asked == "auto":
+    if setting == "auto":
         if save_s is None:
             return min(LEAD_BEFORE_A_SAVE_S, limit_s / 4)
         return min(LEAD_WITHOUT_SAVE_S + 3 * save_s, limit_s / 2)
-    lead = float(asked) if re.fullmatch(r"\d{1,9}(\.\d*)?", asked) else None
+    lead = float(setting) if re.fullmatch(r"\d{1,9}(\.\d*)?", setting) else None
     if lead is None or lead >= limit_s:
         what = "is no number of seconds" if lead is None else f"is not below the job's time limit of {limit_s:.0f} s"
         raise UserError(
-            f"E-RUN-32 LEAD_S={asked}: {what}; the ranks are warned so long before the limit, and save. "
+            f"E-RUN-32 LEAD_S={setting}: {what}; the ranks are warned so long before the limit, and save. "
             "Fix: leave LEAD_S out, which measures a save, or submit with a longer --time"
         )
     return lead

@@ -1,8 +1,8 @@
-"""What this process may use of its machine: CPU cores, memory, threads, bfloat16, compilers.
+"""The resources of the machine that this process may use: CPU cores, memory, threads, bfloat16, compilers.
 
-One rule for options that count processes or what they hold: a number that changes no result is lowered to what the
-machine serves, and a line says so. So the same configuration works on a laptop and on a large node, and a slip of the
-keyboard takes no machine down. The number of ranks belongs to the launch: launch/local.sh refuses what is too large.
+One rule for options that count processes or objects that take memory: a number that changes no result is lowered to
+what the machine can serve, and a line says so. So the same configuration works on a laptop and on a large node, and a
+typing error does not bring a machine down. The number of ranks belongs to the launch: launch/local.sh refuses too many.
 Nothing here imports torch, which reads its environment once, when it is imported.
 """
 
@@ -45,8 +45,8 @@ TRIAL_S = 60.0
 
 
 def cores() -> int:
-    """Return the CPU cores this process may use, at least 1: those it may run on, and no more than the CPU time it is
-    allowed."""
+    """Return the CPU cores this process may use, at least 1: those it may run on, and no more than its CPU time
+    limit."""
     return max(1, min(cpus(), math.ceil(allowed_cores())))
 
 
@@ -74,7 +74,7 @@ def most_processes() -> int:
 
 
 def bounded_processes(option: str, wanted: int, bytes_each: int) -> int:
-    """Return how many processes to start where `option` asks for so many; a line says so where they are fewer.
+    """Return how many processes to start where `option` requests so many; log a line where they are fewer.
 
     bytes_each: memory that each of them takes at least.
     """
@@ -86,8 +86,8 @@ def bounded_processes(option: str, wanted: int, bytes_each: int) -> int:
 
 
 def bounded_by_memory(option: str, wanted: int, bytes_each: int, sharing: int = 1) -> int:
-    """Return how many things of `bytes_each` to hold where `option` asks for so many; a line says so where they are
-    fewer. sharing: processes of this machine that hold as many each."""
+    """Return how many objects of `bytes_each` to hold where `option` requests so many; log a line where they are fewer.
+    sharing: processes of this machine that hold as many each."""
     most = _in_memory(wanted, bytes_each * sharing)
     if most == wanted:
         return wanted
@@ -104,7 +104,7 @@ def _in_memory(wanted: int, bytes_each: int) -> int:
     return min(wanted, max(1, _share() // max(1, bytes_each)))
 
 
-@cache  # said once, whoever asks
+@cache  # logged once
 def _lowered(option: str, wanted: int, most: int, why: str) -> int:
     dist.log(f"WARNING {option}={wanted}: {why}; lowered to {most}. Fix: write {option}={most}")
     return most
@@ -195,7 +195,7 @@ def cpu_computes_bfloat16() -> bool:
 
 
 class Lack(NamedTuple):
-    """What compiling lacks, in words, and what brings it."""
+    """A missing requirement of compiling, and what installs it."""
 
     what: str
     fix: str
@@ -203,11 +203,11 @@ class Lack(NamedTuple):
 
 @cache
 def can_compile(device: str) -> bool:
-    """Whether kernels for `device` (cpu or cuda) can be compiled here. The first call says so where they cannot.
+    """Whether kernels for `device` (cpu or cuda) can be compiled on this machine. The first call logs why they cannot.
 
     Triton builds its launchers by a C compiler (its runtime/build.py: CC, else gcc or clang), Inductor its kernels for
     CPUs by a C++ compiler (torch's _inductor/cpp_builder.py: CXX, else g++), both with Python's headers. Without them
-    either one fails in the first step; what needs no compiler computes the same.
+    either one fails in the first step; the paths that need no compiler compute the same.
     """
     if (lacking := missing_compiler(device)) is None:
         return True
@@ -216,7 +216,7 @@ def can_compile(device: str) -> bool:
 
 
 def missing_compiler(device: str) -> Lack | None:
-    """Return what compiling kernels for `device` lacks here; None: nothing."""
+    """Return what is missing to compile kernels for `device`; None: nothing."""
     if _kind(device) == "cuda":
         if find_spec("triton") is None:
             return Lack("triton is not installed, which compiles kernels for GPUs", "pip install triton")
@@ -230,9 +230,9 @@ def _kind(device: str) -> str:
 
 def _find_compiler(language: str, variable: str, names: tuple[str, ...]) -> Lack | None:
     named = os.environ.get(variable)
-    found = next(filter(shutil.which, names if named is None else (named,)), None)
-    if found is not None:
-        return _try_compiler(found, language, variable)
+    compiler = next(filter(shutil.which, names if named is None else (named,)), None)
+    if compiler is not None:
+        return _try_compiler(compiler, language, variable)
     if named is not None:
         return Lack(f"no {language} compiler: {variable}={named} is no program", f"unset {variable}, or name one")
     return Lack(f"no {language} compiler: {' or '.join(names)} is not on PATH", f"apt install {names[0]}")

@@ -61,7 +61,7 @@ def off_bars() -> Iterator[None]:
 
 
 def bounded(line: str) -> str:
-    """Return a line without its middle where it is longer than anybody reads: the fix stands at the end."""
+    """Shorten the middle of a line that is longer than anybody reads: the fix is at its end."""
     if len(line) <= LONGEST_LINE:
         return line
     return f"{line[: LONGEST_LINE // 2]} […] {line[-LONGEST_LINE // 2 :]}"
@@ -78,8 +78,7 @@ def short(number: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share of one in per cent; what is not nothing never looks like nothing, what is not all never like
-    all."""
+    """Format a share of one in per cent, so that a small share never looks like none, nor a large one like all."""
     if 0 < share < 0.0001:
         return "<0.01 %"
     if 0.9999 < share < 1:

@@ -1,8 +1,8 @@
 """How a process ends before its work is done: a signal, a launcher that is gone, another rank that is gone.
 
-While a training has something to save, `StopRequest` turns signals into a flag that all ranks ask for after the same
+While a training has something to save, `StopRequest` turns signals into a flag that all ranks compare after the same
 step. Everywhere else (imports, the meeting of the ranks, the final report) there is nothing to save, and after `begin`
-a signal ends the process at once. A signal that was ignored when the process began stays ignored: `nohup` says so of
+a signal ends the process at once. A signal that was ignored when the process began stays ignored, as `nohup` does with
 SIGHUP. `coca_train.runtime.watchdog` is the thread that acts where the main thread waits in C and cannot.
 """
 
@@ -28,7 +28,7 @@ LET_GO_S = 3.0
 STDERR = 2  # the descriptor: sys.stderr may have been replaced by something without one
 
 # What torchrun, deepspeed's launcher and a step of Slurm leave in the environment of their ranks. RANK alone is no
-# sign: a rank that was started by hand, in the background of a shell, goes on when the shell ends.
+# sign: a rank that was started manually, in the background of a shell, continues when the shell ends.
 LAUNCHER_MARKS = ("TORCHELASTIC_RUN_ID", "CROSS_RANK", "SLURM_STEP_ID")
 
 TOKEN_BYTES = 16
@@ -64,7 +64,7 @@ _last_acts: list[Callable[[], None]] = []
 def begin() -> None:
     """Let a signal end this process with one line and exit code 75, except where `StopRequest` keeps it.
 
-    For a program that goes on when its command is run again, and at its very beginning: importing torch takes seconds.
+    For a program that continues when its command is run again. Call it first: importing torch takes seconds.
     """
     global _process
     _process = os.getpid()
@@ -98,13 +98,15 @@ def leave(number: int) -> None:
     if launcher_is_gone():  # the watchdog has said so
         os._exit(PeerLost.exit_code)
     rank = f"rank {os.environ.get('RANK')}: " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
-    tell(f"{rank}stopped by {signal.Signals(number).name} with nothing to save; the same command goes on from there")
+    write_stderr(
+        f"{rank}stopped by {signal.Signals(number).name} with nothing to save; the same command goes on from there"
+    )
     os._exit(INTERRUPTED if number == signal.SIGINT else Preempted.exit_code)
 
 
 @contextlib.contextmanager
 def last_act(action: Callable[[], None]) -> Iterator[None]:
-    """Have a process that leaves at once during the block call `action` first, to let go of what outlives it."""
+    """Have a process that leaves at once during the block call `action` first, to release what outlives it."""
     _last_acts.append(action)
     try:
         yield
@@ -130,9 +132,9 @@ def run_last_acts() -> None:
     done.acquire(timeout=LET_GO_S)
 
 
-def tell(message: str) -> None:
+def write_stderr(message: str) -> None:
     """Write a line to stderr, past buffers whose locks a stuck thread may hold."""
-    with contextlib.suppress(OSError):  # nobody may read it any more
+    with contextlib.suppress(OSError):  # its reader may be gone
         os.write(STDERR, f"{message}\n".encode())
 
 
@@ -140,12 +142,11 @@ def tell(message: str) -> None:
 
 
 class StopRequest:
-    """Keep SIGTERM, SIGUSR1, SIGUSR2, SIGHUP and the first Ctrl-C as a flag: `with StopRequest() as stop`, and ask
+    """Keep SIGTERM, SIGUSR1, SIGUSR2, SIGHUP and the first Ctrl-C as a flag: `with StopRequest() as stop`, and call
     `stop.requested()` once a step.
 
     A second Ctrl-C interrupts at once. Data workers that fork keep the handlers and a copy of the flag; the main
-    process decides. A signal that came too late to be asked for is raised again after the block, for the handlers
-    before.
+    process decides. A signal that came after the last call is raised again after the block, for the earlier handlers.
     """
 
     def __init__(self) -> None:
@@ -171,7 +172,7 @@ class StopRequest:
         self.received = signal.Signals(number).name
 
     def requested(self) -> bool:
-        """COLLECTIVE. Whether any rank was asked to stop: the same answer on all ranks."""
+        """COLLECTIVE. Whether any rank received a signal to stop: the same on all ranks."""
         self._answered = dist.all_reduce([float(self.received is not None)], "max")[0] > 0
         return self._answered
 
@@ -181,7 +182,7 @@ class StopRequest:
 
 def remember_launcher() -> None:
     """Note the process that started this one, if it is a launcher. Call it early: one that is gone by then is not
-    missed."""
+    noticed."""
     global _launcher
     of_launcher = "RANK" in os.environ and any(mark in os.environ for mark in LAUNCHER_MARKS)
     _launcher = os.getppid() if of_launcher else None
@@ -195,8 +196,8 @@ def launcher_process() -> int | None:
 def launcher_is_gone() -> bool:
     """Whether there was a launcher, and its process has ended.
 
-    Asked again and again, instead of having the kernel send a signal (PR_SET_PDEATHSIG): that comes when the *thread*
-    ends which forked, though its process may be well, and never when the process was gone before it was asked for.
+    Checked repeatedly, instead of having the kernel send a signal (PR_SET_PDEATHSIG): that comes when the *thread* ends
+    which forked, though its process may be well, and never when the process was gone before the request.
     """
     return _launcher is not None and os.getppid() != _launcher
 
@@ -227,9 +228,9 @@ def connect_ranks() -> dict[socket.socket, int]:
     """COLLECTIVE. Open a connection from every rank to rank 0, on which nothing is sent; return this rank's
     connections, each with the rank at its other end. For `watchdog.watch_connections`.
 
-    A rank that is killed while others wait at a store (DeepSpeed makes its groups there) or in NCCL would be missed by
-    nobody until engine.timeout_s is over; the kernel closes the connections of a process however it ends. A rank that
-    cannot reach rank 0 has none, and waits as long as it would without.
+    The loss of a rank that is killed while others wait at a store (DeepSpeed creates its groups there) or in NCCL would
+    be noticed only when engine.timeout_s is over; the kernel closes the connections of a process however it ends. A
+    rank that cannot reach rank 0 has none, and waits as long as it would without.
     """
     host = os.environ["MASTER_ADDR"]
     with contextlib.ExitStack() as stack:
@@ -255,7 +256,7 @@ def connect_ranks() -> dict[socket.socket, int]:
 
 
 def _accept(server: socket.socket, token: bytes, n_connections: int) -> dict[socket.socket, int]:
-    """Rank 0: accept the connections in the server's queue that know the token; strangers are dropped."""
+    """Rank 0: accept the connections in the server's queue that send the token; drop all others."""
     connections: dict[socket.socket, int] = {}
     with contextlib.suppress(TimeoutError):
         while len(connections) < n_connections:
@@ -270,7 +271,8 @@ def _accept(server: socket.socket, token: bytes, n_connections: int) -> dict[soc
 
 
 def _is_accepted(connection: socket.socket) -> bool:
-    """Another rank: whether rank 0 has accepted the connection. One that it has not says nothing when it breaks."""
+    """Return on another rank whether rank 0 has accepted the connection; one that it has not says nothing when it
+    breaks."""
     with contextlib.suppress(OSError):
         connection.settimeout(ANSWER_S)
         return connection.recv(len(ACCEPTED)) == ACCEPTED

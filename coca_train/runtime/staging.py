@@ -1,8 +1,8 @@
-"""Tensors of the host on their way to a GPU: copied beside what the GPU computes, before they are asked for.
+"""Tensors of the host on their way to a GPU: copied while the GPU computes, before they are needed.
 
 A copy from pageable memory makes the host wait; one from pinned memory, on the stream that computes, makes the kernels
-behind it wait. So what the next step reads is copied from pinned memory on a stream of its own while this step runs,
-and the step that needs it waits for an event, on the device. On a CPU nothing is copied and nothing changes.
+after it wait. So the inputs of the next step are copied from pinned memory on a separate stream while this step runs,
+and the step that needs them waits for an event, on the device. On a CPU nothing is copied and nothing changes.
 """
 
 from collections.abc import MutableMapping
@@ -17,11 +17,11 @@ class Lane(Protocol):
     """A way to a device other than the stream that computes."""
 
     def copy(self, tensor: Tensor) -> tuple[Tensor, Any]:
-        """Begin to copy; return the tensor there, and what tells that it has arrived."""
+        """Begin to copy; return the tensor on the device, and an event of its arrival."""
         ...
 
     def arrive(self, copied: Tensor, ready: Any) -> None:
-        """Have what is computed from now on wait for the copy; the host does not wait."""
+        """Have everything computed from now on wait for the copy; the host does not wait."""
         ...
 
 
@@ -62,8 +62,8 @@ class Staging:
             _copies[tensor] = (self._lane, *self._lane.copy(tensor))
 
 
-def placed(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on a device: the copy that was begun ahead, handed out once, or one made now."""
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device: the copy that was begun ahead, once, or else a new one."""
     if (copy := _copies.pop(tensor, None)) is None:
         return tensor.to(device, non_blocking=True)
     lane, copied, ready = copy

@@ -1,11 +1,11 @@
-"""Trees of plain values, as YAML and JSON give them, looked at by dotted keys."""
+"""Trees of plain values, as read from YAML and JSON, addressed by dotted keys."""
 
 from collections.abc import Iterator
 from typing import Any
 
 
 def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of everything that is no section; list elements are numbered."""
+    """Yield (dotted key, value) of everything that is not a section; list elements are numbered."""
     pairs = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else None
     if pairs is None or not tree:
         yield prefix, tree
@@ -26,7 +26,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def copied(tree: Any) -> Any:
-    """Return a copy of a tree, to be changed; `copy.deepcopy` takes ten times as long."""
+    """Copy a tree; `copy.deepcopy` takes ten times as long."""
     if isinstance(tree, dict):
         return {name: copied(value) for name, value in tree.items()}
     return [copied(value) for value in tree] if isinstance(tree, list) else tree
@@ -45,7 +45,7 @@ def lookup(tree: Any, key: str) -> Any:
 
 
 def section(tree: Any, key: str) -> dict[str, Any]:
-    """Return the section at a dotted key; empty where there is none, or something else stands there."""
+    """Return the section at a dotted key; empty where there is none, or where the value is not a section."""
     try:
         value = lookup(tree, key)
     except KeyError:

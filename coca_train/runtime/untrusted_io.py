@@ -1,9 +1,9 @@
 """The one reader of files that come from outside and are read as they are: JSON, YAML, text.
 
-A pipe may stand there, a device, a folder, gigabytes, or brackets a hundred thousand deep. What such a file can take is
-bounded before it is taken: it must be a regular file, it is read up to a limit whatever size it claims to have, and its
-nesting is known before anything that calls itself sees it. What is refused is an OSError (the file) or a ValueError
-(its content), as of a file that is missing or cut.
+Such a file may be a pipe, a device, a folder, gigabytes, or brackets a hundred thousand deep. Its demands are bounded
+before they are met: it must be a regular file, it is read up to a limit whatever size it claims to have, and its
+nesting is checked before any recursive function sees it. A refused file is an OSError (the file) or a ValueError (its
+content), as a missing or truncated one is.
 """
 
 import errno
@@ -13,6 +13,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+JsonObject = dict[str, Any]  # an object of JSON; its values have no type of ours
 
 MAX_BYTES = 64 << 20  # of a file that is read whole
 MOST_LINES = 4 << 30  # of one that is read line by line: the records of ten million steps, and some seconds [bytes]
@@ -29,7 +31,7 @@ KINDS = {
 def open_file(path: Path | str, follow: bool = True) -> int:
     """Open a regular file to read and return its descriptor; OSError for pipes, devices and folders, and for links
     unless `follow`."""
-    # O_NONBLOCK, because opening a pipe that nobody writes to would wait for ever before it can be looked at.
+    # O_NONBLOCK, because opening a pipe without a writer would wait for ever before it can be examined.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     if (kind := stat.S_IFMT(os.fstat(descriptor).st_mode)) == stat.S_IFREG:
         return descriptor
@@ -62,7 +64,7 @@ def read_text(path: Path | str, limit: int = MAX_BYTES, errors: str = "strict") 
 def lines(path: Path | str, longest: int = CHUNK) -> Iterator[bytes]:
     """Yield the lines of a regular file; a line longer than `longest` bytes is left out.
 
-    Raises OSError, of a file of more than MOST_LINES bytes too.
+    Raises OSError, also for a file of more than MOST_LINES bytes.
     """
     with os.fdopen(open_file(path), "rb") as file:
         whole, size = True, os.fstat(file.fileno()).st_size
@@ -80,7 +82,7 @@ def read_json(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) -> 
     return from_json(read_bytes(path, limit, follow))
 
 
-def read_object(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) -> dict[str, Any]:
+def read_object(path: Path | str, limit: int = MAX_BYTES, follow: bool = True) -> JsonObject:
     """Read a JSON object of a file. Raises OSError and ValueError."""
     values = read_json(path, limit, follow)
     if not isinstance(values, dict):

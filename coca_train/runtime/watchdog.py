@@ -29,11 +29,11 @@ class Watchdog:
     """A thread that ends this process with exit code 76 when a section or a wait overruns, after dumping all stacks.
 
     timeout_s: limit of a wait [seconds]. DeepSpeed's process groups can wait 30 minutes for a hung peer whatever
-    timeout one asks for (docs/operations.md). faulthandler's own timer, in C, stands behind the thread in case the
+    timeout is configured (docs/operations.md). faulthandler's own timer, in C, backs up the thread in case the
     interpreter itself is stuck; it can only exit with code 1.
 
-    It does more that a main thread cannot which waits in C: it treats a launcher that is gone as a SIGTERM; it leaves
-    at once on a signal where that is due; and it ends this process when the connection to another rank breaks.
+    It also does what a main thread that waits in C cannot: it treats a launcher that is gone as a SIGTERM; it leaves at
+    once on a signal where that is due; and it ends this process when the connection to another rank breaks.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -73,7 +73,7 @@ class Watchdog:
 
     @contextmanager
     def section(self, name: str, timeout_s: float) -> Iterator[None]:
-        """Return Limit the time of a block to timeout_s [seconds]. Sections do not nest."""
+        """Limit the time of a block to timeout_s [seconds]. Sections do not nest."""
         assert self._section is None, f"{name} inside {self._section}"
         self._start_clock(name, timeout_s)
         try:
@@ -107,7 +107,7 @@ class Watchdog:
         while self._listen():
             if has_launcher and shutdown.launcher_is_gone():
                 has_launcher = False
-                shutdown.tell(
+                shutdown.write_stderr(
                     f"E-RUN-28 rank {dist.rank()}: its launcher, process {shutdown.launcher_process()}, is gone; this "
                     "rank ends, and saves first where there is something to save. Fix: run the same command again"
                 )
@@ -129,7 +129,8 @@ class Watchdog:
                 )
 
     def _listen(self) -> bool:
-        """Wait a moment for news, and note the time when they must end this process; False at the end."""
+        """Wait a moment for signals and broken connections, and note when they must end this process; False at the
+        end."""
         ready = select.select([self._reader, *self.connections], [], [], TICK_S)[0]
         for connection in ready:
             if not isinstance(connection, int):
@@ -155,7 +156,7 @@ def watch_connections(connections: dict[socket.socket, int]) -> None:
 
 
 def _exit(message: str, dump_stacks: bool = False) -> None:
-    shutdown.tell(message)
+    shutdown.write_stderr(message)
     if dump_stacks:
         faulthandler.dump_traceback(file=shutdown.STDERR, all_threads=True)
     shutdown.run_last_acts()
@@ -164,9 +165,9 @@ def _exit(message: str, dump_stacks: bool = False) -> None:
 
 
 def _set_wakeup(descriptor: int) -> int:
-    """Have the numbers of signals written to a descriptor; return where they went before.
+    """Have the numbers of signals written to a descriptor; return the earlier descriptor.
 
-    Needed where C code waits for other ranks; and Python lets the main thread alone ask for it.
+    Needed where C code waits for other ranks; Python allows it in the main thread only.
     """
     if dist.world_size() == 1 or threading.current_thread() is not threading.main_thread():
         return -1

@@ -1,4 +1,4 @@
-"""What the three contracts share: which settings are tested, and that these are strict and described."""
+"""Base of the three contracts: which settings are tested, and that these are strict and described."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -6,34 +6,37 @@ from typing import Any, ClassVar
 from coca_train.config.files import Registry
 from coca_train.testing import parts
 
+Case = Mapping[str, Any]  # settings as a yaml has them
+
 
 class Contract:
-    """A class of tests that a test file inherits. kind: the attribute by which it names what it is about. registry: of
-    its kind. shipped: the group of configs/ whose yamls that name it are tested too; empty: none.
+    """A class of tests that a test file inherits. kind: the attribute that names the tested module. registry: of its
+    kind. shipped: the group of configs/ whose yamls that name it are tested too; empty: none.
 
-    cases: settings to test besides, without the key that names it.
+    cases: further settings to test, without the key that names the module.
     """
 
     kind: ClassVar[str]
     registry: ClassVar[Registry]
     shipped: ClassVar[str]
-    cases: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    cases: ClassVar[Sequence[Case]] = ()
 
     @classmethod
-    def settings(cls) -> dict[str, dict[str, Any]]:
-        """By name, all settings that are tested: the cases, then the shipped ones."""
+    def settings(cls) -> Mapping[str, Case]:
+        """Return all settings that are tested, by name: the cases, then the shipped ones."""
         name, tag = getattr(cls, cls.kind), cls.registry.tag
-        given = {"-".join(["case", *map(_word, case.values())]): {tag: name, **case} for case in cls.cases}
+        cases = {"-".join(["case", *map(_word, case.values())]): {tag: name, **case} for case in cls.cases}
         offered = parts.shipped(cls.shipped) if cls.shipped else ()
-        return given | {choice: each for choice, each in offered if each[tag] == name}
+        return cases | {choice: each for choice, each in offered if each[tag] == name}
 
     @classmethod
-    def products(cls) -> dict[str, tuple[Mapping[str, Any], int]]:
-        """Fixtures beside `settings`, each with its values by name, and how many of the settings meet all of them."""
+    def products(cls) -> dict[str, tuple[Mapping[str, object], int]]:
+        """Return fixtures besides `settings`, each with its values by name, and how many of the settings are combined
+        with them."""
         return {}
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Each test for all settings, or for a few under every value of another axis."""
+        """Parametrize each test by all settings, or by a few under every value of another fixture."""
         by_name = list(self.settings().items())
         assert by_name, f"{getattr(self, self.kind)}: no yaml of configs/ names it that is tested, so give `cases`"
         for fixture, (values, few) in self.products().items():
@@ -43,16 +46,16 @@ class Contract:
         if "settings" in metafunc.fixturenames:
             metafunc.parametrize("settings", [each for _, each in by_name], ids=[name for name, _ in by_name])
 
-    def test_settings_are_described_and_strict(self, settings: Any) -> None:
+    def test_settings_are_described_and_strict(self, settings: Case) -> None:
         """Every option is in the yaml and has a description; another is refused; what is wrong is said with a fix."""
         typed = parts.strict(self.registry, settings)
         for key, text, fix in self.problems(typed) if hasattr(typed, "problems") else ():
             assert key.startswith(("position.", "model.")) and text and fix
 
     def problems(self, typed: Any) -> Iterable[tuple[str, str, str]]:
-        """What such settings say of models that few can do with."""
+        """Return the problems of such settings with models that few schemes fit."""
         return ()
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     return str(value.get("name", "")) if isinstance(value, Mapping) else str(value)

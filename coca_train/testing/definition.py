@@ -1,4 +1,4 @@
-"""A scheme held to its definition: what attention makes of it on every kernel, values and gradients.
+"""A scheme compared with its definition: attention on every kernel, values and gradients.
 
 Shape legend: B batch, T queries, S keys, H query heads, D head_dim, C d_model.
 """
@@ -17,11 +17,11 @@ from coca_train.positions import SCHEMES
 from coca_train.positions.base import LayerPosition, Position, PositionedQK
 from coca_train.runtime.compilation import compile_alone
 from coca_train.testing import parts
-from coca_train.testing.contract import Contract
+from coca_train.testing.contract import Case, Contract
 from coca_train.testing.problem import Problem, attention, placed, problem
 
 CAUSAL = {"name": "causal"}
-ATTENTION_PATTERNS: dict[str, dict[str, Any]] = {  # every kind of view there is, in sizes that show within these texts
+ATTENTION_PATTERNS: dict[str, Case] = {  # every kind of view there is, in sizes that show within these texts
     "causal": CAUSAL,
     "sliding_window": {"name": "sliding_window", "window": 5},
     "sinks": {"name": "sinks", "n_sink": 2, "window": 4},
@@ -43,7 +43,7 @@ class Layer(NamedTuple):
     names: list[str]  # of the parameters
 
     def mapped(self, layout: Layout, rows: slice, keys: slice, length: int) -> PositionedQK:
-        """What the layer makes of some queries and keys in a layout of theirs."""
+        """Apply the layer to some queries and keys in a layout of theirs."""
         q_BTHD, k_BSGK = self.inputs[0][:, rows], self.inputs[1][:, keys]
         tables = self.scheme(layout.pos_BT, layout.pos_BS, length)
         project = parts.projections(self.scheme, q_BTHD.dtype)
@@ -61,28 +61,26 @@ class Defined(Contract):
     positive: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
-    def products(cls) -> dict[str, tuple[Mapping[str, Any], int]]:
-        """Attention patterns, for the cases alone where there are any: a shipped one differs by its numbers."""
+    def products(cls) -> dict[str, tuple[Mapping[str, object], int]]:
+        """Return attention patterns, for the cases alone where there are any: a shipped one differs by its numbers."""
         return {
             "attention_pattern": ({name: name for name in ATTENTION_PATTERNS}, len(cls.cases) or len(cls.settings()))
         }
 
     def score(self, problem: Problem) -> Tensor:
-        """The score of every pair, see `Definition`."""
+        """Return the score of every pair, see `Definition`."""
         raise NotImplementedError(f"{type(self).__name__}.score: write the scheme's formula, for every pair (m, n)")
 
     def value(self, problem: Problem) -> Tensor | None:
-        """What is added to the values, see `Definition`."""
+        """Return what is added to the values, see `Definition`."""
         return None
 
-    def embed(
-        self, settings: Mapping[str, Any], x_BTC: Tensor, pos_BT: Tensor, parameters: Mapping[str, Tensor]
-    ) -> Tensor:
-        """Token embeddings and what the scheme adds to them."""
+    def embed(self, settings: Case, x_BTC: Tensor, pos_BT: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Return token embeddings with what the scheme adds to them."""
         return x_BTC
 
     def test_attention_and_its_gradients_equal_the_definition(
-        self, settings: Any, attention_pattern: str, monkeypatch: Any
+        self, settings: Case, attention_pattern: str, monkeypatch: Any
     ) -> None:
         """Every kernel, in float64, one document and several, tiles so small that a text has several."""
         parts.small_tiles(monkeypatch)
@@ -99,7 +97,7 @@ class Defined(Contract):
                 for name, a, b in zip(["q", "k", "v", *layer.names], grads, exact_grads, strict=True):
                     _close(a, b, exact_by, f"{kernel}: the gradient of {name}", 1e-11)
 
-    def test_narrow_numbers_equal_the_definition(self, settings: Any, attention_pattern: str) -> None:
+    def test_narrow_numbers_equal_the_definition(self, settings: Case, attention_pattern: str) -> None:
         """float32 with all gradients, bfloat16 with those of q, k and v; several documents."""
         if self._refused(settings, attention_pattern):
             return
@@ -116,7 +114,7 @@ class Defined(Contract):
                 what = f"the gradient of {name} (a sum of many that cancel? say so with `rounding`)"
                 _close(a, b, within, f"{dtype}: {what}", least)
 
-    def test_heads_equal_the_definition(self, settings: Any) -> None:
+    def test_heads_equal_the_definition(self, settings: Case) -> None:
         """However many query heads share a key head."""
         for heads in ((3, 3), (4, 1), (6, 3), (1, 1)):
             layer, pos = self._layer(settings, heads=heads), parts.start(9)
@@ -125,14 +123,14 @@ class Defined(Contract):
             out = self._attend("blocked", layer, "causal", pos, pos, None)
             _close(out, exact, 1e-6 if self.angles else 1e-9, f"{heads} heads: attention")
 
-    def test_the_length_is_the_one_given(self, settings: Any) -> None:
+    def test_the_length_is_the_one_given(self, settings: Case) -> None:
         """`length` may exceed the tokens in hand: generation adapts to prompt and new tokens at once."""
         layer, pos = self._layer(settings), parts.start(N_TOKENS)
         exact, *_ = self._defined(settings, "causal", layer, pos, None, length=50)
         out = self._attend("eager", layer, "causal", pos, pos, None, length=50)
         _close(out, exact, 1e-6, "attention at length=50")
 
-    def test_a_step_with_cached_keys_equals_the_definition(self, settings: Any, attention_pattern: str) -> None:
+    def test_a_step_with_cached_keys_equals_the_definition(self, settings: Case, attention_pattern: str) -> None:
         """One query at a time over all keys so far, as a cache holds them; the cache knows what tokens of it."""
         if self._refused(settings, attention_pattern):
             return
@@ -143,7 +141,7 @@ class Defined(Contract):
             step = self._attend("blocked", layer, attention_pattern, pos[:, now], pos[:, so_far], None, now, so_far)
             _close(step, exact[:, now], 1e-6, f"the query at {last}")
 
-    def test_compiled_tiles_of_a_hook_equal_the_definition(self, settings: Any, monkeypatch: Any) -> None:
+    def test_compiled_tiles_of_a_hook_equal_the_definition(self, settings: Case, monkeypatch: Any) -> None:
         """As on CUDA: traced, its gradient too, and run uncompiled. Once for each hook, all tiles of one size: each
         other one is traced anew."""
         hooks = []
@@ -172,7 +170,7 @@ class Defined(Contract):
         for a, b in zip([out, *gradients(out, layer.inputs, weight)], [exact, *exact_grads], strict=True):
             _close(a, b, 1e-7, "compiled", 1e-11)
 
-    def test_embeddings_equal_the_definition(self, settings: Any) -> None:
+    def test_embeddings_equal_the_definition(self, settings: Case) -> None:
         """Their gradients too."""
         scheme = parts.build(settings)
         named, generator = dict(scheme.named_parameters()), torch.Generator().manual_seed(4)
@@ -188,10 +186,10 @@ class Defined(Contract):
             assert parts.embed(scheme.to(dtype), x_BTC.to(dtype), pos).dtype == dtype
 
     @staticmethod
-    def _refused(settings: Any, attention_pattern: str) -> bool:
+    def _refused(settings: Case, attention_pattern: str) -> bool:
         return parts.refused(ATTENTION_PATTERNS[attention_pattern], parts.build(settings))
 
-    def _layer(self, settings: Any, dtype: torch.dtype = torch.float64, heads: tuple[int, int] = (4, 2)) -> Layer:
+    def _layer(self, settings: Case, dtype: torch.dtype = torch.float64, heads: tuple[int, int] = (4, 2)) -> Layer:
         scheme = parts.build(settings, *heads).to(dtype)
         own = parts.layer_of(scheme).to(dtype)
         named = dict([*scheme.named_parameters(), *own.named_parameters()])
@@ -202,21 +200,21 @@ class Defined(Contract):
 
     def _defined(
         self,
-        settings: Any,
+        settings: Case,
         attention_pattern: str,
         layer: Layer,
         pos: Tensor,
         doc: Tensor | None,
         length: int = N_TOKENS,
     ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """(output, gradients of all inputs, weights of the sum they are of), float64."""
+        """Return (output, gradients of all inputs, weights of the sum that is differentiated), float64."""
         q, k, v, *values = wide = [x.detach().double().requires_grad_() for x in layer.inputs]
         rules = patterns.build(patterns.settings(ATTENTION_PATTERNS[attention_pattern]))
         seen, m, n = placed(rules.layouts(pos, pos, doc))
         named, project = dict(zip(layer.names, values, strict=True)), parts.projections(layer.scheme)
-        given = problem(settings, q, k, pos, pos, length, parameters=named, project=project)
-        given = replace(given, seen_BTS=seen, m_BTS=m, n_BTS=n)
-        out = attention(self, given, v)
+        task = problem(settings, q, k, pos, pos, length, parameters=named, project=project)
+        task = replace(task, seen_BTS=seen, m_BTS=m, n_BTS=n)
+        out = attention(self, task, v)
         weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         return out.detach(), gradients(out, wide, weight), weight
 
@@ -233,7 +231,7 @@ class Defined(Contract):
         length: int = N_TOKENS,
         change: Callable[[PositionedQK], PositionedQK] = lambda mapped: mapped,
     ) -> Tensor:
-        """What a model's attention does with one layer's q, k, v."""
+        """Compute a model's attention of one layer's q, k, v."""
         rules = patterns.build(patterns.settings(ATTENTION_PATTERNS[attention_pattern]))
         layouts = rules.layouts(pos_BT, pos_BS, doc_BS)
         pieces = [part_of(change(layer.mapped(layout, rows, keys, length)), layout) for layout in layouts]
@@ -241,14 +239,14 @@ class Defined(Contract):
 
 
 def _close(ours: Tensor, exact: Tensor, within: float, what: str, least: float = 0.0) -> None:
-    """AssertionError where the largest difference is more than that share of the largest value."""
+    """Raise AssertionError where the largest difference is more than `within` of the largest value."""
     ours, exact = ours.detach(), exact.detach()
     difference, bound = float((ours - exact).abs().max()), within * float(exact.abs().max()) + least
     assert difference <= bound, f"{what} differs from the definition by {difference:.2g}; {bound:.2g} is rounding"
 
 
 def gradients(out: Tensor, inputs: list[Tensor], weight: Tensor) -> list[Tensor]:
-    """Of one weighted sum; zero where an input has no part in it."""
+    """Return the gradients of one weighted sum; zero where an input has no part in it."""
     leaves = [x for x in inputs if x.requires_grad]
     grads = iter(torch.autograd.grad(out, leaves, weight.to(out.dtype), allow_unused=True))
     by_leaf = [next(grads) if x.requires_grad else None for x in inputs]

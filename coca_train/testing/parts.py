@@ -1,10 +1,10 @@
-"""What all contracts are tested with. One layer of a scheme, small and random: its settings as shipped, parameters,
-projections, queries, keys, values. And a small model.
+"""Objects that all contracts are tested with: one small random layer of a scheme (settings as shipped, parameters,
+projections, queries, keys, values), and a small model.
 
 Shape legend: B batch, T queries, S keys, G key/value heads, K cached key width, D head_dim, C d_model.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import fields
 from functools import cache
@@ -20,7 +20,7 @@ from coca_train import positions
 from coca_train.attention import kernels, patterns, tiled_attention
 from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import Tile, masked_pairs, part_of, scores, tensors_of
-from coca_train.config.files import choices, config_dir
+from coca_train.config.files import Registry, choices, config_dir
 from coca_train.config.schema import LogitScaleConfig, ModelConfig
 from coca_train.positions.base import AttentionShape, LayerPosition, Position, PositionedQK, Projections
 from coca_train.positions.token_positions import Positions
@@ -55,7 +55,7 @@ LINKS = {"${train.seq_len}": 64, "${model.init_std}": 1.0}  # what the yamls of 
 
 
 def shipped(group: str = "position") -> Iterator[tuple[str, dict[str, Any]]]:
-    """(name, settings) of every choice of a group of configs/ as its yaml has them."""
+    """Yield (name, settings) of every choice of a group of configs/ as its yaml has them."""
     for name, path in choices(group, (config_dir(),)).items():
         yield name, deepcopy(_read(path))
 
@@ -72,8 +72,10 @@ def _read(path: Path) -> dict[str, Any]:
     return tree
 
 
-def build(settings: Any, n_heads: int = 4, n_kv_heads: int = 2, head_dim: int = 16, d_model: int = 24) -> Position:
-    """A scheme whose shared parameters, if any, are random (float64, the same every time)."""
+def build(
+    settings: Mapping[str, Any], n_heads: int = 4, n_kv_heads: int = 2, head_dim: int = 16, d_model: int = 24
+) -> Position:
+    """Build a scheme whose shared parameters, if any, are random (float64, the same every time)."""
     shape = AttentionShape(n_heads, n_kv_heads, head_dim, d_model, TRAINED)
     return randomise(positions.build(positions.settings(settings), shape))
 
@@ -87,15 +89,15 @@ def randomise(module: Module, seed: int = 1) -> Module:
 
 
 def layer_of(scheme: Position) -> LayerPosition:
-    """One layer's own part of a scheme, with random parameters, the same every time."""
+    """Build one layer of a scheme, with random parameters, the same every time."""
     return randomise(scheme.layer(), seed=2)
 
 
 def projections(scheme: Position, dtype: torch.dtype = torch.float64, seed: int = 3) -> Projections:
-    """W_Q and W_K of one layer: random, the same every time."""
+    """Return random W_Q and W_K of one layer, the same every time."""
     shape, generator = scheme.shape, torch.Generator().manual_seed(seed)
 
-    def linear(n_heads: int, width: int) -> Any:
+    def linear(n_heads: int, width: int) -> Callable[[Tensor], Tensor]:
         size = (n_heads * width, shape.d_model)
         weight = torch.randn(*size, generator=generator, dtype=torch.float64).to(dtype) / shape.d_model**0.5
         return lambda x: (x.to(dtype) @ weight.T).unflatten(-1, (n_heads, width))
@@ -104,15 +106,15 @@ def projections(scheme: Position, dtype: torch.dtype = torch.float64, seed: int 
 
 
 def inputs(k_BSGK: Tensor, d_model: int) -> Tensor:
-    """The layer's input x_BSC for schemes that look at it: keys through a fixed random matrix, so that a test which
-    gives queries and keys has given the input as well."""
+    """Return the layer's input x_BSC for schemes that read it: keys through a fixed random matrix, so that a test which
+    passes queries and keys has passed the input as well."""
     width = k_BSGK.shape[2] * k_BSGK.shape[3]
     matrix = torch.randn(width, d_model, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     return k_BSGK.flatten(2) @ (matrix / width**0.5).to(k_BSGK)
 
 
 def tokens(layer: LayerPosition, k_BSGK: Tensor) -> tuple[Tensor, ...]:
-    """What a layer makes of its input, in the dtype of its parameters."""
+    """Return the layer's `tokens` of its input, in the dtype of its parameters."""
     dtype = next((p.dtype for p in layer.parameters()), k_BSGK.dtype)
     return layer.tokens(inputs(k_BSGK, layer.shape.d_model).to(dtype))
 
@@ -126,13 +128,13 @@ def mapped(
     length: int,
     layer: LayerPosition | None = None,
 ) -> PositionedQK:
-    """The scheme's hooks in the order attention calls them."""
+    """Call the scheme's hooks in the order in which attention calls them."""
     layer, tables = layer or layer_of(scheme), scheme(pos_BT, pos_BS, length)
     return layer(scheme, q_BTHD, k_BSGK, tables, projections(scheme, q_BTHD.dtype), tokens(layer, k_BSGK))
 
 
 def scores_of(mapped: PositionedQK, scheme: Position, pos_BT: Tensor, pos_BS: Tensor) -> Tensor:
-    """Score of every pair, (B, H, T, S), float32 or wider, those of pairs that causality hides included."""
+    """Return the score of every pair, (B, H, T, S), float32 or wider, masked pairs included."""
     dtype = torch.promote_types(mapped.q_BTHE.dtype, torch.float32)
     wide = mapped._replace(q_BTHE=mapped.q_BTHE.to(dtype), k_BSGE=mapped.k_BSGE.to(dtype))
     (layout,) = AttentionPattern(None).layouts(pos_BT, pos_BS)
@@ -150,7 +152,7 @@ def dense_scores(
     length: int,
     layer: LayerPosition | None = None,
 ) -> Tensor:
-    """Scores (B, H, T, S) of queries and keys at these positions."""
+    """Return scores (B, H, T, S) of queries and keys at these positions."""
     return scores_of(mapped(scheme, q_BTHD, k_BSGK, pos_BT, pos_BS, length, layer), scheme, pos_BT, pos_BS)
 
 
@@ -164,7 +166,7 @@ def dense_attention(
     length: int,
     layer: LayerPosition | None = None,
 ) -> Tensor:
-    """Causal attention by its definition, (B, T, H, D)."""
+    """Compute causal attention by its definition, (B, T, H, D)."""
     (layout,) = AttentionPattern(None).layouts(pos_BT, pos_BS)
     of_layer = mapped(scheme, q_BTHD, k_BSGK, pos_BT, pos_BS, length, layer)
     return kernels.eager([part_of(of_layer, layout)], v_BSGD, scheme.shape.head_dim**-0.5)
@@ -173,7 +175,7 @@ def dense_attention(
 def random_qkv(
     scheme: Position, n_tokens: int, batch: int = 2, dtype: torch.dtype = torch.float64, seed: int = 0
 ) -> list[Tensor]:
-    """Leaf tensors q_BTHD, k_BSGK, v_BSGD, the same numbers for every dtype up to its rounding."""
+    """Draw leaf tensors q_BTHD, k_BSGK, v_BSGD, the same numbers for every dtype up to its rounding."""
     generator = torch.Generator().manual_seed(seed)
     shape = scheme.shape
     widths = ((shape.n_heads, shape.head_dim), (shape.n_kv_heads, scheme.key_dim), (shape.n_kv_heads, shape.head_dim))
@@ -182,32 +184,32 @@ def random_qkv(
 
 
 def small_tiles(monkeypatch: Any, key_tile: int = 3) -> None:
-    """So small that a handful of tokens has several."""
+    """Make tiles so small that a handful of tokens has several."""
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
     for name, size in (("QUERY_TILE", 4), ("KEY_TILE", key_tile), ("TILE_PAIRS", 0)):
         monkeypatch.setattr(tiled_attention, name, size)
 
 
 def start(n_tokens: int, first: int = 0, batch: int = 1) -> Tensor:
-    """Positions first, first + 1, … of shape (batch, T)."""
+    """Return positions first, first + 1, … of shape (batch, T)."""
     return torch.arange(first, first + n_tokens).expand(batch, n_tokens)
 
 
 def packed(*rows: list[int], first: int = 0) -> tuple[Tensor, Tensor]:
-    """Positions and documents (B, S) of rows of documents with these lengths."""
+    """Return positions and documents (B, S) of rows of documents with these lengths."""
     pos = torch.stack([torch.cat([torch.arange(first, first + n) for n in lengths]) for lengths in rows])
     doc = torch.stack([torch.cat([torch.full((n,), i) for i, n in enumerate(lengths)]) for lengths in rows])
     return pos, doc
 
 
-def refused(attention_pattern: Any, scheme: Position) -> bool:
+def refused(attention_pattern: Mapping[str, Any], scheme: Position) -> bool:
     """Whether the attention pattern (settings) cannot go with the scheme."""
     return bool(patterns.build(patterns.settings(attention_pattern)).problems(scheme))
 
 
-def strict(registry: Any, settings: dict[str, Any]) -> Any:
-    """The settings, typed by a registry (positions.SCHEMES and the like). AssertionError where an option has no
-    description, or where they are taken with an option more or one less."""
+def strict(registry: Registry, settings: Mapping[str, Any]) -> Any:
+    """Type settings by a registry (positions.SCHEMES and the like). AssertionError where an option has no description,
+    or where the registry accepts one option more or less."""
     typed = registry.settings(settings)
     described = type(typed).__pydantic_fields__
     assert [f.name for f in fields(typed) if f.name != registry.tag and not described[f.name].description] == []
@@ -222,7 +224,7 @@ def strict(registry: Any, settings: dict[str, Any]) -> Any:
 
 
 def hidden_states(scheme: Position, n_tokens: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Random token embeddings, the same numbers for every dtype up to its rounding."""
+    """Draw random token embeddings, the same numbers for every dtype up to its rounding."""
     generator = torch.Generator().manual_seed(5)
     return torch.randn(2, n_tokens, scheme.shape.d_model, generator=generator, dtype=torch.float64).to(dtype)
 
@@ -233,7 +235,7 @@ def embed(scheme: Position, x_BTC: Tensor, pos_BT: Tensor) -> Tensor:
 
 
 def qkv(scheme: Position, x_BTC: Tensor, pos_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What attention of the first layer makes of embeddings at these positions; v without positions."""
+    """Return queries, keys and values of the first layer for embeddings at these positions; v without positions."""
     project, embedded = projections(scheme, x_BTC.dtype), embed(scheme, x_BTC, pos_BT)
     values = projections(positions.build(positions.settings({"scheme": "nope"}), scheme.shape), x_BTC.dtype)
     return project.query(embedded), project.key(embedded), values.key(x_BTC)
@@ -242,17 +244,17 @@ def qkv(scheme: Position, x_BTC: Tensor, pos_BT: Tensor) -> tuple[Tensor, Tensor
 def attention(
     scheme: Position, x_BTC: Tensor, pos_BT: Tensor, length: int, layer: LayerPosition | None = None
 ) -> Tensor:
-    """Causal attention of the first layer, (B, T, H, D)."""
+    """Compute causal attention of the first layer, (B, T, H, D)."""
     return dense_attention(scheme, *qkv(scheme, x_BTC, pos_BT), pos_BT, pos_BT, length, layer)
 
 
-def flat(tables: Any) -> list[Tensor]:
-    """Every tensor in a nest of tuples."""
+def flat(tables: object) -> list[Tensor]:
+    """List every tensor in a nest of tuples."""
     if isinstance(tables, Tensor):
         return [tables]
     return [x for part in tables for x in flat(part)] if isinstance(tables, tuple) else []
 
 
 def end(scheme: Position) -> int:
-    """Positions there are; without an end, more than any test here uses."""
+    """Return the number of positions; a number that no test exceeds where it is unlimited."""
     return scheme.max_positions or 2**20

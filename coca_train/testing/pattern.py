@@ -1,10 +1,11 @@
-"""What every attention pattern promises, as a class of tests: `class TestMine(PatternContract)`.
+"""The contract of every attention pattern, as a class of tests: `class TestMine(PatternContract)`.
 
 Shape legend: B batch, T queries, S keys.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,13 +15,14 @@ from coca_train.attention.pattern import AttentionPattern, Keep, may_see, seen
 from coca_train.attention.scores import part_of
 from coca_train.positions.base import AttentionShape, Position
 from coca_train.testing import parts
-from coca_train.testing.contract import Contract
+from coca_train.testing.contract import Case, Contract
 from coca_train.testing.problem import placed
 
 ROWS = ([7, 1, 15], [12, 10, 1], [23])  # documents of three rows
 
 
-class _Named(NamedTuple):
+@dataclass(frozen=True)
+class _Named:
     scheme: str = "mine"
 
 
@@ -39,18 +41,19 @@ class PatternContract(Contract):
     kind, registry, shipped = "attention_pattern", ATTENTION_PATTERNS, ""  # those of the yamls are too large
     attention_pattern: ClassVar[str]
 
-    def place(self, settings: Mapping[str, Any], m: int, n: int) -> tuple[int, int] | None:
-        """Where the scheme takes query m and key n <= m of a document to stand; None: the pair is not seen."""
+    def place(self, settings: Case, m: int, n: int) -> tuple[int, int] | None:
+        """Return the positions that the scheme sees for query m and key n <= m of a document; None: the pair is
+        masked."""
         raise NotImplementedError(
             f"{type(self).__name__}.place: write which pairs (m, n) are seen, and where they stand"
         )
 
     @classmethod
-    def products(cls) -> dict[str, tuple[Mapping[str, Any], int]]:
-        """Schemes, under the first settings alone: what differs between the others, views show."""
+    def products(cls) -> dict[str, tuple[Mapping[str, object], int]]:
+        """Return schemes, under the first settings alone: the views test the differences between the others."""
         return {"scheme": (dict(parts.shipped()), 1)}
 
-    def test_the_views_equal_the_definition(self, settings: Any) -> None:
+    def test_the_views_equal_the_definition(self, settings: Case) -> None:
         """Each pair at most once, at its distance, and no other; rows of documents, and the last queries of a cache."""
         rules = self._rules(settings)
         exactly = not rules.problems(_Absolute(_Named(), AttentionShape(1, 1, 4, 4, 64)))
@@ -60,23 +63,23 @@ class PatternContract(Contract):
                 wanted = self.defined(settings, pos[:, -n_queries:], pos, doc)
                 _equal(placed(rules.layouts(pos[:, -n_queries:], pos, doc)), wanted, exactly)
 
-    def test_every_query_sees_itself(self, settings: Any) -> None:
+    def test_every_query_sees_itself(self, settings: Case) -> None:
         """No softmax is over nothing."""
         pos, doc = parts.packed(*ROWS)
-        shown, m, n = placed(self._rules(settings).layouts(pos, pos, doc))
-        assert shown.diagonal(0, 1, 2).all() and torch.equal(m.diagonal(0, 1, 2), n.diagonal(0, 1, 2))
+        visible, m, n = placed(self._rules(settings).layouts(pos, pos, doc))
+        assert visible.diagonal(0, 1, 2).all() and torch.equal(m.diagonal(0, 1, 2), n.diagonal(0, 1, 2))
 
-    def test_what_a_cache_keeps_is_all_that_later_queries_see(self, settings: Any) -> None:
+    def test_what_a_cache_keeps_is_all_that_later_queries_see(self, settings: Case) -> None:
         """Keys at positions below `first`, and the last `last` ones. All are kept only where all are seen again."""
         keep = self._rules(settings).keep()
-        shown = self.defined(settings, parts.start(40), parts.start(40), None)[0][0]
-        assert keep is not None or shown[20:, :20].any(0).all()
+        visible = self.defined(settings, parts.start(40), parts.start(40), None)[0][0]
+        assert keep is not None or visible[20:, :20].any(0).all()
         keep = keep or Keep(first=41, last=0)
         for now in range(39):
-            later = shown[now + 1 :, : now + 1].any(0).nonzero()[:, 0]
+            later = visible[now + 1 :, : now + 1].any(0).nonzero()[:, 0]
             assert all(key < keep.first or key > now - keep.last for key in later.tolist())
 
-    def test_keys_stay_where_they_are_if_it_says_so(self, settings: Any) -> None:
+    def test_keys_stay_where_they_are_if_it_says_so(self, settings: Case) -> None:
         """At one place in all views, whatever comes after them: a cache may hold them rotated."""
         rules, pos = self._rules(settings), parts.start(40)
         placed_BS = [layout.pos_BS for layout in rules.layouts(pos, pos)]
@@ -85,13 +88,13 @@ class PatternContract(Contract):
             assert torch.equal(layout.pos_BS, placed_BS[0][:, :9])
             assert torch.equal(layout.text_BT, placed_BS[0][:, 8:9])
 
-    def test_its_share_counts_the_pairs(self, settings: Any) -> None:
+    def test_its_share_counts_the_pairs(self, settings: Case) -> None:
         """Of those that causality leaves: what plans and MFU go by."""
         for length in (1, 5, 40):
-            shown = self.defined(settings, parts.start(length), parts.start(length), None)[0]
-            assert abs(self._rules(settings).share(length) - int(shown.sum()) / (length * (length + 1) / 2)) < 1e-12
+            visible = self.defined(settings, parts.start(length), parts.start(length), None)[0]
+            assert abs(self._rules(settings).share(length) - int(visible.sum()) / (length * (length + 1) / 2)) < 1e-12
 
-    def test_tiles_that_are_skipped_hold_nothing(self, settings: Any) -> None:
+    def test_tiles_that_are_skipped_hold_nothing(self, settings: Case) -> None:
         """And of a long text hardly more tiles are visited than hold a pair."""
         rules, pos, doc = self._rules(settings), *parts.packed([300, 212])
         pieces = [slice(at, at + 32) for at in range(0, 512, 32)]
@@ -105,7 +108,7 @@ class PatternContract(Contract):
                 if layout.doc_BS is None and layout.text_keys.contiguous:
                     assert sum(map(sum, visited)) <= sum(map(sum, hold)) + len(pieces)
 
-    def test_kernels_agree_under_every_scheme(self, settings: Any, scheme: Any, monkeypatch: Any) -> None:
+    def test_kernels_agree_under_every_scheme(self, settings: Case, scheme: Case, monkeypatch: Any) -> None:
         """Or the pair is refused in words. Values and gradients, packed documents, and steps with cached keys."""
         parts.small_tiles(monkeypatch)
         rules, built = self._rules(settings), parts.build(scheme)
@@ -135,19 +138,19 @@ class PatternContract(Contract):
                 torch.testing.assert_close(out, whole, rtol=1e-9, atol=1e-9)
                 for a, b in zip(grads, exact, strict=True):
                     assert a is b is None or torch.allclose(a, b, rtol=1e-7, atol=1e-8)
-        close = 1e-5 if scheme["scheme"] == "xpos" else 1e-9  # its float32 powers are centred on the tokens in hand
+        close = 1e-5 if scheme["scheme"] == "xpos" else 1e-9  # its float32 powers are centred on the tokens present
         torch.testing.assert_close(attend("blocked", 22, False), whole[:, 22:], rtol=close, atol=close)
 
-    def _rules(self, settings: Any) -> AttentionPattern:
+    def _rules(self, settings: Case) -> AttentionPattern:
         return patterns.build(ATTENTION_PATTERNS.settings(settings))
 
     def defined(
-        self, settings: Any, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None
+        self, settings: Case, pos_BT: Tensor, pos_BS: Tensor, doc_BS: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(seen, m, n), each (B, T, S), pair by pair."""
+        """Return (seen, m, n), each (B, T, S), computed pair by pair."""
         n_rows, n_queries, n_keys = pos_BS.shape[0], pos_BT.shape[1], pos_BS.shape[1]
-        shown = torch.zeros(n_rows, n_queries, n_keys, dtype=torch.bool)
-        stand = torch.zeros(2, n_rows, n_queries, n_keys, dtype=torch.int64)
+        visible = torch.zeros(n_rows, n_queries, n_keys, dtype=torch.bool)
+        placed_at = torch.zeros(2, n_rows, n_queries, n_keys, dtype=torch.int64)
         for row in range(n_rows):
             for query in range(n_queries):
                 for key in range(n_keys - n_queries + query + 1):
@@ -156,14 +159,16 @@ class PatternContract(Contract):
                         continue
                     pair = self.place(settings, int(pos_BS[row, at]), int(pos_BS[row, key]))
                     if pair is not None:
-                        shown[row, query, key] = True
-                        stand[:, row, query, key] = torch.tensor(pair)
-        return shown, stand[0], stand[1]
+                        visible[row, query, key] = True
+                        placed_at[:, row, query, key] = torch.tensor(pair)
+        return visible, placed_at[0], placed_at[1]
 
 
 def _equal(views: tuple[Tensor, ...], wanted: tuple[Tensor, ...], exactly: bool) -> None:
-    shown = wanted[0]
-    assert torch.equal(views[0].expand_as(shown), shown)
-    assert torch.equal((views[1] - views[2]).expand_as(shown)[shown], (wanted[1] - wanted[2])[shown])
+    visible = wanted[0]
+    assert torch.equal(views[0].expand_as(visible), visible)
+    assert torch.equal((views[1] - views[2]).expand_as(visible)[visible], (wanted[1] - wanted[2])[visible])
     if exactly:  # a scheme that sees more than distances may go with it
-        assert all(torch.equal(a.expand_as(shown)[shown], b[shown]) for a, b in zip(views[1:], wanted[1:], strict=True))
+        assert all(
+            torch.equal(a.expand_as(visible)[visible], b[visible]) for a, b in zip(views[1:], wanted[1:], strict=True)
+        )

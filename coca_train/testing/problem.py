@@ -17,19 +17,20 @@ from coca_train.attention.pattern import Layout, seen
 from coca_train.positions import rope_scaling
 from coca_train.positions.base import Projections
 from coca_train.testing import parts
+from coca_train.testing.contract import Case
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem. Keys are repeated to the query heads (k_BHSK); k_BSGK are those of the cache."""
+    """One attention problem. Keys are repeated to the query heads (k_BHSK); k_BSGK are those of the cache."""
 
-    settings: Mapping[str, Any]
+    settings: Case
     q_BHTD: Tensor
     k_BHSK: Tensor
     k_BSGK: Tensor
     x_BSC: Tensor  # the layer's normalised input
     seen_BTS: Tensor  # bool
-    m_BTS: Tensor  # where the scheme takes the query of every pair to stand
+    m_BTS: Tensor  # position of the query of every pair, as the scheme sees it
     n_BTS: Tensor  # and its key
     length: int  # what dynamic frequencies adapt to [tokens]
     parameters: Mapping[str, Tensor] = field(default_factory=dict)  # by the names that a checkpoint has for them
@@ -43,12 +44,12 @@ class Problem:
 
     @property
     def distance_BTS(self) -> Tensor:
-        """m - n of every pair; 0 for those that causality hides."""
+        """m - n of every pair; 0 for pairs that causality masks."""
         return (self.m_BTS - self.n_BTS).clamp(min=0)
 
     def spectrum(self, width: int) -> tuple[Any, float]:
-        """(θ of every pair of features, temperature) of the settings' frequencies, which a contract of their own
-        (testing/rope_scaling.py) holds to their definition."""
+        """Return (θ of every pair of features, temperature) of the settings' frequencies, which have their own contract
+        (testing/rope_scaling.py)."""
         if self.turns is not None:
             return self.turns(width)
         typed = rope_scaling.ROPE_SCALINGS.settings(self.settings["rope_scaling"])
@@ -57,19 +58,19 @@ class Problem:
 
 
 class Definition(Protocol):
-    """How a scheme is defined, pair by pair."""
+    """The definition of a scheme, pair by pair."""
 
     def score(self, problem: Problem) -> Tensor:
-        """The score of every pair before the softmax, divided by √D, (B, H, T, S)."""
+        """Return the score of every pair before the softmax, divided by √D, (B, H, T, S)."""
         ...
 
     def value(self, problem: Problem) -> Tensor | None:
-        """What the value of key n becomes richer by when query m reads it, (B, T, S, D); None: nothing."""
+        """Return what is added to the value of key n when query m reads it, (B, T, S, D); None: nothing."""
         ...
 
 
 def problem(
-    settings: Mapping[str, Any],
+    settings: Case,
     q_BTHD: Tensor,
     k_BSGK: Tensor,
     pos_BT: Tensor,
@@ -78,7 +79,7 @@ def problem(
     d_model: int = 24,
     **more: Any,
 ) -> Problem:
-    """A problem whose pairs stand where their tokens do. Causal: the queries are the last T tokens."""
+    """Build a problem whose pairs have the positions of their tokens. Causal: the queries are the last T tokens."""
     q, k = q_BTHD.transpose(1, 2), k_BSGK.transpose(1, 2)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
     m_BTS, n_BTS = torch.broadcast_tensors(pos_BT[:, :, None], pos_BS[:, None, :])
@@ -88,20 +89,23 @@ def problem(
 
 
 def placed(layouts: tuple[Layout, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """(seen, m, n), each (B, T, S): what the views of an attention pattern show together, and where they place it.
-    AssertionError where two of them show one pair."""
+    """Return (seen, m, n), each (B, T, S): the union of the views of an attention pattern. AssertionError where two
+    views share a pair."""
     everything = slice(0, layouts[0].text_BT.shape[1]), slice(0, layouts[0].text_BS.shape[1])
     total = [seen(layouts[0], *everything).new_zeros(()), torch.tensor(0), torch.tensor(0)]
     for layout in layouts:
-        shown = seen(layout, *everything)
-        assert not (total[0] & shown).any(), "two views show one pair"
-        stand = torch.broadcast_tensors(layout.pos_BT[:, :, None], layout.pos_BS[:, None, :])
-        total = [total[0] | shown, *(torch.where(shown, x, old) for x, old in zip(stand, total[1:], strict=True))]
+        visible = seen(layout, *everything)
+        assert not (total[0] & visible).any(), "two views show one pair"
+        placed_at = torch.broadcast_tensors(layout.pos_BT[:, :, None], layout.pos_BS[:, None, :])
+        total = [
+            total[0] | visible,
+            *(torch.where(visible, x, old) for x, old in zip(placed_at, total[1:], strict=True)),
+        ]
     return total[0], total[1], total[2]
 
 
 def attend(scores_BHTS: Tensor, v_BSGD: Tensor, seen: Tensor, value_BTSD: Tensor | None = None) -> Tensor:
-    """Softmax over the keys that are seen, (B, T, H, D). seen: of any shape that (B, H, T, S) is reached from."""
+    """Apply softmax over the visible keys and add up the values, (B, T, H, D). seen: broadcastable to (B, H, T, S)."""
     v = v_BSGD.transpose(1, 2).repeat_interleave(scores_BHTS.shape[1] // v_BSGD.shape[2], 1)
     alpha = scores_BHTS.masked_fill(~seen, -math.inf).softmax(-1)
     out = alpha @ v
@@ -110,15 +114,15 @@ def attend(scores_BHTS: Tensor, v_BSGD: Tensor, seen: Tensor, value_BTSD: Tensor
     return out.transpose(1, 2)
 
 
-def attention(definition: Definition, given: Problem, v_BSGD: Tensor) -> Tensor:
-    """The definition's attention, (B, T, H, D)."""
+def attention(definition: Definition, task: Problem, v_BSGD: Tensor) -> Tensor:
+    """Compute attention by the definition, (B, T, H, D)."""
     with doubles():
-        return attend(definition.score(given), v_BSGD, given.seen_BTS[:, None], definition.value(given))
+        return attend(definition.score(task), v_BSGD, task.seen_BTS[:, None], definition.value(task))
 
 
 @contextmanager
 def doubles() -> Iterator[None]:
-    """float64 where no dtype is said: a number times an integer distance would be float32, and a definition is not."""
+    """Make float64 the default dtype in the block: a number times an integer distance would otherwise be float32."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

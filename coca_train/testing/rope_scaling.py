@@ -1,6 +1,6 @@
-"""What every choice of frequencies promises, as a class of tests: `class TestMine(RopeScalingContract)`."""
+"""The contract of every RoPE scaling, as a class of tests: `class TestMine(RopeScalingContract)`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -9,7 +9,7 @@ from coca_train import positions
 from coca_train.positions import ROPE_SCALINGS, hugging_face, rope_scaling
 from coca_train.positions.base import AttentionShape
 from coca_train.testing import parts
-from coca_train.testing.contract import Contract
+from coca_train.testing.contract import Case, Contract
 
 DIMS = (8, 16, 64)  # rotated features
 WINDOW = 256  # of a model whose scaling knows no length [tokens]
@@ -26,11 +26,11 @@ class RopeScalingContract(Contract):
     rope_scaling: ClassVar[str]
     follows_length: ClassVar[bool] = False
 
-    def spectrum(self, settings: Mapping[str, Any], rotary_dim: int, length: int) -> tuple[list[float], float]:
-        """(θ of the rotary_dim / 2 pairs, the fastest first [radians per position], temperature) in float64."""
+    def spectrum(self, settings: Case, rotary_dim: int, length: int) -> tuple[list[float], float]:
+        """Return (θ of the rotary_dim / 2 pairs, the fastest first [radians per position], temperature) in float64."""
         raise NotImplementedError(f"{type(self).__name__}.spectrum: write the formula of every pair j")
 
-    def test_the_spectrum_equals_the_definition(self, settings: Any) -> None:
+    def test_the_spectrum_equals_the_definition(self, settings: Case) -> None:
         """Up to the trained length and beyond: computed in float64, rounded once, half a unit in the last place."""
         for dim in self._dims(settings):
             for length in _lengths(settings):
@@ -41,7 +41,7 @@ class RopeScalingContract(Contract):
                 assert ((spectrum.inv_freq_J.double() - exact).abs() <= exact * 2**-24 * 1.001).all(), (dim, length)
                 assert abs(spectrum.temperature - temperature) <= 1e-12 * temperature, (dim, length)
 
-    def test_it_is_a_pure_function_of_the_length(self, settings: Any) -> None:
+    def test_it_is_a_pure_function_of_the_length(self, settings: Case) -> None:
         """After a call far out, a short one gives the bits that it gave before."""
         (dim, *_), (near, *_, far) = self._dims(settings), _lengths(settings)
         module = self._build(settings, dim)
@@ -50,7 +50,7 @@ class RopeScalingContract(Contract):
         assert torch.equal(before.inv_freq_J, self._build(settings, dim)(near).inv_freq_J)
         assert torch.equal(before.inv_freq_J, beyond.inv_freq_J) != self.follows_length
 
-    def test_every_rotary_scheme_takes_it(self, settings: Any) -> None:
+    def test_every_rotary_scheme_takes_it(self, settings: Case) -> None:
         """Built by name, its parameters among the scheme's, and the scores finite far out."""
         for name, scheme in parts.shipped():
             if "rope_scaling" not in scheme:
@@ -66,18 +66,18 @@ class RopeScalingContract(Contract):
                 f"rope_scaling.{n}" for n, _ in self._build(settings, self._dims(settings)[0]).named_parameters()
             }
 
-    def test_the_words_of_transformers_lead_back(self, settings: Any) -> None:
+    def test_the_words_of_transformers_lead_back(self, settings: Case) -> None:
         """What `to_transformers` writes is read as the same spectrum, by whichever frequencies own its rope_type: an
         export that is imported again is the model that it was. On a whole head and on half of it, unless refused.
         """
         typed = ROPE_SCALINGS.settings(settings)
         for dim, rotary_pct in ((dim, pct) for dim in self._dims(settings) for pct in (1.0, 0.5)):
             try:
-                words = hugging_face.words(typed, dim, rotary_pct)
+                words = hugging_face.to_native(typed, dim, rotary_pct)
             except hugging_face.NotTheSame:
                 continue
             scaling = dict(words.scaling or {})
-            rotated = scaling.pop("partial_rotary_factor", rotary_pct)  # stands apart from the rest in config.json
+            rotated = scaling.pop("partial_rotary_factor", rotary_pct)  # a separate key in config.json
             read = hugging_face.rope_scaling(scaling, words.theta, words.max_positions or WINDOW, rotated)
             assert read[0] == rotary_pct
             back = rope_scaling.build(ROPE_SCALINGS.settings(read[1]), dim)
@@ -95,26 +95,26 @@ class RopeScalingContract(Contract):
         for settings in self.settings().values():
             for dim in self._dims(settings):
                 try:
-                    hugging_face.words(ROPE_SCALINGS.settings(settings), dim, 1.0)
+                    hugging_face.to_native(ROPE_SCALINGS.settings(settings), dim, 1.0)
                 except hugging_face.NotTheSame:
                     continue
                 return
         raise AssertionError(f"to_transformers of {name} refuses every case")
 
     def problems(self, typed: Any) -> Iterable[tuple[str, str, str]]:
-        """Of widths that lists may not fit."""
+        """Return the problems with widths that lists may not fit."""
         return (problem for dim in (4, *DIMS) for problem in typed.problems(dim))
 
-    def _dims(self, settings: Any) -> list[int]:
-        """The widths that these settings fit."""
+    def _dims(self, settings: Case) -> list[int]:
+        """Return the widths that these settings fit."""
         typed = ROPE_SCALINGS.settings(settings)
         return [dim for dim in DIMS if not hasattr(typed, "problems") or not typed.problems(dim)]
 
-    def _build(self, settings: Any, dim: int) -> Any:
+    def _build(self, settings: Case, dim: int) -> Any:
         module = rope_scaling.build(ROPE_SCALINGS.settings(settings), dim)
         return parts.randomise(module).eval() if any(True for _ in module.parameters()) else module
 
 
-def _lengths(settings: Mapping[str, Any]) -> tuple[int, ...]:
+def _lengths(settings: Case) -> tuple[int, ...]:
     trained = settings.get("original_seq_len", WINDOW)
     return 1, trained, trained + 1, 3 * trained, 64 * trained

@@ -1,7 +1,7 @@
-"""What every position scheme promises, as a class of tests: `class TestMine(SchemeContract)`, see docs/extending.md.
+"""The contract of every position scheme, as a class of tests: `class TestMine(SchemeContract)`, see docs/extending.md.
 
-Each of its parents holds a scheme to one thing, and says why: the definition (definition.py), what the class declares
-of itself, its tensors, a whole model.
+Each of its base classes tests one property, and says why: the definition (definition.py), what the class declares of
+itself, its tensors, a whole model.
 
 Shape legend: B batch, T queries, S keys, H query heads, D head_dim, C d_model.
 """
@@ -24,7 +24,7 @@ from coca_train.models.transformer import Transformer
 from coca_train.positions.base import Position, Terms
 from coca_train.runtime.errors import UserError
 from coca_train.testing import parts
-from coca_train.testing.contract import Contract
+from coca_train.testing.contract import Case, Contract
 from coca_train.testing.definition import CAUSAL, Defined
 from coca_train.testing.parts import MODEL, VOCAB
 
@@ -32,14 +32,14 @@ N_TEXT = 33  # one more than the model's window [tokens]
 
 
 class Declared(Contract):
-    """Nobody asks which scheme is active, so all that others know of it is what it declares; a wrong flag would let
-    through an attention pattern that means something else, or a checkpoint whose names have moved."""
+    """No other code reads a scheme's name, so all that others know of it is what it declares; a wrong flag would accept
+    an attention pattern that means something else, or a checkpoint whose names have moved."""
 
     scheme: ClassVar[str]
     shared: ClassVar[Mapping[str, tuple[int, ...]]] = {}
     own: ClassVar[Mapping[str, tuple[int, ...]]] = {}
 
-    def test_it_is_relative_if_it_says_so(self, settings: Any) -> None:
+    def test_it_is_relative_if_it_says_so(self, settings: Case) -> None:
         """Moved by 1000, the output stays; else it moves."""
         scheme = parts.build(settings)
         x_BTC, shift = parts.hidden_states(scheme, 9), min(1000, parts.end(scheme) - 9)
@@ -48,7 +48,7 @@ class Declared(Contract):
         assert torch.allclose(here, there, rtol=0, atol=2e-3) == scheme.relative
         assert shift == 1000 if scheme.relative else (here - there).abs().max() > 0.02
 
-    def test_switching_it_off_changes_the_output(self, settings: Any) -> None:
+    def test_switching_it_off_changes_the_output(self, settings: Case) -> None:
         """All tokens at one place; or, where it sees no places, without its hook."""
         scheme = parts.build(settings)
         x_BTC, pos = parts.hidden_states(scheme, 9), parts.start(9)
@@ -56,10 +56,10 @@ class Declared(Contract):
         assert ((here - nowhere).abs().max() > 1e-3) == scheme.sees_positions
         if scheme.has_effect and not scheme.sees_positions:
             layer = parts.layer_of(scheme)
-            layer.register_forward_hook(lambda _, given, mapped: mapped._replace(score_mod=None))
+            layer.register_forward_hook(lambda _, inputs, mapped: mapped._replace(score_mod=None))
             assert (here - parts.attention(scheme, x_BTC, pos, 9, layer)).abs().max() > 1e-3
 
-    def test_flags_of_hooks_and_embeddings(self, settings: Any) -> None:
+    def test_flags_of_hooks_and_embeddings(self, settings: Case) -> None:
         """`carries` is what its hook does; what acts on the embeddings does not act by pairs."""
         scheme = parts.build(settings)
         q, k, _ = parts.random_qkv(scheme, 3)
@@ -67,7 +67,7 @@ class Declared(Contract):
         assert scheme.carries == (score_mod is not None and score_mod.by.carried > 0)
         assert not (scheme.embeds and scheme.by_pairs)
 
-    def test_keys_are_settled_if_it_says_so(self, settings: Any) -> None:
+    def test_keys_are_settled_if_it_says_so(self, settings: Case) -> None:
         """k' of a few tokens is, bit for bit, what it is among all, and nothing but q'·k' makes a score; a table has
         a row for each position."""
         scheme = parts.build(settings).eval()
@@ -82,7 +82,7 @@ class Declared(Contract):
         one = layer(scheme, q[:, 5:6], k[:, 5:6], tables[5], parts.projections(scheme, q.dtype))
         assert torch.equal(one.k_BSGE, whole.k_BSGE[:, 5:6]) and torch.equal(one.q_BTHE, whole.q_BTHE[:, 5:6])
 
-    def test_parameters_keep_their_names(self, settings: Any) -> None:
+    def test_parameters_keep_their_names(self, settings: Case) -> None:
         """What a checkpoint holds: `shared` and `own` say so for the first of the settings, cases[0]."""
         if settings != next(iter(self.settings().values())):
             return
@@ -104,7 +104,7 @@ class Declared(Contract):
                 fill(values, torch.Generator().manual_seed(3))
             assert torch.isfinite(first).all() and torch.equal(first, again), name
 
-    def test_positions_end_in_words(self, settings: Any) -> None:
+    def test_positions_end_in_words(self, settings: Case) -> None:
         """A learned table of positions has a last row, and says so; all others have no end."""
         scheme = parts.build(settings)
         if scheme.max_positions is None:
@@ -119,7 +119,7 @@ class Declared(Contract):
         assert message.startswith("E-POS-04 ") and "position.max_len=" in message and " Fix: " in message, message
 
     def problems(self, typed: Any) -> Iterable[tuple[str, str, str]]:
-        """Of a width that few schemes can do with; there is none with the model of these tests."""
+        """Return the problems with a width that few schemes fit; there is none with the model of these tests."""
         assert not typed.problems(parts.MODEL)
         return typed.problems(replace(parts.MODEL, d_model=60, head_dim=15))
 
@@ -128,7 +128,7 @@ class Tensors(Contract):
     """What kernels and sharded engines rely on: the dtype that a fused kernel takes, float32 where bfloat16 would merge
     positions, no state between calls, no buffer that a cast or a start on `meta` could spoil."""
 
-    def test_shapes_and_types(self, settings: Any) -> None:
+    def test_shapes_and_types(self, settings: Case) -> None:
         """In every dtype: what the dot product takes in that of q, biases in float32 (they grow with the distance)."""
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             for n_tokens in (1, 5):
@@ -152,11 +152,11 @@ class Tensors(Contract):
                 assert e_RHD.shape[1] in (1, 4) and e_RHD.shape[2] == x_BTHD.shape[3]
         if terms.value_RD is not None:
             assert (terms.value_RD.shape[1:], terms.value_RD.dtype) == ((16,), dtype)
-        if score_mod is not None:  # what stands for long sums and positions
+        if score_mod is not None:  # it holds long sums and positions
             assert all(x.dtype == torch.float32 for x in parts.flat(tuple(score_mod[1:])))
             assert all(x.shape[:2] in ((1, n_tokens), (2, n_tokens)) for x in (*score_mod.queries, *score_mod.keys))
 
-    def test_positions_of_the_whole_batch_or_of_each_row(self, settings: Any) -> None:
+    def test_positions_of_the_whole_batch_or_of_each_row(self, settings: Case) -> None:
         """(1, T) positions serve the batch; (B, T) rows may restart, as packed documents do."""
         scheme = parts.build(settings)
 
@@ -167,13 +167,13 @@ class Tensors(Contract):
         shared = scores(x_BTC, parts.start(6))
         assert torch.allclose(scores(x_BTC, parts.start(6, batch=2)), shared, rtol=0, atol=1e-12)
         packed = scores(x_BTC, torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 2, 0, 1, 2]]))
-        # tables in float32 may be centred elsewhere when other positions are in hand
+        # tables in float32 may be centred elsewhere when other positions are present
         assert torch.allclose(packed[0], shared[0], rtol=0, atol=1e-6)
         alone = scores(x_BTC[1:, 3:], parts.start(3))
         if not scheme.carries:  # a carry runs over what is seen, which is the documents' business
             assert torch.allclose(packed[1:, :, 3:, 3:], alone, rtol=0, atol=1e-6)
 
-    def test_no_state_is_left_behind(self, settings: Any) -> None:
+    def test_no_state_is_left_behind(self, settings: Case) -> None:
         """A call at 32k leaves no trace on a call at 512: same bits as a fresh scheme."""
         scheme = parts.build(settings)
         x_BTC, last = parts.hidden_states(scheme, 6, torch.float32), min(32768, parts.end(scheme))
@@ -181,7 +181,7 @@ class Tensors(Contract):
         parts.attention(scheme, x_BTC, parts.start(6, last - 6), 32768)
         assert torch.equal(parts.attention(scheme, x_BTC, parts.start(6), 512), fresh)
 
-    def test_half_precision_weights_do_not_touch_the_tables(self, settings: Any) -> None:
+    def test_half_precision_weights_do_not_touch_the_tables(self, settings: Case) -> None:
         """`model.bfloat16()` and a start on `meta` cannot reach slopes, frequencies or angles: there are no buffers."""
         scheme = parts.build(settings)
         assert not [*scheme.buffers(), *parts.layer_of(scheme).buffers()]
@@ -189,7 +189,7 @@ class Tensors(Contract):
         for table in parts.flat(scheme.bfloat16()(pos, pos, 32768)):
             assert not table.is_floating_point() or table.dtype in (torch.float32, torch.float64)
 
-    def test_every_parameter_is_trained(self, settings: Any) -> None:
+    def test_every_parameter_is_trained(self, settings: Case) -> None:
         """None is without gradient, and every gradient is finite. Distance 0 is among the pairs: log 0 would show."""
         scheme = parts.build(settings)
         layer = parts.layer_of(scheme)
@@ -200,7 +200,7 @@ class Tensors(Contract):
             assert torch.isfinite(parameter.grad).all() and parameter.grad.any(), name
 
     @torch.no_grad()
-    def test_parameters_are_read_only_where_a_sharded_engine_lends_them(self, settings: Any) -> None:
+    def test_parameters_are_read_only_where_a_sharded_engine_lends_them(self, settings: Case) -> None:
         """ZeRO 3: shared ones while tables are made, a layer's own while it maps queries and keys. NaN elsewhere."""
         scheme, pos = parts.build(settings), parts.start(9)
         q, k, _ = parts.qkv(scheme, parts.hidden_states(scheme, 9), pos)
@@ -216,12 +216,12 @@ class Tensors(Contract):
 
 
 class InAModel(Contract):
-    """What a run, a cache and a plan ask of it, on two small layers from the declared start."""
+    """The requirements of a run, a cache and a plan, tested on two small layers from the declared start."""
 
     angles: ClassVar[bool]
 
     @torch.no_grad()
-    def test_a_model_is_causal_and_its_documents_are_strangers(self, settings: Any) -> None:
+    def test_a_model_is_causal_and_its_documents_are_strangers(self, settings: Case) -> None:
         """A token changes nothing before it; a packed document gives what it gives alone."""
         model, tokens = _model(settings), _text(settings)
         n_tokens, other = tokens.shape[1], tokens.clone()
@@ -238,7 +238,7 @@ class InAModel(Contract):
         assert torch.equal(packed[:, split:], changed[:, split:])
 
     @torch.no_grad()
-    def test_a_cache_is_the_whole_computation_also_forked(self, settings: Any) -> None:
+    def test_a_cache_is_the_whole_computation_also_forked(self, settings: Case) -> None:
         """Prompt, several tokens, one at a time; then a fork of it that goes on with other tokens."""
         model, tokens = _model(settings), _text(settings)
         n_tokens, first = tokens.shape[1], tokens[:1]
@@ -246,7 +246,7 @@ class InAModel(Contract):
         pieces = [model.hidden(first[:, a:b], cache=cache, length=N_TEXT) for a, b in ((0, 9), (9, 12))]
         fork = cache.fork(2, n_tokens)
         pieces += [model.hidden(first[:, i : i + 1], cache=cache, length=N_TEXT) for i in range(12, n_tokens)]
-        # xpos centres its float32 powers on the tokens in hand: other roundings at every length
+        # xpos centres its float32 powers on the tokens present: other roundings at every length
         rtol, atol = (1e-3, 1e-5) if self.angles else (1e-7, 1e-9)
         torch.testing.assert_close(torch.cat(pieces, 1), model.hidden(first, length=N_TEXT), rtol=rtol, atol=atol)
         others = torch.cat((first[:, :12].expand(2, -1), tokens[:, 12:16]), 1)
@@ -255,7 +255,7 @@ class InAModel(Contract):
             torch.cat(ways, 1), model.hidden(others, length=N_TEXT)[:, 12:], rtol=rtol, atol=atol
         )
 
-    def test_a_model_is_certified_and_outlined(self, settings: Any) -> None:
+    def test_a_model_is_certified_and_outlined(self, settings: Case) -> None:
         """What every run asks before its first step, on the CPU; and what plans ask: a pass on the meta device."""
         for dtype in (torch.float32, torch.bfloat16):
             certify(_model(settings).to(dtype), torch.device("cpu"), dtype)
@@ -265,7 +265,7 @@ class InAModel(Contract):
             )
         assert all(p.is_meta for p in outline.parameters())
 
-    def test_a_model_trains_every_parameter(self, settings: Any) -> None:
+    def test_a_model_trains_every_parameter(self, settings: Case) -> None:
         """Two steps from the declared start move all the scheme's parameters."""
         model = _model(settings).float().train()
         start = {n: p.detach().clone() for n, p in model.named_parameters() if "position" in n}
@@ -290,15 +290,15 @@ class SchemeContract(Defined, Declared, Tensors, InAModel):
     """
 
 
-def _model(settings: Any) -> Transformer:
-    """Two layers from the declared start, float64."""
+def _model(settings: Case) -> Transformer:
+    """Build a model of two layers from the declared start, float64."""
     typed = positions.settings(settings)
     model = Transformer(MODEL, typed, patterns.settings(CAUSAL), vocab_size=VOCAB, max_seq_len=32)
     init_weights(model, MODEL, seed=3)
     return model.double().eval()
 
 
-def _text(settings: Any) -> Tensor:
-    """Two rows of tokens, as many as there are positions for."""
+def _text(settings: Case) -> Tensor:
+    """Return two rows of tokens, as many as there are positions for."""
     n_tokens = min(N_TEXT, parts.build(settings).max_positions or N_TEXT)
     return torch.randint(0, VOCAB, (2, n_tokens), generator=torch.Generator().manual_seed(5))

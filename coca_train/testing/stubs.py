@@ -1,4 +1,4 @@
-"""Files of something new, each saying what it must answer: `python -m coca_train.testing.stubs scheme mine`.
+"""Create the files of a new module, each saying what to fill in: `python -m coca_train.testing.stubs scheme mine`.
 
 The files train, load and pass `make check` as they are, doing nothing; their test fails until the definition is
 written. With a folder as third word they are for a package of one's own: module, test and configs/ in that folder.
@@ -19,7 +19,7 @@ USAGE = "python -m coca_train.testing.stubs scheme|scaling|pattern|suite NAME [F
 
 @dataclass(frozen=True)
 class Kind:
-    """Where the files of one kind of thing go. {} is the name."""
+    """The places of the files of one kind of module. {} is the name."""
 
     registry: Registry
     source: str
@@ -29,7 +29,7 @@ class Kind:
 
 
 def kinds() -> dict[str, Kind]:
-    """By the first word of the command."""
+    """Return the kinds of modules by the first word of the command."""
     from coca_train.attention import ATTENTION_PATTERNS
     from coca_train.evaluation.suites import SUITES
     from coca_train.positions import ROPE_SCALINGS, SCHEMES
@@ -55,7 +55,8 @@ def kinds() -> dict[str, Kind]:
 
 
 def write(kind: Kind, word: str, name: str, root: Path, own_package: bool) -> list[Path]:
-    """Source, yaml and test, in this order. UserError where the name is no identifier, is taken, or a file is there."""
+    """Write source, yaml and test, in this order. UserError where the name is not an identifier, is taken, or a file
+    exists."""
     if not own_package and not (root / "tests").is_dir():
         raise UserError(
             f"E-EXT-04 NAME={name}: {root} is no checkout of coca_train. Fix: name a FOLDER of your own: {USAGE}"
@@ -81,7 +82,7 @@ def write(kind: Kind, word: str, name: str, root: Path, own_package: bool) -> li
 
 
 def steps(kind: Kind, name: str, paths: Sequence[Path], own_package: bool) -> list[str]:
-    """What is left to do, in order."""
+    """Return the steps that remain, in order."""
     source, config, test = paths
     listed = [
         f"{source}: answer what its docstring and comments ask",
@@ -97,7 +98,7 @@ def steps(kind: Kind, name: str, paths: Sequence[Path], own_package: bool) -> li
 
 
 def _free(kind: Kind) -> str:
-    """A name that nothing of this kind has."""
+    """Return a name that no module of this kind has."""
     taken = kind.registry.names()
     return next(name for name in ("mine", *(f"mine_{n}" for n in range(2, len(taken) + 3))) if name not in taken)
 
@@ -107,10 +108,10 @@ def main(words: Sequence[str]) -> int:
     try:
         by_word = kinds()
         if len(words) not in (2, 3) or words[0] not in by_word or not words[1]:
-            given = " ".join(words).strip() or "nothing"
+            typed = " ".join(words).strip() or "nothing"
             word = words[0] if words and words[0] in by_word else "scheme"
             raise UserError(
-                f"E-EXT-05 {given}: a kind and a name are needed. Fix: make {word} NAME={_free(by_word[word])}, or "
+                f"E-EXT-05 {typed}: a kind and a name are needed. Fix: make {word} NAME={_free(by_word[word])}, or "
                 f"{USAGE}"
             )
         own_package = len(words) == 3

@@ -1,1 +1,1 @@
-"""What is recorded while a run trains: metric records, where they go, throughput."""
+"""Records of a training: metrics, trackers, throughput."""

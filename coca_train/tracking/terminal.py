@@ -1,14 +1,14 @@
-"""What a training shows on the terminal: a bar (plain lines where there is no terminal), and a line a validation."""
+"""The terminal output of a training: a progress bar (plain lines where there is no terminal), and a line a
+validation."""
 
 import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
 from coca_train.runtime import dist
-from coca_train.tracking.trackers import Sink
+from coca_train.tracking.trackers import Record, Sink
 
 RECENT_S = 60.0  # of which the rate gives the time left
 SHOWN_FROM = 0.05  # share of the steps: before, the time left would be a guess
@@ -38,20 +38,22 @@ class ProgressSink(Sink):
         self._last_line = float("-inf")
         self._bar: Any = None
 
-    def write(self, step: int, record: Mapping[str, Any]) -> None:
+    def write(self, step: int, record: Record) -> None:
         if said := validation(record):
             dist.log(f"step {step} {said}")
         if "loss" not in record:
             return
         now = time.monotonic()
         left = self._left(step, now)
-        shown = [f"{name} {form.format(record[key])}" for key, name, form in self.SHOWN if record.get(key) is not None]
+        figures = [
+            f"{name} {form.format(record[key])}" for key, name, form in self.SHOWN if record.get(key) is not None
+        ]
         count = f"step {step}/{self._max_steps} ({step / self._max_steps:.0%})"
         if sys.stderr.isatty():
-            self._draw(step, count, shown, left)
+            self._draw(step, count, figures, left)
         elif now - self._last_line >= self._every_s or step == self._max_steps:
             self._last_line = now
-            print("  ".join([count, *shown, *left]), file=sys.stderr, flush=True)
+            print("  ".join([count, *figures, *left]), file=sys.stderr, flush=True)
 
     def _left(self, step: int, now: float) -> list[str]:
         self._first = step if self._first is None else self._first
@@ -64,7 +66,7 @@ class ProgressSink(Sink):
             return []
         return [f"left {clock((now - since) / (step - begin) * (self._max_steps - step))}"]
 
-    def _draw(self, step: int, count: str, shown: list[str], left: list[str]) -> None:
+    def _draw(self, step: int, count: str, figures: list[str], left: list[str]) -> None:
         from tqdm import tqdm
 
         # Made with the first record, so that it appears below what the run prints before its first step.
@@ -72,9 +74,9 @@ class ProgressSink(Sink):
             self._bar = tqdm(total=self._max_steps, bar_format="{desc} |{bar}|", dynamic_ncols=True)
         # A narrow terminal drops the less important figures: tqdm would cut the end of the line.
         columns = shutil.get_terminal_size().columns
-        while shown and len("  ".join([count, *shown, *left])) + self.NARROWEST_BAR + 3 > columns:
-            shown = shown[:-1]
-        self._bar.set_description_str("  ".join([count, *shown, *left]), refresh=False)
+        while figures and len("  ".join([count, *figures, *left])) + self.NARROWEST_BAR + 3 > columns:
+            figures = figures[:-1]
+        self._bar.set_description_str("  ".join([count, *figures, *left]), refresh=False)
         self._bar.update(step - self._bar.n)
 
     def close(self) -> None:
@@ -82,7 +84,7 @@ class ProgressSink(Sink):
             self._bar.close()
 
 
-def validation(record: Mapping[str, Any]) -> str:
+def validation(record: Record) -> str:
     """Write "valid loss 4.02 (mean of text 3.90, code 4.14)"; "" for a record without a validation."""
     losses = {key.removeprefix(VALIDATION): loss for key, loss in record.items() if key.startswith(VALIDATION)}
     if not losses:

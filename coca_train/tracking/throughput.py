@@ -1,8 +1,8 @@
-"""What a run costs: tokens per second, model FLOPs utilisation (MFU) against a stated peak, peak memory.
+"""Speed and memory of a run: tokens per second, model FLOPs utilisation (MFU) against a stated peak, peak memory.
 
-MFU = FLOPs per token x tokens per second / peak FLOPs per second (Chowdhery et al., PaLM,
-arXiv 2204.02311, appendix B). Only what the model needs is counted: recomputed activations are
-not, so activation checkpointing lowers MFU, it never flatters it.
+MFU = FLOPs per token x tokens per second / peak FLOPs per second (Chowdhery et al., PaLM, arXiv 2204.02311, appendix
+B). Only what the model needs is counted: recomputed activations are not, so activation checkpointing lowers MFU, it
+never flatters it.
 """
 
 import re
@@ -43,7 +43,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class Peak(NamedTuple):
-    """What an MFU of 100 % means: `flops` [FLOP/s] of one device, and where the number comes from."""
+    """The rate that is an MFU of 100 %: `flops` [FLOP/s] of one device, and the source of the number."""
 
     flops: float
     source: str
@@ -121,7 +121,7 @@ def flops_per_token(n_matmul: int, n_layers: float, attention_width: int, seq_le
 
 
 class PeakMemory:
-    """The most memory that this process has held since this object was made.
+    """The most memory that this process has held since this object was created.
 
     On CUDA the memory of tensors, on CPU that of the process (weights, optimizer and Python included) as Linux counts
     it; where neither is known, nothing is recorded.
@@ -146,7 +146,7 @@ class PeakMemory:
 
 
 class Throughput:
-    """Tokens per second and MFU since the last question; the first step does not count (it includes set-up).
+    """Tokens per second and MFU since the last call of `recent`; the first step does not count (it includes set-up).
 
     add() takes the tokens of the GLOBAL batch and the seconds of the step alone, so validation and saving do not count.
     flops: per token. peak: of one device, None where it is not known. memory: of this rank.

@@ -1,6 +1,6 @@
 """Trackers: sinks for people who watch many runs at once, TensorBoard and Weights & Biases.
 
-In addition to the records of the steps they get the run's hyper-parameters when it begins, and when a report is made
+In addition to the records of the steps they get the run's hyper-parameters when it begins, and when a report is written
 its figures as images, its page, its sample and verdicts as text, and how far the model reads as numbers. Tags are in
 the same groups in both: train/, valid/, reach/ (probes and verdicts) and report/.
 """
@@ -20,7 +20,7 @@ from coca_train.runtime import dist, untrusted_io
 
 Record = Mapping[str, Any]
 Warn = Callable[[str], None]
-# Settings by which runs are compared even where nobody chose them.
+# Settings by which runs are compared even where they are the defaults.
 COMPARED = (
     "position.scheme",
     "position.rope_scaling.name",
@@ -32,7 +32,7 @@ COMPARED = (
 
 
 class Findings(NamedTuple):
-    """What a report has to show. stage: its subject, "" for the run's last. figures: PNG files by name. texts, numbers:
+    """The findings of a report. stage: its subject, "" for the run's last. figures: PNG files by name. texts, numbers:
     by name, whose parts are separated by "/". page: the report, a whole HTML file."""
 
     stage: str
@@ -93,7 +93,7 @@ def as_code(text: str) -> str:
 
 
 class Sink(ABC):
-    """Takes the records of a run."""
+    """A destination of the records of a run."""
 
     @abstractmethod
     def write(self, step: int, record: Record) -> None: ...
@@ -103,7 +103,7 @@ class Sink(ABC):
 
 
 class Tracker(Sink):
-    """Takes what a report found as well."""
+    """A sink that also takes the findings of a report."""
 
     @abstractmethod
     def show(self, step: int, findings: Findings) -> None: ...
@@ -122,14 +122,14 @@ class TensorBoardSink(Tracker):
         self._directory, self._hyper_parameters = directory, hyper_parameters
         begun = any(directory.glob("events.*"))
         with self._replace_events("config") as writer:
-            for tag, shown in (("config", hyper_parameters.settings), ("changed", hyper_parameters.changed)):
-                writer.add_text(f"config/{tag}", as_code(yaml.safe_dump(dict(shown), sort_keys=False)), 0)
+            for tag, values in (("config", hyper_parameters.settings), ("changed", hyper_parameters.changed)):
+                writer.add_text(f"config/{tag}", as_code(yaml.safe_dump(dict(values), sort_keys=False)), 0)
         # Purges from the first step too: a run that was killed before its first save starts over in the same folder.
         self._writer = SummaryWriter(str(directory), purge_step=start_step + 1 if begun else None)
 
     @contextmanager
     def _replace_events(self, name: str) -> Iterator[Any]:
-        """Give the writer of an event file that takes the place of an earlier one."""
+        """Yield the writer of an event file that replaces an earlier one."""
         from torch.utils.tensorboard import SummaryWriter
 
         for earlier in self._directory.glob(f"events.*.{name}"):
@@ -158,7 +158,7 @@ class TensorBoardSink(Tracker):
                 self._add_to_run_table(writer, findings.numbers_by_tag())
 
     def _add_to_run_table(self, writer: Any, reach: Mapping[str, float]) -> None:
-        """Add a line to the table in which runs are compared: the settings that somebody chose, and COMPARED.
+        """Add a line to the table in which runs are compared: the settings that differ from the defaults, and COMPARED.
         TensorBoard orders them by name, so that among all settings the few that matter would be lost."""
         from torch.utils.tensorboard.summary import hparams
 
@@ -221,7 +221,7 @@ class WandbSink(Tracker):
 
     def _enqueue(self, step: int, content: Record | Findings) -> None:
         try:
-            # Never waits: a tracker behind a slow network would become the speed of the training.
+            # Never waits: a slow network would otherwise slow down the training.
             self._queue.put_nowait((step, content))
         except queue.Full:
             if self._thread.is_alive():

@@ -1,9 +1,9 @@
-"""The metrics of a run: one writer hands each record to every sink (metrics.jsonl, TensorBoard, W&B, the terminal).
+"""The metrics of a run: one writer passes each record to every sink (metrics.jsonl, TensorBoard, W&B, the terminal).
 
 Records of a training step: loss [nats per token], lr, grad_norm, tokens_per_s, mfu (a fraction; on GPUs),
-peak_memory_mib (so far), skipped_steps, batch_digest. Of a validation: valid/<source> [nats per token].
-Of a probe of reach: probe/<variant>/<window> [nats per token] and what it costs (training/reach.py). When a report is
-made, the trackers among the sinks are shown what it found (trackers.py).
+peak_memory_mib (so far), skipped_steps, batch_digest. Of a validation: valid/<source> [nats per token]. Of a probe of
+reach: probe/<variant>/<window> [nats per token] and its cost (training/reach.py). When a report is written, the
+trackers among the sinks show its findings (trackers.py).
 
 No sink may stop or slow a training: one that fails warns once and is dropped.
 """
@@ -21,6 +21,7 @@ from typing import Any
 from coca_train.config.schema import Config, TrackingConfig
 from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.errors import DataError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.tracking.terminal import ProgressSink
 from coca_train.tracking.trackers import (
     Findings,
@@ -40,7 +41,7 @@ OF_STAGE = ("trainable", "max_steps", "tokens", "optimizer", "lora")
 OF_DATA = ("seed", "document_mask", "packing")
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
+def read_jsonl(path: Path) -> list[JsonObject]:
     """Return every complete record of a metrics.jsonl, without a line that a crash has cut; none without a file.
 
     Raises DataError E-RUN-31 for a file that cannot be read.
@@ -122,8 +123,8 @@ class JsonlSink(Sink):
             self._file = None
 
 
-def shared_config(config: Config) -> dict[str, Any]:
-    """Return what a tracker gets of the run and of its stages: hyper-parameters only, no paths, nothing from the
+def shared_config(config: Config) -> JsonObject:
+    """Return the part of the configuration that trackers receive: hyper-parameters only, no paths, nothing from the
     environment."""
     whole = asdict(config)
     shared = {key: value for key, value in whole.items() if key in SHARED}
@@ -135,8 +136,8 @@ def shared_config(config: Config) -> dict[str, Any]:
     return shared | {"data": _shared_data(whole["data"]), "seed": config.run.seed}
 
 
-def _shared_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """A stage may set only some of it; a source that it omits is null."""
+def _shared_data(data: Record) -> JsonObject:
+    """Return the shared part of a data section. A stage may set only some of it; a source that it omits is null."""
     shared = {key: value for key, value in data.items() if key in OF_DATA}
     if sources := data.get("sources"):
         shared["weights"] = {name: source and source.get("weight") for name, source in sources.items()}
@@ -144,7 +145,7 @@ def _shared_data(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class MetricsWriter:
-    """Hands each record to every sink that is configured. Rank 0 writes, the other ranks do nothing.
+    """Writes each record to every configured sink. Rank 0 writes, the other ranks do nothing.
 
     start_step: the step that a resumed run continues from (0 = new). last_step: of the whole run. name: of the run;
     trackers show it and the hyper-parameters.
@@ -182,21 +183,21 @@ class MetricsWriter:
 
     @contextmanager
     def _failing(self, name: str) -> Iterator[None]:
-        """Drop the sink that fails inside."""
+        """Drop the sink that fails in the block."""
         try:
             yield
         except Exception as error:
             self._sinks.pop(name, None)
             self._warn(name, f"{name} stopped: {error}; training goes on")
 
-    def log(self, step: int, record: dict[str, Any]) -> None:
+    def log(self, step: int, record: Record) -> None:
         """Write one record of `step`, which counts the optimizer steps done."""
         for name, sink in list(self._sinks.items()):
             with self._failing(name):
                 sink.write(step, record)
 
     def show(self, step: int, findings: Findings) -> None:
-        """Show every tracker what the report on the model at `step` found."""
+        """Pass the findings of the report on the model at `step` to every tracker."""
         for name, sink in list(self._sinks.items()):
             with self._failing(name):
                 if isinstance(sink, Tracker):

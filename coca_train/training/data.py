@@ -1,4 +1,5 @@
-"""The data of a run: made where that is asked for, looked for, checked against its stages, and kept with the run."""
+"""The data of a run: prepare it where `data.prepare` is set, find it, check it against the stages, keep a copy with the
+run."""
 
 import filecmp
 import os
@@ -9,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from coca_train.checkpoint.opening import read_record
-from coca_train.checkpoint.record import begins_anew
+from coca_train.checkpoint.record import is_new_run
 from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded
@@ -32,13 +33,14 @@ MakeData = Callable[[DataConfig], None]  # makes the data of a section unless th
 HELD_OUT_ENDS = (".bin", ".idx", ".sums")
 
 
-# ---- made and found
+# ---- prepare and open
 
 
 def prepare_data(config: Config, make: MakeData | None) -> None:
-    """COLLECTIVE. Make the data on rank 0, when that is asked for and they are missing; then look for the files.
+    """COLLECTIVE. Prepare missing data on rank 0, then check that the files exist.
 
-    make: makes the data of a section; None: they are there. Raises DataError, with the commands that make the data.
+    make: prepares the data of a section; None: the data must be there. Raises DataError, with the commands that prepare
+    it.
     """
     data = config.data
     if make is not None:
@@ -67,8 +69,8 @@ def open_validation(config: Config, n_tokens: int) -> Validation:
 
 
 def check_length(stage: str, needed: int, available: int | None) -> None:
-    """Refuse a stage that others follow, or that follows others, with less data than it asks for [windows]: where the
-    next one begins is known beforehand. available: None: no end. Raises DataError E-MIX-01."""
+    """Refuse a stage of several with less data than it needs [windows], since where the next one begins is known
+    beforehand. available: None: no end. Raises DataError E-MIX-01."""
     if available is not None and available < needed:
         raise DataError(
             f"E-MIX-01 stage {stage}: needs {needed:,} windows, a source with on_exhausted=stop ends after "
@@ -80,12 +82,12 @@ def check_length(stage: str, needed: int, available: int | None) -> None:
 
 
 def commands_for_missing(config: Config) -> str:
-    """Return the commands that make the data of a corpus that comes along, else where to read how; for a run that has
-    begun, first the data that it began with."""
+    """Return the commands that prepare the data of a shipped corpus, else where to read how; for a run that has begun,
+    first the data that it began with."""
     begun = _describe_begun(Path(config.run.root, config.run.name))
-    if (found := _find_corpus(config.data)) is None:
+    if (corpus := _find_corpus(config.data)) is None:
         return f"{begun}python -m data_prep --help (docs/corpora.md)"
-    name, prepared = found
+    name, prepared = corpus
     imported = prepared.tokenizer.import_from
     origin = "" if imported is None else f" tokenizer.import_from={_tokenizer_of_start(config) or imported}"
     return (
@@ -111,14 +113,14 @@ def commands_for_own_tokens(config: Config) -> str | None:
 
 
 def _describe_begun(run_dir: Path) -> str:
-    """Return which data a run goes on with, and how to say where they are; "": it has not begun."""
-    if begins_anew(run_dir):
+    """Return which data a run continues with, and how to name its place; "": the run has not begun."""
+    if is_new_run(run_dir):
         return ""
     try:
         sources = read_record(run_dir)["fingerprint"]["sources"]
         listed = ", ".join(f"{name} of {one['tokens']:,} tokens" for name, one in sources.items())
     except (UserError, KeyError, TypeError, AttributeError):
-        return ""  # what is wrong with the record is told where it is read
+        return ""  # a damaged record is reported where it is read
     return (
         f"{run_dir} goes on with the data that it began with ({listed}), wherever they lie now: data.dir=<folder>, or "
         "data.sources.<name>.path=<prefix> and valid_path=; if they are gone, "
@@ -126,19 +128,19 @@ def _describe_begun(run_dir: Path) -> str:
 
 
 def _find_corpus(data: DataConfig) -> tuple[str, PrepareConfig] | None:
-    """Return the name and configuration of the shipped corpus that is made in the folder of this data."""
+    """Return the name and configuration of the shipped corpus that is prepared in the folder of this data."""
     for name in choices("corpus", (config_dir(),)):
         try:
             prepared = load_prepare([f"corpus={name}"])
         except UserError:
-            continue  # one that wants to be told its files
+            continue  # one whose files have to be configured
         if Path(prepared.corpus.dir).absolute() == Path(data.dir).absolute():
             return name, prepared
     return None
 
 
 def _tokenizer_of_start(config: Config) -> Path | None:
-    """Return what `tokenizer.import_from` takes; None where `start.path` has no tokenizer, or nothing is there yet."""
+    """Return the path for `tokenizer.import_from`; None where `start.path` has no tokenizer, or does not exist yet."""
     if config.start.path is None:
         return None
     path = Path(config.start.path)
@@ -155,12 +157,12 @@ def _tokenizer_of_start(config: Config) -> Path | None:
 
 
 def use_kept_tokenizer(loaded: Loaded, run_dir: Path) -> Loaded:
-    """Return the configuration with the tokenizer that the run directory keeps, where the one it began with is gone."""
+    """Return the configuration with the tokenizer that the run directory keeps, where the original file is gone."""
     data = loaded.config.data
-    if data.prepare != "none" or Path(data.tokenizer).is_file() or begins_anew(run_dir):
+    if data.prepare != "none" or Path(data.tokenizer).is_file() or is_new_run(run_dir):
         return loaded
     if (own := own_tokenizer(run_dir)) is None or (data.path is not None and not (Path(data.dir) / MANIFEST).is_file()):
-        return loaded  # the data are to be made yet, and their tokenizer with them
+        return loaded  # the data are still to be prepared, and their tokenizer with them
     return replace(loaded, config=replace(loaded.config, data=replace(data, tokenizer=str(own))))
 
 
@@ -181,7 +183,7 @@ def _keep_tokenizer(run_dir: Path, tokenizer: Tokenizer) -> None:
     shutil.rmtree(run_dir / FOLDER, ignore_errors=True)
     path = Path(tokenizer.path)
     keep(path, tokenizer, run_dir / FOLDER)
-    # Last: what is found by its name is whole.
+    # Last: whoever finds the file by its name finds it complete.
     durable.replace(run_dir / main_name(path), untrusted_io.read_bytes(path))
 
 

@@ -28,6 +28,7 @@ from coca_train.report.render.pictures import picture
 from coca_train.runtime import dist
 from coca_train.runtime.durable import read_json, write_bytes, write_json, write_text
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import folder_flags, load
 from coca_train.tracking.trackers import Findings
 from coca_train.tracking.writers import read_jsonl
@@ -39,13 +40,13 @@ COMPARED_SCHEMES = "rope,alibi,coca,coca_strict"
 CHOSEN = ("position=", "position.", "position/", "run.name=", "run.resume=")
 
 DONE = "done.json"
-FORMAT = 6  # of a report; those of other formats are made anew
-Show = Callable[[int, Findings], None]  # what the report on a step found
+FORMAT = 6  # of a report; those of other formats are written again
+Show = Callable[[int, Findings], None]  # shows the findings of the report on a step
 
 
 class Finished(NamedTuple):
-    """A stage that is trained up to `step`. directory: of its report. held_out: files by source. command: how the run
-    was begun."""
+    """A stage that is trained up to `step`. directory: of its report. held_out: files by source. command: that began
+    the run."""
 
     config: Config
     run_dir: Path
@@ -72,11 +73,11 @@ def final_report(
     overrides: Sequence[str] = (),
     show: Show = lambda step, findings: None,
 ) -> None:
-    """Write the report on the model at `step` and show it. COLLECTIVE. A finished report is not made again; one that
-    cannot be made is said and fails nothing: the model is saved.
+    """Write the report on the model at `step` and show it. COLLECTIVE. A finished report is not written again; a failed
+    one is logged and fails nothing: the model is saved.
 
-    held_out: files by source. stage: the report is on a stage that others follow, and goes to report/<stage>.
-    overrides: of the run's command. show: tells trackers, on rank 0.
+    held_out: files by source. stage: the report is on a stage that others follow, and is written to report/<stage>.
+    overrides: of the run's command. show: passes the findings to trackers, on rank 0.
     """
     directory = run_dir / "report" / stage
     mark = {"format": FORMAT, "step": step, "eval": _depends_on(config)}
@@ -87,14 +88,14 @@ def final_report(
     finished = Finished(config, run_dir, directory, tokenizer, held_out, step, command)
     try:
         report, files = _make(finished, runner)
-        # Before the mark: what was not shown because the process was killed is shown by the next.
+        # Before the mark: a process that was killed before it showed the findings leaves that to the next.
         dist.broadcast_from_rank0(lambda: show(step, findings(report, stage, files)))
         dist.broadcast_from_rank0(lambda: write_json(directory / DONE, mark))
     except UserError as error:
         dist.log(f"WARNING: no report on step {step}: {error}. The same command tries again")
 
 
-def is_finished(directory: Path, mark: Mapping[str, Any]) -> bool:
+def is_finished(directory: Path, mark: Mapping[str, object]) -> bool:
     """Whether the report in a folder is what `mark` says of it: format, step, settings."""
     try:
         there = read_json(directory / DONE)
@@ -103,15 +104,15 @@ def is_finished(directory: Path, mark: Mapping[str, Any]) -> bool:
         return False
 
 
-def _depends_on(config: Config) -> dict[str, Any]:
-    """Return the settings that make another report: those of probes during the training do not."""
+def _depends_on(config: Config) -> JsonObject:
+    """Return the settings that a report depends on: those of probes during the training are not among them."""
     settings = asdict(config.eval)
     del settings["extrapolation"]["every_steps"], settings["extrapolation"]["probe_documents"]
     return settings
 
 
 def findings(report: RunReport, stage: str, files: Mapping[str, Path]) -> Findings:
-    """Return for trackers the verdicts and the sample in words, how far it reads as numbers [tokens]. files: of the
+    """Return for trackers the verdicts and the sample in words, and the lengths as numbers [tokens]. files: of the
     report, by their place in its folder."""
     figures = {Path(place).stem: path for place, path in files.items() if re.fullmatch(r"figures/.*\.png", place)}
     if report.evaluation is None:
@@ -126,7 +127,8 @@ def findings(report: RunReport, stage: str, files: Mapping[str, Path]) -> Findin
 
 
 def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, Path]]:
-    """Make everything but the mark that it is done; return the report and its files by their place in the folder."""
+    """Compute and write everything except the mark that the report is done; return the report and its files by their
+    place in the folder."""
     options, evaluation, sample = finished.config.eval, None, ""
     with_sample = bool(options.sample_prompt and options.sample_tokens)
     if options.extrapolation.enabled or with_sample:
@@ -150,7 +152,7 @@ def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, P
 
 
 def evaluate(finished: Finished, module: Any) -> Evaluation | None:
-    """Return perplexity far beyond the training window; None where nothing can be measured, which is said."""
+    """Measure perplexity far beyond the training window; None where nothing can be measured, which is logged."""
     config, options = finished.config, finished.config.eval.extrapolation
     checkpoint = finished.run_dir / FOLDER / folder_name(finished.step)
     dist.log("report    how far the context reaches")
@@ -163,7 +165,7 @@ def evaluate(finished: Finished, module: Any) -> Evaluation | None:
         subject, cells = reach.measure(
             module,
             progress,
-            Store(finished.directory / CELLS),  # a report that was killed goes on where it stopped
+            Store(finished.directory / CELLS),  # a report that was killed continues where it stopped
             path=str(finished.run_dir),
             step=finished.step,
             weights=dist.broadcast_from_rank0(lambda: read_json(checkpoint / MANIFEST)["digest"]),
@@ -186,8 +188,8 @@ def evaluate(finished: Finished, module: Any) -> Evaluation | None:
 
 
 def write_sample(finished: Finished, module: Any) -> str:
-    """Return the prompt and what the model goes on with; "" where learned positions or memory end before, which is
-    said."""
+    """Generate text after the configured prompt and write both; "" where learned positions or memory are too short,
+    which is logged."""
     tokenizer, options = finished.tokenizer, finished.config.eval
     prompt, n_tokens = tokenizer.encode(options.sample_prompt), options.sample_tokens
     try:
@@ -219,7 +221,7 @@ def _write(report: RunReport, finished: Finished) -> dict[str, Path]:
 
 
 def draw(block: Lines, finished: Finished, name: str) -> None:
-    """Draw a picture that stands by itself."""
+    """Draw a picture with the run's name in its title."""
     titled = replace(block, title=f"{finished.config.run.name}: {block.title}")
     write_bytes(finished.run_dir / f"{name}.png", picture(titled)["png"])
 
@@ -236,7 +238,7 @@ def _show(report: RunReport) -> None:
 
 
 def print_summary(config: Config, run_dir: Path, words: Sequence[str], folders: Sequence[Path]) -> None:
-    """Log where everything lies and what to try next. words, folders: of the command line, see `next_commands`."""
+    """Log which files the run wrote and what to try next. words, folders: of the command line, see `next_commands`."""
     files, commands = written_files(config, run_dir), next_commands(config, run_dir, words, folders)
     dist.log(f"Done. Everything lies in {run_dir}:\n{files}Try next:\n" + "\n".join(f"  {each}" for each in commands))
 
@@ -265,9 +267,10 @@ def written_files(config: Config, run_dir: Path) -> str:
 
 
 def next_commands(config: Config, run_dir: Path, words: Sequence[str], folders: Sequence[Path] = ()) -> list[str]:
-    """Return commands to try on a finished run: one that began from other weights is no comparison of schemes.
+    """Return commands to try on a finished run. A run that began from other weights is not compared with other schemes.
 
-    words: overrides that the run was started with, folders: its --config-dir. Both go along where something is trained.
+    words: overrides that the run was started with, folders: its --config-dir. Both are repeated where something is
+    trained.
     """
     flags = folder_flags(folders)
     same = [word for word in words if not word.lstrip("+~").startswith(CHOSEN)]
@@ -278,7 +281,7 @@ def next_commands(config: Config, run_dir: Path, words: Sequence[str], folders: 
         chosen = [f"position={other}", f"run.name={other}"]
         others = [[*flags, *same, *chosen], ["compare", f"schemes={COMPARED_SCHEMES}", *flags, *same]]
         # An experiment may set what another scheme does not have.
-        # Of a folder of texts the data is made by the command line, above this floor: that it composes was seen.
+        # The command line prepares the data of a folder of texts, above this layer: it has already composed.
         others = others if config.data.path is not None or _composes([*same, *chosen], folders) else []
     held_out = any(source.valid_path for source in config.data.sources.values())
     before = "" if config.start.path is None else f"{config.start.path},"  # what the training was for is a comparison

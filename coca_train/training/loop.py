@@ -23,7 +23,7 @@ from coca_train.tracking.writers import MetricsWriter
 
 
 class Tools(NamedTuple):
-    """What the loop uses besides the engine and the data."""
+    """The services that the loop uses besides the engine and the data."""
 
     metrics: MetricsWriter
     throughput: Throughput
@@ -48,16 +48,16 @@ def run_stage(
 
     config: the stage's. first_step: steps of the run before the stage; records and checkpoints count from there.
 
-    Raises Preempted after a saved checkpoint when a stop was asked for, DivergedError after
-    engine.max_skipped_steps non-finite steps in a row.
+    Raises Preempted after a saved checkpoint when a stop was requested, DivergedError after engine.max_skipped_steps
+    non-finite steps in a row.
     """
     skipped_in_a_row, limit, n_slices = 0, config.engine.timeout_s, config.engine.sequence_parallel
     for step in range(start_step, max_steps):
         done = first_step + step + 1
         with tools.watchdog.section(f"step {done}", limit):
             started = time.perf_counter()
-            # Seeded anew for each step and rank, so a resumed run draws what it would have drawn, and there is no
-            # state of the generator to save. Alike on ranks that share sequences: where positions stand may be drawn.
+            # Seeded for each step and rank, so a resumed run draws what it would have drawn, and there is no
+            # state of the generator to save. Alike on ranks that share sequences: positions may be drawn.
             torch.manual_seed(seed_of(config.run.seed, first_step + step, dist.reader(n_slices)[0]))
             # Every step, though it costs a reduction: a rank without a batch would leave the others waiting for its
             # gradients.
@@ -92,7 +92,7 @@ def run_stage(
         stopping = tools.stop.requested()
         ends = is_last or stopping
         with tools.watchdog.section(f"checkpoint at step {done}", limit):
-            # After every step: a save goes on beside the training, and is published after a step, by all ranks.
+            # After every step: a save continues in the background, and is published after a step, by all ranks.
             saved = tools.save(done, ends or done % config.checkpoint.save_every_steps == 0, ends)
             while is_last and not saved:  # raises StorageError when it cannot be
                 saved = tools.save(done, True, True)

@@ -39,7 +39,7 @@ SEED = 0  # of the bootstrap
 
 
 class Reach:
-    """The grid of a stage's model, ready to be measured at any step of it.
+    """The evaluation grid of a stage's model, to be measured at any step of it.
 
     config: the stage's. held_out: files by source. windows [tokens]. tried: see evaluation/variants.py. max_documents:
     of all sources together. Raises DataError E-EVAL-04 without held-out text.
@@ -73,7 +73,7 @@ class Reach:
     def measure(
         self, module: Any, progress: Progress, store: Store | None = None, **known: Any
     ) -> tuple[Measured, list[Cell]]:
-        """COLLECTIVE. Return what is known of the model, and its cells.
+        """COLLECTIVE. Return the facts of the model, and its cells.
 
         module: a Transformer in evaluation mode. known: path, step and weights.
 
@@ -130,7 +130,7 @@ class Probe:
         training = started - self.began - self.seconds
         self.seconds += seconds
         every = self.config.eval.extrapolation.every_steps
-        # Without the probes themselves: what they cost is told against the time of training alone.
+        # Without the probes themselves: their cost is compared with the time of training alone.
         between = training / (step - self.start_step) * every
         cost = seconds / (seconds + between)
         if not self.announced:

@@ -12,7 +12,7 @@ import torch
 
 from coca_train import checkpoint, engine
 from coca_train.checkpoint.manifest import unused_name
-from coca_train.checkpoint.record import begin_stage, begins_anew, open_record
+from coca_train.checkpoint.record import begin_stage, is_new_run, open_record
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config
 from coca_train.config.sizes import check_machine
@@ -21,7 +21,7 @@ from coca_train.data.packing import Edges
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.doctor.machine import log_machines
 from coca_train.engine.base import without_initial_values
-from coca_train.engine.process import ran_out
+from coca_train.engine.process import is_out_of_memory
 from coca_train.hub import forms
 from coca_train.hub.initial_weights import check_start, initial_digests, load_initial_weights
 from coca_train.models.lora import is_adapter, named_parameters
@@ -31,8 +31,8 @@ from coca_train.runtime import dist, job, shutdown
 from coca_train.runtime.dist import explained
 from coca_train.runtime.errors import CheckpointError, DeviceMemoryError, UserError
 from coca_train.runtime.watchdog import Watchdog
-from coca_train.schedule import Stage, resolve, stage_at
 from coca_train.settings import folder_flags, load
+from coca_train.stages import Stage, resolve, stage_at
 from coca_train.tracking.trackers import HyperParameters
 from coca_train.tracking.writers import MetricsWriter, shared_config
 from coca_train.training.data import (
@@ -54,7 +54,7 @@ def memory_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not ran_out(error):
+        if not is_out_of_memory(error):
             raise
         raise DeviceMemoryError(
             f"E-RUN-16 rank {dist.rank()}: out of memory ({(str(error) or 'host memory').splitlines()[0][:200]}). "
@@ -67,10 +67,10 @@ def memory_errors() -> Iterator[None]:
 def train(loaded: Loaded, folders: Sequence[Path] = (), make_data: MakeData | None = None) -> None:
     """Train as configured, from the newest verified checkpoint of the run directory if there is one.
 
-    folders: of --config-dir, for the commands that messages name. make_data: makes the data of a section where they are
-    missing; None: they are there.
+    folders: of --config-dir, for the commands that messages name. make_data: prepares the missing data of a section;
+    None: the data must be there.
 
-    Raises UserError (and its subclasses; each has its exit code) for everything a user can mend.
+    Raises UserError (and its subclasses; each has its exit code) for everything that a user can fix.
     """
     run_dir = Path(loaded.config.run.root) / loaded.config.run.name
     loaded = use_kept_tokenizer(loaded, run_dir)
@@ -103,9 +103,9 @@ def train(loaded: Loaded, folders: Sequence[Path] = (), make_data: MakeData | No
             start = load_initial_weights(config, n_tokens, run_dir, begins_from.run_dir, lock)
         fingerprints = {plan.stage.name: plan.mixture.fingerprint() for plan in plans}
         held_out = {plan.stage.name: plan.validation.held_out.fingerprint() for plan in plans}
-        # The record before the checkpoints: it says which run they must belong to.
+        # The record before the checkpoints: it names the run they must belong to.
         with explained("drawing the initial weights, for their digests"):
-            is_new = dist.broadcast_from_rank0(lambda: begins_anew(run_dir))
+            is_new = dist.broadcast_from_rank0(lambda: is_new_run(run_dir))
             digests = initial_digests(initial, config.run.seed) if is_new else {}
         note = begins_from.note if begins_from is not None else None
         record = dist.broadcast_from_rank0(
@@ -148,7 +148,7 @@ def plan_stages(
     """COLLECTIVE. Open the data of every stage and outline its model; return the tokenizer, the rows of the embedding
     and the plans.
 
-    Raises UserError for what does not fit together, before anything is written and any weight is read.
+    Raises UserError for settings that contradict each other, before anything is written and any weight is read.
     """
     for stage in stages:
         prepare_data(stage.config, make_data)
@@ -216,7 +216,7 @@ def check_parameters(plans: Sequence[StagePlan]) -> None:
 
 
 def find_newest(resume: str, run_dir: Path, run_id: str) -> checkpoint.Checkpoint | None:
-    """COLLECTIVE. Return the checkpoint to go on from, as run.resume asks. Raises CheckpointError."""
+    """COLLECTIVE. Return the checkpoint to continue from, as run.resume says. Raises CheckpointError."""
     newest = checkpoint.find(run_dir, run_id, clean=True)
     if newest is None and resume == "must":
         raise CheckpointError(

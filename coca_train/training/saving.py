@@ -16,9 +16,9 @@ from coca_train.runtime.errors import DivergedError, UserError
 class Saver:
     """Save checkpoints in the background of a training: a context manager around it, called after every step.
 
-    A failed save costs nothing that is already safe; MAX_FAILURES in a row end the run.
+    A failed save affects no earlier checkpoint; MAX_FAILURES in a row end the run.
 
-    borders: steps whose checkpoints are never deleted. frozen: the weights that are not trained, exactly.
+    borders: steps whose checkpoints are never deleted. frozen: the exact weights that are not trained.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Saver:
         """COLLECTIVE, after every step. Advance the save in flight, and begin another where one is due; False: a save
         has failed, and the last good checkpoint is untouched.
 
-        due: a save is; one at a time is in flight, so the one before is waited for. wait: for this one as well.
+        due: a save is; one at a time is in flight, so it waits for the one before. wait: for this one as well.
         """
         good = self._proceed(wait=due)
         if due:
@@ -87,7 +87,7 @@ class Saver:
         self._deleting.append(Task(lambda: durable.remove_tree(trash)))
 
     def _await_deletions(self, timeout_s: float | None = None) -> None:
-        """Wait for the deletions; what a disk does not let go of is swept by the next start."""
+        """Wait for the deletions; the next start sweeps what the disk could not delete."""
         for task in self._deleting:
             task.join(timeout_s)
         self._deleting.clear()

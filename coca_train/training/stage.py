@@ -1,4 +1,4 @@
-"""One stage, from its weights to its last checkpoint and its report: engine, data and loop put together."""
+"""One stage, from its weights to its last checkpoint and its report: engine, data and loop combined."""
 
 from collections.abc import Container
 from contextlib import ExitStack
@@ -6,12 +6,12 @@ from dataclasses import asdict
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from coca_train import checkpoint, engine
-from coca_train.attention.layer_types import in_words
+from coca_train.attention.layer_types import describe_layers
 from coca_train.attention.tiled_attention import WIDENED
 from coca_train.checkpoint.manifest import unused_name
 from coca_train.config.schema import DEFAULT, Config, EngineConfig
@@ -33,8 +33,9 @@ from coca_train.runtime.machine import bounded_by_memory, can_compile
 from coca_train.runtime.printing import percent
 from coca_train.runtime.shutdown import StopRequest
 from coca_train.runtime.staging import Staging
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.runtime.watchdog import Watchdog
-from coca_train.schedule import Stage
+from coca_train.stages import Stage
 from coca_train.tracking.throughput import PeakMemory, Throughput, peak
 from coca_train.tracking.writers import MetricsWriter
 from coca_train.training.ending import final_report
@@ -47,7 +48,7 @@ ID_BYTES = 8  # of a token in each tensor of a batch: inputs, targets, positions
 
 
 class StagePlan(NamedTuple):
-    """A stage with its data and its model's outline, which has no memory for its weights and is frozen as the stage
+    """A stage with its data and the outline of its model, whose weights have no memory and are frozen as the stage
     says."""
 
     stage: Stage
@@ -57,8 +58,8 @@ class StagePlan(NamedTuple):
 
 
 class RunContext(NamedTuple):
-    """What all stages of a run share. n_tokens: rows of the embedding. record: run.json. command: goes on with the run,
-    without its launcher."""
+    """The objects that all stages of a run share. n_tokens: rows of the embedding. record: run.json. command: that
+    continues the run, without its launcher."""
 
     run_dir: Path
     tokenizer: Tokenizer
@@ -66,7 +67,7 @@ class RunContext(NamedTuple):
     metrics: MetricsWriter
     watchdog: Watchdog
     lock: checkpoint.RunLock
-    record: dict[str, Any]
+    record: JsonObject
     n_stages: int
     command: str
 
@@ -81,7 +82,7 @@ def train_stage(
 ) -> checkpoint.Checkpoint | None:
     """COLLECTIVE. Train a stage and report on it; return its last checkpoint, None where no stage follows.
 
-    origin: the checkpoint where it goes on, or whose weights it begins with; None: initial ones. borders: steps whose
+    origin: the checkpoint that it continues, or whose weights it begins with; None: initial ones. borders: steps whose
     checkpoints stay.
     """
     stage, mixture, validation, outline = plan
@@ -211,7 +212,7 @@ def build_engine(plan: StagePlan, n_tokens: int, init: InitParameter | None) -> 
 
 
 def describe_origin(first_step: int, origin: checkpoint.Checkpoint | None, resumed: bool) -> str:
-    """Say in words from where a stage goes on."""
+    """Describe from where a stage continues."""
     if origin is None:
         return "new"
     if resumed or first_step:
@@ -260,7 +261,7 @@ def announce_model(outline: Transformer) -> None:
         f"{outline.position.settings.scheme}, {outline.attention_pattern.settings.name}"
     )
     if outline.layers.pattern:
-        dist.log(f"layers    {in_words(outline.layers, outline.config.n_layers)}")
+        dist.log(f"layers    {describe_layers(outline.layers, outline.config.n_layers)}")
 
 
 def announce_data(config: Config, mixture: Mixture, first_sample: int, steps: int, n_readers: int) -> None:
@@ -311,10 +312,10 @@ def certify_positions(runner: Engine) -> None:
         assert isinstance(module, Transformer)
         with explained("proving that the position scheme is applied"):
             certificates = certify(module, runner.device, DTYPES[runner.dtype])
-        for kind, certificate in certificates.items():
-            scheme = module.position_of(kind).settings.scheme
-            dist.log(f"certified {scheme if kind == DEFAULT else f'{kind} ({scheme})'}: {certificate}")
-            if not module.position_of(kind).has_effect and scheme != NOTHING:
+        for layer_type, certificate in certificates.items():
+            scheme = module.position_of(layer_type).settings.scheme
+            dist.log(f"certified {scheme if layer_type == DEFAULT else f'{layer_type} ({scheme})'}: {certificate}")
+            if not module.position_of(layer_type).has_effect and scheme != NOTHING:
                 dist.log(f"WARNING: {scheme} does nothing yet (has_effect = False): this trains without positions")
 
 

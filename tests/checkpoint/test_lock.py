@@ -122,7 +122,7 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
 def alone(run_dir: str, seconds: float, problem: str = "") -> str:
     """In a forked rank: work of so long on rank 0, where no collective may wait for half as long."""
     from coca_train.engine import start, stop
-    from coca_train.engine.process import bound_waits
+    from coca_train.engine.process import set_group_timeouts
     from tests.engine.scenarios import engine_config
 
     start(engine_config())
@@ -135,13 +135,13 @@ def alone(run_dir: str, seconds: float, problem: str = "") -> str:
         done.append("done")
 
     with RunLock(Path(run_dir)) as held:
-        bound_waits(1)
+        set_group_timeouts(1)
         try:
             held.alone(work)
             answer = "".join(done)
         except UserError as error:
             answer = str(error)
-        bound_waits(30)
+        set_group_timeouts(30)
     stop()
     return answer
 

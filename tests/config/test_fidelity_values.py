@@ -17,8 +17,8 @@ import yaml
 
 from coca_train.data.corpus_config import load as load_corpus
 from coca_train.evaluation.configuration import load as load_evaluation
-from coca_train.schedule import resolve
 from coca_train.settings import load
+from coca_train.stages import resolve
 from tests.house.test_fidelity import ITEMS, ROOT, Item
 
 ROWS = [item for item in ITEMS if "`configs/" in item.where]

@@ -9,8 +9,8 @@ import pytest
 from coca_train.checkpoint.opening import read_record
 from coca_train.checkpoint.record import open_record
 from coca_train.runtime.errors import CheckpointError
-from coca_train.schedule import resolve
 from coca_train.settings import load, load_saved
+from coca_train.stages import resolve
 
 
 def begin(run_dir: Path) -> None:

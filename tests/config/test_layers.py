@@ -3,11 +3,11 @@
 import pytest
 import yaml
 
-from coca_train.attention.layer_types import in_words, layer_types, layer_types_of
+from coca_train.attention.layer_types import describe_layers, layer_types, layer_types_of
 from coca_train.config.files import choices, config_dir
 from coca_train.evaluation.variants import Choice, variants
-from coca_train.schedule import resolve
 from coca_train.settings import load
+from coca_train.stages import resolve
 from coca_train.vary import vary
 from tests.config.support import has, refused, table
 
@@ -29,7 +29,7 @@ def test_every_layer_is_as_the_run_says():
 def test_a_pattern_is_repeated_to_the_last_layer():
     config = load([*ROPE, LOCAL, PATTERN, "model.n_layers=5"]).config
     assert layer_types_of(config.layers, 5) == ("default", "default", "local", "default", "default")
-    assert in_words(config.layers, 5) == "4 default, 1 local"
+    assert describe_layers(config.layers, 5) == "4 default, 1 local"
     assert list(of(config)) == ["default", "local"]
 
 
@@ -85,7 +85,7 @@ def test_a_variant_that_one_kind_cannot_take():
     """CoCA of one kind takes the run's attention pattern, and does not go with sinks."""
     config = load([*ROPE, "layers.pattern=[default, coca]", "+layers.types.coca.position.scheme=coca"]).config
     (layers,) = variants(config, [Choice("trained", "sinks")]).values()
-    assert "kind coca: sinks" in layers.problem
+    assert "type coca: sinks" in layers.problem
 
 
 def test_a_stage_scales_the_global_layers():
@@ -104,23 +104,23 @@ REFUSED = """
 +layers.types.Local={} | E-CFG-46 | layers.types.Local | small letters
 +layers.types.default={} | E-CFG-46 | layers.types.default
 layers.types.local.attention_pattern.window=0 | E-CFG-05
-  | line layers.types.local.attention_pattern.window=0: in layers of the kind local: it needs a whole number > 0
+  | line layers.types.local.attention_pattern.window=0: in layers of type local: it needs a whole number > 0
 layers.types.local.attention_pattern.windw=3 | E-CFG-01
-  | command line layers.types.local.attention_pattern.windw=3: | kind local
+  | command line layers.types.local.attention_pattern.windw=3: | type local
 +layers.types.local.position.rope_scaling.thta=3.0 | E-CFG-01
   | command line layers.types.local.position.rope_scaling.thta=3.0
 +layers.types.local.positon.scheme=nope | E-CFG-01 | layers.types.local.positon
-+layers.types.local.position.scheme=nop | E-CFG-31 | layers.types.local.position.scheme=nop: | kind local
++layers.types.local.position.scheme=nop | E-CFG-31 | layers.types.local.position.scheme=nop: | type local
 `layers.types.local.logit_scale={name: stepss}` | E-CFG-31 | layers.types.local.logit_scale.name=stepss | steps
 layers.types.local.position.scheme=learned | E-CFG-68 | embeddings, which all layers share
 `layers.types.local={position: {scheme: coca}, attention_pattern: {name: sinks}}` | E-CFG-44
-  | layers.types.local.attention_pattern.name=sinks | kind local
+  | layers.types.local.attention_pattern.name=sinks | type local
 layers.pattern=[local] position=t5 | E-CFG-69 | no layer is default, and t5
 position=transformer_xl data.order=stream | E-CFG-67 | memory_len
 model.d_model=36 model.n_heads=4 model.head_dim=9 position=alibi layers.types.local.position.scheme=rope | E-CFG-20
-  | kind local: | 9 rotated features
+  | type local: | 9 rotated features
 `+stages.two={layers: {types: {local: {attention_pattern: {window: 0}}}}}` | E-CFG-05
-  | stages.two.layers.types.local.attention_pattern.window=0: in stage two: in layers of the kind local
+  | stages.two.layers.types.local.attention_pattern.window=0: in stage two: in layers of type local
 """
 
 

@@ -14,8 +14,8 @@ from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import ConfigError
 from coca_train.config.schema import Config
 from coca_train.runtime.trees import leaves, section
-from coca_train.schedule import resolve
 from coca_train.settings import load, load_saved
+from coca_train.stages import resolve
 from coca_train.vary import vary
 from tests.config.support import has, refused, table
 

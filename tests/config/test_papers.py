@@ -8,8 +8,8 @@ from coca_train.config.sizes import micro_batch_size
 from coca_train.data.corpus_config import load as load_corpus
 from coca_train.evaluation.configuration import load as load_evaluation
 from coca_train.evaluation.suites.passkey import cases
-from coca_train.schedule import resolve
 from coca_train.settings import load
+from coca_train.stages import resolve
 
 CONTEXT = ["512", "1024", "2048", "4096", "8192", "16384", "32768"]  # as they are written
 ALPHAS = {f"dynamic_ntk@alpha:{alpha}" for alpha in (2, 4, 8)}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from coca_train.schedule import resolve
 from coca_train.settings import load
+from coca_train.stages import resolve
 
 
 def warmups(*words):

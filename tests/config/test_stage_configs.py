@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from coca_train.config.schema import Config
-from coca_train.schedule import resolve, stage_at
 from coca_train.settings import load
+from coca_train.stages import resolve, stage_at
 from coca_train.vary import vary
 from tests.config.support import has, refused, table
 

@@ -8,8 +8,8 @@ import pytest
 from coca_train.attention.layer_types import layer_types
 from coca_train.config.schema import Config
 from coca_train.evaluation.variants import Choice, after_training, variants
-from coca_train.schedule import resolve
 from coca_train.settings import load
+from coca_train.stages import resolve
 from coca_train.vary import vary
 
 TRAINED = "# @package _global_\n# Weights with a base of their own\ndefaults: [{override /position: rope}]\n"

@@ -16,8 +16,8 @@ from coca_train.data.mixture import Mixture
 from coca_train.data.packing import Edges
 from coca_train.data.provenance import Passage, Provenance
 from coca_train.data.tokenizer import Tokenizer
-from coca_train.schedule import resolve
 from coca_train.settings import load
+from coca_train.stages import resolve
 from coca_train.training.loop import batch_digest
 from tests.data_prep.support_corpus import Made, make
 

@@ -12,8 +12,8 @@ from coca_train.doctor import measurements
 from coca_train.doctor.measurements import look_at_data, look_at_disk, measure_writing
 from coca_train.doctor.rendezvous import Overdue, find_behind, run_bounded
 from coca_train.planning.outline import checkpoint_storage, outline
-from coca_train.schedule import resolve
 from coca_train.settings import load
+from coca_train.stages import resolve
 from tests.faults import real
 from tests.faults.fork_server import ForkServer, Rank
 

@@ -12,7 +12,7 @@ from torch import nn
 from coca_train import engine, positions
 from coca_train.attention import patterns
 from coca_train.config.schema import LoraConfig
-from coca_train.engine.muon import Matrix, MuonAndAdamW, block_matrices, orthogonalised, shared_out
+from coca_train.engine.muon import Matrix, MuonAndAdamW, assign_owners, block_matrices, orthogonalise
 from coca_train.engine.optim import ADAM, MUON, build_optimizer, set_lr, start_moments
 from coca_train.models.trainable import adapt
 from coca_train.models.transformer import Transformer
@@ -165,13 +165,13 @@ def test_newton_schulz_by_singular_values(shape: tuple[int, int]) -> None:
     s = s / s.norm()
     for _ in range(5):
         s = 3.4445 * s - 4.775 * s**3 + 2.0315 * s**5
-    found = orthogonalised(matrix, torch.optim.Muon([torch.zeros(1, 1)]).defaults)
+    found = orthogonalise(matrix, torch.optim.Muon([torch.zeros(1, 1)]).defaults)
     assert torch.allclose(found, u * s @ vt, rtol=1e-9, atol=1e-9)
 
 
 def test_in_bfloat16_it_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: the same weights as torch.optim.Muon's, bit for bit."""
-    monkeypatch.setattr("coca_train.engine.muon.computed_in", lambda device: torch.bfloat16)
+    monkeypatch.setattr("coca_train.engine.muon.newton_schulz_dtype", lambda device: torch.bfloat16)
     optim = load(["optim=muon", "optim.muon.lr=0.02"], launch=False).config.optim
     generator = torch.Generator().manual_seed(4)
     ours, theirs = ([torch.ones(5, 7, requires_grad=True), torch.ones(8, 3, requires_grad=True)] for _ in range(2))
@@ -216,6 +216,6 @@ def test_adapters_of_blocks_are_matrices_too() -> None:
 
 def test_matrices_are_shared_out() -> None:
     """To who has most of one; where all have as much, evenly, the large ones first."""
-    assert shared_out(["a", "b"], [{"a": 6, "b": 1}, {"a": 0, "b": 5}]) == [["a", "b"]]
+    assert assign_owners(["a", "b"], [{"a": 6, "b": 1}, {"a": 0, "b": 5}]) == [["a", "b"]]
     even = [{"a": 4, "b": 2, "c": 2, "d": 1}] * 2
-    assert shared_out(list("abcd"), even) == [["a", "b"], ["d", "c"]]
+    assert assign_owners(list("abcd"), even) == [["a", "b"], ["d", "c"]]

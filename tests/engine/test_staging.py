@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coca_train.data.loader import Loader
 from coca_train.engine import process
-from coca_train.runtime.staging import Staging, placed
+from coca_train.runtime.staging import Staging, to_device
 from tests.engine.scenarios import batches, build, lr_of
 from tests.faults.fork_server import ForkServer, values
 
@@ -65,7 +65,7 @@ def test_the_next_step_is_copied_before_this_one_computes(loader: tuple[Loader, 
             time.sleep(0.001)
         (batch,) = next(reading)
         lane.events.append(("computes", int(batch.tokens_BT[0, 0])))
-        seen.append([placed(x, CPU).tolist() for x in (batch.tokens_BT, batch.targets_BT, batch.pos_BT)])
+        seen.append([to_device(x, CPU).tolist() for x in (batch.tokens_BT, batch.targets_BT, batch.pos_BT)])
     with pytest.raises(StopIteration):
         next(reading)
     with pytest.raises(StopIteration):
@@ -83,10 +83,10 @@ def test_a_copy_is_handed_out_once() -> None:
     """It belongs to its step: what is asked for again is copied again, and no memory is kept."""
     lane, tensor = Watched(), torch.ones(1, 1)
     Staging(lane).ahead(tensor)
-    first, second = placed(tensor, CPU), placed(tensor, CPU)
+    first, second = to_device(tensor, CPU), to_device(tensor, CPU)
     assert first is not tensor and second is tensor
     Staging.to(CPU).ahead(tensor)  # on a CPU nothing is copied
-    assert placed(tensor, CPU) is tensor
+    assert to_device(tensor, CPU) is tensor
 
 
 def losses(ahead: bool) -> list[float]:

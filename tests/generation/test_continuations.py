@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.models.continuations import common, continuations, plan
+from coca_train.models.continuations import continuations, count_common_prefix, plan
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
@@ -104,7 +104,7 @@ def test_batches_are_bounded_and_the_best_trunk_is_found():
     groups = plan(prompts, NEW, micro_batch_tokens=100, share=True)
     for group in groups:
         members = [np.array(prompt) for prompt in prompts if len(prompt) == len(group.trunk)]
-        sums = {tuple(a.tolist()): sum(common(a, b) for b in members) for a in members}
+        sums = {tuple(a.tolist()): sum(count_common_prefix(a, b) for b in members) for a in members}
         assert sums[tuple(group.trunk)] == max(sums.values())
         assert all(len(batch) * (len(group.trunk) + NEW) <= 100 for batch in group.batches)
         shared = [branch.shared for batch in group.batches for branch in batch]

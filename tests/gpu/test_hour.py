@@ -23,8 +23,8 @@ from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.timing import GIB
 from benchmarks.measure import ROOT
 from coca_train.planning.hardware import GPUS
-from coca_train.schedule import resolve
 from coca_train.settings import load
+from coca_train.stages import resolve
 from tests.gpu.test_group import gone, pids
 
 NINE_MINUTES = 540

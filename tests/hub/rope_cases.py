@@ -10,8 +10,8 @@ from coca_train.hub import forms
 from coca_train.hub.architecture import Architecture
 from coca_train.positions import rope_scaling
 from coca_train.positions.hugging_face import NotTheSame
-from coca_train.schedule import resolve
 from coca_train.settings import load
+from coca_train.stages import resolve
 from tests.hub import models
 
 L, WINDOW = 256, 512  # of the original weights; of the run, neither that nor s·L [tokens]

@@ -7,8 +7,8 @@ import pytest
 from coca_train.commands import main
 from coca_train.hub import card, forms
 from coca_train.hub.families import FAMILIES
-from coca_train.schedule import resolve
 from coca_train.settings import load
+from coca_train.stages import resolve
 from tests.hub import models, rope_cases
 from tests.positions import support
 

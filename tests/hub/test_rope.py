@@ -70,7 +70,7 @@ def test_read_and_written_as_transformers_computes(scaling, length):
     torch.testing.assert_close(spectrum.inv_freq_J, expected, rtol=1e-6, atol=0)
     assert spectrum.temperature == pytest.approx(temperature, rel=1e-6)
 
-    back = hugging_face.words(settings, D, 1.0)
+    back = hugging_face.to_native(settings, D, 1.0)
     again, temperature_again = theirs(back.scaling, back.theta, back.max_positions or POSITIONS, length)
     torch.testing.assert_close(again, expected, rtol=1e-6, atol=0)
     assert temperature_again == pytest.approx(temperature, rel=1e-6)
@@ -91,14 +91,14 @@ RAMP = {"theta": 10000.0, "original_seq_len": 64, "beta_fast": 32.0, "beta_slow"
 def test_what_native_classes_have_no_word_for(section):
     settings, _ = ours(section, 512)
     with pytest.raises(hugging_face.NotTheSame, match=section["name"]):
-        hugging_face.words(settings, D, 1.0)
+        hugging_face.to_native(settings, D, 1.0)
 
 
 def test_yarn_on_a_part_of_the_head_is_no_native_model():
     settings, _ = ours({"name": "yarn", **RAMP, "factor": 4.0, "convention": "code"}, 512)
-    assert hugging_face.words(settings, D, 1.0).scaling is not None
+    assert hugging_face.to_native(settings, D, 1.0).scaling is not None
     with pytest.raises(hugging_face.NotTheSame, match="partial"):
-        hugging_face.words(settings, D // 4, 0.25)
+        hugging_face.to_native(settings, D // 4, 0.25)
 
 
 def test_the_length_a_scaling_starts_from():

@@ -180,7 +180,7 @@ def test_a_compiler_that_fails_is_said_in_a_line(tmp_path, capsys):
     with config.patch({"cpp.cxx": (str(broken),)}), utils.fresh_cache():
         assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
     said = "".join(capsys.readouterr())
-    assert said.count("layers of the kind default are not compiled: CppCompileError") == 1
+    assert said.count("layers of type default are not compiled: CppCompileError") == 1
     assert len(said.splitlines()) == 1
 
 
@@ -193,7 +193,7 @@ def test_a_graph_that_would_break_is_said_in_words(capsys):
     model.compiled = CompiledBlocks(asks, "aot_eager")
     assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
     assert list(model.compiled.eager) == ["default"]
-    assert "".join(capsys.readouterr()).count("layers of the kind default are not compiled") == 1
+    assert "".join(capsys.readouterr()).count("layers of type default are not compiled") == 1
 
 
 def test_a_backend_that_fails_is_said_with_its_cause(capsys):

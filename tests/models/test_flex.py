@@ -26,7 +26,7 @@ def part_and_values(name: str, head_dim: int = 16) -> tuple[Part, Tensor]:
     return part_of(mapped(scheme, q, k, start(N), start(N), N, layer_of(scheme)), layout), v
 
 
-SERVED = [name for name in SCHEMES if flex.serves([part_and_values(name)[0]])]
+SERVED = [name for name in SCHEMES if flex.is_supported([part_and_values(name)[0]])]
 
 
 class Lookups(TorchFunctionMode):

@@ -181,6 +181,6 @@ def test_long_sequences_hold_no_square(name):
 
 def test_a_hook_without_a_pointwise_form_is_not_for_flex():
     case = Case("by_head", 9, 9)
-    assert not flex.serves(case.parts)
+    assert not flex.is_supported(case.parts)
     assert not kernels.is_plain([case.parts[0]._replace(terms=Terms())])
     torch.testing.assert_close(case.run("flex")[0], case.run("eager")[0])

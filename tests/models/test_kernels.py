@@ -174,7 +174,7 @@ def test_what_flex_cannot_look_up_goes_to_blocked():
         ("query", 500, True),
         ("distance", 600, True),
     ):
-        assert flex.serves(Case(9, 9, "causal", kind, n_rows=n_rows).parts) is able
+        assert flex.is_supported(Case(9, 9, "causal", kind, n_rows=n_rows).parts) is able
     case = Case(9, 9, "causal", "all")
     torch.testing.assert_close(case.run("flex")[0], case.run("eager")[0])
 

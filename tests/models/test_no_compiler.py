@@ -122,7 +122,7 @@ def test_flex_gives_way_to_tiles(bare, monkeypatch, has_compiler):
     """By a tensor that says it is on CUDA."""
     if has_compiler:
         program(bare, "clang")
-    monkeypatch.setattr(kernels, "serves", lambda parts: True)
+    monkeypatch.setattr(kernels, "is_supported", lambda parts: True)
     monkeypatch.setattr(kernels, "flex", lambda *given: "flex")
     monkeypatch.setattr(kernels, "blocked", lambda *given: "blocked")
     there = SimpleNamespace(device=SimpleNamespace(type="cuda"))

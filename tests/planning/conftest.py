@@ -6,8 +6,8 @@ from functools import cache
 from coca_train.config.load import assemble, load
 from coca_train.config.schema import Config
 from coca_train.planning.outline import Outline, outline
-from coca_train.schedule import Stage
 from coca_train.settings import TRAIN
+from coca_train.stages import Stage
 
 # What the figures by hand were worked out with; the quickstart's recipe is another.
 RECIPE = ("optim=adamw", "engine=deepspeed", "train.global_batch_size=32")

@@ -15,7 +15,7 @@ from coca_train.planning.as_text import plan as page
 from coca_train.planning.cost import Change, Cluster, Cost, plan_stage
 from coca_train.planning.hardware import GPUS, Gpu, find_gpu, peak_of
 from coca_train.planning.outline import outline
-from coca_train.schedule import Stage, resolve
+from coca_train.stages import Stage, resolve
 from coca_train.tracking.throughput import gpu_peak
 from tests.fixes import first, fix_of
 from tests.planning.conftest import TINY, coca_llama_7b, configure

@@ -5,8 +5,8 @@ import pytest
 from coca_train.planning.cost import Cluster, plan_stage
 from coca_train.planning.hardware import find_gpu
 from coca_train.planning.outline import outline
-from coca_train.schedule import Stage, resolve
 from coca_train.settings import load
+from coca_train.stages import Stage, resolve
 
 A100 = find_gpu("a100_80gb")
 LONG = ("+experiment=yarn_llama2_7b_64k", "position.rope_scaling.factor=32", "train.seq_len=131072")

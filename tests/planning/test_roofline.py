@@ -26,7 +26,7 @@ from coca_train.planning.hardware import (
 )
 from coca_train.planning.meta_step import count_flops, count_micro_batch
 from coca_train.planning.roofline import PARTS, Step, count_step
-from coca_train.schedule import resolve
+from coca_train.stages import resolve
 from coca_train.testing.parts import shipped
 from tests.planning.conftest import TINY, configure, outlined
 

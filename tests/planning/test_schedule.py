@@ -9,7 +9,7 @@ from coca_train.planning.as_text import table
 from coca_train.planning.cost import n_tokens
 from coca_train.planning.outline import outline
 from coca_train.runtime.errors import UserError
-from coca_train.schedule import Stage
+from coca_train.stages import Stage
 from tests.planning.conftest import TINY, coca_llama_7b, configure, planned
 
 BEFORE = configure(*TINY, "position=rope", "train.max_steps=100", "optim.schedule=constant", "optim.warmup_steps=10")

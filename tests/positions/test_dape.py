@@ -79,7 +79,7 @@ def test_every_head_hears_every_other():
     mapped = parts.mapped(scheme, q, k, pos, pos, 5, layer)
     assert mapped.score_mod.by.mixes_heads
     (layout,) = AttentionPattern(None).layouts(pos, pos)
-    assert not flex.serves([part_of(mapped, layout)])
+    assert not flex.is_supported([part_of(mapped, layout)])
 
 
 @pytest.mark.parametrize("bias", BIASES)

@@ -134,7 +134,7 @@ def test_gates_stand_in_the_cache():
         fork.advance(Positions.counted(3, 4))
         fork.extend(0, *(torch.full((len(fork._layers[0][0]), 1, 1), float(last * sign)) for sign in (1, -1, 10)))
     assert sum(fork.n_bytes for fork in forks) == 3 * 3 * 3 * 4
-    joined = KVCache.joined(forks)
+    joined = KVCache.join(forks)
     assert joined.n_bytes == 3 * 3 * 3 * 4
     k, v, g = (x[..., 0].tolist() for x in joined._layers[0])
     assert k == [[0, 2, 3], [0, 2, 4], [0, 2, 4]]

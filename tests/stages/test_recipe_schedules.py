@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from coca_train.engine.optim import lr_at
-from coca_train.schedule import resolve
 from coca_train.settings import load
+from coca_train.stages import resolve
 
 transformers = pytest.importorskip("transformers")
 LINEAR, CONSTANT = "get_linear_schedule_with_warmup", "get_constant_schedule_with_warmup"

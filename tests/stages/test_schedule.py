@@ -13,8 +13,8 @@ from coca_train.commands._training_step import show
 from coca_train.data.mixture import Mixture
 from coca_train.data.packing import Edges
 from coca_train.engine.optim import lr_at
-from coca_train.schedule import resolve
 from coca_train.settings import load_saved
+from coca_train.stages import resolve
 from coca_train.training import stage as stage_run
 from tests.stages.support import Runs, logged, manifest, record, remove, saved, schedule, stage, state, steps, weights
 

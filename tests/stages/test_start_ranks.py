@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.checkpoint import RunLock
-from coca_train.engine.process import bound_waits
+from coca_train.engine.process import set_group_timeouts
 from coca_train.hub import importing, parity
 from tests.faults import real
 from tests.faults.fork_server import ForkServer
@@ -23,9 +23,9 @@ def slowly(overrides: list[str]) -> None:
         return bring(*arguments)
 
     def bounded(self: RunLock, action: Callable[[], None]) -> None:
-        bound_waits(2)
+        set_group_timeouts(2)
         alone(self, action)
-        bound_waits(30)
+        set_group_timeouts(30)
 
     importing.write_run, RunLock.alone = waiting, bounded
     run(overrides)

@@ -9,7 +9,7 @@ import torch
 from coca_train.planning.cost import Cluster, plan_stage
 from coca_train.planning.hardware import GPUS
 from coca_train.planning.outline import outline
-from coca_train.schedule import Stage
+from coca_train.stages import Stage
 from coca_train.testing.parts import shipped
 from coca_train.tracking.throughput import flops_per_token, matmul_parameters
 from coca_train.training.stage import announce_engine, meter

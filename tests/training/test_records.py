@@ -15,8 +15,8 @@ from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.report.render import pictures
 from coca_train.runtime.errors import CheckpointError, DataError, StorageError
-from coca_train.schedule import resolve
 from coca_train.settings import load, load_saved
+from coca_train.stages import resolve
 from coca_train.training import ending
 from coca_train.training.ending import Finished, final_report, write_sample
 

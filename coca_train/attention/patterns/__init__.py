@@ -3,37 +3,37 @@
 Each module holds `Settings` (its own hyper-parameters) and `Rules`, an `AttentionPattern`.
 """
 
-from typing import Any
-
 import torch
 
 from coca_train import positions
-from coca_train.attention import ATTENTION_PATTERNS
+from coca_train.attention import ATTENTION_PATTERNS, PatternSettings
 from coca_train.attention.pattern import AttentionPattern
 from coca_train.config.schema import ModelConfig
+from coca_train.positions import SchemeSettings
 from coca_train.positions.base import AttentionShape, Position, Problem
 
 
-def settings(value: Any) -> Any:
-    """A mapping with the key `name`, typed by that attention pattern's own Settings (errors: see Registry.settings)."""
+def settings(value: object) -> PatternSettings:
+    """Check a mapping with the key `name` and return it as that attention pattern's Settings (errors: see
+    Registry.settings)."""
     return ATTENTION_PATTERNS.settings(value)
 
 
-def build(settings: Any) -> AttentionPattern:
-    """The attention pattern that `settings` names."""
+def build(settings: PatternSettings) -> AttentionPattern:
+    """Build the attention pattern that `settings` names."""
     return ATTENTION_PATTERNS.module(settings.name).Rules(settings)
 
 
-def problems(settings: Any, position: Any, model: ModelConfig) -> list[Problem]:
-    """Why an attention pattern cannot go with the scheme of these position settings; empty: it can.
+def problems(settings: PatternSettings, position: SchemeSettings, model: ModelConfig) -> list[Problem]:
+    """Return why an attention pattern cannot be combined with the scheme of these position settings; empty: it can.
 
     model: one that the scheme can be built for (the settings' own `problems` finds nothing).
     """
     return build(settings).problems(outline(position, model))
 
 
-def outline(position: Any, model: ModelConfig) -> Position:
-    """The scheme of these settings without memory, to be asked what it is."""
+def outline(position: SchemeSettings, model: ModelConfig) -> Position:
+    """Build the scheme of these settings on the meta device, to read its properties."""
     head_dim = model.head_dim or model.d_model // model.n_heads
     shape = AttentionShape(model.n_heads, model.n_kv_heads or model.n_heads, head_dim, model.d_model, max_seq_len=1)
     with torch.device("meta"):

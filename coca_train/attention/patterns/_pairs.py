@@ -1,12 +1,11 @@
-"""What an attention pattern asks of a scheme before it may say where far pairs stand."""
+"""Properties of a scheme that attention patterns require before they move far pairs to other positions."""
 
-from typing import Any
-
+from coca_train.attention import PatternSettings
 from coca_train.positions.base import Position, Problem
 
 
-def not_by_pairs(settings: Any, position: Position, needs_positions: bool = False) -> list[Problem]:
-    """Refuses schemes whose positions are part of the embeddings, that sum up the tokens in between, or that know no
+def not_by_pairs(settings: PatternSettings, position: Position, needs_positions: bool = False) -> list[Problem]:
+    """Refuse schemes whose positions are part of the embeddings, that sum up the tokens in between, or that have no
     positions where some are needed."""
     scheme, fix = (
         position.settings.scheme,
@@ -26,8 +25,8 @@ def not_by_pairs(settings: Any, position: Position, needs_positions: bool = Fals
     return []
 
 
-def not_relative(settings: Any, position: Position) -> list[Problem]:
-    """Refuses schemes that see more than distances: numbering tokens anew would change every pair of them."""
+def not_relative(settings: PatternSettings, position: Position) -> list[Problem]:
+    """Refuse schemes that see more than distances: renumbering tokens would change every pair of them."""
     if position.relative:
         return []
     wrong = f"{settings.name} numbers the recent tokens anew at every step, and {position.settings.scheme} sees more"
@@ -35,8 +34,8 @@ def not_relative(settings: Any, position: Position) -> list[Problem]:
     return [("attention_pattern.name", f"{wrong} than their distance; a relative scheme is needed", fix)]
 
 
-def beyond_table(settings: Any, position: Position, field: str) -> list[Problem]:
-    """Refuses far pairs at a distance, the value of `field`, that a table of learned positions has no row for."""
+def beyond_table(settings: PatternSettings, position: Position, field: str) -> list[Problem]:
+    """Refuse far pairs at a distance, the value of `field`, for which a table of learned positions has no row."""
     distance, rows = getattr(settings, field), position.max_positions
     if rows is None or distance < rows:
         return []

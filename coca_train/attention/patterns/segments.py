@@ -1,4 +1,4 @@
-"""Independent segments: chunks of `length` tokens that do not see each other; positions start anew in each.
+"""Independent segments: chunks of `length` tokens that do not see each other; positions restart in each.
 
 The simplest way to read beyond the training window, and the yardstick for the others. Evaluation only: in
 training it is what a shorter train.seq_len does. O(T·length) time; a cache holds `length` keys.
@@ -32,11 +32,11 @@ class Rules(AttentionPattern):
         return (View(Rule(window=self.settings.length)),)  # follows from the documents, and lets far tiles be skipped
 
     def length(self, length: int) -> int:
-        """A segment is a sequence by itself."""
+        """Return the length of a segment, which is a sequence by itself."""
         return min(length, self.settings.length)
 
     def share(self, length: int) -> float:
-        """Every segment is a triangle of its own."""
+        """Return the visible share: every segment is a triangle."""
         whole, rest = divmod(length, self.settings.length)
         sizes = [self.settings.length] * whole + [rest]
         return sum(size * (size + 1) for size in sizes) / (length * (length + 1))

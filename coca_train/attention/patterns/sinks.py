@@ -1,7 +1,7 @@
 """Attention sinks (StreamingLLM, arXiv 2309.17453, section 3.2): the first n_sink tokens and the last `window`.
 
 Positions count inside a cache that holds just these tokens, not in the text: a query that has lost tokens
-stands at n_sink + window - 1, the sinks stay at 0 ... n_sink - 1, and recent tokens stand directly behind them.
+is at n_sink + window - 1, the sinks stay at 0 ... n_sink - 1, and recent tokens directly follow them.
 For a scheme that knows distances only, that is: recent tokens at their true distance, sinks at
 min(m, n_sink + window - 1) - n. Decoding takes constant memory and time per token; O(T·(window + n_sink)) in all.
 """
@@ -37,7 +37,7 @@ class Rules(AttentionPattern):
         )
 
     def length(self, length: int) -> int:
-        """Positions count in the cache, so the sequence in hand is what the cache holds."""
+        """Return what the cache holds: positions count in it."""
         return min(length, self.settings.n_sink + self.settings.window)
 
     def keep(self) -> Keep:

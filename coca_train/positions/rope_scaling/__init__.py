@@ -18,7 +18,7 @@ from coca_train.positions import ROPE_SCALINGS
 from coca_train.positions.base import Initial, Problem
 
 if TYPE_CHECKING:
-    from coca_train.positions.hugging_face import Scaling, Words
+    from coca_train.positions.hugging_face import NativeScaling, ScalingReader
 
 
 Theta = Annotated[float, Field(gt=1, description="rotary base: pair j turns theta^(-2j/D) radians per position")]
@@ -37,7 +37,7 @@ Convention = Annotated[
         "code: ramp over pair indices between rounded ends (the authors' code, released checkpoints, transformers)"
     ),
 ]
-# What the authors' code ramps between NTK-aware and interpolated frequencies [turns over L]; found by trying, it says.
+# What the authors' code ramps between NTK-aware and interpolated frequencies [turns over L], by experiment.
 NTK_FAST, NTK_SLOW = 1.25, 0.75
 
 
@@ -58,7 +58,7 @@ PartsConvention = Annotated[
 
 
 class Spectrum(NamedTuple):
-    """What a rotation needs to know."""
+    """Frequencies, temperature and, where they move, positions of a rotation."""
 
     inv_freq_J: Tensor  # radians per position, float32; J = rotary_dim / 2; fixed ones are on the CPU
     temperature: float  # multiplied into both q' and k', hence squared into the score
@@ -67,17 +67,17 @@ class Spectrum(NamedTuple):
 
 
 def rounded(inv_freq_J: Tensor, temperature: float = 1.0) -> Spectrum:
-    """Of frequencies in float64: computed wide and rounded once, so that they are the nearest float32 ones."""
+    """Round frequencies in float64 to the nearest float32 ones."""
     return Spectrum(inv_freq_J.float(), temperature)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RopeScaling:
-    """Base of the settings: what every scaling says of itself. A scaling overrides `spectrum`, or `build` where its
-    frequencies have parameters.
+    """Base of the settings of all scalings. A scaling overrides `spectrum`, or `build` where its frequencies have
+    parameters.
 
-    INITIAL: how these start, by name. ROPE_TYPE: the rope_type of a config.json that it may be; None: none. NATIVE: the
-    settings with which there are words for it, where others have none.
+    INITIAL: initial values of these parameters, by name. ROPE_TYPE: the rope_type of a config.json that it can be;
+    None: none. NATIVE: the settings with which transformers has it, where it does not have others.
     """
 
     name: str
@@ -102,12 +102,12 @@ class RopeScaling:
         return []
 
     @classmethod
-    def from_transformers(cls, scaling: "Scaling") -> dict[str, Any] | None:
+    def from_transformers(cls, scaling: "ScalingReader") -> dict[str, Any] | None:
         """Return our settings, all but the name, of a rope_scaling of our ROPE_TYPE; None: it is another module's.
         Raises NotTheSame for what the other side computes differently."""
         return None
 
-    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> "Words | None":
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> "NativeScaling | None":
         """Return the words of transformers for these settings; None: it has none. Raises NotTheSame as above."""
         return None
 
@@ -122,7 +122,7 @@ class Fixed(nn.Module):
         self._last: tuple[int, Spectrum] | None = None
 
     def forward(self, length: int) -> Spectrum:
-        """length: the sequence length [tokens], used by the dynamic ones."""
+        """Return the spectrum at a length [tokens], which the dynamic scalings use."""
         # The same object while the length is the same: copies on devices are kept for it.
         if self._last is None or self._last[0] != length:
             self._last = length, self.settings.spectrum(self.rotary_dim, length)
@@ -143,7 +143,7 @@ def build(settings: RopeScaling, rotary_dim: int) -> nn.Module:
 
 
 def exchange_problem(trained: RopeScaling, other: RopeScaling) -> str:
-    """Why weights trained with the frequencies `trained` cannot take the others, in words; empty: they can."""
+    """Return why weights trained with the frequencies `trained` cannot use the others; empty: they can."""
     for settings in (trained, other):
         if type(trained) is not type(other) and settings.learned:
             return f"{settings.name} has parameters of its own; only weights trained with it have them"
@@ -158,22 +158,24 @@ AnyRopeScaling = Annotated[Any, BeforeValidator(ROPE_SCALINGS.settings)]
 
 
 def base_inv_freq(theta: float, rotary_dim: int, device: torch.device | None = None) -> Tensor:
-    """θ_j = theta^(-2j/D) for j < D/2, float64 (RoFormer, arXiv 2104.09864, Eq. 15). device: None, torch's default."""
+    """Return θ_j = theta^(-2j/D) for j < D/2, float64 (RoFormer, arXiv 2104.09864, Eq. 15). device: None, torch's
+    default."""
     return theta ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float64, device=device) / rotary_dim)
 
 
 def ntk_theta(theta: float, factor: float, rotary_dim: int) -> float:
-    """base · s^(D/(D-2)): the slowest pair is interpolated by s, the fastest is kept (YaRN, 2309.00071, Eq. 16)."""
+    """Return base · s^(D/(D-2)): the slowest pair is interpolated by s, the fastest is kept (YaRN, 2309.00071, Eq.
+    16)."""
     return theta * factor ** (rotary_dim / (rotary_dim - 2))
 
 
 def stretch(original_seq_len: int, length: int) -> float:
-    """s(l) = max(1, l/L) (YaRN section 3.3)."""
+    """Return s(l) = max(1, l/L) (YaRN section 3.3)."""
     return max(1.0, length / original_seq_len)
 
 
 def yarn_temperature(factor: float) -> float:
-    """sqrt(1/t) = 0.1 ln s + 1 (YaRN Eq. 22)."""
+    """Return sqrt(1/t) = 0.1 ln s + 1 (YaRN Eq. 22)."""
     return 0.1 * math.log(factor) + 1.0
 
 
@@ -192,14 +194,14 @@ class Ramp(RopeScaling):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class YarnRamp(Ramp):
-    """YaRN's: one code in circulation."""
+    """YaRN's ramp, of which one implementation is in use."""
 
     convention: Convention
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class PartsRamp(Ramp):
-    """NTK-by-parts': two codes in circulation."""
+    """NTK-by-parts' ramp, of which two implementations are in use."""
 
     convention: PartsConvention
 
@@ -210,7 +212,7 @@ def yarn_spectrum(settings: YarnRamp, factor: float, rotary_dim: int) -> Spectru
 
 
 def by_parts(settings: YarnRamp | PartsRamp, factor: float, rotary_dim: int) -> Tensor:
-    """(1-γ_j)·θ_j/s + γ_j·θ_j with s = factor, float64 (YaRN Eq. 20).
+    """Return (1-γ_j)·θ_j/s + γ_j·θ_j with s = factor, float64 (YaRN Eq. 20).
 
     convention authors: the first θ_j/s is mixed with NTK-aware frequencies before, by a ramp of its own
     (jquesnelle/yarn, LlamaPartNTKScaledRotaryEmbedding).
@@ -229,7 +231,8 @@ def by_parts(settings: YarnRamp | PartsRamp, factor: float, rotary_dim: int) -> 
 
 
 def _by_indices(settings: Ramp, fast: float, slow: float, rotary_dim: int) -> Tensor:
-    """The ramp of the code, over pair indices: 1 up to the pair that makes `fast` turns, 0 from that of `slow` on."""
+    """Return the ramp of the code, over pair indices: 1 up to the pair that makes `fast` turns, 0 from that of `slow`
+    on."""
     low = max(math.floor(_pair_that_turns(fast, settings, rotary_dim)), 0)
     high = min(math.ceil(_pair_that_turns(slow, settings, rotary_dim)), rotary_dim - 1)
     width = high - low or 0.001  # the authors' guard against an empty ramp
@@ -246,7 +249,7 @@ class Turns(NamedTuple):
 
 
 def by_turns(theta: float, ramp: Turns, factor: float, rotary_dim: int) -> Tensor:
-    """The paper's ramp (YaRN Eq. 18 and 20), float64."""
+    """Return the frequencies of the paper's ramp (YaRN Eq. 18 and 20), float64."""
     theta_J = base_inv_freq(theta, rotary_dim)
     turns_J = ramp.original_seq_len * theta_J / (2 * math.pi)
     kept_J = ((turns_J - ramp.slow) / (ramp.fast - ramp.slow)).clamp(0, 1)
@@ -254,6 +257,6 @@ def by_turns(theta: float, ramp: Turns, factor: float, rotary_dim: int) -> Tenso
 
 
 def _pair_that_turns(turns: float, settings: Ramp, rotary_dim: int) -> float:
-    """The (fractional) pair index that makes `turns` turns over L tokens."""
+    """Return the (fractional) pair index that makes `turns` turns over L tokens."""
     wavelengths = settings.original_seq_len / (turns * 2 * math.pi)
     return rotary_dim * math.log(wavelengths) / (2 * math.log(settings.theta))

@@ -5,7 +5,7 @@ With t = length / L and θ_ntk(t) the NTK-aware frequencies for s = 2t - 1, z = 
     dz/dt = SiLU((z + log θ_ntk(t)) W_up) W_down + ξ_t,   ξ_t = d log θ_ntk(t) / dt,   z(1) = log θ.
 
 This is the authors' code (DAMO-NLP-SG/CLEX), which the released models come from; in the paper's equation
-the learned part sees z alone. ξ_t is a known derivative, so it is integrated by hand: u = z - log θ_ntk obeys
+the learned part sees z alone. ξ_t is a known derivative, so it is integrated analytically: u = z - log θ_ntk obeys
 du/dt = SiLU((u + 2 log θ_ntk(t)) W_up) W_down with u(1) = 0. Hence t = 1 is plain RoPE and W_down = 0, where
 training starts, is NTK-aware scaling, both without an error of integration.
 
@@ -40,7 +40,7 @@ from coca_train.runtime import dist
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings(RopeScaling):
-    """Learned scaling by the length in hand."""
+    """Learned scaling by the sequence length."""
 
     name: Literal["clex"]
     original_seq_len: OriginalSeqLen
@@ -60,7 +60,7 @@ class Settings(RopeScaling):
 
 
 class Learned(nn.Module):
-    """The dynamics and what they give. In eval mode a pure function of (parameters, length)."""
+    """The learned dynamics. In eval mode a pure function of (parameters, length)."""
 
     def __init__(self, settings: Settings, rotary_dim: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Learned(nn.Module):
         self.down = nn.Parameter(torch.empty(hidden, rotary_dim // 2))
 
     def forward(self, length: int) -> Spectrum:
-        """length: the sequence in hand [tokens]; in training, positions must lie below it."""
+        """Return the spectrum at a sequence length [tokens]; in training, positions must lie below it."""
         original, most = self.settings.original_seq_len, self.settings.max_factor
         if length > original * most:
             _warn_of_end(original, most)
@@ -86,10 +86,11 @@ class Learned(nn.Module):
         return Spectrum(ntk_J * self.departure(factor).exp().to(torch.float32), 1.0, positions_N, end)
 
     def departure(self, factor: float) -> Tensor:
-        """u_J at t = factor: how far log θ has left the NTK-aware one. Float32 or wider, whatever the weights are.
+        """Return u_J at t = factor: how far log θ has departed from the NTK-aware one. Float32 or wider, whatever the
+        weights are.
 
-        Classic fourth-order Runge-Kutta. At t = 1 there is one step of width 0, so that the parameters have a
-        gradient in every forward: ranks that drew different t must reduce the same gradients.
+        Classic fourth-order Runge-Kutta. At t = 1 there is one step of width 0, so that the parameters have a gradient
+        in every forward: ranks that drew different t must reduce the same gradients.
         """
         wide = torch.promote_types(self.up.dtype, torch.float32)
         up_JF, down_FJ = self.up.to(wide), self.down.to(wide) / self.down.shape[0]
@@ -123,7 +124,7 @@ def _warn_of_end(original: int, most: int) -> None:
 
 
 def spread(length: int, factor: int, device: torch.device | None = None) -> Tensor:
-    """positions_N: `length` different integers below length·factor, increasing, both ends included; random."""
+    """Draw positions_N: `length` different integers below length·factor, increasing, both ends included."""
     end = length * factor - 1
     inner = torch.randperm(max(0, end - 1), device=device)[: max(0, length - 2)].sort().values + 1
     return torch.cat((inner.new_zeros(1), inner, inner.new_full((1,), end)))[:length].to(torch.float32)

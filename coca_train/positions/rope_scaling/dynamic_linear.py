@@ -11,7 +11,7 @@ from coca_train.positions.rope_scaling.linear import interpolated
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings(RopeScaling):
-    """Linear scaling by the length in hand."""
+    """Linear scaling by the sequence length."""
 
     name: Literal["dynamic_linear"]
     original_seq_len: OriginalSeqLen

@@ -1,4 +1,4 @@
-"""NTK-aware scaling by the length in hand, in both conventions found in print and in code.
+"""NTK-aware scaling by the sequence length, in both conventions found in print and in code.
 
 s(l) = 1 for l <= L, else alpha·l/L - (alpha - 1).
 alpha = 1: the YaRN paper's s(l) = max(1, l/L) (arXiv 2309.00071, section 3.3).
@@ -11,7 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.hugging_face import Scaling, Words
+from coca_train.positions.hugging_face import NativeScaling, ScalingReader
 from coca_train.positions.rope_scaling import (
     OriginalSeqLen,
     RopeScaling,
@@ -30,7 +30,7 @@ ELSEWHERE = (
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings(RopeScaling):
-    """NTK-aware scaling by the length in hand."""
+    """NTK-aware scaling by the sequence length."""
 
     name: Literal["dynamic_ntk"]
     alpha: Annotated[
@@ -46,11 +46,11 @@ class Settings(RopeScaling):
         return rounded(base_inv_freq(ntk_theta(self.theta, factor, rotary_dim), rotary_dim))
 
     @classmethod
-    def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
-        """Their factor is our alpha, and they scale from max_position_embeddings on."""
-        original = scaling.only_length()
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any]:
+        """Read their factor as our alpha; they scale from max_position_embeddings on."""
+        original = scaling.single_length()
         return {"theta": scaling.theta, "alpha": scaling.factor(), "original_seq_len": original}
 
-    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
         scaling, original = {"rope_type": self.ROPE_TYPE, "factor": self.alpha}, self.original_seq_len
-        return Words(self.theta, scaling, max_positions=original, decodes_to=original, caveats=(ELSEWHERE,))
+        return NativeScaling(self.theta, scaling, max_positions=original, decodes_to=original, caveats=(ELSEWHERE,))

@@ -10,7 +10,7 @@ from coca_train.positions.rope_scaling import PartsRamp, Spectrum, by_parts, rou
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings(PartsRamp):
-    """NTK-by-parts by the length in hand."""
+    """NTK-by-parts by the sequence length."""
 
     name: Literal["dynamic_ntk_by_parts"]
 

@@ -1,4 +1,4 @@
-"""YaRN with s(l) = max(1, l/L) of the sequence in hand, in frequencies and temperature (arXiv 2309.00071, 3.3).
+"""YaRN with s(l) = max(1, l/L) of the sequence length, in frequencies and temperature (arXiv 2309.00071, 3.3).
 
 For weights that were never tuned; those tuned at some s: dynamic_yarn_tuned.
 """
@@ -13,7 +13,7 @@ from coca_train.positions.rope_scaling import Spectrum, YarnRamp, stretch, yarn_
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings(YarnRamp):
-    """YaRN by the length in hand."""
+    """YaRN by the sequence length."""
 
     name: Literal["dynamic_yarn"]
 

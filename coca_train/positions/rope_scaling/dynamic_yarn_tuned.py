@@ -1,4 +1,4 @@
-"""YaRN of weights that were tuned at a factor: s(l) = max(factor, l/L) of the sequence in hand, never below it.
+"""YaRN of weights that were tuned at a factor: s(l) = max(factor, l/L) of the sequence length, never below it.
 
 The authors' LlamaDynamicYaRNScaledRotaryEmbedding (jquesnelle/yarn) with its flag `finetuned`; without the flag it is
 dynamic_yarn (arXiv 2309.00071, section 3.3). Up to factor·L it is yarn.
@@ -14,7 +14,7 @@ from coca_train.positions.rope_scaling import Factor, Spectrum, YarnRamp, yarn_s
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings(YarnRamp):
-    """YaRN by the length in hand, from the factor of the tuning on."""
+    """YaRN by the sequence length, from the factor of the tuning on."""
 
     name: Literal["dynamic_yarn_tuned"]
     factor: Factor

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.hugging_face import Scaling, Words
+from coca_train.positions.hugging_face import NativeScaling, ScalingReader
 from coca_train.positions.rope_scaling import Factor, RopeScaling, Spectrum, base_inv_freq, rounded
 
 
@@ -27,9 +27,9 @@ class Settings(RopeScaling):
         return interpolated(self.theta, self.factor, rotary_dim)
 
     @classmethod
-    def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
-        scaling.only_length()
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any]:
+        scaling.single_length()
         return {"theta": scaling.theta, "factor": scaling.factor()}
 
-    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
-        return Words(self.theta, {"rope_type": self.ROPE_TYPE, "factor": self.factor})
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
+        return NativeScaling(self.theta, {"rope_type": self.ROPE_TYPE, "factor": self.factor})

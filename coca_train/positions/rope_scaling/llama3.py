@@ -11,7 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.hugging_face import NotTheSame, Scaling, Words, extended, reach
+from coca_train.positions.hugging_face import NativeScaling, NotTheSame, ScalingReader, extended_length, length_keys
 from coca_train.positions.rope_scaling import Factor, OriginalSeqLen, RopeScaling, Spectrum, Turns, by_turns, rounded
 
 
@@ -35,13 +35,13 @@ class Settings(RopeScaling):
             raise ValueError(f"high_freq_factor ({high}) must be greater than low_freq_factor ({low})")
 
     def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
-        """Independent of `length` [tokens]."""
+        """Return the frequencies, which do not depend on `length` [tokens]."""
         ramp = Turns(self.original_seq_len, self.high_freq_factor, self.low_freq_factor)
         return rounded(by_turns(self.theta, ramp, self.factor, rotary_dim))
 
     @classmethod
-    def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
-        """Their names are ours."""
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any]:
+        """Read the section, whose names are ours."""
         original = scaling.original()
         low, high = (scaling.number(f"{which}_freq_factor") for which in ("low", "high"))
         if high <= low:
@@ -49,8 +49,8 @@ class Settings(RopeScaling):
         section = {"theta": scaling.theta, "factor": scaling.factor(), "original_seq_len": original}
         return section | {"low_freq_factor": low, "high_freq_factor": high}
 
-    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
-        """Their names are ours."""
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
+        """Write the section, whose names are ours."""
         ends = {"low_freq_factor": self.low_freq_factor, "high_freq_factor": self.high_freq_factor}
-        scaling = {"rope_type": self.ROPE_TYPE, **extended(self), **ends}
-        return Words(self.theta, scaling, min_positions=reach(self))
+        scaling = {"rope_type": self.ROPE_TYPE, **length_keys(self), **ends}
+        return NativeScaling(self.theta, scaling, min_positions=extended_length(self))

@@ -2,8 +2,8 @@
 
     θ'_j = θ_j / short_factor_j for l <= L, θ_j / long_factor_j beyond;   temperature sqrt(1 + ln s / ln L)
 
-l is the length in hand, L that of the original weights, s the extension. The factors are searched for each model; both
-lists have one for every rotated pair, the fastest first. The temperature depends on s alone, or is given, as in the
+l is the sequence length, L that of the original weights, s the extension. The factors are searched for each model; both
+lists have one for every rotated pair, the fastest first. The temperature depends on s alone, or is stated, as in the
 released models. The paper also leaves the first few tokens where they are; no released model does.
 """
 
@@ -16,7 +16,14 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import Problem
-from coca_train.positions.hugging_face import SAME, Scaling, Words, extended, reach, whole_head
+from coca_train.positions.hugging_face import (
+    SAME,
+    NativeScaling,
+    ScalingReader,
+    extended_length,
+    length_keys,
+    refuse_partial_rotation,
+)
 from coca_train.positions.rope_scaling import Factor, RopeScaling, Spectrum, base_inv_freq, rounded
 
 Factors = list[Annotated[float, Field(gt=0)]] | None
@@ -48,7 +55,7 @@ class Settings(RopeScaling):
     ROPE_TYPE = "longrope"
 
     def problems(self, rotary_dim: int) -> list[Problem]:
-        """Lists that are not as long as there are pairs."""
+        """Refuse lists that do not have one factor for each pair."""
         pairs, issues = rotary_dim // 2, []
         for name in ("short_factor", "long_factor"):
             factors = getattr(self, name)
@@ -59,7 +66,7 @@ class Settings(RopeScaling):
         return issues
 
     def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
-        """length: the sequence in hand, l, which decides between the lists [tokens]."""
+        """Return the frequencies of the list that the sequence length l selects [tokens]."""
         inv_freq_J = base_inv_freq(self.theta, rotary_dim)
         long = length > self.original_seq_len
         factors, one = (self.long_factor, self.factor) if long else (self.short_factor, 1.0)
@@ -72,28 +79,29 @@ class Settings(RopeScaling):
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original_seq_len))
 
     @classmethod
-    def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
-        """As Phi-3 has it: attention_factor is the temperature, and the factor follows from both lengths if need be."""
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any]:
+        """Read the section as Phi-3 has it: attention_factor is the temperature, and a missing factor follows from both
+        lengths."""
         original, temperature = scaling.original(), scaling.optional("attention_factor")
         lists = {name: scaling.numbers(name) for name in ("short_factor", "long_factor")}
         section = {"theta": scaling.theta, "factor": scaling.factor(original), "original_seq_len": original, **lists}
         return section | {"temperature": temperature}
 
-    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
-        """Lists and temperature spelled out; both lengths, in all the places where a version looks for them."""
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
+        """Spell out lists and temperature, and write both lengths in all the places where a version reads them."""
         temperature, pairs, original = self._temperature(), rotary_dim // 2, self.original_seq_len
         if temperature != 1:
-            whole_head("longrope", rotary_pct)
+            refuse_partial_rotation("longrope", rotary_pct)
         short, long = self.short_factor or [1.0] * pairs, self.long_factor or [self.factor] * pairs
-        scaling = {"rope_type": self.ROPE_TYPE, **extended(self), "short_factor": short, "long_factor": long}
+        scaling = {"rope_type": self.ROPE_TYPE, **length_keys(self), "short_factor": short, "long_factor": long}
         caveats = [] if short == long else [ONE_LIST]
         usual = math.sqrt(1 + math.log(self.factor) / math.log(original))
         if not math.isclose(temperature, usual, rel_tol=SAME):
             caveats.append(f"vLLM does not read attention_factor={temperature:g} and uses {usual:.4g}")
-        return Words(
+        return NativeScaling(
             self.theta,
             scaling | {"attention_factor": temperature},
-            max_positions=reach(self),
+            max_positions=extended_length(self),
             original=original,
             decodes_to=None if short == long else original,
             caveats=tuple(caveats),

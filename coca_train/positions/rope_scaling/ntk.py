@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.hugging_face import Words
+from coca_train.positions.hugging_face import NativeScaling
 from coca_train.positions.rope_scaling import Factor, RopeScaling, Spectrum, base_inv_freq, ntk_theta, rounded
 
 
@@ -19,6 +19,6 @@ class Settings(RopeScaling):
     def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
         return rounded(base_inv_freq(ntk_theta(self.theta, self.factor, rotary_dim), rotary_dim))
 
-    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
-        """They have no word for it, but for the base that it comes to."""
-        return Words(ntk_theta(self.theta, self.factor, rotary_dim))
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
+        """Write the base that it comes to; transformers has no rope_type for it."""
+        return NativeScaling(ntk_theta(self.theta, self.factor, rotary_dim))

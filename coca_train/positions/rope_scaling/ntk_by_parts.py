@@ -11,7 +11,15 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.hugging_face import SAME, Scaling, Words, extended, reach, yarn_from, yarn_to
+from coca_train.positions.hugging_face import (
+    SAME,
+    NativeScaling,
+    ScalingReader,
+    extended_length,
+    length_keys,
+    read_yarn,
+    write_yarn,
+)
 from coca_train.positions.rope_scaling import Factor, PartsRamp, Spectrum, by_parts, rounded
 
 
@@ -29,14 +37,17 @@ class Settings(PartsRamp):
         return rounded(by_parts(self, self.factor, rotary_dim))
 
     @classmethod
-    def from_transformers(cls, scaling: Scaling) -> dict[str, Any] | None:
-        """Their YaRN with a temperature of 1; None: it has another one."""
-        section, temperature = yarn_from(scaling)
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any] | None:
+        """Read their YaRN with a temperature of 1; None: its temperature is another one."""
+        section, temperature = read_yarn(scaling)
         return section | {"convention": "indices"} if math.isclose(temperature, 1.0, rel_tol=SAME) else None
 
-    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
-        """The paper's ramp is what they call llama3, that over indices their YaRN without its temperature."""
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
+        """Write the paper's ramp as what they call llama3, the ramp over indices as their YaRN with a temperature of
+        1."""
         if self.convention == "paper":
             ends = {"low_freq_factor": self.beta_slow, "high_freq_factor": self.beta_fast}
-            return Words(self.theta, {"rope_type": "llama3", **extended(self), **ends}, min_positions=reach(self))
-        return yarn_to(self, 1.0)
+            return NativeScaling(
+                self.theta, {"rope_type": "llama3", **length_keys(self), **ends}, min_positions=extended_length(self)
+            )
+        return write_yarn(self, 1.0)

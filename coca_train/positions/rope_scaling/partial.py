@@ -12,14 +12,14 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
 from coca_train.positions.base import Problem
-from coca_train.positions.hugging_face import NotTheSame, Scaling, Words
+from coca_train.positions.hugging_face import NativeScaling, NotTheSame, ScalingReader
 from coca_train.positions.rope_scaling import RopeScaling, Spectrum, base_inv_freq, rounded
 
 UNKNOWN = "transformers before 5.5 do not know rope_type proportional, and refuse to load it"
 
 
 def _turning(share: float, rotary_dim: int) -> int:
-    """How many pairs turn."""
+    """Count the pairs that turn."""
     return int(share * rotary_dim // 2)
 
 
@@ -33,7 +33,7 @@ class Settings(RopeScaling):
     ROPE_TYPE = "proportional"
 
     def problems(self, rotary_dim: int) -> list[Problem]:
-        """A share so small that nothing turns."""
+        """Refuse a share so small that nothing turns."""
         if _turning(self.share, rotary_dim):
             return []
         pairs = rotary_dim // 2
@@ -41,21 +41,21 @@ class Settings(RopeScaling):
         return [("position.rope_scaling.share", wrong, f"position.rope_scaling.share={1 / pairs:g} or more")]
 
     def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
-        """Independent of `length` [tokens]."""
+        """Return the frequencies, which do not depend on `length` [tokens]."""
         inv_freq_J = base_inv_freq(self.theta, rotary_dim)
         inv_freq_J[_turning(self.share, rotary_dim) :] = 0.0
         return rounded(inv_freq_J)
 
     @classmethod
-    def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
-        """They call the share of pairs what elsewhere is the rotated share of a head, and rotate the whole of it."""
-        scaling.no_factor()
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any]:
+        """Read the share of pairs, which their key for the rotated share of a head holds; the whole head is rotated."""
+        scaling.refuse_factor()
         share, scaling.rotary_pct = scaling.rotary_pct, 1.0
         return {"theta": scaling.theta, "share": share}
 
-    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
-        """Versions of transformers before 5 do not know it, and refuse to load it."""
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
+        """Write the section, which versions of transformers before 5.5 refuse to load."""
         if rotary_pct < 1:
             raise NotTheSame("p-RoPE on a part of the head only (partial rotation)")
         scaling = {"rope_type": self.ROPE_TYPE, "partial_rotary_factor": self.share}
-        return Words(self.theta, scaling, caveats=(UNKNOWN,))
+        return NativeScaling(self.theta, scaling, caveats=(UNKNOWN,))

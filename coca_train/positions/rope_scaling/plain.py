@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.hugging_face import Scaling, Words
+from coca_train.positions.hugging_face import NativeScaling, ScalingReader
 from coca_train.positions.rope_scaling import RopeScaling, Spectrum, base_inv_freq, rounded
 
 
@@ -21,11 +21,11 @@ class Settings(RopeScaling):
         return rounded(base_inv_freq(self.theta, rotary_dim))
 
     @classmethod
-    def from_transformers(cls, scaling: Scaling) -> dict[str, Any]:
-        """Nothing but a base; a factor of 1 says nothing."""
-        scaling.only_length()
-        scaling.no_factor()
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any]:
+        """Read a base without a factor."""
+        scaling.single_length()
+        scaling.refuse_factor()
         return {"theta": scaling.theta}
 
-    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
-        return Words(self.theta)
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
+        return NativeScaling(self.theta)

@@ -7,7 +7,15 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.positions.hugging_face import SAME, NotTheSame, Scaling, Words, whole_head, yarn_from, yarn_to
+from coca_train.positions.hugging_face import (
+    SAME,
+    NativeScaling,
+    NotTheSame,
+    ScalingReader,
+    read_yarn,
+    refuse_partial_rotation,
+    write_yarn,
+)
 from coca_train.positions.rope_scaling import Factor, Spectrum, YarnRamp, yarn_spectrum, yarn_temperature
 
 
@@ -25,17 +33,17 @@ class Settings(YarnRamp):
         return yarn_spectrum(self, self.factor, rotary_dim)
 
     @classmethod
-    def from_transformers(cls, scaling: Scaling) -> dict[str, Any] | None:
-        """The authors' ramp and YaRN's temperature; None: that is 1, which is NTK-by-parts."""
-        section, temperature = yarn_from(scaling)
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any] | None:
+        """Read the authors' ramp with YaRN's temperature; None where the temperature is 1, which is NTK-by-parts."""
+        section, temperature = read_yarn(scaling)
         if math.isclose(temperature, 1.0, rel_tol=SAME):
             return None
         if not math.isclose(temperature, yarn_temperature(section["factor"]), rel_tol=SAME):
             raise NotTheSame(f"an attention factor of {temperature:g}, where YaRN's is 0.1 ln(factor) + 1")
-        whole_head("yarn", scaling.rotary_pct)
+        refuse_partial_rotation("yarn", scaling.rotary_pct)
         return section
 
-    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> Words:
-        """They have the authors' ramp only."""
-        whole_head("yarn", rotary_pct)
-        return yarn_to(self, yarn_temperature(self.factor))
+    def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
+        """Write the ramp; theirs is the authors'."""
+        refuse_partial_rotation("yarn", rotary_pct)
+        return write_yarn(self, yarn_temperature(self.factor))

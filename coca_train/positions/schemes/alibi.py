@@ -13,7 +13,7 @@ Accuracy of the folded path. slope·√D·n reaches 185 000 at n = 32k, where on
 adding it to q·k would cost 2e-3 in the score. Three things keep it small: every factor is split into
 parts that the dtype holds exactly (a position in bfloat16: three parts), so that each product is exact;
 -slope·m comes along, so that the sum is small for near keys, the only ones with weight; and
-these features stand first, so that a sequential accumulation meets them before q·k.
+these features come first, so that a sequential accumulation meets them before q·k.
 """
 
 import math
@@ -43,7 +43,7 @@ class Settings:
 
 
 class Folded(NamedTuple):
-    """What the folded path needs."""
+    """Tables of the folded path."""
 
     slope_H: Tensor  # slope·√D, float64
     shift_BTH: Tensor  # slope·√D·m, float64
@@ -51,12 +51,12 @@ class Folded(NamedTuple):
 
 
 def slopes(n_heads: int, device: torch.device) -> Tensor:
-    """2^(-8h/H), h = 1 … H. For H not a power of two: those of the power of two below it, then every
-    second one of the next power of two (the paper's released code).
+    """Return 2^(-8h/H), h = 1 … H. For H not a power of two: those of the power of two below it, then every second one
+    of the next power of two (the paper's released code).
 
-    float32, (H,). Made when needed: a buffer would be cast with the model, and lost when it starts on `meta`. Computed
-    where they are needed: a list of numbers would be copied there, and the CPU would wait for it in every forward. The
-    powers are float64, and one rounding later those of any library.
+    float32, (H,). Computed on each call: a buffer would be cast with the model, and lost when it starts on `meta`.
+    Computed on the device: copying a list of numbers to it would make the CPU wait in every forward. The powers are
+    float64, so that rounded once they equal those of any library.
     """
     below = 2 ** (n_heads.bit_length() - 1)
     wide = {"dtype": torch.float64, "device": device}
@@ -74,7 +74,7 @@ class Scheme(Position):
         return self.settings.fold == "always"
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Folded | Terms:
-        """Decides by (device, length) whether to fold; the plain bias of each distance is float32."""
+        """Return the folded tables or the bias of each distance (float32), by device and length."""
         device = queries.pos_BT.device
         slope_H = slopes(self.shape.n_heads, device)
         if not self._folds(device, length):
@@ -84,13 +84,13 @@ class Scheme(Position):
         return Folded(slope_H, queries.pos_BT[..., None] * slope_H, keys.pos_BT)
 
     def select_heads(self, tables: Folded | Terms, heads: Heads) -> Folded | Terms:
-        """Slopes of the heads, where they are folded."""
+        """Select the slopes of some heads, where they are folded."""
         if isinstance(tables, Terms):
             return tables
         return tables._replace(slope_H=tables.slope_H[heads.query], shift_BTH=tables.shift_BTH[..., heads.query])
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Folded | Terms) -> tuple[Tensor, Tensor]:
-        """E = D when plain, D + 8 when folded."""
+        """Append the folded features to queries and keys: E = D when plain, D + 8 when folded."""
         if isinstance(tables, Terms):
             return q_BTHD, k_BSGK
         dtype = q_BTHD.dtype
@@ -106,7 +106,7 @@ class Scheme(Position):
 
 
 def _split(x: Tensor, parts: int, dtype: torch.dtype) -> list[Tensor]:
-    """Float64 values as an unevaluated sum of `parts` numbers of `dtype`, largest first."""
+    """Split float64 values into an unevaluated sum of `parts` numbers of `dtype`, largest first."""
     result = []
     for _ in range(parts):
         result.append(x.to(dtype))

@@ -47,7 +47,7 @@ class Settings:
     ]
 
     def problems(self, model: ModelConfig) -> list[Problem]:
-        """Combinations that cannot be computed, or are no CoCA."""
+        """Refuse combinations that cannot be computed, or are not CoCA."""
         if self.rotary_pct < 1:
             wrong = f"coca with rotary_pct {self.rotary_pct:g}: the part that is not rotated breaks collinearity"
             return [("position.rotary_pct", f"{wrong}; coca rotates the whole head", "position.rotary_pct=1.0")]
@@ -55,25 +55,25 @@ class Settings:
 
 
 def fold_full_mean(w_t: Tensor, n_kv_heads: int) -> Tensor:
-    """Full-width T weights (G·D, C), or biases (G·D), as the half-width ones of the same function."""
+    """Fold full-width T weights (G·D, C), or biases (G·D), into the half-width ones of the same function."""
     by_head = w_t.unflatten(0, (n_kv_heads, 2, -1))
     return by_head.mean(1).flatten(0, 1)
 
 
 class Tables(NamedTuple):
-    """The rotation of the query, and what t is multiplied with to give the two halves of k'."""
+    """The rotation of the query, and the factor of t that gives the two halves of k'."""
 
     query: rotary.CosSin
     key_BS1D: Tensor
 
 
 class Layer(LayerPosition):
-    """Averages the halves of a projection of full width."""
+    """A layer that averages the halves of a projection of full width."""
 
     def reduce_keys(self, k_BSGP: Tensor) -> Tensor:
-        """W_T x at half width; means are float32 or wider, so that training rounds k' alone."""
+        """Return W_T x at half width; means are float32 or wider, so that training rounds k' alone."""
         # The result is averaged and not W_T, which would spare half of a small product: an adapter (LoRA) and a norm of
-        # the heads (qk_norm) stand between them, and runs begun so go on bit for bit.
+        # the heads (qk_norm) come between them, and runs that began so continue bit for bit.
         return k_BSGP if self.settings.t_width == "half" else _mean_of_halves(k_BSGP)
 
 
@@ -100,7 +100,7 @@ class Scheme(rotary.Rotary):
         return self.key_dim if self.settings.t_width == "half" else self.shape.head_dim
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
-        """length: the sequence length that dynamic frequencies adapt to [tokens]."""
+        """Return the tables at a sequence length [tokens], which dynamic frequencies adapt to."""
         spectrum = self.spectrum(length, queries.pos_BT.device)
         query, key = rotary.query_and_key_tables(queries, keys, spectrum)
         cos_BS1J, sin_BS1J = key.cos_BT1R.chunk(2, -1)[0], key.sin_BT1R.chunk(2, -1)[1]
@@ -109,11 +109,11 @@ class Scheme(rotary.Rotary):
         return Tables(query, torch.cat((cos_BS1J - sin_BS1J, cos_BS1J + sin_BS1J), -1))
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
-        """E = D. Both results are formed in float32 or wider and cast once."""
-        function, made = self._query
-        given = q_BTHD, tables.query.cos_BT1R, tables.query.sin_BT1R
+        """Form both results in float32 or wider and cast them once. E = D."""
+        function, compute = self._query
+        inputs = q_BTHD, tables.query.cos_BT1R, tables.query.sin_BT1R
         # Of a single token, an autograd function takes as long to call as what it computes.
-        query: Any = function.apply(*given) if torch.is_grad_enabled() else rotary.in_pieces(made, *given)
+        query: Any = function.apply(*inputs) if torch.is_grad_enabled() else rotary.compute_in_pieces(compute, *inputs)
         t_BSGJ = k_BSGK.relu()
         return query, (torch.cat((t_BSGJ, t_BSGJ), -1) * tables.key_BS1D).to(q_BTHD.dtype)
 
@@ -124,14 +124,14 @@ class _SlackQuery(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(q, cos, sin)
-        return rotary.in_pieces(_slack, q, cos, sin)
+        return rotary.compute_in_pieces(_slack, q, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """g ∘ R q + Rᵀ(g ∘ q) = 2 g∘q∘cos + sin∘swap(q)∘(g - swap(g)), fewer passes over memory."""
+        """Compute g ∘ R q + Rᵀ(g ∘ q) as 2 g∘q∘cos + sin∘swap(q)∘(g - swap(g)), with fewer passes over memory."""
         q, cos, sin = ctx.saved_tensors
         out, d_cos, d_sin = torch.empty_like(q), *_table_gradients(ctx, cos, sin)
-        for part in rotary.pieces(q):
+        for part in rotary.time_slices(q):
             g = grads[0][:, part].to(torch.promote_types(q.dtype, torch.float32))
             g_a, g_b = g.chunk(2, -1)
             swapped = q[:, part].roll(q.shape[-1] // 2, -1)
@@ -151,13 +151,13 @@ class _StrictQuery(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(q, cos, sin)
-        return rotary.in_pieces(_strict, q, cos, sin)
+        return rotary.compute_in_pieces(_strict, q, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         q, cos, sin = ctx.saved_tensors
         out, d_cos, d_sin = torch.empty_like(q), *_table_gradients(ctx, cos, sin)
-        for part in rotary.pieces(q):
+        for part in rotary.time_slices(q):
             g_cos, g_sin = grads[0][:, part].chunk(2, -1)
             g_norm = torch.addcmul(g_cos * cos[:, part].chunk(2, -1)[0], g_sin, sin[:, part].chunk(2, -1)[1]).mul_(2)
             out[:, part] = q[:, part] * torch.cat((g_norm, g_norm), -1)
@@ -170,7 +170,7 @@ class _StrictQuery(torch.autograd.Function):
 
 
 def _table_gradients(ctx: Any, cos: Tensor, sin: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Zeros to be filled in for (cos, sin), when learned frequencies stand behind them; else none."""
+    """Return zeros to fill in for (cos, sin) where the frequencies are learned; else none."""
     if any(ctx.needs_input_grad[1:]):
         return torch.zeros_like(cos), torch.zeros_like(sin)
     return None, None
@@ -186,12 +186,12 @@ def _strict(q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _square_norm(q: Tensor) -> Tensor:
-    """|q_j|² of every pair; float32 or wider."""
+    """Return |q_j|² of every pair; float32 or wider."""
     a, b = q.to(torch.promote_types(q.dtype, torch.float32)).chunk(2, -1)
     return torch.addcmul(a * a, b, b)
 
 
 def _mean_of_halves(t: Tensor) -> Tensor:
-    """(t_j + t_{j+D/2}) / 2 as the released code does before its ReLU; float32 or wider."""
+    """Return (t_j + t_{j+D/2}) / 2 as the released code does before its ReLU; float32 or wider."""
     a, b = (t if t.dtype.itemsize >= 4 else t.float()).chunk(2, -1)
     return (a + b).mul_(0.5)

@@ -8,14 +8,14 @@ shared by its heads. As in the appendix, q·e is not divided by √D (the author
 e). That code starts e at zero; here it starts like every matrix, so that it has an effect from the first step on.
 
 Positions are never looked at, so scores stay when all of them move. What is not seen is not counted (other documents,
-tokens beyond a window). A key cache holds nothing more: gates are made of queries and keys.
+tokens beyond a window). A key cache holds nothing more: gates follow from queries and keys.
 
 Path: its hook, in `blocked` on the CPU and in a loop over compiled tiles on CUDA; FlexAttention cannot sum along
-the keys. Memory O(T·n_positions) per head for q·e, made once per layer, and O(T) for tiles beyond 1024 keys. Cost: a
-sigmoid, a sum along the keys and two look-ups for each pair and head, and each tile once more in the backward pass.
+the keys. Memory O(T·n_positions) per head for q·e, computed once per layer, and O(T) for tiles beyond 1024 keys. Cost:
+a sigmoid, a sum along the keys and two look-ups for each pair and head, and each tile once more in the backward pass.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -35,7 +35,7 @@ class Settings:
 
 
 def count(pairs: Pairs, carry_BHt1: Tensor) -> tuple[Tensor, Tensor]:
-    """Adds q·e at the count of each key. Carried: the gates of the tiles nearer to the query."""
+    """Add q·e at the count of each key. Carried: the gates of the tiles nearer to the query."""
     gate_BHts = pairs.scores_BHts.sigmoid()
     if pairs.seen_B1ts is not None:
         gate_BHts = torch.where(pairs.seen_B1ts, gate_BHts, 0.0)
@@ -54,14 +54,14 @@ COUNT = Hook(count, carried=1)
 
 
 class Layer(LayerPosition):
-    """One layer's vectors of the counts."""
+    """The vectors of the counts in one layer."""
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.e = nn.Parameter(torch.empty(settings.n_positions, shape.head_dim))
 
-    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
-        """q·e of every count, float32 or wider."""
+    def score_mod(self, q_BTHD: Tensor, tables: object, tokens: tuple[Tensor, ...]) -> ScoreMod:
+        """Compute q·e of every count, float32 or wider."""
         by_count_BTHP = q_BTHD @ self.e.to(q_BTHD.dtype).T
         wide = torch.promote_types(q_BTHD.dtype, torch.float32)
         return ScoreMod(COUNT, queries=(by_count_BTHP.to(wide),))

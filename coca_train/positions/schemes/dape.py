@@ -16,7 +16,7 @@ and the values are 2D), and those of b.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT
-from coca_train.positions._kerple import LOWEST, held
+from coca_train.positions._kerple import LOWEST, clamp_learned
 from coca_train.positions.base import AttentionShape, Hook, Initial, LayerPosition, Pairs, Position, ScoreMod
 from coca_train.positions.schemes import fire, kerple_log
 from coca_train.positions.schemes.alibi import slopes
@@ -53,21 +53,21 @@ class Kerple(nn.Module):
         self.r1, self.r2 = nn.Parameter(torch.empty(n_heads)), nn.Parameter(torch.empty(n_heads))
 
     def forward(self) -> tuple[Tensor, ...]:
-        return held(self.r1, LOWEST), held(self.r2, LOWEST)
+        return clamp_learned(self.r1, LOWEST), clamp_learned(self.r2, LOWEST)
 
 
 def kerple_bias(pairs: Pairs, r1_H: Tensor, r2_H: Tensor) -> Tensor:
-    """-r1·log(1 + r2·r), (B, H, t, s)."""
+    """Return -r1·log(1 + r2·r), (B, H, t, s)."""
     return -r1_H[:, None, None] * torch.log1p(r2_H[:, None, None] * pairs.distance_Bts[:, None])
 
 
 def alibi_bias(pairs: Pairs, slope_H: Tensor) -> Tensor:
-    """-slope·r, (B, H, t, s)."""
+    """Return -slope·r, (B, H, t, s)."""
     return -slope_H[:, None, None] * pairs.distance_Bts[:, None]
 
 
 def adapt(bias: Callable[..., Tensor]) -> Hook:
-    """Adds b and f([a ; b]). Parameters: those of f, then those of b."""
+    """Build the hook that adds b and f([a ; b]). Its parameters: those of f, then those of b."""
 
     def scores(pairs: Pairs, carry: Tensor) -> tuple[Tensor, Tensor]:
         w_in_WF, b_in_W, w_out_HW, *of_bias = pairs.parameters
@@ -89,7 +89,7 @@ BIASES: dict[str, tuple[Callable[[int], nn.Module] | None, Hook]] = {
 
 
 class Layer(LayerPosition):
-    """One layer's f and static bias."""
+    """The f and the static bias of one layer."""
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
@@ -99,8 +99,9 @@ class Layer(LayerPosition):
         self.b_in = nn.Parameter(torch.empty(settings.mlp_width))
         self.w_out = nn.Parameter(torch.empty(shape.n_heads, settings.mlp_width))
 
-    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
-        """Copies of the parameters, float32 or wider: the kernel reads them when ZeRO 3 has taken them."""
+    def score_mod(self, q_BTHD: Tensor, tables: Tensor, tokens: tuple[Tensor, ...]) -> ScoreMod:
+        """Pass copies of the parameters, float32 or wider: the kernel reads them after ZeRO 3 has freed the
+        originals."""
         dtype = torch.promote_types(self.w_in.dtype, torch.float32)
         mlp = (p.to(dtype, copy=True) for p in (self.w_in, self.b_in, self.w_out))
         return ScoreMod(self.hook, (*mlp, *((tables,) if self.bias is None else self.bias())))
@@ -125,5 +126,5 @@ class Scheme(Position):
         self.relative = settings.bias != "fire"
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tensor | None:
-        """ALiBi's slopes, float32, where they are the static bias."""
+        """Return ALiBi's slopes, float32, where they are the static bias."""
         return slopes(self.shape.n_heads, queries.pos_BT.device) if self.settings.bias == "alibi" else None

@@ -12,13 +12,13 @@ of its own for p, and both divide by √(3D) instead of √D: left to what is le
 normed hidden states that share W_Q and W_K with it, so that the new terms start as large as q · k.
 
 Path: blocked on the CPU; on CUDA FlexAttention while max_distance is below 512 (it looks up q · W_K p and k · W_Q p
-made before: T·max_distance products per head), blocked beyond. Memory O(T·block) when blocked, O(T·max_distance) per
-head in FlexAttention. Cost: up to three times the scores of plain attention, and max_distance + 1 more tokens
+computed before: T·max_distance products per head), blocked beyond. Memory O(T·block) when blocked, O(T·max_distance)
+per head in FlexAttention. Cost: up to three times the scores of plain attention, and max_distance + 1 more tokens
 through W_Q and W_K in every layer.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -41,8 +41,8 @@ class Settings:
 class Layer(LayerPosition):
     """Sends the shared table through this layer's W_Q and W_K."""
 
-    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
-        """tables: p_RC."""
+    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tensor, project: Projections) -> Terms:
+        """Project p_RC (tables) by W_K and W_Q of this layer."""
         p_RC = tables.to(q_BTHD.dtype)
         key_RGD = project.key(p_RC)
         key_RHD = key_RGD.repeat_interleave(q_BTHD.shape[2] // key_RGD.shape[1], -2)
@@ -61,5 +61,6 @@ class Scheme(Position):
         self.p = nn.Parameter(torch.empty(settings.max_distance + 1, shape.d_model))
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tensor:
-        """p_RC, float32 or wider. A copy: ZeRO 3 takes the parameter back after this call, the layers read it later."""
+        """Return p_RC, float32 or wider. A copy: ZeRO 3 frees the parameter after this call, and the layers read it
+        later."""
         return self.p.to(torch.promote_types(self.p.dtype, torch.float32), copy=True)

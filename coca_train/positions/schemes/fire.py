@@ -17,7 +17,7 @@ each pair and head, and two logarithms for each pair.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -43,12 +43,12 @@ class Settings:
 
 
 def interpolate(pairs: Pairs, carry: Tensor) -> tuple[Tensor, Tensor]:
-    """Adds b(m, n)."""
+    """Add b(m, n)."""
     return pairs.scores_BHts + bias(pairs, *pairs.parameters), carry
 
 
 def bias(pairs: Pairs, c_1: Tensor, l_1: Tensor, w1_W: Tensor, b1_W: Tensor, w2_HW: Tensor) -> Tensor:
-    """b(m, n) of every pair and head, (B, H, t, s)."""
+    """Return b(m, n) of every pair and head, (B, H, t, s)."""
     farthest_Bt1 = torch.maximum(pairs.pos_Bt.to(c_1.dtype), l_1)[..., None]
     x_Bts = _psi(pairs.distance_Bts.to(c_1.dtype), c_1) / (_psi(farthest_Bt1, c_1) + EPS)
     hidden_BtsW = F.relu(x_Bts[..., None] * w1_W + b1_W)
@@ -63,8 +63,8 @@ FIRE = Hook(interpolate, per_head=(4,))  # w2
 
 
 class Function(nn.Module):
-    """c, a and f_θ of one layer. Calling it gives what `bias` takes after the pairs: copies, float32 or wider, as the
-    kernel reads them when ZeRO 3 has taken the parameters back."""
+    """c, a and f_θ of one layer. Calling it returns the arguments of `bias` after the pairs: copies, float32 or wider,
+    which the kernel reads after ZeRO 3 has freed the parameters."""
 
     def __init__(self, n_heads: int, mlp_width: int, threshold: float) -> None:
         super().__init__()
@@ -80,14 +80,14 @@ class Function(nn.Module):
 
 
 class Layer(LayerPosition):
-    """One layer's function."""
+    """The function of one layer."""
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.function = Function(shape.n_heads, settings.mlp_width, settings.threshold)
 
-    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
-        """What is learned, for all pairs."""
+    def score_mod(self, q_BTHD: Tensor, tables: object, tokens: tuple[Tensor, ...]) -> ScoreMod:
+        """Return the hook with the layer's parameters, which serve all pairs."""
         return ScoreMod(FIRE, self.function())
 
 

@@ -7,7 +7,7 @@ positions is there, as in the paper's main models. log f is float32. w_f starts 
 released code: every gate at about one half, so that a head first sees a few tokens and learns how long to remember.
 
 Positions are never looked at: the sum runs over the tokens between key and query, so scores stay when all positions
-move. What is not seen counts for nothing (other documents, tokens beyond a window). The cache keeps log f beside key
+move. What is not seen counts for nothing (other documents, tokens beyond a window). The cache keeps log f with key
 and value, one number per head. Sums are taken from the query backwards, so no large ones are subtracted; only
 FlexAttention's form does that, like the paper's kernel: at 16 000 tokens of f = 1/2 a float32 sum is known to 1e-3.
 
@@ -15,7 +15,8 @@ Path: `blocked` on the CPU, tiles with a carry beyond 1024 keys; FlexAttention o
 backward. Cost: a sum along the keys of every tile, and each tile once more in the backward pass.
 """
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -34,7 +35,7 @@ class Settings:
 
 
 def forget(pairs: Pairs, carry_BHt1: Tensor) -> tuple[Tensor, Tensor]:
-    """Adds what is forgotten between key and query. Carried: the log gates of the tiles nearer to the query."""
+    """Add the log gates between key and query. Carried: the log gates of the tiles nearer to the query."""
     log_f_BHts = pairs.keys[0].transpose(1, 2)[:, :, None]  # one row for all queries while all of them see every key
     if pairs.seen_B1ts is not None:
         log_f_BHts = torch.where(pairs.seen_B1ts, log_f_BHts, 0.0)
@@ -45,9 +46,9 @@ def forget(pairs: Pairs, carry_BHt1: Tensor) -> tuple[Tensor, Tensor]:
     return pairs.scores_BHts + behind_key_BHts + carry_BHt1, carry_BHt1 + from_key_BHts[..., :1]
 
 
-def pointwise(score_mod: ScoreMod) -> Any:
-    """The same for one pair, by sums from the first token on: documents and windows leave no gap between two tokens
-    that see each other."""
+def pointwise(score_mod: ScoreMod) -> Callable[[Tensor, Pair], Tensor]:
+    """Return the same hook for one pair, by sums from the first token on: documents and windows leave no gap between
+    two tokens that see each other."""
     until_BSH = score_mod.keys[0].cumsum(1)
     before_BSH = -until_BSH  # a tensor of its own: see `Hook.pointwise`
     # As strided: where a compiled block computes them once more, Inductor (2.13) leaves the order of their elements
@@ -65,7 +66,7 @@ FORGET = Hook(forget, carried=1, pointwise=pointwise)
 
 
 class Layer(LayerPosition):
-    """One layer's gates."""
+    """The gates of one layer."""
 
     tokens_per_head = True
 
@@ -74,12 +75,12 @@ class Layer(LayerPosition):
         self.gate = nn.Linear(shape.d_model, shape.n_heads)
 
     def tokens(self, x_BSC: Tensor) -> tuple[Tensor]:
-        """log f of every token and query head, (B, S, H), float32 or wider."""
+        """Return log f of every token and query head, (B, S, H), float32 or wider."""
         gate_BSH = self.gate(x_BSC)
         return (F.logsigmoid(gate_BSH.to(torch.promote_types(gate_BSH.dtype, torch.float32))),)
 
-    def score_mod(self, q_BTHD: Tensor, tables: Any, tokens: tuple[Tensor, ...]) -> ScoreMod:
-        """The gates of all keys."""
+    def score_mod(self, q_BTHD: Tensor, tables: object, tokens: tuple[Tensor, ...]) -> ScoreMod:
+        """Return the hook with the gates of all keys."""
         return ScoreMod(FORGET, keys=tokens)
 
 

@@ -43,5 +43,5 @@ class Scheme(_kerple.Kerple):
     }
 
     def bias(self, r1_H1: Tensor, r2_H1: Tensor, r_R: Tensor) -> Tensor:
-        """-r1·log(1 + r2·r)."""
+        """Return -r1·log(1 + r2·r)."""
         return -r1_H1 * torch.log1p(r2_H1 * r_R)

@@ -44,5 +44,5 @@ class Scheme(_kerple.Kerple):
     highest_r2 = 2.0  # the authors' bound: a greater power gives no positive definite kernel
 
     def bias(self, r1_H1: Tensor, r2_H1: Tensor, r_R: Tensor) -> Tensor:
-        """-r1·r^r2. At r = 0 it is 0 whatever r2, and so is its gradient."""
+        """Return -r1·r^r2. At r = 0 it is 0 whatever r2, and so is its gradient."""
         return -r1_H1 * r_R**r2_H1

@@ -37,19 +37,19 @@ class Scheme(Position):
 
     @property
     def max_positions(self) -> int | None:
-        """The rows of the table."""
+        """Rows of the table."""
         return self.settings.max_len
 
     def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
-        """UserError (E-POS-04) beyond the table."""
+        """Add the rows of the table. Raises UserError (E-POS-04) beyond it."""
         check_max_len(positions, self.settings.max_len, self.settings.scheme)
         return x_BTC + self.table(positions.pos_BT).to(x_BTC.dtype)
 
 
 def check_max_len(positions: Positions, max_len: int, scheme: str) -> None:
-    """UserError (E-POS-04) when a position has no row in a table of `max_len` rows, 0 to max_len - 1.
+    """Raise UserError (E-POS-04) when a position has no row in a table of `max_len` rows, 0 to max_len - 1.
 
-    Refused, not clipped: with the last row for all that follows, the numbers would look like results.
+    Refused, not clipped: with the last row for all positions that follow, the numbers would look like results.
     """
     if (last := positions.last) >= max_len:
         raise UserError(

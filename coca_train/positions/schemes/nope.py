@@ -22,4 +22,4 @@ class Scheme(Position):
 
     @classmethod
     def to_transformers(cls, settings: Settings, head_dim: int) -> None:
-        """Nothing is rotated: SmolLM3 has such layers."""
+        """Return None: nothing is rotated. SmolLM3 has such layers."""

@@ -26,7 +26,7 @@ class Settings:
     ]
 
     def problems(self, model: ModelConfig) -> list[Problem]:
-        """Combinations that cannot be computed."""
+        """Refuse combinations that cannot be computed."""
         return rotary.problems(model, self.rotary_pct, self.rope_scaling)
 
 
@@ -41,17 +41,19 @@ class Scheme(rotary.Rotary):
     """Rotates queries and keys by their own position."""
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
-        """length: the sequence length that dynamic frequencies adapt to [tokens]."""
+        """Return the rotations at a sequence length [tokens], which dynamic frequencies adapt to."""
         spectrum = self.spectrum(length, queries.pos_BT.device)
         return Tables(*rotary.query_and_key_tables(queries, keys, spectrum))
 
     @classmethod
     def to_transformers(cls, settings: Settings, head_dim: int) -> hugging_face.Rotation:
-        """As far as there are words for the frequencies."""
+        """Return the rotation, where transformers has the frequencies."""
         pct = settings.rotary_pct
-        return hugging_face.Rotation(pct, hugging_face.words(settings.rope_scaling, rotary.width(head_dim, pct), pct))
+        return hugging_face.Rotation(
+            pct, hugging_face.to_native(settings.rope_scaling, rotary.width(head_dim, pct), pct)
+        )
 
 
 def from_transformers(rotary_pct: float, rope_scaling: dict[str, Any]) -> dict[str, Any]:
-    """What LLaMA, Mistral, SmolLM3 and GPT-NeoX do."""
+    """Return the position section of LLaMA, Mistral, SmolLM3 and GPT-NeoX."""
     return {"scheme": "rope", "rotary_pct": rotary_pct, "rope_scaling": rope_scaling}

@@ -30,7 +30,7 @@ class Settings:
     d_bar: int = Field(gt=0, description="width d̄ of the sinusoidal embedding, even; the bias is a sum of d̄/2 cosines")
 
     def problems(self, model: ModelConfig) -> list[Problem]:
-        """Sines and cosines come in pairs."""
+        """Refuse an odd d_bar: sines and cosines come in pairs."""
         if self.d_bar % 2:
             wrong = f"sandwich with d_bar {self.d_bar}: half of it are cosines, so this must be even"
             return [("position.d_bar", wrong, f"position.d_bar={self.d_bar + 1}")]
@@ -41,7 +41,7 @@ class Scheme(Position):
     """A fixed, wavy penalty on distance, weaker in each further head."""
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Terms:
-        """The bias of each distance, float32. The sum is taken in float64: its terms cancel far out."""
+        """Return the bias of each distance, float32. The sum is taken in float64, since its terms cancel far out."""
         wide = {"dtype": torch.float64, "device": queries.pos_BT.device}
         inv_freq_J = THETA ** (-torch.arange(0, self.settings.d_bar, 2, **wide) / self.settings.d_bar)
         distance_R = torch.arange(n_distances(queries, keys), **wide)

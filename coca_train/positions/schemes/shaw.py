@@ -7,11 +7,11 @@ Each layer learns a = `keys` and b = `values`, (max_distance + 1, D) both, share
 have 2·max_distance + 1 rows; the rows of the future are left out, as no causal query sees them.
 
 Path: blocked on the CPU and on CUDA, because of b: the weights α are needed by distance, which no fused kernel
-gives. Memory O(T·block), forward and backward. Cost: q · a in every tile beside q · k, and α · b beside α · v, so
+gives. Memory O(T·block), forward and backward. Cost: q · a in every tile in addition to q · k, and α · b to α · v, so
 twice the products of plain attention; the tables themselves are small.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -31,15 +31,15 @@ class Settings:
 
 
 class Layer(LayerPosition):
-    """One layer's vectors for every distance 0 … max_distance."""
+    """The vectors of one layer for every distance 0 … max_distance."""
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.keys = nn.Parameter(torch.empty(settings.max_distance + 1, shape.head_dim))
         self.values = nn.Parameter(torch.empty(settings.max_distance + 1, shape.head_dim))
 
-    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
-        """Copies of the vectors: the kernel reads them when ZeRO 3 has taken the parameters back."""
+    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: object, project: Projections) -> Terms:
+        """Pass copies of the vectors: the kernel reads them after ZeRO 3 has freed the parameters."""
         keys_RD, values_RD = (table.to(q_BTHD.dtype, copy=True) for table in (self.keys, self.values))
         return Terms(query=(q_BTHD, keys_RD[:, None, :]), value_RD=values_RD)
 

@@ -3,12 +3,12 @@
     scale · (sin(m·w_0), …, sin(m·w_{J-1}), cos(m·w_0), …, cos(m·w_{J-1})),   w_j = theta^(-2j/C),   J = C/2
 
 Amplitude. The paper multiplies its embeddings by √C, which gives them unit variance, and adds scale 1. Embeddings
-here start at N(0, init_std) and are not multiplied: beside init_std 0.02, scale 1 drowns them until they have grown,
+here start at N(0, init_std) and are not multiplied: at init_std 0.02, scale 1 drowns them until they have grown,
 and in bfloat16 leaves three bits of them. scale = init_std has the paper's ratio. In a small trial (two layers, 64
 wide, 700 steps on bytes) scale 1 ended at 2.47 nats, worse than no positions at all (2.37); 0.1 at 2.14, 0.02 at 2.23.
 
 Path: any fused kernel, on the CPU and on CUDA. Memory and cost: one (B, T, C) table in float32 per forward.
-Not relative, though the products of two such vectors are: W_Q and W_K stand between.
+Not relative, though the products of two such vectors are: W_Q and W_K come between.
 """
 
 from typing import Literal
@@ -36,7 +36,7 @@ class Settings:
     )
 
     def problems(self, model: ModelConfig) -> list[Problem]:
-        """Features come in pairs of sine and cosine."""
+        """Refuse an odd width: features come in pairs of sine and cosine."""
         return width_problems(model, "sinusoidal")
 
 
@@ -47,6 +47,6 @@ class Scheme(Position):
     by_pairs = False
 
     def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
-        """Angles in float32 from integer positions, the sum in float32 or wider, cast once."""
+        """Add the waves. Angles are float32 of integer positions, the sum is float32 or wider and cast once."""
         waves_BTC = waves(positions.pos_BT, self.settings.theta, x_BTC.shape[-1])
         return (x_BTC + waves_BTC * self.settings.scale).to(x_BTC.dtype)

@@ -32,7 +32,7 @@ class Settings:
     max_distance: int = Field(gt=0, description="from this distance on, all share the last bucket [tokens]")
 
     def problems(self, model: ModelConfig) -> list[Problem]:
-        """Buckets that would hold nothing."""
+        """Refuse buckets that would hold no distance."""
         return bucket_problems(self.n_buckets, self.max_distance)
 
 
@@ -46,7 +46,7 @@ class Scheme(Position):
         self._on_device = DeviceCopies()
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Terms:
-        """The bias of each distance, float32 or wider."""
+        """Return the bias of each distance, float32 or wider."""
         dtype = torch.promote_types(self.table.dtype, torch.float32)
         bucket_R = self._on_device.on(self.buckets_R, queries.pos_BT.device)
         return Terms(distance_HR=self.table[bucket_R].to(dtype).T.contiguous())

@@ -5,12 +5,12 @@
 
 Each layer learns W_R (H·D, C). u and v (H, D) are learned too, and shared by all layers as in the authors' PyTorch code
 (r_w_bias and r_r_bias); with `shared: false` each layer has its own, as in their TensorFlow code under untie_r, which
-its scripts for WikiText-103 set. s is fixed, as wide as the model (C), and made once per forward.
+its scripts for WikiText-103 set. s is fixed, as wide as the model (C), and computed once per forward.
 Segment recurrence (section 3.2) is the other half of the method: in training each layer also attends to
 `memory_len` hidden states of the segment before, without a gradient into them. Positions go on
 through the memory, so it only makes r larger.
 
-Path: blocked on the CPU; on CUDA FlexAttention up to 512 distances (it looks up the products (q + v) · W_R s made
+Path: blocked on the CPU; on CUDA FlexAttention up to 512 distances (it looks up the products (q + v) · W_R s computed
 before), blocked beyond, as there is a row for every distance of the text. Memory O(T·block) for the scores, O(T·C)
 for the table. Cost: a second dot product per pair, so up to twice the scores of plain attention, and one more
 projection, R·C·H·D per layer for R distances, in each step of cached decoding too.
@@ -55,7 +55,7 @@ class Settings:
     )
 
     def problems(self, model: ModelConfig) -> list[Problem]:
-        """Combinations that cannot be computed."""
+        """Refuse combinations that cannot be computed."""
         return width_problems(model, "transformer_xl")
 
 
@@ -69,13 +69,13 @@ class Tables(NamedTuple):
 
 
 def _biases(shape: AttentionShape) -> tuple[nn.Parameter, nn.Parameter]:
-    """u and v."""
+    """Create u and v."""
     u, v = (nn.Parameter(torch.empty(shape.n_heads, shape.head_dim)) for _ in range(2))
     return u, v
 
 
 class Layer(LayerPosition):
-    """One layer's W_R, and its u and v where they are not shared."""
+    """W_R of one layer, and its u and v where they are not shared."""
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
@@ -92,7 +92,7 @@ class Layer(LayerPosition):
         project: Projections,
         tokens: tuple[Tensor, ...] = (),
     ) -> PositionedQK:
-        """K = E = D."""
+        """Add u and v to the queries and project the sinusoids. K = E = D."""
         dtype = q_BTHD.dtype
         heads = project.heads.query
         r_RHD = F.linear(tables.s_RC.to(dtype), self.w_r.to(dtype)).unflatten(-1, (self.shape.n_heads, -1))[:, heads]
@@ -113,11 +113,11 @@ class Scheme(Position):
 
     @property
     def memory_len(self) -> int:
-        """Hidden states of the previous segment in reach of each layer [tokens]."""
+        """Hidden states of the previous segment that each layer attends to [tokens]."""
         return self.settings.memory_len
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
-        """Rows of s for every distance in hand: more than queries when a memory or a cache stands in front."""
+        """Return a row of s for every distance: more than there are queries where a memory or a cache precedes them."""
         r_R = torch.arange(n_distances(queries, keys), device=queries.pos_BT.device)
         s_RC = waves(r_R, BASE, self.shape.d_model)
         if not self.settings.shared:

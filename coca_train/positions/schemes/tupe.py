@@ -41,7 +41,7 @@ class Settings:
     max_distance: int = Field(ge=2, description="distances from this on share the last bucket [tokens] (T5: 128)")
 
     def problems(self, model: ModelConfig) -> list[Problem]:
-        """Combinations that cannot be computed."""
+        """Refuse combinations that cannot be computed."""
         return bucket_problems(self.n_buckets, self.max_distance)
 
 
@@ -75,7 +75,7 @@ class Scheme(Position):
         return self.settings.max_len
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
-        """UserError (E-POS-04) when a position has no row in p."""
+        """Return the projected positions and the bias. Raises UserError (E-POS-04) when a position has no row in p."""
         for positions in (keys, queries):
             check_max_len(positions, self.settings.max_len, self.settings.scheme)
         dtype = torch.promote_types(self.p.dtype, torch.float32)
@@ -85,19 +85,19 @@ class Scheme(Position):
         return Tables(query.unflatten(-1, width), key.unflatten(-1, width), bias_RH.T.to(dtype))
 
     def select_heads(self, tables: Tables, heads: Heads) -> Tables:
-        """Both projections of the positions."""
+        """Select some heads of both projections of the positions."""
         key_BSGD = tables.key_BSGD.repeat_interleave(heads.repeats, dim=2)[:, :, heads.key]
         return tables._replace(query_BTHD=tables.query_BTHD[:, :, heads.query], key_BSGD=key_BSGD)
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
-        """K = D, E = 2D."""
-        return _beside(q_BTHD, tables.query_BTHD) * 2**-0.5, _beside(k_BSGK, tables.key_BSGD)
+        """Concatenate queries and keys with their projected positions. K = D, E = 2D."""
+        return _concatenate(q_BTHD, tables.query_BTHD) * 2**-0.5, _concatenate(k_BSGK, tables.key_BSGD)
 
     def terms(self, tables: Tables) -> Terms:
-        """The relative bias; neither divided by √2 nor by √D."""
+        """Return the relative bias, which is divided neither by √2 nor by √D."""
         return Terms(distance_HR=tables.bias_HR)
 
 
-def _beside(x_BTHD: Tensor, untied_BTHD: Tensor) -> Tensor:
-    """(x, untied), x's dtype; positions of one row serve the whole batch."""
+def _concatenate(x_BTHD: Tensor, untied_BTHD: Tensor) -> Tensor:
+    """Concatenate x and the untied positions in x's dtype; positions of one row serve the whole batch."""
     return torch.cat((x_BTHD, untied_BTHD.to(x_BTHD.dtype).expand(x_BTHD.shape[0], -1, -1, -1)), -1)

@@ -3,7 +3,7 @@
     q' = ζ_j^((m - c)/b) R_m q,   k' = ζ_j^(-(n - c)/b) R_n k,   ζ_j = (2j/R + γ) / (1 + γ),   b = scale_base
 
 so pair j counts with ζ_j^((m - n)/b): slow pairs, whose ζ is near 1, last longer. c cancels in the score;
-in the middle of the positions in hand it keeps the powers small. Exactly relative.
+in the middle of the batch's positions it keeps the powers small. Exactly relative.
 
 Path: any fused kernel, on the CPU and on CUDA. Memory O(T·D), cost that of RoPE.
 
@@ -47,7 +47,7 @@ class Settings:
     ]
 
     def problems(self, model: ModelConfig) -> list[Problem]:
-        """Combinations that cannot be computed."""
+        """Refuse combinations that cannot be computed."""
         return rotary.problems(model, self.rotary_pct, self.rope_scaling)
 
 
@@ -57,18 +57,18 @@ class Tables(NamedTuple):
     query: rotary.CosSin
     key: rotary.CosSin
     span: int
-    reach: tuple[bool, bool]  # whether float16, and the other dtypes, go as far; known here, as the span may differ
+    reach: tuple[bool, bool]  # whether float16, and the other dtypes, reach that far
 
 
 class Scheme(rotary.Rotary):
     """Rotates queries and keys; lets queries fade and keys grow with the position."""
 
-    caches_rotated_keys = False  # the centre moves with the positions in hand
+    caches_rotated_keys = False  # the centre moves with the positions of the batch
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
-        """length: the sequence length that dynamic frequencies adapt to [tokens]."""
+        """Return the scaled rotations at a sequence length [tokens], which dynamic frequencies adapt to."""
         spectrum = self.spectrum(length, queries.pos_BT.device)
-        place_BT, place_BS = (rotary.places(each.pos_BT, spectrum).double() for each in (queries, keys))
+        place_BT, place_BS = (rotary.moved_positions(each.pos_BT, spectrum).double() for each in (queries, keys))
         first, last = float(min(queries.first, keys.first)), float(max(queries.last, keys.last))
         if spectrum.positions_N is not None:
             first, last = 0.0, spectrum.end
@@ -80,7 +80,7 @@ class Scheme(rotary.Rotary):
         return Tables(query, key, span, (self._reaches(span, torch.float16), self._reaches(span, torch.float32)))
 
     def _powers(self, offset_BT: Tensor) -> Tensor:
-        """ζ_j^(offset/b) for both features of every pair, float32 (B, T, 1, R). The powers are taken in float64:
+        """Return ζ_j^(offset/b) for both features of every pair, float32 (B, T, 1, R). The powers are taken in float64:
         an exponent of 32 would cost a float32 one five bits."""
         j = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64, device=offset_BT.device)
         zeta_J = (j / self.rotary_dim + self.settings.gamma) / (1 + self.settings.gamma)
@@ -88,7 +88,8 @@ class Scheme(rotary.Rotary):
         return torch.cat((power_BTJ, power_BTJ), -1).float()[:, :, None, :]
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
-        """K = E = D. UserError (E-POS-05) where the powers would leave the range of the dtype."""
+        """Rotate queries and keys. K = E = D. Raises UserError (E-POS-05) where the powers would leave the range of the
+        dtype."""
         # int: torch 2.11 compiles no index that is a bool.
         if not tables.reach[int(q_BTHD.dtype != torch.float16)]:
             raise self._too_far(tables.span, q_BTHD.dtype)
