@@ -82,7 +82,7 @@ class Transformer(nn.Module):
         self.attention = attention
         self.activation_checkpointing = activation_checkpointing
         self.compiled = CompiledBlocks(WAYS[activation_checkpointing]) if compile_blocks else None
-        self.sequence: SequenceShare | None = None  # set where several ranks share each sequence (engine/sequence.py)
+        self.sequence: SequenceShare | None = None  # set where several ranks share each sequence (ulysses.py)
         self.gathers_weights = False  # set where ranks gather sharded weights: each runs the same modules as often
 
     def tie(self) -> None:

@@ -41,14 +41,14 @@ Convention = Annotated[
 NTK_FAST, NTK_SLOW = 1.25, 0.75
 
 
-def _present_name(convention: Any) -> Any:
-    """Return `indices` for `code`, as config/older.py still calls it in the keys of cells."""
+def _name_ramp(convention: Any) -> Any:
+    """Return `indices` for `code`, which is what yarn calls the same ramp."""
     return "indices" if convention == "code" else convention
 
 
 PartsConvention = Annotated[
     Literal["paper", "indices", "authors"],
-    BeforeValidator(_present_name),
+    BeforeValidator(_name_ramp),
     Field(
         description="paper: ramp over the turns of each pair (YaRN Eq. 18); indices: over pair indices between rounded "
         "ends, as YaRN's code has it, without its temperature; authors: what the same authors' code calls NTK-by-parts "
