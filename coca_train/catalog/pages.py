@@ -194,7 +194,7 @@ def list_attention_patterns(reference: ReferenceModel, table: Mapping[str, Schem
 
     columns: list[Column[PatternFacts]] = [
         Column(
-            "attention_pattern", 14, lambda f: f.entry.name, markdown=lambda f: f"[`{f.entry.name}`](#{f.entry.name})"
+            "attention pattern", 14, lambda f: f.entry.name, markdown=lambda f: f"[`{f.entry.name}`](#{f.entry.name})"
         ),
         Column("what a query sees", 30, lambda f: f.entry.title),
         Column("for", 10, lambda f: "training, evaluation" if f.trains else "evaluation"),

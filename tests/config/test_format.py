@@ -8,6 +8,7 @@ import pytest
 
 from coca_train.checkpoint.opening import read_record
 from coca_train.checkpoint.record import open_record
+from coca_train.config.load import FORMAT
 from coca_train.runtime.errors import CheckpointError
 from coca_train.settings import load, load_saved
 from coca_train.stages import resolve
@@ -18,7 +19,7 @@ def begin(run_dir: Path) -> None:
     open_record(run_dir, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, {})
 
 
-@pytest.mark.parametrize("format", [None, 1, 3])
+@pytest.mark.parametrize("format", [None, 1, FORMAT + 1])
 @pytest.mark.parametrize("reader", [read_record, begin, load_saved])
 def test_another_format_is_refused(tmp_path: Path, reader: Callable[[Path], object], format: int | None) -> None:
     begin(tmp_path)
@@ -27,6 +28,8 @@ def test_another_format_is_refused(tmp_path: Path, reader: Callable[[Path], obje
     record = json.loads((tmp_path / "run.json").read_text()) | {"format": format}
     (tmp_path / "run.json").write_text(json.dumps({key: value for key, value in record.items() if value is not None}))
     text = (tmp_path / "config.yaml").read_text()
-    (tmp_path / "config.yaml").write_text(text.replace("format: 2\n", f"format: {format}\n" if format else "", 1))
-    with pytest.raises(CheckpointError, match=rf"E-CKP-31 .*format {format or 1}.* 2\). Fix: "):
+    (tmp_path / "config.yaml").write_text(
+        text.replace(f"format: {FORMAT}\n", f"format: {format}\n" if format else "", 1)
+    )
+    with pytest.raises(CheckpointError, match=rf"E-CKP-31 .*format {format or 1}.* {FORMAT}\). Fix: "):
         reader(tmp_path)

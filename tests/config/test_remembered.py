@@ -5,6 +5,7 @@ import json
 import pytest
 
 from coca_train.commands._training import load, remembered
+from coca_train.config.load import FORMAT
 from coca_train.runtime.errors import UserError
 
 
@@ -15,7 +16,7 @@ def run(tmp_path):
     (folder / "checkpoints" / "step-00000004").mkdir(parents=True)
     record = {
         "overrides": ["optim.lr=0.1", "+stages.more={max_steps: 400}"],
-        "format": 2,
+        "format": FORMAT,
         "schedule": ["+stages.more={max_steps: 400}"],
     }
     (folder / "run.json").write_text(json.dumps(record))

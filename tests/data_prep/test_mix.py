@@ -140,18 +140,22 @@ def test_what_cannot_be_mixed_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     held = {"a": Made(["one"]), "b": Made([], ["two"])}
     message = error(held, held)
     assert re.match(r"E-TOK-24 corpus\.sources\.b: ", message)
+    assert not (tmp_path / "tiny" / "report").exists()
     mixed = ["mix", "--config-dir", str(tmp_path / "choices"), "corpus=tiny"]
     (removed,) = [word for word in message.split() if word.startswith("~")]
     assert main([*mixed, removed.rstrip(".")]) == 0
     held = {"a": Made(["one"]), "b": Made([], ["two"], {"group": "code", "hold_out": "all"})}
     message = error(held, held)
     assert re.match(r"E-TOK-24 mix\.groups\.code: ", message)
-    assert main([*mixed, *first(fix_of(message).strip())]) == 0
+    group = first(fix_of(message).strip())
+    assert main([*mixed, *group]) == 2
+    message = capsys.readouterr().err  # that a source is still of this group
+    assert message.startswith("E-CFG-52 ")
+    assert main([*mixed, *group, *first(fix_of(message).strip())]) == 0
     (tmp_path / "tiny" / "manifest.json").unlink()
     assert main(["mix", "--config-dir", str(tmp_path / "choices"), "corpus=tiny"]) == 3
     message = capsys.readouterr().err
     assert re.match(r"E-TOK-23 .*tiny/manifest\.json: No such file .* python -m data_prep tokenize", message)
-    assert not (tmp_path / "tiny" / "report").exists()
 
 
 def test_what_is_written_loads_and_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ class CopyHead(nn.Module):
     """
 
     max_positions = None
-    kinds = ("default",)
+    layer_types = ("default",)
 
     def __init__(self, reach: int, says: Callable[[list[int], int], int] = successor) -> None:
         super().__init__()

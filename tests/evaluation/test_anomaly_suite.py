@@ -95,4 +95,4 @@ def test_hidden_keys_are_refused():
     each = subject("rope", ROPE)
     each.model.attention_pattern.settings = type("S", (), {"name": "sinks"})()
     reason = anomaly.Evaluator(settings("anomaly")).impossible(each, 16, None)  # type: ignore[arg-type]
-    assert "sinks hides some" in reason
+    assert "sinks hides" in reason

@@ -162,7 +162,7 @@ def test_a_variant_reads_nothing_where_it_is_the_identity(evaluate, monkeypatch)
 
 
 def test_a_logit_scale_is_an_axis_and_acts_beyond_the_training_window_only(evaluate, tmp_path):
-    cells = evaluate("grid.logit_scales=[log,own]", "grid.lengths=[12,48]")["cells"]
+    cells = evaluate("grid.logit_scales=[log,trained]", "grid.lengths=[12,48]")["cells"]
     nll = {(c["variant"], c["point"]): c["result"]["sources"]["books"]["nll_sum"] for c in cells}
     assert nll["plain, logit scale log", 12] == nll["plain", 12]
     assert nll["plain, logit scale log", 48] != nll["plain", 48]

@@ -8,6 +8,7 @@ import sentencepiece
 from torch import Tensor
 
 from coca_train import checkpoint, engine
+from coca_train.config.load import FORMAT
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.models.init import init_parameter
@@ -36,7 +37,7 @@ def write_run(folder: Path, name: str) -> tuple[Path, dict[str, Tensor]]:
     run_dir.mkdir()
     (run_dir / "config.yaml").write_text(loaded.record)
     fingerprint = {"tokenizer": tokenizer_digest(config.data.tokenizer)}
-    (run_dir / "run.json").write_text(json.dumps({"format": 2, "run_id": "r", "fingerprint": fingerprint}))
+    (run_dir / "run.json").write_text(json.dumps({"format": FORMAT, "run_id": "r", "fingerprint": fingerprint}))
     rows = vocab_size(config.model, Tokenizer(config.data.tokenizer).vocab_size, "")
     trainer = engine.build(
         config.engine,

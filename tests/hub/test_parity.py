@@ -172,7 +172,7 @@ def test_rounding_of_frequencies_at_far_positions(tmp_path, import_run):
     far = record["probes"][1]
     assert record["passed"]
     assert far["relative"] > 1e-5 > far["with_our_frequencies"]
-    assert 0 < far["rope_scaling"] < 1e-6
+    assert 0 < far["frequencies"] < 1e-6
 
 
 @pytest.mark.parametrize("name", ["plain", "yarn"])

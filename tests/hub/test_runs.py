@@ -14,6 +14,7 @@ from coca_train import checkpoint, engine
 from coca_train.checkpoint.format import ShardReader
 from coca_train.checkpoint.opening import load_run, read_record
 from coca_train.commands import main
+from coca_train.config.load import FORMAT
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import card, parity, publishing, tokenizer_files
@@ -227,7 +228,7 @@ def trained(tmp_path_factory):
     run.mkdir()
     (run / "config.yaml").write_text(loaded.record)
     fingerprint = {"tokenizer": tokenizer_digest(str(tokenizer)), "sources": {}}
-    (run / "run.json").write_text(json.dumps({"format": 2, "run_id": "r", "fingerprint": fingerprint}))
+    (run / "run.json").write_text(json.dumps({"format": FORMAT, "run_id": "r", "fingerprint": fingerprint}))
     build = partial(build_model, config, vocab_size(config.model, Tokenizer(tokenizer).vocab_size, ""))
     init = partial(init_parameter, model=config.model, position=config.position, seed=5)
     runner = engine.build(config.engine, config.optim, build, init, trainable=["*"], micro_batch_size=1, accumulation=1)

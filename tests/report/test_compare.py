@@ -13,6 +13,7 @@ import yaml
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import ShardWriter
 from coca_train.commands import compare, main
+from coca_train.config.load import FORMAT
 from coca_train.evaluation import comparison
 from coca_train.evaluation.results import Evaluation
 from coca_train.runtime.durable import SEAL, sealed, write_json
@@ -66,7 +67,11 @@ def runs(tmp_path):
         run_dir = folders[name] = tmp_path / name
         write_result(run_dir, result(name))
         tree = {"run": {"name": name, "seed": 1}, "position": {"scheme": name}, "optim": {"lr": 0.1}}
-        tree |= {"train": {"seq_len": 32, "global_batch_size": 4}, "attention_pattern": {"name": "causal"}, "format": 2}
+        tree |= {
+            "train": {"seq_len": 32, "global_batch_size": 4},
+            "attention_pattern": {"name": "causal"},
+            "format": FORMAT,
+        }
         (run_dir / "config.yaml").write_text(yaml.safe_dump(tree))
         digests = {"embed.weight": "e", "blocks.0.attention.k.weight": f"k{key_rows}", "blocks.0.mlp.up.weight": "u"}
         (run_dir / "run.json").write_text(json.dumps({"init_digests": digests}))

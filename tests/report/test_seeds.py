@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+from coca_train.config.load import FORMAT
 from coca_train.evaluation import findings
 from coca_train.evaluation.measures.perplexity import summarise
 from coca_train.evaluation.measures.windows import bin_ends
@@ -87,7 +88,13 @@ def against(whole):
 
 def tree(position, seed, data_seed=None, **more):
     data = {"seed": seed if data_seed is None else data_seed, "sources": {"text": {"weight": 1}}}
-    return {"format": 2, "run": {"name": "any", "seed": seed}, "data": data, "position": {"scheme": position}, **more}
+    return {
+        "format": FORMAT,
+        "run": {"name": "any", "seed": seed},
+        "data": data,
+        "position": {"scheme": position},
+        **more,
+    }
 
 
 def test_runs_that_differ_in_nothing_but_their_seeds_are_one_model():
