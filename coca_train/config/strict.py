@@ -137,7 +137,8 @@ def explain_unknown_key(root: Root, key: str, examples: Collection[str]) -> Prob
     if any(part.startswith("_") and part.endswith("_") for part in (first, *inner)):
         text = "keys like _target_ are not used here: a config cannot name code to run"
         return Problem("E-SEC-01", (key,), text, "remove it")
-    known = list(dict.fromkeys([*map(_of_list, examples), *(option.key for option in options(root))]))
+    offered = dict.fromkeys([*map(_of_list, examples), *(option.key for option in options(root))])
+    known = [name for name in offered if name != key]  # examples are of a file, which may hold the mistake itself
     section = key.rpartition(".")[0]
     inside = [name.rpartition(".")[2] for name in known if section and name.rpartition(".")[0] == section]
     known += [] if section else [*root.groups, *root.also_takes]

@@ -8,6 +8,7 @@ import pytest
 from coca_train.statistics.answers import ANSWERS, FAR, LEAST, SURE, WRONG, above, below, share_above
 from coca_train.statistics.intervals import Bounds, OverDocuments
 from coca_train.statistics.shares import share_bounds
+from tests.cases import slow_unless
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", slow_unless(["heavy"], SHAPES))
 def test_subsamples_of_one_model_hardly_ever_contradict_each_other(shape):
     """Seven lengths whose true gains lie about the bound, 10 to 200 documents each time: at any length one subsample
     says yes and another no in under 5 % of draws."""
