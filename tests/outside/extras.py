@@ -199,7 +199,7 @@ def promised(extra: str, code: str) -> str:
     """The pattern of an error whose fix installs what this extra has."""
     text = (plain.ROOT / "pyproject.toml").read_text(encoding="utf-8")
     packages = [Requirement(each).name for each in tomllib.loads(text)["project"]["optional-dependencies"][extra]]
-    return rf"{code} .*Fix: pip install '?(coca-train\[{extra}\]|{'|'.join(packages)})\b"
+    return rf"{code} .*Fix: pip install '?(coca-train\[{extra}\]|({'|'.join(packages)})\b)"
 
 
 def main(words: list[str]) -> int:
