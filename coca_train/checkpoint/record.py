@@ -49,7 +49,7 @@ def open_record(
 
     fingerprints: of the training data, by stage; held_out: of the held-out files of each source, by stage.
     init_digests: of the initial weights by name, for comparisons. start: the origin of the first weights, and how they
-    were converted. Both are stored only where the run begins anew.
+    were converted. Both are stored only where no checkpoint is resumed.
 
     Raises DataError when the data of a stage that has begun is not what it began with, CheckpointError when a setting
     changed that the state in the directory depends on. Other changed settings are logged.

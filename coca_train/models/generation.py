@@ -91,7 +91,7 @@ def check_positions(model: "Transformer", n_prompt: int, max_new_tokens: int) ->
         raise ValueError(
             f"max_new_tokens={max_new_tokens} after a prompt of {n_prompt} tokens must be at most "
             f"{max(0, limit - n_prompt)}: {model.position.settings.scheme} has {limit} positions, all learned "
-            "(with attention_pattern=segments they begin anew)"
+            "(with attention_pattern=segments they restart at 0)"
         )
 
 

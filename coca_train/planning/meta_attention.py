@@ -1,7 +1,7 @@
 """Stand-ins for attention kernels on the meta device: what a kernel keeps and computes, without its work.
 
-Attention that works tile by tile is run in full where operations are counted; where memory is watched, one tile stands
-for all. A compiled kernel is one fused operation over the same tensors.
+Attention that works tile by tile is run in full where operations are counted; where memory is watched, one tile is
+run for all. A compiled kernel is one fused operation over the same tensors.
 
 Shape legend: B batch, T queries, S keys, t queries and s keys of a tile, H query heads, G key/value heads, D value
 width, E dot-product width.

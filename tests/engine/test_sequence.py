@@ -1,4 +1,4 @@
-"""Ranks that share sequences learn what one process learns (engine/sequence.py): every ZeRO stage, over gloo."""
+"""Ranks that share sequences learn what one process learns (models/ulysses.py): every ZeRO stage, over gloo."""
 
 from dataclasses import replace
 from functools import partial
