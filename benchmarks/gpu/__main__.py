@@ -29,6 +29,7 @@ JSON, PAGE = "gpu.json", "gpu.md"
 MARK = "figure: "  # before each, on a part's standard output
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
 MINUTES = 60.0
+MACHINE = ("device", "cores", "torch", "python", "date")  # what is kept of where a part was measured
 LEAST_S = 60  # with less time left no part is begun: its imports alone take a third of it
 
 
@@ -45,7 +46,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
     kept = read(options.out / JSON)
-    kept["machine"] = machine(Setup(scale.device, "bf16"))
     parts = options.parts or list(PARTS)
     say(f"In this order, in at most {options.minutes:g} minutes: {order(parts)}")
     with group.signals_as_ctrl_c():
@@ -71,6 +71,7 @@ class Done(NamedTuple):
 def sitting(parts: Sequence[str], options: argparse.Namespace, kept: dict[str, Any]) -> Done:
     """Run the parts in turn, as long as there is time, and write into `kept` and to the disk what each has told."""
     until, ended = time.monotonic() + 60 * options.minutes, []
+    here = {key: value for key, value in machine(Setup(Scale(options.toy).device, "bf16")).items() if key in MACHINE}
     with tempfile.TemporaryDirectory(prefix="coca_gpu_") as folder:
         for name in parts:
             limit_s = int(min(PARTS[name].limit_s, until - time.monotonic()))
@@ -80,7 +81,8 @@ def sitting(parts: Sequence[str], options: argparse.Namespace, kept: dict[str, A
             say(f"{name}: at most {limit_s} s: {PARTS[name].holds}")
             began = time.monotonic()
             figures, error, stopped = measured(name, options.toy, Path(folder), limit_s)
-            kept["parts"][name] = {"seconds": round(time.monotonic() - began), "error": error, "figures": figures}
+            seconds = round(time.monotonic() - began)
+            kept["parts"][name] = {"machine": here, "seconds": seconds, "error": error, "figures": figures}
             write(options.out, kept)
             shutil.rmtree(Path(folder, name), ignore_errors=True)  # its checkpoints; the next one needs the room
             if error:
@@ -154,7 +156,7 @@ def measured(name: str, toy: bool, folder: Path, limit_s: int) -> Told:
 
 
 def read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"machine": {}, "parts": {}}
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"parts": {}}
 
 
 def write(folder: Path, kept: dict[str, Any]) -> None:
@@ -168,7 +170,11 @@ def write(folder: Path, kept: dict[str, Any]) -> None:
 
 def shown(kept: dict[str, Any]) -> str:
     figures = [Figure(**figure) for name in PARTS if name in kept["parts"] for figure in kept["parts"][name]["figures"]]
-    lines = ["  ".join(f"{key}: {value}" for key, value in kept["machine"].items()), "", verdict(figures), ""]
+    by_machine: dict[str, list[str]] = {}
+    for name, each in kept["parts"].items():
+        by_machine.setdefault(", ".join(f"{key} {value}" for key, value in each["machine"].items()), []).append(name)
+    lines = [f"* {', '.join(names)}: {where}" for where, names in by_machine.items()]
+    lines += ["", verdict(figures), ""]
     lines += [f"{name}: {each['error']}" for name, each in kept["parts"].items() if each["error"]]
     return "\n".join([*lines, table(figures)]) + "\n"
 

@@ -2,11 +2,11 @@
 
 Rates are published, measured or assumed. Bandwidth, the share of it that elementwise operations reach, and the shares
 of the data sheet's FLOP/s that matrix products and fused attention reach: of the A100 they are published. Of Hopper
-bandwidth and products are, and an H200 confirmed them (docs/gpu.md); attention (cuDNN's, which the engine puts first
-there; FlashAttention 2 reached 33 %) and elementwise operations were measured on it. The H200 has the H100's chip: the
-same shares, and of its memory's bandwidth the share that the H100 reaches of its own; so has the smaller A100. Links:
-assumed, what a collective reaches of NVLink's data sheet (one direction) among 8 GPUs of a node, and beyond of the
-network cards of a DGX node together.
+bandwidth and products are, and an H200 and an H100 confirmed them (docs/gpu.md); attention (cuDNN's, which the engine
+puts first there; FlashAttention 2 reached 33 %) and elementwise operations were measured on the H200. It has the H100's
+chip: the same shares, and of its memory's bandwidth the share that the H100 reaches of its own; so has the smaller
+A100. Links: assumed, what a collective reaches of NVLink's data sheet (one direction) among 8 GPUs of a node, and
+beyond of the network cards of a DGX node together.
 """
 
 import os

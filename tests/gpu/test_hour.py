@@ -101,13 +101,15 @@ def test_every_training_of_a_part_composes_on_one_process(
 def test_parts_measured_at_another_time_stay_and_so_does_the_text_around_the_table(tmp_path: Path) -> None:
     (tmp_path / PAGE).write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n")
     one = Figure("micro", "x", 1.0, "ms").as_json()
-    kept = {"machine": {"device": "toy"}, "parts": {"micro": {"seconds": 1, "error": "", "figures": [one]}}}
+    there, here = {"device": "toy", "date": "1"}, {"device": "toy", "date": "2"}
+    kept = {"parts": {"micro": {"machine": there, "seconds": 1, "error": "", "figures": [one]}}}
     write(tmp_path, kept)
-    kept["parts"]["flex"] = {"seconds": 1, "error": "not done within 300 s", "figures": []}
+    kept["parts"]["flex"] = {"machine": here, "seconds": 1, "error": "not done within 300 s", "figures": []}
     write(tmp_path, kept)
     page = (tmp_path / PAGE).read_text()
     assert page.startswith("above\n") and page.endswith("\nbelow\n") and "old" not in page
     assert "flex: not done within 300 s" in page and page.count("| micro") == 1
+    assert "* micro: device toy, date 1\n* flex: device toy, date 2\n" in page
     assert json.loads((tmp_path / JSON).read_text()) == kept
 
 

@@ -34,15 +34,16 @@ def _outcomes(scale: Scale, part: str, function: str) -> Iterator[Figure]:
     and where all are skipped on a GPU."""
     processes = min(PROCESSES, os.cpu_count() or 1)
     command = [sys.executable, "-m", "pytest", "-vv", "-m", "gpu", f"{FILE}::{function}"]
-    command += ["-n", str(processes), "-p", "no:cacheprovider"]
-    counts: Counter[str] = Counter()
+    command += ["-n", str(processes), "-p", "no:cacheprovider", "--show-capture=no"]
+    outcomes: dict[str, str] = {}  # by test; pytest says a failure once more at the end
     printed = []
     with subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as tests:
         for line in tests.stdout or ():
             printed.append(line)
-            if outcome := OUTCOME.search(line):
-                counts[outcome[1]] += 1
+            if (outcome := OUTCOME.search(line)) and outcome[2] not in outcomes:
+                outcomes[outcome[2]] = outcome[1]
                 say(f"    {outcome[2]} {outcome[1].lower()}")
+    counts = Counter(outcomes.values())
     wrong = counts["FAILED"] + counts["ERROR"]
     if wrong or not (counts["PASSED"] or (counts["SKIPPED"] and scale.device == "cpu")):
         say("".join(printed)[-6000:])
