@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
+from torch._functorch import config as autograd_config
 
 from coca_train.models.layers import AttentionContext
 from coca_train.runtime import dist
@@ -39,7 +40,10 @@ class CompiledBlocks:
             # Alone: layer types do not share torch's limit of recompilations, nor do models of one process.
             compiled = compile_alone(self._call, self._backend)
             try:
-                x_new_BTC = compiled(block, x_BTC, context, past_BMC)
+                # The backward graph too, here: torch would compile it in the first backward pass, where a failure of
+                # the compiler ends the training.
+                with autograd_config.patch(force_non_lazy_backward_lowering=True):
+                    x_new_BTC = compiled(block, x_BTC, context, past_BMC)
                 self._compiled[layer_type] = compiled
                 return x_new_BTC
             except Exception as error:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters
@@ -208,6 +210,24 @@ def test_a_backend_that_fails_is_said_with_its_cause(capsys):
     steps(model, [batch_of(0, False)])
     assert model.compiled.eager == {"default": "NotImplementedError: no such kernel"}
     assert len("".join(capsys.readouterr()).splitlines()) == 1
+
+
+def test_a_backward_graph_that_cannot_be_compiled_runs_as_it_is():
+    """torch compiles it in the first backward pass, where nothing could be done about it any more."""
+
+    def as_it_is(graph, inputs):
+        return make_boxed_func(graph)
+
+    def fails(graph, inputs):
+        raise NotImplementedError("no such kernel")
+
+    register_backend(aot_autograd(fw_compiler=as_it_is, bw_compiler=fails), name="fails_backwards")
+    torch._dynamo.reset()
+    model, batches = model_of(SCHEMES["rope"]), [batch_of(0, False)]
+    expected = steps(model, batches)
+    model.compiled = CompiledBlocks(WAYS["none"], "fails_backwards")
+    assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
+    assert model.compiled.eager == {"default": "NotImplementedError: no such kernel"}
 
 
 @pytest.mark.slow
