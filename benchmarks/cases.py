@@ -206,9 +206,7 @@ def scheme(name: str, setup: Setup) -> Work:
     attention_pattern = next((other for other in others if other in entries("attention_pattern")), "causal")
     kernel = next((other for other in others if other in KERNELS), "auto")
     position, layer = _scheme(option, setup, n_tokens)
-    rules = patterns.build(
-        load_reference(setup.model, WINDOW).settings(entries("attention_pattern")[attention_pattern])
-    )
+    rules = patterns.build(load_reference(setup.model, WINDOW).pattern(entries("attention_pattern")[attention_pattern]))
     module = _attention(position, layer, setup)
     x_BTC = torch.randn(1, n_tokens, d_model, device=setup.device, dtype=setup.torch_dtype, requires_grad=True)
     pos_BT = torch.arange(n_tokens, device=setup.device)[None]
@@ -264,7 +262,7 @@ def step(name: str, setup: Setup) -> Work:
 def _scheme(option: str, setup: Setup, n_tokens: int) -> tuple[Position, LayerPosition]:
     """A scheme trained with windows of n_tokens and one layer's part of it, parameters N(0, 0.02)."""
     heads, width = setup.attention_heads, setup.attention_head_dim
-    settings = load_reference(setup.model, n_tokens).settings(entries("position")[option])
+    settings = load_reference(setup.model, n_tokens).scheme(entries("position")[option])
     position = build(settings, AttentionShape(heads, heads, width, heads * width, n_tokens))
     layer = position.layer()
     for parameter in (*position.parameters(), *layer.parameters()):

@@ -246,7 +246,7 @@ class Model:
         from coca_train.evaluation.suite import suite_of
         from coca_train.evaluation.variants import Choice
 
-        grid: dict[str, Any] = {"checkpoints": [self.path]}
+        grid: dict[str, object] = {"checkpoints": [self.path]}
         grid |= {"lengths": [str(length) for length in lengths]} if lengths else {}
         config = build("perplexity", {}, grid=grid, text={"files": [str(file) for file in files]})
         setup = setup_of(config, in_tokens(config), [self.path], enough=by_multiples(config))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coca_train.attention import ATTENTION_PATTERNS, PatternSettings
 from coca_train.attention import rules as _rules  # noqa: F401 (they register themselves)
@@ -26,6 +26,9 @@ from coca_train.config.root import Root
 from coca_train.config.schema import Config, EvalConfig, TrainConfig
 from coca_train.positions import ROPE_SCALINGS, SCHEMES, SchemeSettings
 from coca_train.runtime.trees import copied, section
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 FINE_TUNING = "_fine_tuning"  # a part of configs/experiment
 TOKENIZERS = ("tokenizer.model", "tokenizer.json")  # names that the file of a tokenizer has
@@ -49,18 +52,19 @@ def tried_options(
                 yield from option_problems(TRAIN, option, copied(sections), group, text)
 
 
-def imply_fine_tuning(groups: Mapping[str, str], values: Sequence[Any]) -> dict[str, str]:
+def imply_fine_tuning(groups: Mapping[str, str], values: Sequence["Override"]) -> dict[str, str]:
     """Choose fine-tuning's values for start.path without an experiment: the quickstart's rates ruin trained weights."""
     path = None
     for override in values:
-        if override.key_or_group == "start.path":
-            path = override.value()
-        elif override.key_or_group == "start" and isinstance(override.value(), dict):
-            path = override.value().get("path", path)
+        key, value = override.key_or_group, override.value()
+        if key == "start.path":
+            path = value
+        elif key == "start" and isinstance(value, dict):
+            path = value.get("path", path)
     return {"experiment": FINE_TUNING} if path and "experiment" not in groups else {}
 
 
-def name_from_paths(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
+def name_from_paths(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, object]]) -> None:
     """Name a run after the weights that it starts from and the folder of its texts, where no experiment names it; the
     command line takes precedence.
 
@@ -79,7 +83,7 @@ def name_from_paths(a: Assembled, groups: Mapping[str, str], typed: Callable[[],
         names = (re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(os.path.abspath(path))) for path in paths)
         base = "-".join(name.strip("-._")[: 80 // len(paths)] or "start" for name in names)
         digest = hashlib.sha256("\0".join(paths).encode(errors="surrogateescape")).hexdigest()[:8]
-        a.tree["run"] = a.tree["run"] | {"name": f"{base}-{digest}"}
+        section(a.tree, "run")["name"] = f"{base}-{digest}"
         a.places["run.name"] = "start.path" if written_paths[0] else "data.path"
 
 
@@ -91,7 +95,7 @@ def paths_given(a: Assembled) -> bool:
 
 # Here, and not in config/, scheme and machinery meet: config imports nothing above itself, so what types `position` is
 # passed to it as a registry, and the rules about positions as rules.
-TRAIN = Root(
+TRAIN: Root[Config] = Root(
     name="train",
     schema=Config,
     groups=(
@@ -118,11 +122,10 @@ TRAIN = Root(
     global_groups=("experiment",),
     registries={"position": SCHEMES, "position.rope_scaling": ROPE_SCALINGS, "attention_pattern": ATTENTION_PATTERNS},
     swept=True,
-    has_stages=True,
 )
 
 
-def load(overrides: list[str], config_dirs: tuple[Path, ...] = (), launch: bool = True) -> Loaded:
+def load(overrides: list[str], config_dirs: tuple[Path, ...] = (), launch: bool = True) -> Loaded[Config]:
     """Compose, check and freeze the configuration of a training from its command line.
 
     config_dirs: further folders with experiments and group choices. launch: also the rules about this machine and this
@@ -131,7 +134,7 @@ def load(overrides: list[str], config_dirs: tuple[Path, ...] = (), launch: bool 
     return loading.load(assemble(TRAIN, overrides, config_dirs), launch)
 
 
-def load_saved(run_dir: str | Path) -> Loaded:
+def load_saved(run_dir: str | Path) -> Loaded[Config]:
     """Load the configuration of a run directory, through the same checks as a new one. Its tokenizer is the copy in the
     directory, as is held-out text that is gone from its original place: a copy of a run is complete."""
     folder = Path(run_dir).resolve()

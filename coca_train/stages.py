@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from coca_train.config.inheritance import stage_config
 from coca_train.config.schema import Config, LoraConfig
@@ -77,7 +76,7 @@ def stage_at(stages: tuple[Stage, ...], step: int) -> Stage:
     return next((stage for stage in stages if step <= stage.last_step), stages[-1])
 
 
-def _order(config: Config) -> tuple[Any, ...]:
+def _order(config: Config) -> tuple[object, ...]:
     """All that decides which tokens sample number i is."""
     data, train = config.data, config.train
     sources = {name: (source.path, source.weight, source.on_exhausted) for name, source in data.sources.items()}

@@ -8,7 +8,6 @@ messages.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 from coca_train.attention.rules import attention_pattern_fits, layers_fit
 from coca_train.config.check import check_scheme
@@ -19,6 +18,7 @@ from coca_train.config.load import resolve
 from coca_train.config.messages import ConfigError, Problem
 from coca_train.config.schema import Config
 from coca_train.config.strict import type_sections
+from coca_train.positions import scaling_of
 from coca_train.runtime.trees import leaves
 from coca_train.settings import TRAIN
 
@@ -53,7 +53,7 @@ def with_inference(
     if rope_scaling is not None and not hasattr(config.position, "rope_scaling"):
         text, fix = f"{config.position.scheme} has no frequencies", f"omit {ROPE_SCALINGS}"
         raise IncompatibleError(*_in_lines([Problem("E-CFG-33", ("position.rope_scaling",), text, fix)]))
-    trained = {name: asdict(getattr(config, name)) for name in VARIED}
+    trained: dict[str, object] = {name: asdict(getattr(config, name)) for name in VARIED}
     # The values of a file may refer to the training's: original_seq_len: ${train.seq_len}.
     tree, problems = {**trained, "train": {"seq_len": config.train.seq_len}}, []
     for group, selection in selected.items():
@@ -82,7 +82,7 @@ def vary(config: Config, words: Sequence[str]) -> Config:
 
     Raises ConfigError with everything that is wrong and where it was written.
     """
-    trained = {name: asdict(getattr(config, name)) for name in (*VARIED, "train")}
+    trained: dict[str, object] = {name: asdict(getattr(config, name)) for name in (*VARIED, "train")}
     a = assemble_over(TRAIN, trained, words)
     a.tree, unresolved = resolve(a.tree)
     typed, mistyped = _type(a.tree, a.examples)
@@ -94,7 +94,7 @@ def vary(config: Config, words: Sequence[str]) -> Config:
     return varied
 
 
-def _type(tree: Mapping[str, Any], examples: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+def _type(tree: Mapping[str, object], examples: dict[str, object]) -> tuple[dict[str, object], list[Problem]]:
     return type_sections(TRAIN, {name: tree[name] for name in VARIED}, examples)
 
 
@@ -111,7 +111,8 @@ def _incompatibilities(trained: Config, varied: Config) -> list[Problem]:
     if not problems and position != trained.position:
         from coca_train.positions.rope_scaling import exchange_problem  # torch, which messages do not wait for
 
-        if text := exchange_problem(trained.position.rope_scaling, position.rope_scaling):
+        before, after = scaling_of(trained.position), scaling_of(position)
+        if before and after and (text := exchange_problem(before, after)):
             place = f"command line {ROPE_SCALINGS}"
             problems = [Problem("E-CFG-33", (), text, "choose other frequencies", place)]
     return problems

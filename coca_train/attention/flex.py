@@ -140,7 +140,9 @@ def _blocks(layout: Layout) -> BlockMask:
         return block_mask(layout, mask_mod(layout))
     if "block_mask" not in layout.per_forward:
         layout.per_forward["block_mask"] = block_mask(layout, mask_mod(layout))
-    return layout.per_forward["block_mask"]
+    kept = layout.per_forward["block_mask"]
+    assert isinstance(kept, BlockMask)
+    return kept
 
 
 def _key(part: Part) -> Hashable:

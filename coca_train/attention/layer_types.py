@@ -4,7 +4,7 @@ Each layer has a type. `default` has the run's settings; another type states onl
 so where the run's settings change, in a stage or a variant, it follows in everything else.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import cycle, islice
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ def layer_types(
         seen = ATTENTION_PATTERNS.settings(
             merge(asdict(attention_pattern), layer_type.attention_pattern, "attention_pattern")
         )
-        scale = LogitScaleConfig(**merge(asdict(model.logit_scale), layer_type.logit_scale))
+        scale = replace(model.logit_scale, **layer_type.logit_scale)
         by_name[name] = LayerType(position_of(layers, name, position), seen, scale)
     return {name: by_name[name] for name in dict.fromkeys(layer_types_of(layers, model.n_layers))}
 

@@ -8,11 +8,12 @@ Shape legend: B batch (1 when all rows share their positions), T queries, S keys
 keys.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from coca_train.config.schema import PatternSettings
 from coca_train.positions.base import Position, Problem
 from coca_train.positions.token_positions import Positions
 
@@ -53,7 +54,7 @@ class Layout(NamedTuple):
     keys: Positions
     doc_BS: Tensor | None  # document of every key; None: one document
     as_text: bool  # the scheme sees the positions of the text
-    per_forward: dict[str, Any]  # what a kernel computes once for all layers of a forward
+    per_forward: dict[str, object]  # what a kernel computes once for all layers of a forward
 
     @property
     def text_BT(self) -> Tensor:
@@ -78,12 +79,14 @@ class Layout(NamedTuple):
 
 
 class AttentionPattern:
-    """Base: plain causal attention. `settings` is that of the module in attention/patterns/."""
+    """Base: plain causal attention. `settings` is that of the module in attention/patterns/; the base has none."""
 
+    settings: PatternSettings
     trains = True  # False: for evaluation only
 
-    def __init__(self, settings: Any) -> None:
-        self.settings = settings
+    def __init__(self, settings: PatternSettings | None) -> None:
+        if settings is not None:
+            self.settings = settings
 
     def views(self) -> tuple[View, ...]:
         """Return the views. They are disjoint, and together they are all visible pairs."""

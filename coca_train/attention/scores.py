@@ -12,17 +12,18 @@ Shape legend: B batch, H query heads, G key/value heads, t queries, s keys, W di
 R rows of a table, E dot-product width, D width, N numbers that a hook carries.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from coca_train.attention.pattern import Layout, all_seen, seen
-from coca_train.positions.base import Hook, Pairs, PositionedQK, ScoreMod, Terms
+from coca_train.positions.base import Hook, Pairs, PositionedQK, ScoreMod, Scores, Terms
+from coca_train.runtime import autograd
 from coca_train.runtime.compilation import compile_with_fallback
 from coca_train.runtime.machine import can_compile
 
@@ -98,7 +99,7 @@ def leaves(tensors: Tensors) -> list[tuple[str, Tensor | None]]:
     return pairs
 
 
-def unflatten(tensors: Tensors, values: Iterable[Any]) -> Tensors:
+def unflatten(tensors: Tensors, values: Iterable[Tensor | None]) -> Tensors:
     """Build Tensors of the same form with other values, in the order of `leaves`."""
     left = iter(values)
     return Tensors._make(tuple(islice(left, len(x))) if isinstance(x, tuple) else next(left) for x in tensors)
@@ -214,7 +215,7 @@ def fuses(device: str) -> bool:
 
 
 @cache
-def _compiled(function: Callable[..., Any], backend: str = "inductor") -> Callable[..., Any]:
+def _compiled(function: Scores, backend: str = "inductor") -> Scores:
     """Compile a hook into one fused kernel, instead of a dozen on tensors of a tile's size. Not on the CPU, where a
     tile stays in the cache, and compiling costs more than it gains."""
     return compile_with_fallback(function, backend, f"attention's hook {function.__module__}.{function.__qualname__}")
@@ -233,7 +234,7 @@ def _sums(piece: Tensors, tile: Tile, scale: float) -> Tensor:
         total = _wide(total) + _spread(by_distance, tile, distance).transpose(-1, -2)
     if piece.distance_HR is not None:
         if tile.shifted:
-            bias: Any = _Diagonals.apply(piece.distance_HR, piece.q_BHtE.shape[2])
+            bias = autograd.apply(_Diagonals, piece.distance_HR, piece.q_BHtE.shape[2])
         else:
             last = piece.distance_HR.shape[1] - 1
             bias = piece.distance_HR[:, tile.distance_Bts.clamp(max=last)].transpose(0, 1)
@@ -308,11 +309,11 @@ class _Diagonals(torch.autograd.Function):
     diagonal."""
 
     @staticmethod
-    def forward(ctx: Any, x_HW: Tensor, t: int) -> Tensor:
+    def forward(ctx: autograd.Context, x_HW: Tensor, t: int) -> Tensor:
         return x_HW.unfold(-1, x_HW.shape[-1] - t + 1, 1).flip(-2)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: autograd.Context, *grads: Tensor) -> tuple[Tensor, None]:
         return _unshift(grads[0]).sum(-2), None
 
 

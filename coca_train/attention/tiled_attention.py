@@ -16,7 +16,7 @@ Shape legend: as in scores.py; T all queries, S all keys.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ from coca_train.attention.scores import (
     unflatten,
 )
 from coca_train.positions.base import Hook, Terms
+from coca_train.runtime import autograd
 
 QUERY_TILE, KEY_TILE = 128, 512  # [tokens]; see benchmarks/
 # With few heads up to four times as many queries, while a tile has no more pairs than this: more of them share what is
@@ -96,8 +97,7 @@ def tiled(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     forms = tuple(unflatten(tensors, [None] * len(leaves(tensors))) for tensors in given)
     layouts, hooks = tuple(part.layout for part in parts), tuple(part.hook for part in parts)
     plan = _Plan(layouts, hooks, check_carry(parts), forms, scale, query_tile(parts))
-    out: Any = _Online.apply(plan, v_BSGD.transpose(1, 2), *flat)
-    return out.transpose(1, 2)
+    return autograd.apply(_Online, plan, v_BSGD.transpose(1, 2), *flat).transpose(1, 2)
 
 
 def _blocks(length: int, size: int) -> list[slice]:
@@ -115,12 +115,16 @@ def _visits(layouts: Sequence[Layout], queries: slice) -> Iterator[Visit]:
                     yield number, tile, masked_B1ts
 
 
+class _Planned(autograd.Context, Protocol):
+    plan: _Plan
+
+
 class _Online(torch.autograd.Function):
     """Inputs: plan, v, and the tensors of every part one after the other (scores.leaves); None where there is none."""
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, v_BGSD: Tensor, *flat: Tensor | None) -> Tensor:
-        wide_v_BGSD, *wide = (_widen(tensor) for tensor in (v_BGSD, *flat))
+    def forward(ctx: _Planned, plan: _Plan, v_BGSD: Tensor, *flat: Tensor | None) -> Tensor:
+        wide_v_BGSD, wide = _widen(v_BGSD), [None if tensor is None else _widen(tensor) for tensor in flat]
         parts = plan.parts(wide)
         outs, lses = [], []
         for queries in _blocks(plan.layouts[0].text_BT.shape[1], plan.rows):
@@ -133,13 +137,13 @@ class _Online(torch.autograd.Function):
         return out_BHTD
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Planned, *grads: Tensor) -> tuple[Tensor | None, ...]:
         v, out_BHTD, lse_BHT1, *flat = ctx.saved_tensors
-        plan: _Plan = ctx.plan
-        v_BGSD, *wide = (_widen(tensor) for tensor in (v, *flat))
+        plan = ctx.plan
+        v_BGSD, wide = _widen(v), [None if tensor is None else _widen(tensor) for tensor in flat]
         parts = plan.parts(wide)
         wanted = ctx.needs_input_grad[1:]
-        sums = [_zeros(t) if need else None for t, need in zip((v_BGSD, *wide), wanted, strict=True)]
+        sums = [None if t is None or not need else _zeros(t) for t, need in zip((v_BGSD, *wide), wanted, strict=True)]
         g_v_BGSD, into = sums[0], plan.parts(sums[1:])
         for queries in _blocks(plan.layouts[0].text_BT.shape[1], plan.rows):
             g_BHtD, lse_BHt1 = grads[0][:, :, queries].to(v_BGSD.dtype), lse_BHT1[:, :, queries]
@@ -240,9 +244,9 @@ def _attend(plan: _Plan, parts: Sequence[Tensors], v_BGSD: Tensor, queries: slic
     return (out / total).to(v_BGSD.dtype), top + total.log()
 
 
-def _widen(tensor: Any) -> Any:
-    """Return the tensor, or the same numbers in float32 where products in its dtype would be slow; None: None."""
-    if tensor is None or not tensor.is_cpu or not WIDENED.get(tensor.dtype, False):
+def _widen(tensor: Tensor) -> Tensor:
+    """Return the tensor, or the same numbers in float32 where products in its dtype would be slow."""
+    if not tensor.is_cpu or not WIDENED.get(tensor.dtype, False):
         return tensor
     return tensor.float()
 

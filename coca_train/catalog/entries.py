@@ -7,7 +7,6 @@ there is the first one in the module's docstring.
 import ast
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import yaml
 
@@ -31,7 +30,7 @@ class Entry:
     title: str  # what it is, in a line
     source: str  # arXiv number or address; "" when it needs none
     module: str  # positions/<folder>/<module>.py
-    values: dict[str, Any]  # its YAML, references not resolved, the nested group's choice put in
+    values: dict[str, object]  # its YAML, references not resolved, the nested group's choice put in
 
     @property
     def docstring(self) -> str:

@@ -7,9 +7,10 @@ key width, C d_model.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,21 +23,16 @@ from coca_train.attention.pattern import AttentionPattern, seen
 from coca_train.attention.scores import Part, part_of
 from coca_train.catalog.entries import Entry, entries
 from coca_train.config.load import resolve
-from coca_train.config.schema import Config, ModelConfig
+from coca_train.config.schema import Config, ModelConfig, PatternSettings, SchemeSettings
 from coca_train.models.transformer import Transformer
 from coca_train.planning.meta_attention import hook_products
-from coca_train.positions import rope_scaling
+from coca_train.positions import ROPE_SCALINGS, rope_scaling, scaling_of
 from coca_train.positions.base import AttentionShape, Projections
+from coca_train.positions.rope_scaling import RopeScaling
 from coca_train.positions.token_positions import Positions
 from coca_train.runtime.device import pretend_device
 from coca_train.runtime.errors import UserError
 from coca_train.settings import load
-
-_TYPED = {
-    "position": positions.settings,
-    "position/rope_scaling": lambda values: rope_scaling.settings_class(values["name"])(**values),
-    "attention_pattern": patterns.settings,
-}
 
 
 @dataclass(frozen=True)
@@ -65,11 +61,22 @@ class ReferenceModel:
         """Return the same model with another training window [tokens]."""
         return replace(self, config=replace(self.config, train=replace(self.config.train, seq_len=seq_len)))
 
-    def settings(self, entry: Entry) -> Any:
-        """Return a choice's typed settings for this training window."""
-        resolved, problems = resolve(asdict(self.config) | {"choice": entry.values})
+    def scheme(self, entry: Entry) -> SchemeSettings:
+        """Return the typed settings of a choice of configs/position for this training window."""
+        return positions.settings(self._values(entry))
+
+    def scaling(self, entry: Entry) -> RopeScaling:
+        """Return those of a choice of configs/position/rope_scaling."""
+        return ROPE_SCALINGS.settings(self._values(entry))
+
+    def pattern(self, entry: Entry) -> PatternSettings:
+        """Return those of a choice of configs/attention_pattern."""
+        return patterns.settings(self._values(entry))
+
+    def _values(self, entry: Entry) -> object:
+        resolved, problems = resolve({**asdict(self.config), "choice": entry.values})
         assert not problems, problems
-        return _TYPED[entry.group](resolved["choice"])
+        return resolved["choice"]
 
 
 def load_reference(model: str, seq_len: int) -> ReferenceModel:
@@ -85,7 +92,9 @@ class LayerTensors(NamedTuple):
     tokens: int  # numbers per token that the scheme caches in addition to keys and values
 
 
-def build_layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: int, dtype: torch.dtype) -> LayerTensors:
+def build_layer(
+    settings: SchemeSettings, shape: AttentionShape, pos_BT: Tensor, length: int, dtype: torch.dtype
+) -> LayerTensors:
     """Build a scheme's queries, keys and terms for tokens at these positions; only their shapes matter.
 
     Raises what the scheme raises where it cannot serve these positions.
@@ -104,7 +113,7 @@ def build_layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: in
         )
     )
 
-    def zeros(heads: int, width: int) -> Any:
+    def zeros(heads: int, width: int) -> Callable[[Tensor], Tensor]:
         return lambda x_C: x_C.new_zeros(*x_C.shape[:-1], heads, width)
 
     project = Projections(zeros(shape.n_heads, shape.head_dim), zeros(shape.n_kv_heads, position.key_dim))
@@ -116,7 +125,7 @@ def build_layer(settings: Any, shape: AttentionShape, pos_BT: Tensor, length: in
     return LayerTensors([part_of(mapped, layout)], v_BTGD, sum(x[0, 0].numel() for x in tokens))
 
 
-def settings_on(device: str, settings: Any) -> Any:
+def settings_on(device: str, settings: SchemeSettings) -> SchemeSettings:
     """Return settings with which a scheme computes on the CPU as on `device`.
 
     `fold: auto` (alibi) depends on the device of the tensors: on CUDA it always folds. All else about a scheme is the
@@ -140,7 +149,7 @@ class SchemeFacts:
     """The facts about one scheme in one model."""
 
     entry: Entry
-    settings: Any
+    settings: SchemeSettings
     relative: bool | None  # None: it knows no positions
     n_parameters: int  # of the whole model, above those of one without positions
     parameters: Shapes  # those that a model without positions has not, or in another shape; `<i>`: in every layer
@@ -160,12 +169,12 @@ class SchemeFacts:
 
 def measure_scheme(entry: Entry, reference: ReferenceModel) -> SchemeFacts:
     """Build the scheme and measure it."""
-    settings, shape = reference.settings(entry), reference.shape
+    settings, shape = reference.scheme(entry), reference.shape
 
     @cache
     def at(device: str, n_tokens: int) -> LayerTensors:
         """Build a layer of the model trained with windows of n_tokens; one for both devices where possible."""
-        trained = reference.trained_at(n_tokens).settings(entry)
+        trained = reference.trained_at(n_tokens).scheme(entry)
         if device != "cpu" and settings_on(device, trained) is trained:
             return at("cpu", n_tokens)
         return _layer(settings_on(device, trained), shape, n_tokens)
@@ -187,7 +196,7 @@ def measure_scheme(entry: Entry, reference: ReferenceModel) -> SchemeFacts:
         growth=math.log2(_numbers(long) / _numbers(half)),
         cached=shape.n_kv_heads * (position.key_dim + shape.head_dim) + long.tokens,
         reach=_reach(settings),
-        rope_scaling=list(entries("position/rope_scaling")) if hasattr(settings, "rope_scaling") else [],
+        rope_scaling=list(entries("position/rope_scaling")) if scaling_of(settings) else [],
         attention_patterns={
             name: _problem(other, settings, reference) for name, other in entries("attention_pattern").items()
         },
@@ -199,16 +208,16 @@ def measure_schemes(reference: ReferenceModel) -> dict[str, SchemeFacts]:
     return {name: measure_scheme(entry, reference) for name, entry in entries("position").items()}
 
 
-def _parameters(settings: Any, reference: ReferenceModel) -> tuple[int, Shapes]:
+def _parameters(settings: SchemeSettings, reference: ReferenceModel) -> tuple[int, Shapes]:
     """Return how many parameters the scheme adds to a model, and the shapes of those that are new or changed."""
-    plain = reference.settings(entries("position")["nope"])
+    plain = reference.scheme(entries("position")["nope"])
     (count, shapes), (plain_count, plain_shapes) = (_count(each, reference) for each in (settings, plain))
     changed = {name: shape for name, shape in shapes.items() if plain_shapes.get(name) != shape}
     return count - plain_count, changed
 
 
-def _count(position: Any, reference: ReferenceModel) -> tuple[int, Shapes]:
-    causal = reference.settings(entries("attention_pattern")["causal"])
+def _count(position: SchemeSettings, reference: ReferenceModel) -> tuple[int, Shapes]:
+    causal = reference.pattern(entries("attention_pattern")["causal"])
     with torch.device("meta"):
         model = Transformer(reference.model, position, causal, vocab_size=64, max_seq_len=reference.seq_len)
     named = {name: tuple(p.shape) for name, p in model.named_parameters()}
@@ -217,7 +226,7 @@ def _count(position: Any, reference: ReferenceModel) -> tuple[int, Shapes]:
     return sum(math.prod(shape) for shape in named.values()), kept
 
 
-def _layer(settings: Any, shape: AttentionShape, n_tokens: int) -> LayerTensors:
+def _layer(settings: SchemeSettings, shape: AttentionShape, n_tokens: int) -> LayerTensors:
     return build_layer(settings, shape, torch.arange(n_tokens)[None], n_tokens, DTYPE)
 
 
@@ -244,7 +253,7 @@ def _numbers(tensors: LayerTensors) -> int:
     return sum({x.untyped_storage().data_ptr(): x.numel() for x in passed if isinstance(x, Tensor)}.values())
 
 
-def _reach(settings: Any) -> int | None:
+def _reach(settings: SchemeSettings) -> int | None:
     """Return the longest window that is not refused, by trying its first and last token."""
     shape = AttentionShape(**TINY, max_seq_len=FARTHEST)
 
@@ -264,10 +273,10 @@ def _reach(settings: Any) -> int | None:
     return fine
 
 
-def _problem(attention_pattern: Entry, settings: Any, reference: ReferenceModel) -> str:
+def _problem(attention_pattern: Entry, settings: SchemeSettings, reference: ReferenceModel) -> str:
     """Return why an attention pattern does not go with a scheme, with windows of half the training window: pairs a
     whole training window apart need one row more than a table of learned positions has."""
-    half = reference.trained_at(max(1, reference.seq_len // 2)).settings(attention_pattern)
+    half = reference.trained_at(max(1, reference.seq_len // 2)).pattern(attention_pattern)
     return "; ".join(text for _, text, _ in patterns.problems(half, settings, reference.model))
 
 
@@ -300,7 +309,7 @@ class PatternFacts:
 
 def measure_frequencies(entry: Entry, reference: ReferenceModel) -> ScalingFacts:
     """Measure frequencies; learned ones at zero, as they start."""
-    settings = reference.settings(entry)
+    settings = reference.scaling(entry)
     module = rope_scaling.build(settings, reference.shape.head_dim).eval()
     for parameter in module.parameters():
         nn.init.zeros_(parameter)
@@ -321,7 +330,7 @@ def measure_frequencies(entry: Entry, reference: ReferenceModel) -> ScalingFacts
 
 def measure_attention_pattern(entry: Entry, reference: ReferenceModel) -> PatternFacts:
     """Measure the last row of all views."""
-    rules = patterns.build(reference.settings(entry))
+    rules = patterns.build(reference.pattern(entry))
     n_tokens, keep = FAR * reference.seq_len, rules.keep()
     pos_BT = torch.arange(n_tokens)[None]
     n_seen, farthest = 0, 0

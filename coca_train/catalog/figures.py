@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import torch
+from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
@@ -27,7 +28,9 @@ from coca_train.catalog.entries import Entry, entries
 from coca_train.catalog.facts import ReferenceModel, load_reference
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
-from coca_train.positions.base import PositionedQK, Projections, Terms
+from coca_train.positions import scaling_of
+from coca_train.positions.base import Position, PositionedQK, Projections, Terms
+from coca_train.positions.rotary import Rotary
 from coca_train.positions.token_positions import Positions
 from coca_train.report.render.scales import COLOURS
 from coca_train.runtime.durable import write_text
@@ -142,7 +145,7 @@ def likeness(entry: Entry) -> Curves:
 
 def has_decay(entry: Entry) -> bool:
     """Return whether the scheme rotates, and so has a figure of its decay."""
-    return entry.group == "position" and hasattr(_drawn().settings(entry), "rope_scaling")
+    return entry.group == "position" and scaling_of(_drawn().scheme(entry)) is not None
 
 
 @torch.no_grad()
@@ -156,12 +159,13 @@ def decay(entry: Entry) -> Curves:
     return Curves([own, *theirs], "distance [tokens]", "mean of |S_j|")
 
 
-def decay_bound(position: Any, farthest: int) -> Tensor:
+def decay_bound(position: Position, farthest: int) -> Tensor:
     """Compute the mean over j of |S_j| (see CAPTIONS) by distance 0 … farthest, with the scheme's own rotation of a
     query of pairs (1, 0) and the keys (1, 0) and (0, 1). A key of one number a pair has no sine."""
+    assert isinstance(position, Rotary)
     n_pairs = position.rotary_dim // 2
     q_BTHD = torch.cat((torch.ones(n_pairs), torch.zeros(n_pairs))).expand(1, farthest + 1, 1, -1)
-    tables = position(torch.arange(farthest + 1)[None], torch.zeros(1, 1, dtype=torch.long), farthest + 1)
+    tables: Any = position(torch.arange(farthest + 1)[None], torch.zeros(1, 1, dtype=torch.long), farthest + 1)
     parts = []
     for first in range(0, position.key_dim, n_pairs):
         k_BSHK = torch.zeros(1, 1, 1, position.key_dim)
@@ -173,7 +177,7 @@ def decay_bound(position: Any, farthest: int) -> Tensor:
 
 def mask(entry: Entry) -> Mask:
     """Compute the distances at which the scheme places keys, where a pair is seen."""
-    settings = _drawn().trained_at(N_WINDOW).settings(entry)
+    settings = _drawn().trained_at(N_WINDOW).pattern(entry)
     few = {name: N_FIRST for name in ("n_sink", "n_global") if hasattr(settings, name)}
     rules = patterns.build(replace(settings, **few))
     distance: list[list[int | None]] = [[None] * N_DRAWN for _ in range(N_DRAWN)]
@@ -187,8 +191,8 @@ def mask(entry: Entry) -> Mask:
 def _model(entry: Entry) -> Transformer:
     """Build one layer with initial weights, in eval mode."""
     reference = _drawn()
-    causal = reference.settings(entries("attention_pattern")["causal"])
-    model = Transformer(reference.model, reference.settings(entry), causal, vocab_size=2, max_seq_len=WINDOW).eval()
+    causal = reference.pattern(entries("attention_pattern")["causal"])
+    model = Transformer(reference.model, reference.scheme(entry), causal, vocab_size=2, max_seq_len=WINDOW).eval()
     init_weights(model, reference.model, SEED)
     return model
 
@@ -271,10 +275,10 @@ def draw_figure(drawn: Curves | Mask) -> Figure:
     return page
 
 
-def _lines(axes: Any, drawn: Curves) -> None:
+def _lines(axes: Axes, drawn: Curves) -> None:
     for index, curve in enumerate(drawn.lines):
-        look = {"linestyle": (0, (4, 3)), "linewidth": 1.8} if curve.dashed else {"linewidth": 1.5}
-        axes.plot(curve.y, label=curve.label, color=COLOURS[index], **look)
+        style, width = ((0, (4, 3)), 1.8) if curve.dashed else ("-", 1.5)
+        axes.plot(curve.y, label=curve.label, color=COLOURS[index], linestyle=style, linewidth=width)
     axes.set_xlabel(drawn.x_label)
     axes.set_ylabel(drawn.y_label)
     axes.grid(True, color="0.9", linewidth=0.6)
@@ -283,7 +287,7 @@ def _lines(axes: Any, drawn: Curves) -> None:
     axes.legend(frameon=False, fontsize=8, ncols=len(drawn.lines), handlelength=1.8, columnspacing=1.4, **above)
 
 
-def _pairs(axes: Any, drawn: Mask) -> None:
+def _pairs(axes: Axes, drawn: Mask) -> None:
     """Draw a square for every pair that is seen, shaded by its distance."""
     squares, values = [], []
     for query, row in enumerate(drawn.distance):
@@ -295,6 +299,6 @@ def _pairs(axes: Any, drawn: Mask) -> None:
     axes.add_collection(shades)
     axes.set(xlim=(0, N_DRAWN), ylim=(N_DRAWN, 0), aspect="equal", xlabel="key", ylabel="query")
     ticks = range(0, N_DRAWN, 5)
-    axes.set_xticks([tick + 0.5 for tick in ticks], ticks)
-    axes.set_yticks([tick + 0.5 for tick in ticks], ticks)
+    axes.set_xticks([tick + 0.5 for tick in ticks], [str(tick) for tick in ticks])
+    axes.set_yticks([tick + 0.5 for tick in ticks], [str(tick) for tick in ticks])
     axes.figure.colorbar(shades, ax=axes, label="distance", spacing="uniform", ticks=LEVELS)

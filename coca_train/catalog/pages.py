@@ -24,7 +24,7 @@ from coca_train.catalog.facts import (
 from coca_train.catalog.figures import CAPTIONS, DECAY, DECAYS, figure_kind, has_decay
 from coca_train.config.fields import describe_settings
 from coca_train.config.messages import show
-from coca_train.runtime.trees import flatten, leaves
+from coca_train.runtime.trees import flatten, leaves, section
 
 T = TypeVar("T")
 
@@ -217,14 +217,18 @@ def list_layers() -> Listing[Entry]:
     """Return a table with a row for each choice of configs/layers."""
 
     def differs(entry: Entry) -> str:
-        types = {name: flatten(kind) for name, kind in entry.values["types"].items()}
+        types = {name: flatten(kind) for name, kind in section(entry.values, "types").items()}
         changes = [f"{name}: {' '.join(f'{k}={show(v)}' for k, v in kind.items())}" for name, kind in types.items()]
         return "; ".join(changes) or "–"
+
+    def pattern(entry: Entry) -> str:
+        names = entry.values["pattern"]
+        return ", ".join(names if names and isinstance(names, list) else ["default"])
 
     columns: list[Column[Entry]] = [
         Column("layers", 17, lambda s: s.name, markdown=lambda s: f"`{s.name}`"),
         Column("what they are", 32, lambda s: s.title),
-        Column("pattern, repeated", 10, lambda s: ", ".join(s.values["pattern"] or ["default"])),
+        Column("pattern, repeated", 10, pattern),
         Column("what a kind says differently", 42, differs),
         Column("source", 10, lambda s: s.source or "–", markdown=lambda s: cite(s)),
     ]
@@ -303,7 +307,7 @@ def settings(entry: Entry) -> list[tuple[str, str, str]]:
     """Return (option, value in its YAML, description) of a scheme and its frequencies."""
     source = MODULES["position"].source(entry.module)
     texts = {f"position.{name}": text for name, text in describe_settings(source).items()}
-    inner = entry.values.get("rope_scaling", {}).get("name", "")
+    inner = str(section(entry.values, "rope_scaling").get("name", ""))
     if inner:
         source = MODULES["position/rope_scaling"].source(inner)
         texts |= {f"position.rope_scaling.{name}": text for name, text in describe_settings(source).items()}

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import TypeVar
 
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import NonFinite, file_size
@@ -41,6 +41,8 @@ from coca_train.engine.process import is_out_of_memory
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import DeviceMemoryError, DivergedError, LockedError, StorageError, UserError
 from coca_train.runtime.untrusted_io import JsonObject
+
+T = TypeVar("T")
 
 MAX_FAILURES = 3  # consecutive; then the run gives up with the error of the last
 SPARE = 16 << 20  # [bytes] left free in addition to a checkpoint
@@ -111,6 +113,7 @@ class Saves:
         name, failure = _on_rank_0(lambda: make_folder(self._root, step, file_size(spec)), self._root)
         if failure is not None:
             return _raise_unless_harmless(failure)
+        assert name is not None
         body = manifest.describe_state(step, self._engine, meta)
         self._save = save = _Save(target, self._root / name, spec, [], body)
         if self._reserving is not None:
@@ -310,7 +313,7 @@ def _as_failure(problem: Exception, where: Path, step: int, need: int = 0) -> Us
     raise problem
 
 
-def _on_rank_0(action: Callable[[], Any], where: Path) -> tuple[Any, UserError | None]:
+def _on_rank_0(action: Callable[[], T], where: Path) -> tuple[T | None, UserError | None]:
     """COLLECTIVE. Run the action on rank 0; return its result or its failure on every rank."""
     result, failure = None, None
     if dist.is_main():

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -85,9 +84,9 @@ class ShardWriter:
         if not all(_is_finite(part) for part in parts):
             raise NonFinite(name)
         for part in parts:
-            self._write(part.reshape(-1).view(torch.uint8).numpy())
+            self._write(part.reshape(-1).view(torch.uint8).numpy().data)
 
-    def _write(self, data: Any) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
         for start in range(0, len(view), durable.CHUNK):
             part = view[start : start + durable.CHUNK]

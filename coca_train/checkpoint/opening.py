@@ -7,6 +7,7 @@ import torch
 
 from coca_train import checkpoint
 from coca_train.config.load import Loaded, check_format
+from coca_train.config.schema import Config
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import DTYPES
@@ -23,7 +24,7 @@ class TrainedRun:
     """A trained model with its tokenizer. loaded: the configuration of the stage that trained it. step: optimizer steps
     it was trained for."""
 
-    loaded: Loaded
+    loaded: Loaded[Config]
     model: Transformer
     tokenizer: Tokenizer
     step: int

@@ -11,18 +11,18 @@ from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from coca_train import __version__
 from coca_train.checkpoint.manifest import FOLDER, unused_name
 from coca_train.checkpoint.recovery import newest, step_folders
 from coca_train.config.load import FORMAT, Loaded, check_format
+from coca_train.config.schema import Config
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.positions import SCHEMES
 from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.durable import write_text
 from coca_train.runtime.errors import CheckpointError, DataError
-from coca_train.runtime.trees import flatten
+from coca_train.runtime.trees import flatten, section
 from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.stages import Stage, words_of
 
@@ -38,7 +38,7 @@ FREE = ("run", "data", "engine", "checkpoint", "tracking", "eval", "train.micro_
 
 def open_record(
     run_dir: Path,
-    loaded: Loaded,
+    loaded: Loaded[Config],
     stages: Sequence[Stage],
     fingerprints: Mapping[str, JsonObject],
     held_out: Mapping[str, JsonObject],
@@ -134,7 +134,7 @@ def _read(path: Path) -> JsonObject:
     return record
 
 
-def _check_types(record: Mapping[str, Any]) -> None:
+def _check_types(record: JsonObject) -> None:
     kinds = {"run_id": str, "folder": str, "settings": dict, "fingerprint": dict, "versions": dict, "stages": list}
     assert record["stages"] and all(isinstance(record[key], kind) for key, kind in kinds.items())
     for stage in record["stages"]:
@@ -224,14 +224,14 @@ def _restoring_overrides(changed: Mapping[str, tuple[object, object]], settings:
 
 
 def _compare_held_out(
-    run_dir: Path, where: str, stage: Stage, before: Mapping[str, Any], now: Mapping[str, Any]
+    run_dir: Path, where: str, stage: Stage, before: Mapping[str, JsonObject], now: Mapping[str, JsonObject]
 ) -> None:
     """Raise DataError E-TOK-14 for a source whose held-out files changed. A source that has none now, or had none, is a
     changed setting, which is logged."""
     for name in sorted(before.keys() & now.keys()):
         if (difference := fingerprint_diff(before[name], now[name])) is not None:
-            source, own = stage.config.data.sources[name], stage.config.stages[stage.name].data.get("sources", {})
-            place = f"stages.{stage.name}." if "valid_path" in (own.get(name) or {}) else ""
+            source, own = stage.config.data.sources[name], stage.config.stages[stage.name].data
+            place = f"stages.{stage.name}." if "valid_path" in section(own, f"sources.{name}") else ""
             raise DataError(
                 f"E-TOK-14 {run_dir}: {where}the held-out text of {name}, {source.valid_path}, "
                 f"is not what this run began with: {difference}; validations are of one text from the first to the "
@@ -244,7 +244,7 @@ def digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def made_with(loaded: Loaded) -> dict[str, str]:
+def made_with(loaded: Loaded[Config]) -> dict[str, str]:
     """Return the versions that a run of this configuration would use, and a digest of its position scheme's source."""
     scheme = loaded.config.position.scheme
     return versions() | {source_key(scheme): SCHEMES.digest(scheme)}

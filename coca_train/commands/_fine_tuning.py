@@ -11,7 +11,7 @@ from coca_train.config.load import saved_settings
 from coca_train.config.messages import show
 from coca_train.hub.from_start import begun_run
 from coca_train.runtime import machine
-from coca_train.runtime.trees import leaves, section
+from coca_train.runtime.trees import leaves, lookup, section
 
 DATA = """\
 data=embedded, which is text and code of this Python installation: enough to see that all works, not to teach anything.
@@ -29,7 +29,7 @@ def set_precision(a: Assembled, groups: Mapping[str, str], values: dict[str, Any
         dtype = (
             "bf16" if (_computes_bf16(section(values, "engine").get("device")) if bf16 is None else bf16) else "fp32"
         )
-    a.tree["engine"] = a.tree["engine"] | {"dtype": dtype}
+    section(a.tree, "engine")["dtype"] = dtype
     a.places["engine.dtype"] = "start.path"
 
 
@@ -51,7 +51,7 @@ def describe_changes(a: Assembled, groups: Mapping[str, str], typed: Callable[[]
     if groups.get("model", "from_start") == "from_start":
         own = [name for name in ("position", "attention_pattern", "layers") if name not in groups]
         lines.append(f"those of the weights: model, {', '.join([*own, 'tokenizer'])}")
-    if (steps := values["train"]["max_steps"]) == usual.tree["train"]["max_steps"]:
+    if (steps := lookup(values, "train.max_steps")) == lookup(usual.tree, "train.max_steps"):
         lines.append(f"train.max_steps={show(steps)} is the quickstart's")
     lines += _stretched(values)
     data = section(values, "data")

@@ -38,7 +38,7 @@ def derive_data(a: Assembled, typed: Callable[[], dict[str, Any]]) -> None:
     run_dir = Path(str(lookup(values, "run.root")), str(lookup(values, "run.name")))
     before = _began_with(run_dir, path, data)
     tokenizer = _given_tokenizer(a, values, before)
-    said = {option: data[option] for option in OPTIONS}
+    said: dict[str, Any] = {option: data[option] for option in OPTIONS}
     text = TextFolder(path=path, tokenizer=None if tokenizer is None else _digest(tokenizer), **said)
     chosen = {word.partition("=")[0].lstrip("+") for word in a.overrides}
     brought: dict[str, Any] = {"prepare": "none", "sources": sources()}
@@ -56,10 +56,9 @@ def derive_data(a: Assembled, typed: Callable[[], dict[str, Any]]) -> None:
         else:
             brought |= (_as_begun(text, before) or {}) if given is None else {}
     brought["tokenizer"] = f"${{data.dir}}/{TOKENIZERS[0]}" if tokenizer is None else str(tokenizer)
-    _refuse_inside(
-        a, path, {"data.dir": _resolved(data["dir"] if "data.dir" in chosen else brought["dir"]), "run.root": run_dir}
-    )
-    a.tree["data"] = a.tree["data"] | brought
+    made = _resolved(str(data["dir"] if "data.dir" in chosen else brought["dir"]))
+    _refuse_inside(a, path, {"data.dir": made, "run.root": run_dir})
+    section(a.tree, "data").update(brought)
     a.places |= {key: f"data.path={path}" for key, _ in leaves(brought, "data")}
 
 

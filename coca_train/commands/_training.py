@@ -12,6 +12,7 @@ from coca_train import settings
 from coca_train.config import load as loading
 from coca_train.config.compose import Assembled
 from coca_train.config.load import Loaded, assemble, resolve
+from coca_train.config.schema import Config
 from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import section
@@ -78,7 +79,7 @@ TRAIN = replace(settings.TRAIN, derive=_derive)
 
 def load(
     overrides: list[str], config_dirs: tuple[Path, ...] = (), launch: bool = True, bf16: bool | None = None
-) -> Loaded:
+) -> Loaded[Config]:
     """As settings.load. launch: also the rules about this machine and this launch. bf16: whether the machine that is
     meant computes in it; None: this one is meant."""
     root = TRAIN if bf16 is None else replace(TRAIN, derive=partial(_derive, bf16=bf16))

@@ -21,7 +21,7 @@ from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded
 from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
-from coca_train.config.schema import STRICT
+from coca_train.config.schema import STRICT, Config
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
@@ -202,7 +202,7 @@ def train_all(schemes: list[SchemeRun], root: str, overrides: list[str], config_
     return 0
 
 
-def _check_source(run_dir: Path, loaded: Loaded) -> None:
+def _check_source(run_dir: Path, loaded: Loaded[Config]) -> None:
     """Raises UserError for a run whose position scheme was another one under the same name: a stub that was filled in
     since, say."""
     from coca_train.checkpoint.record import NAME, made_with, source_key
@@ -218,7 +218,7 @@ def _check_source(run_dir: Path, loaded: Loaded) -> None:
         )
 
 
-def finished(run_dir: Path, loaded: Loaded) -> bool:
+def finished(run_dir: Path, loaded: Loaded[Config]) -> bool:
     """Return whether this very configuration has been trained to its last step and its report."""
     from coca_train.training.ending import FORMAT, is_finished
 
@@ -274,7 +274,7 @@ def _root(overrides: list[str]) -> str:
     return "-".join(["runs/compare", *chosen])
 
 
-def _compare(loaded: Loaded, arguments: Arguments) -> int:
+def _compare(loaded: Loaded[CompareConfig], arguments: Arguments) -> int:
     given: CompareConfig = loaded.config
     overrides = arguments.overrides
     root = Path(given.run.root or _root(overrides))

@@ -162,7 +162,7 @@ COMPLETION = Root(
 )
 
 
-def _print(loaded: Loaded, arguments: Arguments) -> None:
+def _print(loaded: Loaded[CompletionConfig], arguments: Arguments) -> None:
     print(SCRIPTS[loaded.config.shell], end="")
 
 

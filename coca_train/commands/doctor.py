@@ -48,7 +48,7 @@ class DoctorConfig:
     reduce_mib: Positive = Field(default=64, description="size of the all-reduce [MiB]")
 
 
-def _doctor(loaded: Loaded, arguments: Arguments) -> int:
+def _doctor(loaded: Loaded[DoctorConfig], arguments: Arguments) -> int:
     from coca_train.doctor.examine import Effort, examine
 
     given = Effort(**asdict(loaded.config))

@@ -3,7 +3,7 @@
 from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import FLAGS, Reference, Verb
-from coca_train.evaluation.configuration import EVALUATE, overrides
+from coca_train.evaluation.configuration import EVALUATE, EvaluateConfig, overrides
 from coca_train.runtime import dist
 
 USAGE = """\
@@ -29,7 +29,7 @@ FOOT = (
 )
 
 
-def _evaluate(loaded: Loaded, arguments: Arguments) -> None:
+def _evaluate(loaded: Loaded[EvaluateConfig], arguments: Arguments) -> None:
     from coca_train.evaluation.pipeline import evaluate
 
     directory = evaluate(loaded.config, arguments.again(EVALUATE.command))

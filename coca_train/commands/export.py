@@ -4,7 +4,7 @@ from coca_train.commands.import_ import NOTHING_LEFT
 from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import Verb
-from coca_train.hub.options import EXPORT
+from coca_train.hub.options import EXPORT, ExportConfig
 
 USAGE = """\
 A run as a folder for transformers, with no code of ours where a class of theirs computes the same. The folder is loaded
@@ -14,7 +14,7 @@ as anyone would load it and compared with the run.
 """
 
 
-def _export(loaded: Loaded, arguments: Arguments) -> None:
+def _export(loaded: Loaded[ExportConfig], arguments: Arguments) -> None:
     from coca_train.hub.exporting import export_run
 
     export_run(loaded.config)

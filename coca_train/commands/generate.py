@@ -84,7 +84,7 @@ def _tokens(run: "TrainedRun", given: GenerateConfig) -> list[int]:
     return tokens
 
 
-def _generate(loaded: Loaded, arguments: Arguments) -> None:
+def _generate(loaded: Loaded[GenerateConfig], arguments: Arguments) -> None:
     import torch
 
     from coca_train.checkpoint.opening import load_run

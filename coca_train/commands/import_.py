@@ -3,7 +3,7 @@
 from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import Verb
-from coca_train.hub.options import IMPORT
+from coca_train.hub.options import IMPORT, ImportConfig
 
 NOTHING_LEFT = "from the beginning; nothing half-made is left"
 USAGE = """\
@@ -15,7 +15,7 @@ start.path read. What comes out is compared with what went in, and refused where
 """
 
 
-def _import(loaded: Loaded, arguments: Arguments) -> None:
+def _import(loaded: Loaded[ImportConfig], arguments: Arguments) -> None:
     from coca_train.hub.importing import import_weights
 
     import_weights(loaded.config)

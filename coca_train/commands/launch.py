@@ -61,7 +61,7 @@ def script(config: LaunchConfig) -> str:
 LAUNCH = Root(name="launch", schema=LaunchConfig, command="coca_train launch", examples="script=slurm")
 
 
-def _print(loaded: Loaded, arguments: Arguments) -> None:
+def _print(loaded: Loaded[LaunchConfig], arguments: Arguments) -> None:
     print(script(loaded.config), end="")
 
 

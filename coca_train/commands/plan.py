@@ -72,7 +72,7 @@ class PlanConfig:
     )
 
 
-def _plan(loaded: Loaded, arguments: Arguments) -> None:
+def _plan(loaded: Loaded[PlanConfig], arguments: Arguments) -> None:
     from coca_train.hub.forms import describe_run
     from coca_train.planning.as_text import plan
     from coca_train.planning.cost import Cluster, check_launch, plan_stage

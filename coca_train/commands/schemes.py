@@ -45,7 +45,7 @@ class SchemesConfig:
     )
 
 
-def _schemes(loaded: Loaded, arguments: Arguments) -> None:
+def _schemes(loaded: Loaded[SchemesConfig], arguments: Arguments) -> None:
     given: SchemesConfig = loaded.config
     one = find_scheme(given.scheme) if given.scheme else None
     if one and "--markdown" in arguments.flags:

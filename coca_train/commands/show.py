@@ -30,7 +30,7 @@ class ShowConfig:
     )
 
 
-def _show(loaded: Loaded, arguments: Arguments) -> None:
+def _show(loaded: Loaded[ShowConfig], arguments: Arguments) -> None:
     from coca_train.commands._training_step import show  # torch, which help need not wait for
 
     given: ShowConfig = loaded.config

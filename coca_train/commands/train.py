@@ -3,6 +3,7 @@
 from coca_train.commands._training import TRAIN, remembered
 from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
+from coca_train.config.schema import Config
 from coca_train.config.verb import FLAGS, Reference, Verb
 from coca_train.runtime.dist import explained
 
@@ -44,7 +45,7 @@ def _sweep(arguments: Arguments) -> int:
     return 0
 
 
-def _train(loaded: Loaded, arguments: Arguments) -> None:
+def _train(loaded: Loaded[Config], arguments: Arguments) -> None:
     with explained("importing torch"):
         from coca_train.training.run import train
         from data_prep import make_data

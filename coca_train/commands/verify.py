@@ -3,7 +3,7 @@
 from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import Verb
-from coca_train.hub.options import VERIFY
+from coca_train.hub.options import VERIFY, VerifyConfig
 
 USAGE = """\
 Compare the logits of a run and of a Hugging Face folder, as import and export do. Exit code 4 where they differ.
@@ -12,7 +12,7 @@ Compare the logits of a run and of a Hugging Face folder, as import and export d
 """
 
 
-def _verify(loaded: Loaded, arguments: Arguments) -> None:
+def _verify(loaded: Loaded[VerifyConfig], arguments: Arguments) -> None:
     from coca_train.hub.exporting import verify_export
 
     verify_export(loaded.config)

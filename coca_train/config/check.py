@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Any
 
 from coca_train.config import sizes
 from coca_train.config.files import choices, config_dir
@@ -15,6 +14,7 @@ from coca_train.config.messages import Problem
 from coca_train.config.rules import TRAINING, World, names, paths
 from coca_train.config.schema import (
     DEFAULT,
+    CheckedSettings,
     DataConfig,
     EngineConfig,
     EvalConfig,
@@ -22,6 +22,7 @@ from coca_train.config.schema import (
     ModelConfig,
     OptimConfig,
     RunConfig,
+    SchemeSettings,
     StageConfig,
     StartConfig,
     TrackingConfig,
@@ -79,9 +80,9 @@ def check_pattern(layers: LayersConfig) -> list[Problem]:
 
 
 @TRAINING.rule("model", "position")
-def check_scheme(model: ModelConfig, position: Any) -> list[Problem]:
+def check_scheme(model: ModelConfig, position: SchemeSettings) -> list[Problem]:
     """The position scheme can be built in this model."""
-    problems = position.problems(model) if hasattr(position, "problems") else []
+    problems = position.problems(model) if isinstance(position, CheckedSettings) else []
     return [Problem("E-CFG-20", (key,), text, fix) for key, text, fix in problems]
 
 
@@ -102,7 +103,7 @@ def check_slices(engine: EngineConfig, model: ModelConfig, train: TrainConfig) -
 
 
 @TRAINING.rule("position", "data")
-def check_recurrence(position: Any, data: DataConfig) -> Iterator[Problem]:
+def check_recurrence(position: SchemeSettings, data: DataConfig) -> Iterator[Problem]:
     """Segment recurrence remembers the previous text, so rows must be consecutive text."""
     if not getattr(position, "memory_len", 0):
         return

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from coca_train.config.compose import Assembled
 from coca_train.config.files import choices, config_dir
@@ -12,7 +12,7 @@ from coca_train.config.load import resolve
 from coca_train.config.messages import Problem
 from coca_train.config.overrides import apply_override, override_place, override_problem, parse
 from coca_train.config.places import note_places
-from coca_train.config.root import Root
+from coca_train.config.root import ConfigT, Root
 from coca_train.config.strict import type_sections
 from coca_train.runtime.trees import leaves, section
 
@@ -30,7 +30,7 @@ class Selection(NamedTuple):
     """A choice of a config group by its name, and the options in which it differs from the choice's file."""
 
     name: str
-    options: Mapping[str, Any] = {}
+    options: Mapping[str, object] = {}
 
     @classmethod
     def parse(cls, text: str) -> "Selection":
@@ -47,7 +47,7 @@ def _split(text: str) -> tuple[str, dict[str, str]]:
     return name, {key: value for key, _, value in pairs}
 
 
-def _scalar(text: str) -> Any:
+def _scalar(text: str) -> object:
     """Return a value as YAML and the command line read it: 4, 0.5, 1e-3, true, null, [1, 2]; text otherwise."""
     for convert in (json.loads, float):
         try:
@@ -67,7 +67,7 @@ def words(group: str, text: str) -> list[str]:
     return [choice, *(f"{SECTIONS[group]}.{key}={value}" for key, value in options.items())]
 
 
-def option_problems(root: Root, option: str, sections: dict[str, Any], group: str, text: str) -> list[Problem]:
+def option_problems(root: Root, option: str, sections: dict[str, object], group: str, text: str) -> list[Problem]:
     """Return what is wrong with the options of an existing choice of `group`, an element of the list at `option`.
 
     sections: a training's, as plain values. `vary` checks whether weights can have the choice.
@@ -81,9 +81,9 @@ def option_problems(root: Root, option: str, sections: dict[str, Any], group: st
         fix = f"write {option}=[{EXAMPLES[group]}], for example"
         return [Problem("E-CFG-16", (option,), f"{text}: {NAMED[axis]} follows from the choice", fix)]
     parent = section(sections, above) if above else sections
-    parent[axis] = exchange_choice(group, name, parent[axis])
-    examples = dict(leaves(parent[axis], GROUPS[group]))
-    parent[axis] |= options
+    chosen = exchange_choice(group, name, section(parent, axis))
+    examples = dict(leaves(chosen, GROUPS[group]))
+    parent[axis] = chosen | dict(options)
     tree, without_value = resolve(sections)
     _, mistyped = type_sections(root, {above or axis: tree[above or axis]}, examples)
     prefix = re.escape(GROUPS[group])
@@ -98,11 +98,11 @@ def option_problems(root: Root, option: str, sections: dict[str, Any], group: st
     ]
 
 
-def assemble_over(root: Root, sections: dict[str, Any], overrides: Sequence[str]) -> Assembled:
+def assemble_over(root: Root[ConfigT], sections: Mapping[str, object], overrides: Sequence[str]) -> Assembled[ConfigT]:
     """Apply choices and options of a command line to trained settings, unchecked. sections: as plain values."""
-    a, parsed = Assembled(root, sections), parse(root, list(overrides), (config_dir(),))
+    a, parsed = Assembled(root, dict(sections)), parse(root, list(overrides), (config_dir(),))
     a.problems += parsed.problems
-    scheme = section(a.tree, "position").get("scheme", "")
+    scheme = str(section(a.tree, "position").get("scheme", ""))
     for group, name in parsed.groups.items():
         a.problems += _choose(a, scheme, group, name)
     a.examples = dict(leaves(a.tree))
@@ -126,5 +126,5 @@ def _choose(a: Assembled, scheme: str, group: str, name: str) -> list[Problem]:
     if axis not in parent:
         text = f"the weights were trained with {scheme}, which has no {axis}"
         return [Problem("E-CFG-33", (), text, f"omit {group}", where)]
-    parent[axis] = exchange_choice(group, name, parent[axis])
+    parent[axis] = exchange_choice(group, name, section(parent, axis))
     return note_places(choices(group, (config_dir(),))[name], GROUPS[group], a.places)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Generic
 
 import yaml
 
@@ -18,7 +18,7 @@ from coca_train.config.files import choices, display_path, file_state
 from coca_train.config.inheritance import fill_defaults, merge
 from coca_train.config.messages import Problem, is_secret, show
 from coca_train.config.places import fatal_error, note_places, parse_nodes, place_of
-from coca_train.config.root import Root
+from coca_train.config.root import ConfigT, Root
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.trees import copied, leaves, section
 
@@ -40,17 +40,17 @@ class Replaced:
 
 
 @dataclass
-class Assembled:
+class Assembled(Generic[ConfigT]):
     """A configuration in plain values, merged but not typed, and the place of each value."""
 
-    root: Root
-    tree: dict[str, Any]
+    root: Root[ConfigT]
+    tree: dict[str, object]
     choices: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)  # by dotted key, the last file that set it, with its line
     problems: list[Problem] = field(default_factory=list)
     chosen: dict[str, str] = field(default_factory=dict)  # section, dotted -> its choice as the command line has it
     replaced: list[Replaced] = field(default_factory=list)
-    examples: dict[str, Any] = field(default_factory=dict)  # by dotted key, the values before overrides
+    examples: dict[str, object] = field(default_factory=dict)  # by dotted key, the values before overrides
     typed: dict[str, str] = field(default_factory=dict)  # by dotted key, the values of the command line, as typed
     overrides: list[str] = field(default_factory=list)  # the words of the command line
     has_implied_choices: bool = False  # by `Root.implied_choices`
@@ -82,7 +82,7 @@ class Assembled:
         return f"command line {word} ({place}{instead})"
 
 
-def compose(root: Root, groups: Mapping[str, str], dirs: tuple[Path, ...]) -> Assembled:
+def compose(root: Root[ConfigT], groups: Mapping[str, str], dirs: tuple[Path, ...]) -> Assembled[ConfigT]:
     """Merge the files that the choices name. groups: config group -> option, all known to exist.
 
     A typed choice replaces its whole section, and what an experiment sets there; those values are in `replaced`.
@@ -121,7 +121,7 @@ def compose(root: Root, groups: Mapping[str, str], dirs: tuple[Path, ...]) -> As
 class _Merged:
     """A file merged with all that its defaults list names."""
 
-    tree: dict[str, Any]
+    tree: dict[str, object]
     choices: dict[str, str]
     places: dict[str, str]
     problems: list[Problem]
@@ -131,7 +131,9 @@ class _Merged:
 # Hydra takes a tenth of a second, and a sweep loads the same files many times. state: path, time and size of every file
 # that could be merged; when one changes, is added or removed, all are read again.
 @lru_cache(maxsize=512)
-def _merge(root: Root, name: str, groups: tuple[tuple[str, str], ...], dirs: tuple[Path, ...], state: Any) -> _Merged:
+def _merge(
+    root: Root, name: str, groups: tuple[tuple[str, str], ...], dirs: tuple[Path, ...], state: object
+) -> _Merged:
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException

@@ -2,13 +2,15 @@
 
 import ast
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, Union, get_args, get_origin
 
+from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic.fields import FieldInfo
 
 from coca_train.config.root import Root
@@ -24,12 +26,13 @@ class Option:
     values: tuple[str, ...] = ()  # all there are, where these are few
 
 
-def fields_of(cls: Any) -> dict[str, FieldInfo]:
+def fields_of(cls: type) -> dict[str, FieldInfo]:
     """Return the fields of a pydantic dataclass, with descriptions and bounds."""
+    assert is_pydantic_dataclass(cls)
     return cls.__pydantic_fields__
 
 
-def _number(base: str, metadata: list[Any]) -> str:
+def _number(base: str, metadata: Sequence[object]) -> str:
     bounds = [
         f"{sign} {bound if isinstance(bound, int) else f'{bound:g}'}"
         for m in metadata
@@ -39,7 +42,7 @@ def _number(base: str, metadata: list[Any]) -> str:
     return " ".join([base, " and ".join(bounds)]).rstrip()
 
 
-def needs(annotation: Any, metadata: list[Any]) -> str:
+def needs(annotation: object, metadata: Sequence[object]) -> str:
     """Describe what a value of this type must be."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -68,7 +71,7 @@ def needs(annotation: Any, metadata: list[Any]) -> str:
     return "text"
 
 
-def _values(annotation: Any) -> tuple[str, ...]:
+def _values(annotation: object) -> tuple[str, ...]:
     if annotation is bool:
         return ("true", "false")
     if get_origin(annotation) is Literal:
@@ -76,15 +79,15 @@ def _values(annotation: Any) -> tuple[str, ...]:
     return tuple(value for part in get_args(annotation) for value in _values(part))
 
 
-def _walk(cls: Any, prefix: str) -> list[Option]:
+def _walk(root: Root, cls: type, prefix: str) -> list[Option]:
     listed: list[Option] = []
     for name, field in fields_of(cls).items():
         key, kind = f"{prefix}{name}", field.annotation
-        if is_dataclass(kind):
-            listed += _walk(kind, f"{key}.")
+        if isinstance(kind, type) and is_dataclass(kind):
+            listed += _walk(root, kind, f"{key}.")
         elif get_origin(kind) is dict and is_dataclass(get_args(kind)[1]):
-            listed += _walk(get_args(kind)[1], f"{key}.<name>.")
-        elif kind is not Any:
+            listed += _walk(root, get_args(kind)[1], f"{key}.<name>.")
+        elif key not in root.registries:
             listed.append(Option(key, field.description or "", needs(kind, list(field.metadata)), _values(kind)))
     return listed
 
@@ -92,7 +95,7 @@ def _walk(cls: Any, prefix: str) -> list[Option]:
 @cache
 def options(root: Root) -> tuple[Option, ...]:
     """Return every option except those of modules, in the order of the schema."""
-    return tuple(_walk(root.schema, ""))
+    return tuple(_walk(root, root.schema, ""))
 
 
 @cache
@@ -104,7 +107,7 @@ def needs_at(root: Root, key: str) -> str:
     registry, name = root.registry(key), key.rpartition(".")[2]
     for module in map(registry.module, registry.names()) if registry is not None else ():
         field = fields_of(module.Settings).get(name)
-        if field is not None and field.annotation is not Any:
+        if field is not None and key not in root.registries:
             return needs(field.annotation, list(field.metadata))
     return "a section"
 
@@ -231,11 +234,11 @@ def spelling_of(root: Root, key: str) -> AsTyped | Listed | None:
 
 
 def _marks(root: Root, key: str) -> list[object]:
-    schema: Any = root.schema
+    schema: type = root.schema
     *sections, name = key.split(".")
     for section in sections:
         field = fields_of(schema).get(section)
-        if field is None or not is_dataclass(field.annotation):
+        if field is None or not (isinstance(field.annotation, type) and is_dataclass(field.annotation)):
             return []
         schema = field.annotation
     field = fields_of(schema).get(name)

@@ -15,12 +15,14 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter
 
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import UserError
+
+SettingsT = TypeVar("SettingsT")  # what types a section
 
 
 @cache
@@ -80,7 +82,7 @@ def summary(path: Path) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Registry:
+class Registry(Generic[SettingsT]):
     """The modules of a folder that a section of a configuration may name."""
 
     folder: Path
@@ -93,7 +95,7 @@ class Registry:
         of the folder."""
         return sorted(self._own | self._plugins.keys())
 
-    def module(self, name: Any) -> ModuleType:
+    def module(self, name: str) -> ModuleType:
         """Return the module of this name. Raises UserError when there is none, before anything is imported."""
         if name not in (known := self.names()):
             raise UserError(f"{name!r} is not one of {', '.join(known)}")
@@ -117,13 +119,15 @@ class Registry:
                 node.body = node.body[1:]
         return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
 
-    def settings(self, value: Any) -> Any:
+    def settings(self, value: object) -> SettingsT:
         """Type a mapping by the module that its key `tag` names; typed settings are returned unchanged.
 
         Returns that module's `Settings`. Raises UserError (no or unknown name) or pydantic's ValidationError.
         """
-        if hasattr(value, self.tag) and isinstance(value, self.module(getattr(value, self.tag)).Settings):
-            return value
+        if hasattr(value, self.tag):
+            own: type[SettingsT] = self.module(getattr(value, self.tag)).Settings
+            if isinstance(value, own):
+                return value
         if not isinstance(value, dict):
             raise UserError(f"{value!r} is not a mapping with the key {self.tag!r}")
         if self.tag not in value:

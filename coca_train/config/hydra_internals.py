@@ -8,16 +8,19 @@
 import math
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.defaults_list import create_defaults_list
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import RangeSweep
+from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig
 
 from coca_train.config.places import parse_nodes
@@ -37,7 +40,7 @@ class Merged(NamedTuple):
 class _Checked(ConfigRepository):
     """Checks each file before Hydra opens it."""
 
-    def load_config(self, config_path: str) -> Any:
+    def load_config(self, config_path: str) -> ConfigResult | None:
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         path = Path(source.path if source else "", f"{config_path}.yaml")
         if path.exists():
@@ -52,9 +55,10 @@ def merge_files(dirs: tuple[Path, ...], name: str, overrides: list[str]) -> Merg
     """
     # The `with` restores Hydra's global state, so that a program with a Hydra of its own can load our configurations.
     with initialize_config_dir(version_base="1.3", config_dir=str(dirs[0]), job_name="coca_train"):
-        loader: Any = GlobalHydra.instance().config_loader()
+        loader = GlobalHydra.instance().config_loader()
+        assert isinstance(loader, ConfigLoaderImpl)
         for folder in reversed(dirs[1:]):
-            loader.get_search_path().append("--config-dir", f"file://{folder}", anchor="main")
+            loader.get_search_path().append("--config-dir", f"file://{folder}", anchor=SearchPathQuery(provider="main"))
         loader.repository = _Checked(loader.get_search_path())
         parsed, repository = loader._parse_overrides_and_create_caching_repo(name, overrides)
         with warnings.catch_warnings(action="ignore"):  # a choice that is merged alone may lack `_self_`
@@ -64,7 +68,7 @@ def merge_files(dirs: tuple[Path, ...], name: str, overrides: list[str]) -> Merg
     return Merged(tree, dict(defaults.overrides.known_choices), files)
 
 
-def _n_values(override: Any) -> int:
+def _n_values(override: Override) -> int:
     """Count the values of a sweep over an override, without expanding it."""
     if not override.is_sweep_override():
         return 1

@@ -7,7 +7,7 @@ changes single values (`merge`). Parts are completed as plain values (`fill_defa
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, get_args, get_origin
 
 from pydantic_core import PydanticUndefined
 
@@ -17,9 +17,12 @@ from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
 from coca_train.config.places import note_places, read_yaml
 from coca_train.config.root import Root
-from coca_train.config.schema import Config, StageConfig
+from coca_train.config.schema import Config, SchemeSettings, StageConfig
 from coca_train.config.strict import type_sections
 from coca_train.runtime.trees import leaves, lookup, section
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 # What may be exchanged on the same weights: group -> the section of its options.
 GROUPS = {"attention_pattern": "attention_pattern", "position/rope_scaling": "position.rope_scaling"}
@@ -51,44 +54,48 @@ FIXED = {
 }
 
 
-def exchange_choice(group: str, name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+def exchange_choice(group: str, name: str, own: Mapping[str, object]) -> dict[str, object]:
     """Return the values of the choice `name` in place of the section `own`. KeyError when there is no such choice.
 
     The file replaces the whole section except the base theta, which belongs to the weights; a choice that is not named
     after its module (code_llama) exists for its base, and sets it.
     """
     values = read_yaml(choices(group, (config_dir(),))[name])
-    for default in values.pop("defaults", ()):
+    defaults = values.pop("defaults", [])
+    for default in defaults if isinstance(defaults, list) else ():
         if default != "_self_":
             ((axis, chosen),) = default.items()
-            values[axis] = exchange_choice(f"{group}/{axis}", chosen, own.get(axis, {}))
+            values[axis] = exchange_choice(f"{group}/{axis}", chosen, section(own, axis))
     keeps_theta = values.get("name") == name and "theta" in values and "theta" in own
     return values | ({"theta": own["theta"]} if keeps_theta else {})
 
 
-def merge(below: Any, above: Any, name: str = "", named: Mapping[str, str] = NAMED) -> Any:
-    """Merge settings: `above` where it has a value, else `below`. Sections are merged, all else is replaced.
+def merge(
+    below: Mapping[str, object], above: Mapping[str, object], name: str = "", named: Mapping[str, str] = NAMED
+) -> dict[str, object]:
+    """Merge sections: `above` where it has a value, else `below`. Sections in them are merged, all else is replaced.
 
     name: of the section. named: sections that are replaced as a whole where `above` names a choice, which is complete.
     """
-    if not (isinstance(below, dict) and isinstance(above, dict)):
-        return above
-    tag = named.get(name)
+    tag = named.get(name, "")
     # The same scheme is no exchange: `position: {scheme: rope, frequencies: …}` changes the frequencies of a rope.
-    if tag in above and not (name == "position" and above[tag] == below.get(tag)):
-        return above
-    merged = {key: merge(below[key], part, key, named) if key in below else part for key, part in above.items()}
-    return below | merged
+    if tag and tag in above and not (name == "position" and above[tag] == below.get(tag)):
+        return dict(above)
+    merged = dict(below)
+    for key, part in above.items():
+        old = below.get(key)
+        merged[key] = merge(old, part, key, named) if isinstance(old, dict) and isinstance(part, dict) else part
+    return merged
 
 
-def fill_defaults(root: Root, tree: dict[str, Any], places: dict[str, str]) -> None:
+def fill_defaults(root: Root, tree: dict[str, object], places: dict[str, str]) -> None:
     """Fill in missing values of every section and part of `tree`, and note their places.
 
     Defaults of the schema first, then the files of the choices that stages and kinds of layers name. Mistakes stay as
     they are: typing reports them.
     """
     _fill_section(root, root.schema, tree, "", places)
-    if root.has_stages:  # a stage may name a choice, a kind of layers too
+    if root.schema is Config:  # a stage may name a choice, a kind of layers too
         run = {key: section(tree, key) for key in ("position", "attention_pattern")}
         kinds, stages = section(tree, "layers.types"), section(tree, "stages")
         for name, kind in kinds.items():
@@ -100,15 +107,15 @@ def fill_defaults(root: Root, tree: dict[str, Any], places: dict[str, str]) -> N
                 _fill_choices(f"stages.{stage_name}.layers.types.{name}", kind, base, places)
 
 
-def _fill_section(root: Root, schema: Any, tree: dict[str, Any], prefix: str, places: dict[str, str]) -> None:
+def _fill_section(root: Root, schema: type, tree: dict[str, object], prefix: str, places: dict[str, str]) -> None:
     for name, field in fields_of(schema).items():
-        key, kind = f"{prefix}{name}", field.annotation
-        part = get_args(kind)[1] if get_origin(kind) is dict else None
-        if is_dataclass(kind) or is_dataclass(part):
+        key, has_parts = f"{prefix}{name}", get_origin(field.annotation) is dict
+        kind = get_args(field.annotation)[1] if has_parts else field.annotation
+        if isinstance(kind, type) and is_dataclass(kind):
             own = tree.setdefault(name, {})
-            for part_name, inside in (own if isinstance(own, dict) and part else {"": own}).items():
+            for part, inside in (own if isinstance(own, dict) and has_parts else {"": own}).items():
                 if isinstance(inside, dict):
-                    _fill_section(root, part or kind, inside, f"{key}.{part_name}." if part else f"{key}.", places)
+                    _fill_section(root, kind, inside, f"{key}.{part}." if has_parts else f"{key}.", places)
         elif name not in tree:
             default = field.get_default(call_default_factory=True)
             if default is not PydanticUndefined:
@@ -120,7 +127,7 @@ def _fill_section(root: Root, schema: Any, tree: dict[str, Any], prefix: str, pl
         tree[name] = tree.pop(name)
 
 
-def _fill_choices(where: str, part: Any, base: dict[str, Any], places: dict[str, str]) -> None:
+def _fill_choices(where: str, part: object, base: Mapping[str, object], places: dict[str, str]) -> None:
     """Complete a part that names another choice than its base from that choice's file."""
     run_scheme, scheme = section(base, "position").get("scheme"), section(part, "position").get("scheme")
     other_scheme = scheme not in (None, run_scheme)
@@ -129,9 +136,10 @@ def _fill_choices(where: str, part: Any, base: dict[str, Any], places: dict[str,
         chosen, tag = section(part, key), NAMED[key.rpartition(".")[2]]
         if tag not in chosen or (group == "position" and not other_scheme):
             continue
-        if (path := choices(group, (config_dir(),)).get(str(chosen[tag]))) is not None:
+        name = str(chosen[tag])
+        if (path := choices(group, (config_dir(),)).get(name)) is not None:
             # Another scheme has weights of its own, and a theta of its own: the run's is kept for the run's scheme.
-            values = exchange_choice(group, chosen[tag], {} if other_scheme else section(base, key))
+            values = exchange_choice(group, name, {} if other_scheme else section(base, key))
             chosen |= merge(values, chosen)
             in_file: dict[str, str] = {}
             note_places(path, f"{where}.{key}", in_file)
@@ -146,8 +154,9 @@ def stage_config(root: Root, config: Config, name: str) -> tuple[Config, list[Pr
     stage, problems = config.stages[name], []
     if changes := _changes(stage):
         complete = merge({key: asdict(getattr(config, key)) for key in changes}, changes)
-        if sources := section(complete, "data.sources"):
-            complete["data"]["sources"] = {key: part for key, part in sources.items() if part is not None}
+        sources = section(complete, "data.sources")
+        for source in [source for source, part in sources.items() if part is None]:
+            del sources[source]
         typed, problems = type_sections(root, complete, _examples(config))
         config = replace(config, **typed)
     train, steps = config.train, stage.max_steps or config.train.max_steps
@@ -197,7 +206,7 @@ def _unknown_sources(config: Config) -> list[Problem]:
     known, unknown = config.data.sources, {}
     for name, stage in config.stages.items():
         for source, part in section(_changes(stage), "data.sources").items():
-            if part and "path" not in part and source not in known:
+            if isinstance(part, dict) and part and "path" not in part and source not in known:
                 unknown.setdefault(source, f"stages.{name}.data.sources.{source}.{next(iter(part))}")
     if not unknown:
         return []
@@ -224,7 +233,7 @@ def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:
     return [_of_part(each, changes, run, f"layers.types.{name}", words, {}) for each in problems]
 
 
-def _no_frequencies(part: dict[str, Any], position: Any, place: str) -> list[Problem]:
+def _no_frequencies(part: Mapping[str, object], position: SchemeSettings, place: str) -> list[Problem]:
     """Report frequencies of a part whose scheme has none, as one problem instead of one for each option.
 
     position: of the run. place: of the part."""
@@ -239,7 +248,7 @@ def _no_frequencies(part: dict[str, Any], position: Any, place: str) -> list[Pro
     return [Problem("E-CFG-33", keys, text, f"choose position=rope, or write ~{key}")]
 
 
-def _of_part(problem: Problem, part: Any, run: Any, place: str, words: str, names: dict[str, str]) -> Problem:
+def _of_part(problem: Problem, part: object, run: object, place: str, words: str, names: dict[str, str]) -> Problem:
     """Return a problem of merged sections in terms of the part's own keys.
 
     run: the sections below the part. place: key of the part. words: which part it is. names: of keys with another name
@@ -254,7 +263,7 @@ def _of_part(problem: Problem, part: Any, run: Any, place: str, words: str, name
     return replace(problem, keys=tuple(keys), message=f"{words}{problem.message}", fix=fix)
 
 
-def _within(key: str, tree: Any) -> bool:
+def _within(key: str, tree: object) -> bool:
     try:
         lookup(tree, key)
     except KeyError:
@@ -262,18 +271,18 @@ def _within(key: str, tree: Any) -> bool:
     return True
 
 
-def _changes(stage: StageConfig) -> dict[str, Any]:
+def _changes(stage: StageConfig) -> dict[str, dict[str, object]]:
     """Return the sections in which a stage differs from the run, as plain values."""
     return {key: part for key in SECTIONS if (part := getattr(stage, key))}
 
 
-def _examples(config: Config) -> dict[str, Any]:
+def _examples(config: Config) -> dict[str, object]:
     """Return valid values, to show in messages."""
     return {key: value for key, value in leaves(asdict(config)) if not key.startswith(("stages.", "layers."))}
 
 
 def scale_warmups(
-    tree: dict[str, Any], places: dict[str, str], values: Sequence[Any], typed: dict[str, Any]
+    tree: dict[str, object], places: dict[str, str], values: Sequence["Override"], typed: dict[str, object]
 ) -> list[str]:
     """Scale the warm-ups of stages that the command line shortens and whose warm-up it does not set; return a note.
 
@@ -298,17 +307,18 @@ def scale_warmups(
     for name in (name for name in scaled if scaled[name] != before[name]):
         key = keys[name] if keys[name] != WARMUP or len(of_run) == 1 else f"stages.{name}.{WARMUP}"
         *above, option = key.split(".")
-        node = tree
+        node: object = tree
         for part in above:
-            node = node.setdefault(part, {})
-        node[option] = scaled[name]
+            node = node.setdefault(part, {}) if isinstance(node, dict) else node
+        if isinstance(node, dict):
+            node[option] = scaled[name]
         places[key] = "as train.max_steps"
         changes[key] = f"{key}={scaled[name]}, not {before[name]} ({lengths[name]})"
     listed = "; ".join(changes.values())
     return [f"schedule  shortened, and its warm-up with it: {listed}"] if changes else []
 
 
-def _length(tree: dict[str, Any], stage: str) -> int | None:
+def _length(tree: object, stage: str) -> int | None:
     """Return the steps of a stage; None where it is counted in tokens, or is wrong."""
     own = section(tree, f"stages.{stage}")
     if own.get("tokens") is not None:
@@ -316,7 +326,7 @@ def _length(tree: dict[str, Any], stage: str) -> int | None:
     return _whole(tree, f"stages.{stage}.max_steps" if own.get("max_steps") is not None else "train.max_steps")
 
 
-def _whole(tree: dict[str, Any], key: str) -> int | None:
+def _whole(tree: object, key: str) -> int | None:
     try:
         value = lookup(tree, key)
     except KeyError:

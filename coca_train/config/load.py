@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Generic
 
 import yaml
 
@@ -22,11 +22,15 @@ from coca_train.config.inheritance import fill_defaults, part_problems, scale_wa
 from coca_train.config.messages import ConfigError, Problem, is_secret, secret_fix
 from coca_train.config.overrides import apply_override, parse
 from coca_train.config.places import fatal_error, note_places, read_yaml
-from coca_train.config.root import Root
+from coca_train.config.root import ConfigT, Root
+from coca_train.config.schema import Config
 from coca_train.config.strict import explain_unknown_key, find_misplaced, type_sections
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError
 from coca_train.runtime.trees import copied, leaves, lookup
+
+if TYPE_CHECKING:  # help without overrides does not wait for Hydra
+    from hydra.core.override_parser.types import Override
 
 FORMAT = 3  # of a run's config.yaml and run.json; another number for every change that an older program cannot read
 _ALLOWED = re.compile(
@@ -37,11 +41,11 @@ _DEEPEST = 20
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Loaded(Generic[ConfigT]):
     """A configuration, and the overrides it was composed with."""
 
-    config: Any  # of the root's schema
-    tree: dict[str, Any]  # the same in plain values, resolved
+    config: ConfigT  # of the root's schema
+    tree: dict[str, object]  # the same in plain values, resolved
     overrides: list[str]
     notes: tuple[str, ...] = ()  # lines for the user
 
@@ -61,7 +65,7 @@ class Loaded:
             dist.log(note)
 
 
-def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled:
+def assemble(root: Root[ConfigT], overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> Assembled[ConfigT]:
     """Compose files, choices and overrides into one plain tree. config_dirs: more folders with experiments and choices.
     Raises ConfigError for files that cannot be read."""
     dirs = root.dirs(config_dirs)
@@ -75,7 +79,7 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
     a.problems = [*parsed.problems, *a.problems]
     if root.derive is not None:
         root.derive(a, parsed.groups, lambda: _with_values(a, parsed.values))
-    if root.has_stages and any("max_steps" in word for word in overrides):  # resolving takes time
+    if root.schema is Config and any("max_steps" in word for word in overrides):  # resolving takes time
         a.notes += scale_warmups(a.tree, a.places, parsed.values, _with_values(a, parsed.values))
     a.examples = dict(leaves(a.tree))
     # In the order typed: a later word wins, and may set an option inside a section that an earlier one added.
@@ -85,7 +89,7 @@ def assemble(root: Root, overrides: list[str], config_dirs: tuple[Path, ...] = (
     return a
 
 
-def _with_values(a: Assembled, values: list[Any]) -> dict[str, Any]:
+def _with_values(a: Assembled, values: list["Override"]) -> dict[str, object]:
     """Return a copy of the tree with the values of the command line, resolved; problems are reported later."""
     other = Assembled(a.root, copied(a.tree))
     for override in values:
@@ -93,7 +97,7 @@ def _with_values(a: Assembled, values: list[Any]) -> dict[str, Any]:
     return resolve(other.tree)[0]
 
 
-def load(a: Assembled, launch: bool = True) -> Loaded:
+def load(a: Assembled[ConfigT], launch: bool = True) -> Loaded[ConfigT]:
     """Resolve, type, cross-check and freeze. Raises ConfigError with every problem and the place of its value.
 
     launch: also the rules about this machine and this launch.
@@ -113,20 +117,20 @@ def load(a: Assembled, launch: bool = True) -> Loaded:
     typed, wrong = type_sections(root, ordered, a.examples, reported)
     mistakes += wrong
     if mistakes:  # a wrong value is reported where it was set, and not at every `${…}` that copies it
-        links = {key: value[2:-1] for key, value in leaves(written) if str(value).startswith("${")}
+        links = {key: str(value)[2:-1] for key, value in leaves(written) if str(value).startswith("${")}
         blamed = {key for mistake in mistakes for key in mistake.keys}
         mistakes = [mistake for mistake in mistakes if links.get(mistake.keys[0]) not in blamed]
     a.problems += [*without_value, *mistakes, *root.check(typed, launch)]
     if not a.problems:
         config = root.schema(**typed)
         # Parts inherit from the run's own sections: while those are wrong, so is every part.
-        a.problems += part_problems(root, config, launch) if root.has_stages else []
+        a.problems += part_problems(root, config, launch) if isinstance(config, Config) else []
         if not a.problems:
             return Loaded(config, ordered, a.overrides, tuple(a.notes))
     raise ConfigError(a.problems, a.lines())
 
 
-def load_saved(root: Root, path: Path) -> Loaded:
+def load_saved(root: Root[ConfigT], path: Path) -> Loaded[ConfigT]:
     """Load a configuration that was saved as one file, through the same checks as a new one."""
     places: dict[str, str] = {}
     if not path.is_file():
@@ -138,10 +142,9 @@ def load_saved(root: Root, path: Path) -> Loaded:
     return load(Assembled(root, tree, {}, places, problems), launch=False)
 
 
-def saved_settings(path: Path) -> dict[str, Any]:
+def saved_settings(path: Path) -> dict[str, object]:
     """Read a run's config.yaml as plain values. Raises ConfigError for no such file, CheckpointError E-CKP-31."""
-    tree = read_yaml(path)
-    if not isinstance(tree, dict):
+    if not (tree := read_yaml(path)):
         raise fatal_error(
             Problem("E-CFG-15", (), "this is not the configuration of a run", "restore the file", str(path))
         )
@@ -149,7 +152,7 @@ def saved_settings(path: Path) -> dict[str, Any]:
     return {key: value for key, value in tree.items() if key != "format"}
 
 
-def check_format(path: Path, record: Mapping[str, Any]) -> None:
+def check_format(path: Path, record: Mapping[str, object]) -> None:
     """Refuse a run's record of another format. Raises CheckpointError E-CKP-31."""
     if (found := record.get("format", 1)) != FORMAT:
         raise CheckpointError(
@@ -167,11 +170,11 @@ class _WrongError(Exception):
     """Carries a Problem out of the recursion."""
 
 
-def resolve(tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+def resolve(tree: Mapping[str, object]) -> tuple[dict[str, object], list[Problem]]:
     """Return a copy of `tree` without interpolations, and what is wrong: interpolations, secrets, missing values."""
     problems: list[Problem] = []
 
-    def copy(value: Any, key: str) -> Any:
+    def copy(value: object, key: str) -> object:
         if isinstance(value, dict):
             return {name: copy(part, f"{key}.{name}" if key else str(name)) for name, part in value.items()}
         if isinstance(value, list):
@@ -187,18 +190,19 @@ def resolve(tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
             problems.append(wrong.args[0])
             return value
 
-    def text(value: str, chain: tuple[str, ...]) -> Any:
+    def text(value: str, chain: tuple[str, ...]) -> object:
         if isinstance(value, Verbatim) or "${" not in value:
             return str(value)
         if whole := _ALLOWED.fullmatch(value):  # the value keeps its type, and a number in a variable is a number
             found = target(whole, chain)
-            return json.loads(found) if whole["env"] and _NUMBER.fullmatch(found) else found
+            is_number = isinstance(found, str) and whole["env"] and _NUMBER.fullmatch(found)
+            return json.loads(str(found)) if is_number else found
         if "${" in _ALLOWED.sub("", value):
             message = "this interpolation is not allowed; ${section.option} and ${oc.env:COCA_TRAIN_NAME,default} are"
             raise _WrongError(Problem("E-SEC-03", chain[:1], message, "write the value itself"))
         return _ALLOWED.sub(lambda match: str(target(match, chain)), value)
 
-    def target(match: re.Match[str], chain: tuple[str, ...]) -> Any:
+    def target(match: re.Match[str], chain: tuple[str, ...]) -> object:
         name, key = match["env"], match["key"]
         if name:
             if (value := os.environ.get(name, match["default"])) is None:
@@ -218,4 +222,4 @@ def resolve(tree: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
             raise _WrongError(Problem("E-CFG-12", chain[:1], message, "name one option"))
         return text(value, (*chain, key)) if isinstance(value, str) else value
 
-    return copy(tree, ""), problems
+    return {name: copy(value, name) for name, value in tree.items()}, problems

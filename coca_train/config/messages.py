@@ -8,7 +8,6 @@ import math
 import re
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
-from typing import Any
 
 from coca_train.runtime.errors import UserError
 
@@ -23,7 +22,7 @@ _SECRET_VALUE = re.compile(
 )
 
 
-def is_secret(key: str, value: Any) -> bool:
+def is_secret(key: str, value: object) -> bool:
     """Return whether a name or a value looks like a credential."""
     named = bool(_SECRET_NAME.search(key)) and value not in (None, "")
     if key.endswith("token") and isinstance(value, int | float):  # a count: max_new_token
@@ -38,7 +37,7 @@ def secret_fix(key: str) -> str:
     return "remove it from the configuration"
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """Return a value on one line: short, without control characters, without secrets."""
     text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     text = _SECRET_VALUE.sub("***", text)
@@ -93,7 +92,7 @@ def nearest(key: str, known: list[str]) -> list[str]:
 _BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "too_short", "too_long"}
 
 
-def explain_type_error(key: str, value: Any, needs: str, example: Any, kind: str, detail: str = "") -> Problem:
+def explain_type_error(key: str, value: object, needs: str, example: object, kind: str, detail: str = "") -> Problem:
     """Explain a value of the wrong type or out of bounds. kind: pydantic's error type; needs: what a value must be."""
     shape = "a number" if isinstance(value, float) else kind_of(value)
     write = f"write {key}={show(example)}" if example is not None else f"give {needs}"
@@ -131,7 +130,7 @@ def explain_type_error(key: str, value: Any, needs: str, example: Any, kind: str
     return Problem("E-CFG-04", (key,), f"is {shape}; it needs {needs}", f"{write}, for example")
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: object) -> str:
     """Name the type of a YAML value."""
     names = {
         bool: "true/false",

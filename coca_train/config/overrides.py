@@ -5,7 +5,7 @@ import shlex
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coca_train.config.compose import Assembled
 from coca_train.config.fields import options, spelling_of
@@ -61,7 +61,7 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
         key, equals, text = raw.partition("=")
         # Verbatim text does not go through the grammar, which would need nested quotes and would parse ${…} and commas.
         spelling = spelling_of(root, key) if equals else None
-        value: Any = None if spelling is None else spelling.read(text)
+        value: object = None if spelling is None else spelling.read(text)
         if spelling is None and (problem := _too_much(raw)):
             parsed.problems.append(override_problem(raw, *problem))
             continue
@@ -124,7 +124,7 @@ def _refused_choice(root: Root, override: "Override", group: str, dirs: tuple[Pa
 
 
 def _refused_key(
-    root: Root, key: str, dirs: tuple[Path, ...], package: str | None, value: Any, sweeps: bool
+    root: Root, key: str, dirs: tuple[Path, ...], package: str | None, value: object, sweeps: bool
 ) -> tuple[str, ...] | None:
     """Return the same of an option's key. package: after an @. sweeps: whether the value is a sweep over several."""
     is_section = isinstance(value, dict)
@@ -179,16 +179,17 @@ def apply_override(a: Assembled, override: "Override") -> list[Problem]:
             )
         ]
     above, _, name = key.rpartition(".")
-    node: Any = tree
+    node: object = tree
     for part in above.split(".") if above else ():
         node = node.setdefault(part, {}) if isinstance(node, dict) else node
     if not isinstance(node, dict):
         kind, fix = ("a list", f"write the whole list: {above}=[…]") if isinstance(node, list) else ("a value", "")
         return [override_problem(raw, f"{above} is {kind} and has no keys inside", fix or f"set {above} itself")]
     if not override.is_delete():
-        value: Any = override.value()
+        value: object = override.value()
         # Option by option, even in a section that names a choice: the command line sets single values.
-        node[name] = merge(node.get(name), value, named={}) if isinstance(value, dict) else value
+        own = node.get(name)
+        node[name] = merge(own if isinstance(own, dict) else {}, value, named={}) if isinstance(value, dict) else value
     elif name in node:
         del node[name]
     else:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -22,7 +21,7 @@ MAX_NODES = 10_000  # with aliases expanded: ten lines of nested ones are gigaby
 DEEPEST = 50  # sections inside sections; ours have six
 MOST_DIGITS = 300  # of a number: none of ours has more than twenty
 _TOO_LONG = re.compile(rf"[-+0-9_:]{{{MOST_DIGITS + 1},}}")
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def place_of(key: str, places: Mapping[str, str]) -> str:
@@ -124,16 +123,16 @@ def _check_events(text: str, place: str) -> None:
             raise fatal_error(Problem("E-CFG-14", (), message, f"write at most {MOST_DIGITS} digits", line))
 
 
-def read_yaml(path: Path) -> Any:
-    """Return the values of a file, after the checks of `parse_nodes`."""
+def read_yaml(path: Path) -> dict[str, object]:
+    """Return the values of a file, none of an empty one, after the checks of `parse_nodes`."""
     return copied(_read_yaml(path, file_state(path)))
 
 
 @lru_cache(maxsize=1024)
-def _read_yaml(path: Path, state: tuple[int, int]) -> Any:
+def _read_yaml(path: Path, state: tuple[int, int]) -> dict[str, object]:
     parse_nodes(path)
     try:
-        return yaml.load(untrusted_io.read_text(path, MAX_BYTES), Loader=_Loader)  # noqa: S506 (a safe one)
+        return yaml.load(untrusted_io.read_text(path, MAX_BYTES), Loader=_Loader) or {}  # noqa: S506 (a safe one)
     except yaml.MarkedYAMLError as error:  # a key that is a list, a date that is none
         line = f"{display_path(path)}:{error.problem_mark.line + 1}" if error.problem_mark else display_path(path)
         raise fatal_error(

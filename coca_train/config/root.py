@@ -3,22 +3,29 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from coca_train.config.files import Registry, config_dir
 from coca_train.config.messages import Problem
 
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+    from coca_train.config.compose import Assembled
+
+ConfigT = TypeVar("ConfigT")  # the schema of a configuration
+
 
 @dataclass(frozen=True, eq=False)
-class Root:
+class Root(Generic[ConfigT]):
     """One kind of configuration: its top file, schema, choices and rules, and its words in messages."""
 
     name: str  # the top file: configs/<folder>/<name>.yaml
-    schema: Any  # frozen pydantic dataclass with a field for each section, or for each option that is in none
+    schema: type[ConfigT]  # frozen pydantic dataclass with a field for each section, or for each option that is in none
     command: str  # python -m <command>
     examples: str  # of an option and of a choice, as typed
     groups: tuple[str, ...] = ()  # config groups: folders below configs/<folder>
-    check: Callable[[dict[str, Any], bool], list[Problem]] = lambda sections, launch: []  # the rules
+    check: Callable[[dict[str, object], bool], list[Problem]] = lambda sections, launch: []  # the rules
     place: str = ""  # the options of the folder of results
     optional_groups: tuple[str, ...] = ()  # groups of which nothing is chosen in the top file
     global_groups: tuple[str, ...] = ()  # groups whose files are `@package _global_`
@@ -27,12 +34,11 @@ class Root:
     folder: str = ""  # below configs, where top file and groups are
     also_takes: tuple[str, ...] = ()  # groups that its command takes for another configuration, for suggestions
     swept: bool = False  # its command takes --multirun
-    has_stages: bool = False  # it has stages and kinds of layers (inheritance.py)
     # Choices that the command line implies: (its choices, its values as in `overrides.Parsed`).
-    implied_choices: Callable[[Mapping[str, str], Sequence[Any]], dict[str, str]] = lambda groups, values: {}
+    implied_choices: Callable[[Mapping[str, str], Sequence["Override"]], dict[str, str]] = lambda groups, values: {}
     # Writes derived values into an assembled configuration, below the command line: (assembled, choices of the command
     # line, a function that returns the tree with all of the command line, resolved).
-    derive: Callable[[Any, Mapping[str, str], Callable[[], dict[str, Any]]], None] | None = None
+    derive: Callable[["Assembled", Mapping[str, str], Callable[[], dict[str, object]]], None] | None = None
 
     @property
     def tags(self) -> dict[str, str]:

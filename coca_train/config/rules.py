@@ -11,7 +11,7 @@ those sections and with its scope:
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from coca_train.config.messages import Problem
 
@@ -46,14 +46,14 @@ class Rules:
 
         return register
 
-    def check(self, sections: Mapping[str, Any], launch: bool) -> list[Problem]:
+    def check(self, sections: Mapping[str, object], launch: bool) -> list[Problem]:
         """Return the problems between sections. launch: of this launch and this machine too."""
         if not launch or not any("world" in names for names, _, _ in self._rules):
             return self.problems(sections, LAUNCH if launch else ("settings",))
         world, wrong = _launched()
         return wrong + self.problems({**sections, "world": world} if world else sections, LAUNCH)
 
-    def problems(self, sections: Mapping[str, Any], about: Collection[Scope]) -> list[Problem]:
+    def problems(self, sections: Mapping[str, object], about: Collection[Scope]) -> list[Problem]:
         """Return the problems that the rules of these scopes find; a rule needs all of its sections."""
         found: list[Problem] = []
         for names, scope, function in self._rules:
@@ -80,7 +80,7 @@ def _launched() -> tuple[World | None, list[Problem]]:
     return World(int(values["RANK"]), int(values["WORLD_SIZE"]), int(values["LOCAL_RANK"])), []
 
 
-def names(section: str, mapping: Mapping[str, Any]) -> list[Problem]:
+def names(section: str, mapping: Mapping[str, object]) -> list[Problem]:
     """Return a problem for each name that cannot be part of a file name."""
     text, fix = "this name goes into file names", "use letters, digits, '.', '_', '-', at most 100"
     return [Problem("E-CFG-29", (f"{section}.{name}",), text, fix) for name in mapping if not NAME.fullmatch(name)]

@@ -4,9 +4,10 @@ Every field carries its description (unit in square brackets) and its bounds; `-
 generated reference in `docs/` and the error messages read them from here.
 """
 
-from typing import Annotated, Any, Literal
+from dataclasses import Field as DataclassField
+from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
@@ -17,11 +18,38 @@ MAX_SEED = 2**63 - 1  # what torch.manual_seed takes
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: object) -> int:
     """Refuse 1.0 and true, which pydantic takes where 1 is one of the choices."""
     if type(value) is not int:
         raise PydanticCustomError("literal_error", "not a whole number")
     return value
+
+
+class ModuleSettings(Protocol):
+    """Settings of a module that a section names: a frozen dataclass, whose fields only the module knows."""
+
+    __dataclass_fields__: ClassVar[dict[str, DataclassField[object]]]
+
+
+class SchemeSettings(ModuleSettings, Protocol):
+    """Settings of a position scheme, which they name."""
+
+    @property
+    def scheme(self) -> str: ...
+
+
+@runtime_checkable
+class CheckedSettings(SchemeSettings, Protocol):
+    """Settings of a position scheme that does not fit every model."""
+
+    def problems(self, model: "ModelConfig") -> list[tuple[str, str, str]]: ...
+
+
+class PatternSettings(ModuleSettings, Protocol):
+    """Settings of an attention pattern, which they name."""
+
+    @property
+    def name(self) -> str: ...
 
 
 Positive = Annotated[int, Field(gt=0)]
@@ -104,13 +132,13 @@ class ModelConfig:
 class LayerTypeConfig:
     """One layer type: overrides of the run's sections. What is left out is inherited."""
 
-    position: dict[str, Any] = Field(
+    position: dict[str, object] = Field(
         default_factory=dict, description="e.g. {scheme: nope}, or {rope_scaling: {name: plain, theta: 10000.0}}"
     )
-    attention_pattern: dict[str, Any] = Field(
+    attention_pattern: dict[str, object] = Field(
         default_factory=dict, description="e.g. {name: sliding_window, window: 512}, or {name: causal}"
     )
-    logit_scale: dict[str, Any] = Field(
+    logit_scale: dict[str, object] = Field(
         default_factory=dict, description="over model.logit_scale, e.g. {name: steps, length: 8192}"
     )
 
@@ -210,24 +238,24 @@ class StageConfig:
         "trained",
     )
     lora: LoraConfig = Field(default=LoraConfig(), description="low-rank adapters")
-    train: dict[str, Any] = Field(default_factory=dict, description="e.g. {seq_len: 32768, micro_batch_size: 1}")
-    optim: dict[str, Any] = Field(default_factory=dict, description="e.g. {lr: 2.0e-5, schedule: constant}")
-    data: dict[str, Any] = Field(
+    train: dict[str, object] = Field(default_factory=dict, description="e.g. {seq_len: 32768, micro_batch_size: 1}")
+    optim: dict[str, object] = Field(default_factory=dict, description="e.g. {lr: 2.0e-5, schedule: constant}")
+    data: dict[str, object] = Field(
         default_factory=dict, description="e.g. {packing: segments}; a source of null is left out"
     )
-    position: dict[str, Any] = Field(
+    position: dict[str, object] = Field(
         default_factory=dict, description="e.g. {rope_scaling: {name: linear, factor: 16}}"
     )
-    attention_pattern: dict[str, Any] = Field(
+    attention_pattern: dict[str, object] = Field(
         default_factory=dict, description="e.g. {name: sliding_window, window: 4096}"
     )
-    layers: dict[str, Any] = Field(
+    layers: dict[str, object] = Field(
         default_factory=dict, description="e.g. {types: {local: {attention_pattern: {window: 1024}}}}"
     )
-    engine: dict[str, Any] = Field(
+    engine: dict[str, object] = Field(
         default_factory=dict, description="e.g. {zero_stage: 3, activation_checkpointing: full}"
     )
-    eval: dict[str, Any] = Field(default_factory=dict, description="e.g. {every_steps: 50}")
+    eval: dict[str, object] = Field(default_factory=dict, description="e.g. {every_steps: 50}")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -498,8 +526,10 @@ class Config:
 
     run: RunConfig
     model: ModelConfig
-    position: Any = Field(description="Position encoding.")
-    attention_pattern: Any = Field(description="Which keys a query attends to, and at what distance.")
+    position: SkipValidation[SchemeSettings] = Field(description="Position encoding.")
+    attention_pattern: SkipValidation[PatternSettings] = Field(
+        description="Which keys a query attends to, and at what distance."
+    )
     layers: LayersConfig
     train: TrainConfig
     start: StartConfig

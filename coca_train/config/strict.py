@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache, reduce
 from operator import getitem
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from coca_train.config.fields import fields_of, modules_with, needs_at, options
 from coca_train.config.messages import Problem, explain_type_error, nearest, show
@@ -22,7 +23,7 @@ _MEMBER = re.compile(r"constrained-|\w+\[")  # one of the types of a union, as p
 
 
 def type_sections(
-    root: Root, sections: dict[str, Any], examples: dict[str, Any], reported: Collection[str] = ()
+    root: Root, sections: Mapping[str, object], examples: Mapping[str, object], reported: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Type sections without interpolations: return the valid ones, and the problems of the others.
 
@@ -41,7 +42,7 @@ def type_sections(
                 problems.append(Problem("E-CFG-31", (key,), str(error), f"choose it with {name}=<name>"))
                 break
             except ValidationError as error:
-                errors: list[Any] = error.errors(include_url=False)
+                errors = error.errors(include_url=False)
                 for each in _nearest_of_unions(errors):
                     problems += _problems(root, name, each, examples, reported)
                 if any(each["type"] != _UNKNOWN for each in errors):
@@ -53,21 +54,21 @@ def type_sections(
 
 
 @cache
-def _reader(root: Root, name: str) -> Callable[[Any], Any]:
+def _reader(root: Root, name: str) -> Callable[[object], object]:
     """Return what types a section: it raises pydantic's ValidationError, or UserError for an unknown module."""
     if name in root.registries:
         return root.registries[name].settings
-    field: Any = fields_of(root.schema)[name]
+    field = fields_of(root.schema)[name]
     kind: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
     adapter = TypeAdapter(kind, config=None if is_dataclass(field.annotation) else STRICT)  # a section says so itself
     # As JSON: only there pydantic's strict mode takes a list for a tuple, and 1 for 1.0, as YAML has them.
     return lambda value: adapter.validate_json(json.dumps(value))
 
 
-def _nearest_of_unions(errors: list[Any]) -> list[Any]:
+def _nearest_of_unions(errors: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     """Keep one error a value where pydantic has one for each type of a union, with the type among the keys: what is
     wrong inside the value, else a bound, else its type."""
-    kept: dict[Any, Any] = {}
+    kept: dict[object, ErrorDetails] = {}
     for number, error in enumerate(errors):
         place = error["loc"]
         member = next((n for n, part in enumerate(place) if _MEMBER.match(str(part))), None)
@@ -75,20 +76,22 @@ def _nearest_of_unions(errors: list[Any]) -> list[Any]:
             kept[number] = error
             continue
         inside = ".".join(map(str, place[member + 1 :]))
-        one = error | {"loc": place[:member]}
+        one: ErrorDetails = {**error, "loc": place[:member]}
         if inside:
             text = f"{inside} is {json.dumps(error['input'])}: {error['msg'][:1].lower()}{error['msg'][1:]}"
-            one |= {"type": "value_error", "ctx": {"error": text}}
+            one = {**one, "type": "value_error", "ctx": {"error": text}}
         if place[:member] not in kept or _nearness(one) > _nearness(kept[place[:member]]):
             kept[place[:member]] = one
     return list(kept.values())
 
 
-def _nearness(error: Any) -> int:
+def _nearness(error: ErrorDetails) -> int:
     return 2 if error["type"] == "value_error" else int(not error["type"].endswith("_type"))
 
 
-def _problems(root: Root, name: str, error: Any, examples: dict[str, Any], reported: Collection[str]) -> list[Problem]:
+def _problems(
+    root: Root, name: str, error: ErrorDetails, examples: Mapping[str, object], reported: Collection[str]
+) -> list[Problem]:
     """Return one pydantic error in words."""
     parts = [name, *(str(part) for part in error["loc"])]
     key, kind, value = ".".join(parts), error["type"], error["input"]
@@ -117,7 +120,7 @@ def _problems(root: Root, name: str, error: Any, examples: dict[str, Any], repor
     return [explain_type_error(option, value, needs, example, kind, str(error.get("ctx", {}).get("error", "")))]
 
 
-def _example(needs: str) -> Any:
+def _example(needs: str) -> object:
     words = {
         "a whole number": 2,
         "a number": 0.1,
@@ -155,7 +158,7 @@ def _of_list(key: str) -> str:
     return key
 
 
-def find_misplaced(root: Root, tree: dict[str, Any]) -> list[Problem]:
+def find_misplaced(root: Root, tree: dict[str, object]) -> list[Problem]:
     """Find files of a global group without `@package _global_`: all they set is one level too deep, and every other
     problem follows from that."""
     known = fields_of(root.schema)

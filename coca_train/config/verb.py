@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Generic
 
 from coca_train import __version__
 from coca_train.config.arguments import Arguments, read_arguments
@@ -14,12 +14,12 @@ from coca_train.config.fields import Option, module_options, options, sections
 from coca_train.config.files import choices, summary
 from coca_train.config.load import Loaded, assemble, load
 from coca_train.config.messages import ConfigError, show
-from coca_train.config.root import Root
+from coca_train.config.root import ConfigT, Root
 from coca_train.runtime.trees import leaves
 
 WIDTH = 100  # of help
-ABSENT: Any = ()
-Rows = dict[str, list[tuple[Option, Any]]]  # section -> its options with their present values
+ABSENT = object()
+Rows = dict[str, list[tuple[Option, object]]]  # section -> its options with their present values
 FLAGS = ("--help", "--version", "--cfg job", "--debug")
 
 
@@ -33,12 +33,12 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Verb:
+class Verb(Generic[ConfigT]):
     """A command."""
 
-    root: Root
+    root: Root[ConfigT]
     usage: str  # the beginning of its help
-    run: Callable[[Loaded, Arguments], int | None]  # with its configuration, and the words for the training's
+    run: Callable[[Loaded[ConfigT], Arguments], int | None]  # with its configuration, and the words for the training's
     foot: str = ""  # the end of its help
     flags: tuple[str, ...] = FLAGS
     goes_on: str = "from the beginning"  # where the same command continues after an interrupt
@@ -102,10 +102,10 @@ def rows(shown: Assembled) -> Rows:
     """Return the options of every section with their values; `<name>` is the first source, stage or group."""
     listed: Rows = {name: [] for name in sections(shown.root)}
     for option in options(shown.root):
-        value: Any = shown.tree
+        value: object = shown.tree
         for part in option.key.split("."):
-            name = next(iter(value), None) if part == "<name>" else part
-            value = value.get(name) if isinstance(value, dict) and name in value else ABSENT
+            inside = value if isinstance(value, dict) else {}
+            value = inside.get(next(iter(inside), "") if part == "<name>" else part, ABSENT)
         if value is not ABSENT or "<name>" in option.key:  # a section may be empty
             listed[option.key.split(".")[0]].append((option, {} if value is ABSENT else value))
     described = module_options(shown.root)

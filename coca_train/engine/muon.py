@@ -61,7 +61,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
         super().__init__([*adam_groups, *muon_groups], {})
         self.state = self._adamw.state = self._muon.state = defaultdict(dict)
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: object = None) -> None:
         assert closure is None
         for inner, of_muon in ((self._adamw, False), (self._muon, True)):
             # Asked each time: ZeRO steps one group after another, by taking the others away.
@@ -113,7 +113,7 @@ class WholeMuon(torch.optim.Optimizer):
         super().__init__(parameters, torch.optim.Muon(parameters).defaults)
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: object = None) -> None:
         assert closure is None
         for group in self.param_groups:
             for weights in group["params"]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +42,7 @@ def _left(progress: float, optim: OptimConfig) -> float:
     return 1.0 - progress
 
 
-def parameter_groups(parameters: Iterable[tuple[str, Tensor]], weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(parameters: Iterable[tuple[str, Tensor]], weight_decay: float) -> list[dict[str, object]]:
     """Split parameters into two groups: matrices decay; norms and biases do not. Frozen parameters are in neither."""
     trained = [(name, p) for name, p in parameters if p.requires_grad]
     matrices = [p for name, p in trained if len(getattr(p, "ds_shape", p.shape)) >= 2]

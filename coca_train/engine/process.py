@@ -178,6 +178,7 @@ def join_sequence_group(size: int) -> SequenceShare | None:
         return None
     # Every rank makes all groups, in the same order, and keeps its own.
     group, _ = torch_dist.new_subgroups(group_size=size)
+    assert isinstance(group, torch_dist.ProcessGroup)
     return SequenceShare(dist.rank() % size, size, AllToAll(group))
 
 

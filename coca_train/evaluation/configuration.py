@@ -181,7 +181,8 @@ def _values(choice: str, offered: Mapping[str, Path]) -> dict[str, Any]:
     """Return the values of a choice's file over those of the choices that it names."""
     own = read_yaml(offered[choice])
     values: dict[str, Any] = {}
-    for name in own.pop("defaults", ()):
+    defaults = own.pop("defaults", [])
+    for name in defaults if isinstance(defaults, list) else ():
         values = values if name == "_self_" else merge(values, _values(name, offered))
     return merge(values, own)
 

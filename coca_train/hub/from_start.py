@@ -45,7 +45,7 @@ def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Calla
     sections = _sections_of_folder(Path(str(path)), values) if run_dir is None else _sections_of_run(run_dir)
     window, experiment = sections["train"]["seq_len"], "experiment" in a.choices
     family, theirs = sections.pop("family"), sections["position"]
-    position = _position(a.tree["position"], theirs, groups, experiment)
+    position = _position(section(a.tree, "position"), theirs, groups, experiment)
     if "position/rope_scaling" in groups and "rope_scaling" in position and not experiment:
         position["rope_scaling"] = position["rope_scaling"] | _native_words(position, theirs, family)
     if rope_scaling := section(position, "rope_scaling"):
@@ -55,7 +55,8 @@ def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Calla
     sections = {key: part for key, part in sections.items() if key not in stays} | {"position": position}
     where = str(path if run_dir is None else run_dir / "config.yaml")
     for key, part in sections.items():
-        a.tree[key] = a.tree[key] | part if key in ("train", "data") else part  # a folder knows only a part of these
+        # Of two of them a folder knows only a part.
+        a.tree[key] = section(a.tree, key) | part if key in ("train", "data") else part
         a.places |= {name: where for name, _ in leaves(part, key)}
 
 
@@ -99,16 +100,17 @@ def _native_words(position: dict[str, Any], theirs: dict[str, Any], family: str 
 def _sections_of_run(run_dir: Path) -> dict[str, Any]:
     """Return the sections of a run that has begun, as `_sections_of_folder` returns them."""
     tree = saved_settings(run_dir / "config.yaml")
-    data = {key: tree["data"][key] for key in ("dir", "tokenizer")}
+    data = {key: lookup(tree, f"data.{key}") for key in ("dir", "tokenizer")}
     sections = {key: tree[key] for key in ("model", "position", "attention_pattern", "layers") if key in tree}
-    return sections | {"train": {"seq_len": tree["train"]["seq_len"]}, "data": data, "family": None}
+    return sections | {"train": {"seq_len": lookup(tree, "train.seq_len")}, "data": data, "family": None}
 
 
 def _sections_of_folder(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     """Return the sections that a folder of weights determines. values: the tree with the command line."""
     start = section(values, "start")
-    ignore, keys = tuple(start.get("ignore") or ()), str(start.get("keys", "auto"))
-    with open_source(path, ignore=ignore, keys=keys, verified=False) as source:
+    ignore, keys = start.get("ignore"), str(start.get("keys", "auto"))
+    ignored = tuple(ignore) if isinstance(ignore, list) else ()
+    with open_source(path, ignore=ignored, keys=keys, verified=False) as source:
         sections, family = source.architecture.sections(), source.family
         tokenizer = tokenizer_files.find(source, "auto")
     window = sections.pop("seq_len")

@@ -30,7 +30,7 @@ from coca_train.hub.safetensors_folder import content_digest
 from coca_train.hub.weights import Source, open_source
 from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import UserError
-from coca_train.runtime.trees import flatten
+from coca_train.runtime.trees import flatten, section
 from coca_train.settings import TRAIN
 
 VARIANTS = {"coca": "slack", "coca_strict": "strict"}  # of CoCA, by the choice of `position` that has it
@@ -176,16 +176,18 @@ def run_config(name: str, root: str, source: Source, tokenizer: Path | None) -> 
         "attention_pattern": asdict(architecture.attention_pattern),
         "layers": asdict(architecture.layers),
     }
-    tree["run"] |= {"name": name, "root": root}
-    tree["train"] |= {"seq_len": architecture.seq_len}
-    tree["engine"] |= {"dtype": DTYPES[source.dtypes["embed.weight"]]}
+    section(tree, "run").update(name=name, root=root)
+    section(tree, "train")["seq_len"] = architecture.seq_len
+    section(tree, "engine")["dtype"] = DTYPES[source.dtypes["embed.weight"]]
     nothing = {"path": str(run_dir / "no-training-data"), "valid_path": None, "weight": 1.0, "on_exhausted": "repeat"}
-    tree["data"] |= {
-        "prepare": "none",
-        "dir": str(run_dir),
-        "tokenizer": str(run_dir / (main_name(tokenizer) if tokenizer is not None else "tokenizer.model")),
-        "sources": {"none": nothing},
-    }
+    section(tree, "data").update(
+        {
+            "prepare": "none",
+            "dir": str(run_dir),
+            "tokenizer": str(run_dir / (main_name(tokenizer) if tokenizer is not None else "tokenizer.model")),
+            "sources": {"none": nothing},
+        }
+    )
     return load(Assembled(TRAIN, tree), launch=False)
 
 

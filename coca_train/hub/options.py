@@ -1,12 +1,12 @@
 """The options of import, export and verify. Torch-free."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.fields import Names
-from coca_train.config.root import Root
+from coca_train.config.root import ConfigT, Root
 from coca_train.config.schema import STRICT, Name, Positive
 
 Form = Literal["auto", "native", "own", "llama", "mistral", "smollm3", "gpt_neox"]  # families: hub/families.py
@@ -81,7 +81,7 @@ class VerifyConfig:
     parity_tokens: Positive = Field(default=2048, description=OF_PARITY)
 
 
-def _root(name: str, schema: Any, example: str) -> Root:
+def _root(name: str, schema: type[ConfigT], example: str) -> Root[ConfigT]:
     return Root(name=name, schema=schema, command=f"coca_train {name}", examples=example)
 
 

@@ -6,7 +6,6 @@ uncompiled. After that a further compilation is a new shape, and crossing torch'
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor, nn
 from torch._functorch import config as autograd_config
@@ -27,7 +26,7 @@ class CompiledBlocks:
 
     def __init__(self, call: Call, backend: str = "inductor") -> None:
         self._call, self._backend = call, backend
-        self._compiled: dict[str, Any] = {}
+        self._compiled: dict[str, Call] = {}
         self.eager: dict[str, str] = {}
 
     def __call__(self, block: nn.Module, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None) -> Tensor:

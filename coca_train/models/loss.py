@@ -7,13 +7,12 @@ Shape legend: N tokens (batch times time), n tokens of a chunk, C d_model, V voc
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coca_train.runtime import IGNORE
+from coca_train.runtime import IGNORE, autograd
 from coca_train.runtime.device import device_type
 
 # Logits alive at once, by device: 32 MiB in float32; half a GiB in bfloat16.
@@ -52,7 +51,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
     """Sum of -log p(target). The gradients that are wanted are formed chunk by chunk in the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, score: Score) -> Tensor:
+    def forward(ctx: autograd.Context, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, score: Score) -> Tensor:
         wants_x, wants_weight = ctx.needs_input_grad[:2]
         grad_x_NC = torch.empty_like(x_NC) if wants_x else None
         wide = torch.promote_types(x_NC.dtype, torch.float32)
@@ -74,7 +73,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: autograd.Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         scaled = [None if saved is None else saved * grads[0].to(saved.dtype) for saved in ctx.saved_tensors]
         return scaled[0], scaled[1], None, None
 
@@ -110,8 +109,7 @@ def summed_cross_entropy(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, sco
         return (x_NC.sum() + weight_VC.sum()).float() * 0.0
     if not torch.is_grad_enabled() or not (x_NC.requires_grad or weight_VC.requires_grad):
         return token_nll(x_NC, weight_VC, targets_N).sum()
-    result: Any = _SummedCrossEntropy.apply(x_NC, weight_VC, targets_N, score)
-    return result
+    return autograd.apply(_SummedCrossEntropy, x_NC, weight_VC, targets_N, score)
 
 
 @torch.no_grad()

@@ -11,12 +11,13 @@ so those of small layers are joined once, and kept with the cache.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from coca_train.runtime import autograd
 from coca_train.runtime.device import device_type
 
 KEEP_UP_TO = 2**18  # numbers of joined weights that a cache keeps for one layer
@@ -70,7 +71,7 @@ def project(
     gains = device_type(x_BTC) == "cuda" and x_BTC.numel() >= 3 * x_BTC.shape[-1] ** 2
     if gains and can_join(layers):
         weights, bias = _weights_and_bias(layers)
-        product: Any = _JoinedProduct.apply(x_BTC, bias, *weights)
+        product = autograd.apply(_JoinedProduct, x_BTC, bias, *weights)
         parts = product.split([len(weight) for weight in weights], -1)
     else:
         parts = [layer(x_BTC) for layer in layers]
@@ -98,12 +99,12 @@ class _JoinedProduct(torch.autograd.Function):
     a second copy of the model's."""
 
     @staticmethod
-    def forward(ctx: Any, x_BTC: Tensor, bias_N: Tensor | None, *weights: Tensor) -> Tensor:
+    def forward(ctx: autograd.Context, x_BTC: Tensor, bias_N: Tensor | None, *weights: Tensor) -> Tensor:
         ctx.save_for_backward(x_BTC, *weights)
         return F.linear(x_BTC, torch.cat(weights), bias_N)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: autograd.Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x_BTC, *weights = ctx.saved_tensors
         wants_x, wants_bias, wants_weights = ctx.needs_input_grad[:3]
         grad_MN = grads[0].flatten(0, -2)

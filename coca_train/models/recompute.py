@@ -10,7 +10,6 @@ selective  the results of matrix products with weights and the output of fused a
 from collections import defaultdict, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +29,7 @@ KEPT = {
     torch.ops.higher_order.flex_attention,
 }
 
+Kwargs = dict[str, object] | None
 Run = Callable[..., Tensor]  # (block, x_BTC, context, past_BMC) -> x_BTC
 
 
@@ -38,7 +38,7 @@ class _Mode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, saved: dict[Any, deque[Any]]) -> None:
+    def __init__(self, saved: dict[object, deque[object]]) -> None:
         super().__init__()
         self.saved = saved
 
@@ -50,7 +50,9 @@ class _Mode(TorchDispatchMode):
 class _Save(_Mode):
     """The forward pass."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Callable[..., object], types: object, args: tuple[object, ...] = (), kwargs: Kwargs = None
+    ) -> object:
         out = func(*args, **(kwargs or {}))
         if func in KEPT:
             self.saved[func].append(tree_map(_detached, out))
@@ -60,22 +62,24 @@ class _Save(_Mode):
 class _Reuse(_Mode):
     """The backward pass: each operation of KEPT returns its result of the forward pass."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Callable[..., object], types: object, args: tuple[object, ...] = (), kwargs: Kwargs = None
+    ) -> object:
         return self.saved[func].popleft() if func in KEPT else func(*args, **(kwargs or {}))
 
 
-def _detached(x: Any) -> Any:
+def _detached(x: object) -> object:
     return x.detach() if isinstance(x, Tensor) else x  # autograd marks the tensor itself, and would keep its own graph
 
 
 def _eager_contexts() -> tuple[_Mode, _Mode]:
     """Save the results of the operations of KEPT. torch's own pair requires every operation of the region as often in
     the backward pass as in the forward pass, and ZeRO 3 gathers the weights in there, when and as often as it likes."""
-    saved: dict[Any, deque[Any]] = defaultdict(deque)
+    saved: dict[object, deque[object]] = defaultdict(deque)
     return _Save(saved), _Reuse(saved)
 
 
-def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+def _policy(context: object, operation: object, *args: object, **kwargs: object) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
@@ -83,18 +87,18 @@ def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> Checkpoi
 _graph_contexts = partial(create_selective_checkpoint_contexts, _policy)
 
 
-def full(run: Run, *args: Any) -> Tensor:
+def full(run: Run, *args: object) -> Tensor:
     """Call the block and checkpoint it."""
     return checkpoint(run, *args, use_reentrant=False)
 
 
-def selective(run: Run, *args: Any) -> Tensor:
+def selective(run: Run, *args: object) -> Tensor:
     """Call the block and keep its expensive results."""
     contexts = _graph_contexts if torch.compiler.is_compiling() else _eager_contexts
     return checkpoint(run, *args, use_reentrant=False, context_fn=contexts)
 
 
-def none(run: Run, *args: Any) -> Tensor:
+def none(run: Run, *args: object) -> Tensor:
     """Call the block."""
     return run(*args)
 

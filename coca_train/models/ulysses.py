@@ -16,7 +16,7 @@ and g those of a rank, D head_dim, K cached key width, W width.
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -24,7 +24,10 @@ from torch.nn import functional as F
 
 from coca_train.positions.base import Heads, PositionedQK, Projections
 from coca_train.positions.token_positions import Positions
-from coca_train.runtime import IGNORE
+from coca_train.runtime import IGNORE, autograd
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class Exchange(Protocol):
@@ -38,24 +41,27 @@ class Exchange(Protocol):
 class AllToAll:
     """All-to-all in a process group, by torch's functional collectives: a compiled block keeps it in its graph."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: "ProcessGroup") -> None:
         self.name = group.group_name
 
     def __call__(self, x_PBtW: Tensor) -> Tensor:
-        result: Any = _AllToAll.apply(x_PBtW, self.name)
-        return result
+        return autograd.apply(_AllToAll, x_PBtW, self.name)
+
+
+class _Named(autograd.Context, Protocol):
+    name: str
 
 
 class _AllToAll(torch.autograd.Function):
     """Its own transpose."""
 
     @staticmethod
-    def forward(ctx: Any, x_PBtW: Tensor, name: str) -> Tensor:
+    def forward(ctx: _Named, x_PBtW: Tensor, name: str) -> Tensor:
         ctx.name = name
         return _exchanged(x_PBtW, name)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: _Named, *grads: Tensor) -> tuple[Tensor, None]:
         return _exchanged(grads[0], ctx.name), None
 
 

@@ -3,31 +3,23 @@
 Nothing here imports torch before it is needed: the registries are what `--help` lists.
 """
 
-from dataclasses import Field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING
 
 from coca_train.config.files import Registry
+from coca_train.config.schema import SchemeSettings
 
 if TYPE_CHECKING:
     from coca_train.positions.base import AttentionShape, Initial, Position
-
-
-class SchemeSettings(Protocol):
-    """Settings of a position scheme: a frozen dataclass that names it. Only the scheme knows the other fields."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    @property
-    def scheme(self) -> str: ...
+    from coca_train.positions.rope_scaling import RopeScaling
 
 
 _HERE = Path(__file__).parent
-SCHEMES = Registry(
+SCHEMES: Registry[SchemeSettings] = Registry(
     _HERE / "schemes", lambda name: import_module(f"{__name__}.schemes.{name}"), "scheme", "coca_train.schemes"
 )
-ROPE_SCALINGS = Registry(
+ROPE_SCALINGS: "Registry[RopeScaling]" = Registry(
     _HERE / "rope_scaling",
     lambda name: import_module(f"{__name__}.rope_scaling.{name}"),
     "name",
@@ -50,8 +42,13 @@ def build(settings: SchemeSettings, shape: "AttentionShape") -> "Position":
     return scheme_class(settings.scheme)(settings, shape)
 
 
+def scaling_of(settings: SchemeSettings) -> "RopeScaling | None":
+    """Return the RoPE scaling of a scheme; None: it has no frequencies."""
+    return getattr(settings, "rope_scaling", None)
+
+
 def initials(settings: SchemeSettings) -> "dict[str, Initial]":
     """Return how the parameters of a scheme and of its frequencies start, by the last part of their names; those left
     out start as any other parameter does."""
-    scaling = getattr(settings, "rope_scaling", None)
+    scaling = scaling_of(settings)
     return {**scheme_class(settings.scheme).INITIAL, **({} if scaling is None else scaling.INITIAL)}

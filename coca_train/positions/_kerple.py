@@ -10,28 +10,41 @@ their own float32 copy; so what is cut here is the value in use, and the gradien
 """
 
 import math
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from coca_train.config.schema import SchemeSettings
 from coca_train.positions.base import AttentionShape, LayerPosition, Position, Projections, Terms
 from coca_train.positions.token_positions import Positions, n_distances
+from coca_train.runtime import autograd
 
 LOWEST = 0.01  # the authors' bound on both numbers
+
+
+class KerpleSettings(SchemeSettings, Protocol):
+    """Settings of both forms."""
+
+    @property
+    def shared(self) -> bool: ...
+
+
+class _Bounds(autograd.Context, Protocol):
+    bounds: tuple[float, float]
 
 
 class _ClampLearned(torch.autograd.Function):
     """Clamp x and keep the gradient of x at the bound; drop a gradient whose descent leads outwards."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, low: float, high: float) -> Tensor:
+    def forward(ctx: _Bounds, x: Tensor, low: float, high: float) -> Tensor:
         ctx.save_for_backward(x)
         ctx.bounds = low, high
         return x.clamp(low, high)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: _Bounds, *grads: Tensor) -> tuple[Tensor, None, None]:
         (x,), (low, high), grad = ctx.saved_tensors, ctx.bounds, grads[0]
         outwards = ((x <= low) & (grad > 0)) | ((x >= high) & (grad < 0))
         return grad.masked_fill(outwards, 0), None, None
@@ -39,32 +52,36 @@ class _ClampLearned(torch.autograd.Function):
 
 def clamp_learned(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
     """Clamp a parameter to [low, high]; return a new tensor, float32 or wider, never the parameter itself."""
-    result: Any = _ClampLearned.apply(parameter.to(torch.promote_types(parameter.dtype, torch.float32)), low, high)
-    return result
+    wide = parameter.to(torch.promote_types(parameter.dtype, torch.float32))
+    return autograd.apply(_ClampLearned, wide, low, high)
 
 
 class Layer(LayerPosition):
     """The r1 and r2 of one layer, where layers do not share them."""
 
-    def __init__(self, settings: Any, shape: AttentionShape) -> None:
+    def __init__(self, settings: KerpleSettings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         if not settings.shared:
             self.r1, self.r2 = nn.Parameter(torch.empty(shape.n_heads)), nn.Parameter(torch.empty(shape.n_heads))
 
-    def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Any, project: Projections) -> Terms:
+    def terms(
+        self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: Terms | Tensor, project: Projections
+    ) -> Terms:
         """Return the bias of each distance: the shared one, or one computed from this layer's parameters and the
         distances r_R."""
         assert isinstance(position, Kerple)
-        return tables if self.settings.shared else position.by_distance(self.r1, self.r2, tables)
+        return tables if isinstance(tables, Terms) else position.by_distance(self.r1, self.r2, tables)
 
 
 class Kerple(Position):
     """Base of both forms; with `shared` it has the r1 and r2 of all layers."""
 
+    settings: KerpleSettings
+
     layer_class = Layer
     highest_r2 = math.inf
 
-    def __init__(self, settings: Any, shape: AttentionShape) -> None:
+    def __init__(self, settings: KerpleSettings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         if settings.shared:
             self.r1, self.r2 = nn.Parameter(torch.empty(shape.n_heads)), nn.Parameter(torch.empty(shape.n_heads))

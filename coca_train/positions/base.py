@@ -15,7 +15,7 @@ C d_model, N numbers carried.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +89,9 @@ class Pair(NamedTuple):
     key: Tensor  # index among the S keys
 
 
+Scores = Callable[[Pairs, Tensor], tuple[Tensor, Tensor]]  # (pairs, carry_BHtN) -> (scores_BHts, carry_BHtN)
+
+
 class Hook(NamedTuple):
     """How a scheme rewrites scores that no table over the distance can hold. One object for good: a constant of the
     scheme's module, since compiled forms are kept by it.
@@ -109,7 +112,7 @@ class Hook(NamedTuple):
     per_head: which parameters have a row for each head, by number: of them a rank that has some heads gets its own.
     """
 
-    scores: Callable[[Pairs, Tensor], tuple[Tensor, Tensor]]
+    scores: Scores
     carried: int = 0
     mixes_heads: bool = False
     pointwise: Callable[["ScoreMod"], Callable[[Tensor, Pair], Tensor]] | None = None
@@ -165,7 +168,7 @@ class LayerPosition(nn.Module):
 
     def __init__(self, settings: SchemeSettings, shape: AttentionShape) -> None:
         super().__init__()
-        self.settings: Any = settings  # of the scheme's own type
+        self.settings = settings  # a scheme declares its own type
         self.shape = shape
 
     def reduce_keys(self, k_BSGP: Tensor) -> Tensor:
@@ -226,7 +229,7 @@ class Position(nn.Module):
 
     def __init__(self, settings: SchemeSettings, shape: AttentionShape) -> None:
         super().__init__()
-        self.settings: Any = settings  # of the scheme's own type
+        self.settings = settings  # a scheme declares its own type
         self.shape = shape
 
     @property
@@ -270,7 +273,7 @@ class Position(nn.Module):
         """Add absolute positions to the token embeddings."""
         return x_BTC
 
-    def __call__(self, queries: Tensor | Positions, keys: Tensor | Positions, length: int) -> Any:
+    def __call__(self, queries: Tensor | Positions, keys: Tensor | Positions, length: int) -> object:
         """Call `forward`; positions that come as tensors are measured first, as those of one document."""
         measured = Positions.of(queries)
         return super().__call__(measured, measured if keys is queries else Positions.of(keys), length)

@@ -6,7 +6,7 @@ and `from_transformers`. Several scalings may share a rope_type as long as one o
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeGuard
 
 from coca_train.positions import ROPE_SCALINGS, SchemeSettings, scheme_class
 from coca_train.positions.rope_scaling import RopeScaling, settings_class, yarn_temperature
@@ -26,7 +26,7 @@ class NotTheSame(ValueError):
         self.unknown = list(unknown)
 
 
-def is_positive(value: Any) -> bool:
+def is_positive(value: object) -> TypeGuard[int | float]:
     """Whether a value is a number above 0 that can be computed with. Python takes true and false for numbers too, JSON
     does not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and LEAST <= value <= MOST
@@ -36,7 +36,7 @@ class NativeScaling(NamedTuple):
     """A scaling as transformers describes it."""
 
     theta: float
-    scaling: dict[str, Any] | None = None  # what config.json calls rope_scaling; None: plain
+    scaling: dict[str, object] | None = None  # what config.json calls rope_scaling; None: plain
     max_positions: int | None = None  # what max_position_embeddings must be; None: any
     min_positions: int = 0  # what it must be at least
     # The original length where it is also written outside of rope_scaling, the only place that versions before 5 read.
@@ -63,7 +63,7 @@ class ScalingReader:
 
     def __init__(
         self,
-        values: dict[str, Any],
+        values: dict[str, object],
         theta: float,
         max_positions: int,
         rotary_pct: float,
@@ -74,9 +74,10 @@ class ScalingReader:
         if older is not None and newer is not None and older != newer:
             raise NotTheSame(f"type={older!r} and rope_type={newer!r}, which are one thing")
         said = [key for key in ("rope_type", "type") if key in values]
-        self.rope_type = newer or older if said else "default"
-        if not isinstance(self.rope_type, str):
+        rope_type = newer or older if said else "default"
+        if not isinstance(rope_type, str):
             raise NotTheSame(f"{said[0]}={values[said[0]]!r}, which is no name of a scaling")
+        self.rope_type = rope_type
         self.theta, self.max_positions, self.rotary_pct = float(theta), max_positions, rotary_pct
 
     def refuse_factor(self) -> None:
@@ -101,7 +102,7 @@ class ScalingReader:
         """Whether a key is present, null or not, and not taken yet."""
         return key in self._left
 
-    def take(self, key: str, default: Any = None) -> Any:
+    def take(self, key: str, default: object = None) -> object:
         """Take a value as it is; the default where it is missing."""
         return self._left.pop(key, default)
 
@@ -114,7 +115,10 @@ class ScalingReader:
 
     def optional(self, key: str) -> float | None:
         """Take a number above 0; None where it is null or missing."""
-        return self.number(key) if self._left.get(key) is not None else self.take(key)
+        if self._left.get(key) is not None:
+            return self.number(key)
+        self.take(key)
+        return None
 
     def numbers(self, key: str) -> list[float]:
         """Take a list of numbers above 0."""
@@ -139,7 +143,7 @@ class ScalingReader:
     def factor(self, original: int | None = None) -> float:
         """Take the extension factor; where it is null and there is an original length, compute it from both lengths."""
         value = self.optional("factor")
-        if value is None and original not in (None, self.max_positions):
+        if value is None and original is not None and original != self.max_positions:
             value = self.max_positions / original
         if value is None or value < 1:
             raise NotTheSame(f"factor={value}, which is no number of at least 1")
@@ -153,12 +157,12 @@ def rotation(settings: SchemeSettings, head_dim: int) -> Rotation | None:
 
 
 def rope_scaling(
-    values: dict[str, Any],
+    values: dict[str, object],
     theta: float,
     max_positions: int,
     rotary_pct: float,
     ignore: frozenset[str] = frozenset(),
-) -> tuple[float, dict[str, Any]]:
+) -> tuple[float, dict[str, object]]:
     """Return the rotated share of a head and our `rope_scaling` section for a rope_scaling of transformers (empty:
     plain).
 
@@ -167,7 +171,7 @@ def rope_scaling(
     """
     scalings = {name: each for name in ROPE_SCALINGS.names() if (each := settings_class(name)).ROPE_TYPE is not None}
     rope_type = ScalingReader(values, theta, max_positions, rotary_pct).rope_type
-    answers: dict[str, tuple[float, dict[str, Any]]] = {}
+    answers: dict[str, tuple[float, dict[str, object]]] = {}
     refusals: dict[str, NotTheSame] = {}
     for name, of_type in scalings.items():
         scaling = ScalingReader(values, theta, max_positions, rotary_pct, ignore)
@@ -202,12 +206,36 @@ def to_native(settings: RopeScaling, rotary_dim: int, rotary_pct: float) -> Nati
     return said
 
 
-def length_keys(settings: Any) -> dict[str, Any]:
+class Extended(Protocol):
+    """Settings of a scaling with two lengths."""
+
+    @property
+    def factor(self) -> float: ...
+    @property
+    def original_seq_len(self) -> int: ...
+
+
+class ExtendedRamp(Extended, Protocol):
+    """Those of YaRN's ramp, for one factor."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def theta(self) -> float: ...
+    @property
+    def convention(self) -> str: ...
+    @property
+    def beta_fast(self) -> float: ...
+    @property
+    def beta_slow(self) -> float: ...
+
+
+def length_keys(settings: Extended) -> dict[str, object]:
     """Return the keys that scalings with two lengths share."""
     return {"factor": settings.factor, "original_max_position_embeddings": settings.original_seq_len}
 
 
-def extended_length(settings: Any) -> int:
+def extended_length(settings: Extended) -> int:
     """Return the length that a scaling with two lengths extends to, s·L [tokens]."""
     return round(settings.factor * settings.original_seq_len)
 
@@ -218,7 +246,7 @@ def refuse_partial_rotation(name: str, rotary_pct: float) -> None:
         raise NotTheSame(f"{name}'s temperature on a part of the head only (partial rotation)")
 
 
-def read_yarn(scaling: ScalingReader) -> tuple[dict[str, Any], float]:
+def read_yarn(scaling: ScalingReader) -> tuple[dict[str, object], float]:
     """Return our section of YaRN's ramp, and the temperature: as stated, from two mscales, or YaRN's own."""
     original = scaling.original()
     if not scaling.has("factor"):
@@ -235,12 +263,12 @@ def read_yarn(scaling: ScalingReader) -> tuple[dict[str, Any], float]:
     temperature = scaling.optional("attention_factor")
     if temperature is None and numerator and denominator:
         temperature = (0.1 * numerator * math.log(factor) + 1) / (0.1 * denominator * math.log(factor) + 1)
-    section = {"theta": scaling.theta, "factor": factor, "original_seq_len": original}
+    section: dict[str, object] = {"theta": scaling.theta, "factor": factor, "original_seq_len": original}
     section |= {"beta_fast": fast, "beta_slow": slow, "convention": "code"}
     return section, yarn_temperature(factor) if temperature is None else temperature
 
 
-def write_yarn(settings: Any, temperature: float) -> NativeScaling:
+def write_yarn(settings: ExtendedRamp, temperature: float) -> NativeScaling:
     """Return the ramp of YaRN's code as transformers describes it.
 
     max_position_embeddings is s·L to the token: transformers 4.51 to 4.55 divide it by the original length to get s.

@@ -7,13 +7,12 @@ Shape legend: B batch, T tokens, H heads, D head width, R rotated width, J = R/2
 """
 
 from collections.abc import Callable
-from dataclasses import Field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from coca_train.config.schema import ModelConfig
+from coca_train.config.schema import ModelConfig, SchemeSettings
 from coca_train.positions import rope_scaling
 from coca_train.positions.base import AttentionShape, Position, Problem
 from coca_train.positions.rope_scaling import RopeScaling, Spectrum
@@ -106,13 +105,9 @@ class QueryKeyTables(Protocol):
     def key(self) -> CosSin: ...
 
 
-class RotarySettings(Protocol):
+class RotarySettings(SchemeSettings, Protocol):
     """What the settings of rotary schemes have in common."""
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    @property
-    def scheme(self) -> str: ...
     @property
     def rotary_pct(self) -> float: ...
     @property

@@ -3,16 +3,19 @@
 import re
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import torch
 
 from coca_train.runtime import dist
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
 CONTEXT = re.compile(r"^\s*Developer debug context: (.+)$", re.MULTILINE)  # Dynamo's, of what it came upon
 
 
-def compile_alone(function: Callable[..., Any], backend: str) -> Any:
+def compile_alone(function: Callable[Arguments, Result], backend: str) -> Callable[Arguments, Result]:
     """Return a compiled copy of the function, whose graph may not break.
 
     torch counts recompilations by code object. A copy of the code has a count of its own, on every version of torch
@@ -25,22 +28,28 @@ def compile_alone(function: Callable[..., Any], backend: str) -> Any:
     return torch.compile(copy, fullgraph=True, backend=backend)
 
 
-def compile_with_fallback(function: Callable[..., Any], backend: str, what: str) -> Callable[..., Any]:
+def compile_with_fallback(
+    function: Callable[Arguments, Result], backend: str, what: str
+) -> Callable[Arguments, Result]:
     """Return the function compiled alone; what torch does not compile runs as it is, and a line says so once.
 
     Shapes beyond the limit of recompilations run uncompiled, those before it stay compiled; a function that cannot be
     compiled at all is not tried again. what: names the function in that line.
     """
-    # A closure around the function, which may be any callable.
-    compiled = compile_alone(lambda *args: function(*args), backend)
+
+    # Around the function, which may be any callable.
+    def call(*args: Arguments.args, **named: Arguments.kwargs) -> Result:
+        return function(*args, **named)
+
+    compiled = compile_alone(call, backend)
     failed = reported = False
 
-    def run(*args: Any) -> Any:
+    def run(*args: Arguments.args, **named: Arguments.kwargs) -> Result:
         nonlocal failed, reported
         if failed:
-            return function(*args)
+            return function(*args, **named)
         try:
-            return compiled(*args)
+            return compiled(*args, **named)
         except Exception as error:
             at_limit = is_recompile_limit(error)
             if not at_limit and not is_of_compiler(error):
@@ -50,7 +59,7 @@ def compile_with_fallback(function: Callable[..., Any], backend: str, what: str)
         if not reported:
             dist.log(f"WARNING {what}: {'further shapes run' if at_limit else 'runs'} uncompiled, slower: {why}")
             reported = True
-        return function(*args)
+        return function(*args, **named)
 
     return run
 

@@ -11,7 +11,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
 
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import escaped, off_bars
@@ -98,7 +99,7 @@ def waiting(what: str) -> Iterator[None]:
         yield
 
 
-def _group() -> Any:
+def _group() -> ModuleType | None:
     """Return torch.distributed, where this process is one of several that are connected; else None."""
     # What has not imported torch has no process group, and does not wait for its import only to learn that.
     if world_size() == 1 or "torch" not in sys.modules:
@@ -108,7 +109,7 @@ def _group() -> Any:
     return torch.distributed if torch.distributed.is_available() and torch.distributed.is_initialized() else None
 
 
-def _device(group: Any) -> str:
+def _device(group: ModuleType) -> str:
     """Return where tensors of a collective must lie."""
     return "cuda" if group.get_backend() == "nccl" else "cpu"
 
@@ -130,7 +131,7 @@ def all_gather_object(value: T) -> list[T]:
     """COLLECTIVE. Return every rank's value, by rank. Plain data only, among the ranks of one run."""
     if (group := _group()) is None:
         return [value]
-    out: list[Any] = [None] * world_size()
+    out = [value] * world_size()  # all of them are overwritten
     with waiting("a gathering"):
         group.all_gather_object(out, value)
     return out
@@ -146,41 +147,41 @@ def broadcast_from_rank0(action: Callable[[], T]) -> T:
     """COLLECTIVE. Run the action on rank 0; return its result, or raise its exception, on every rank."""
     if is_main() and _group() is None:  # no other rank waits
         return action()
-    result: Any = None
+    results: list[T] = []
     error: Exception | None = None
     if is_main():
         # Caught and sent on: a rank 0 that simply raised would leave the others in the broadcast until their time-out.
         try:
-            result = action()
+            results = [action()]
         except Exception as problem:
             error = problem
-    result, error = broadcast_object((result, error))
+    results, error = broadcast_object((results, error))
     if error is not None:
         raise error
-    return result
+    return results[0]
 
 
 def raise_on_all_ranks(action: Callable[[], T]) -> T:
     """COLLECTIVE. Run the action on every rank; raise a DataError of any rank on all of them, in the same words."""
     # Only errors of the data are shared. Any other exception is a bug of this rank, and ends it; the others notice that
     # as a lost peer.
-    result: Any = None
+    results: list[T] = []
     problem = ""
     try:
-        result = action()
+        results = [action()]
     except DataError as error:
         problem = str(error)
     # A reduction first, which is cheap: words are sent only where there are any.
     if all_reduce([float(bool(problem))], "max")[0]:
         raise DataError(next(text for text in all_gather_object(problem) if text))
-    return result
+    return results[0]
 
 
 def broadcast_object(value: T) -> T:
     """COLLECTIVE. Return rank 0's value on every rank."""
     if (group := _group()) is None:
         return value
-    box: list[Any] = [value]
+    box = [value]
     with waiting("a broadcast"):
         group.broadcast_object_list(box, src=0)
     return box[0]

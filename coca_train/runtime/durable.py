@@ -12,6 +12,7 @@ from typing import Any
 
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import StorageError
+from coca_train.runtime.untrusted_io import JsonObject
 
 SEAL = "sha256"  # the key under which a file has the digest of all else in it
 CHUNK = 8 << 20  # [bytes]
@@ -98,11 +99,11 @@ def write_text(path: Path, text: str) -> Path:
     return write_bytes(path, text.encode("utf-8"))
 
 
-def write_json(path: Path, data: Mapping[str, Any]) -> Path:
+def write_json(path: Path, data: Mapping[str, object]) -> Path:
     return write_text(path, as_json(data))
 
 
-def as_json(data: Mapping[str, Any]) -> str:
+def as_json(data: Mapping[str, object]) -> str:
     """Write JSON, which has no infinity: a number that is not finite becomes {"number": "inf"}, which read_json turns
     back."""
     return json.dumps(encode(data), indent=1) + "\n"
@@ -113,12 +114,12 @@ def read_json(path: Path) -> Any:
     return decode(untrusted_io.read_json(path))
 
 
-def sealed(data: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(data: Mapping[str, object]) -> JsonObject:
     """Add a digest: what is read back and still agrees with it is what was written, type for type."""
     return {**data, SEAL: _digest(data)}
 
 
-def unsealed(data: Mapping[str, Any]) -> dict[str, Any]:
+def unsealed(data: Mapping[str, Any]) -> JsonObject:
     """Return what was sealed. Raises ValueError where it was changed since, or has no seal."""
     content = {key: value for key, value in data.items() if key != SEAL}
     if data.get(SEAL) != _digest(content):
@@ -126,11 +127,11 @@ def unsealed(data: Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
-def _digest(data: Mapping[str, Any]) -> str:
+def _digest(data: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(encode(data), sort_keys=True).encode()).hexdigest()
 
 
-def encode(value: Any) -> Any:
+def encode(value: object) -> object:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return {"number": str(value)}
     if isinstance(value, Mapping):
@@ -138,7 +139,7 @@ def encode(value: Any) -> Any:
     return [encode(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def decode(value: Any) -> Any:
+def decode(value: object) -> Any:
     if isinstance(value, dict):
         if set(value) == {"number"} and isinstance(value["number"], str):
             return float(value["number"])

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from coca_train.runtime.errors import LockedError, PeerLost, Preempted, UserError
 
@@ -242,7 +242,7 @@ def history(folder: Path) -> list[Start]:
     starts = []
     for line in _read(folder / "starts.jsonl").splitlines():
         with contextlib.suppress(ValueError, TypeError, KeyError):
-            record: dict[str, Any] = json.loads(line)
+            record = json.loads(line)
             starts.append(Start(*(record[name] for name in Start._fields)))
     return starts
 

@@ -6,21 +6,23 @@ and the step that needs them waits for an event, on the device. On a CPU nothing
 """
 
 from collections.abc import MutableMapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+Event = torch.cuda.Event | torch.Event  # that a copy has arrived
+
 
 class Lane(Protocol):
     """A way to a device other than the stream that computes."""
 
-    def copy(self, tensor: Tensor) -> tuple[Tensor, Any]:
+    def copy(self, tensor: Tensor) -> tuple[Tensor, Event]:
         """Begin to copy; return the tensor on the device, and an event of its arrival."""
         ...
 
-    def arrive(self, copied: Tensor, ready: Any) -> None:
+    def arrive(self, copied: Tensor, ready: Event) -> None:
         """Have everything computed from now on wait for the copy; the host does not wait."""
         ...
 
@@ -31,12 +33,12 @@ class CudaLane:
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)
 
-    def copy(self, tensor: Tensor) -> tuple[Tensor, Any]:
+    def copy(self, tensor: Tensor) -> tuple[Tensor, Event]:
         with torch.cuda.stream(self._stream):
             copied = tensor.pin_memory().to(self._device, non_blocking=True)
             return copied, self._stream.record_event()
 
-    def arrive(self, copied: Tensor, ready: Any) -> None:
+    def arrive(self, copied: Tensor, ready: Event) -> None:
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(ready)
         # Its memory is the other stream's: without this the allocator would give it away while a kernel still reads it.
@@ -44,7 +46,7 @@ class CudaLane:
 
 
 # (lane, copy, what tells that it has arrived) of each tensor that is copied ahead; an entry goes with its tensor.
-_copies: MutableMapping[Tensor, tuple[Lane, Tensor, Any]] = WeakTensorKeyDictionary()
+_copies: MutableMapping[Tensor, tuple[Lane, Tensor, Event]] = WeakTensorKeyDictionary()
 
 
 class Staging:

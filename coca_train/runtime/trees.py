@@ -1,10 +1,9 @@
 """Trees of plain values, as read from YAML and JSON, addressed by dotted keys."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 
-def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield (dotted key, value) of everything that is not a section; list elements are numbered."""
     pairs = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else None
     if pairs is None or not tree:
@@ -14,25 +13,29 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(value, f"{prefix}.{name}" if prefix else str(name))
 
 
-def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(tree: object, prefix: str = "") -> dict[str, object]:
     """Flatten {"a": {"b": (1,)}} to {"a.b": [1]}: a list is one value, a tuple is a list, an empty section is
     nothing."""
     if not isinstance(tree, dict):
         return {prefix: list(tree) if isinstance(tree, tuple) else tree}
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in tree.items():
         flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
     return flat
 
 
-def copied(tree: Any) -> Any:
+def copied(tree: Mapping[str, object]) -> dict[str, object]:
     """Copy a tree; `copy.deepcopy` takes ten times as long."""
-    if isinstance(tree, dict):
-        return {name: copied(value) for name, value in tree.items()}
-    return [copied(value) for value in tree] if isinstance(tree, list) else tree
+
+    def copy(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: copy(part) for name, part in value.items()}
+        return [copy(part) for part in value] if isinstance(value, list) else value
+
+    return {name: copy(value) for name, value in tree.items()}
 
 
-def lookup(tree: Any, key: str) -> Any:
+def lookup(tree: object, key: str) -> object:
     """Return the value at a dotted key. KeyError when there is none."""
     for part in key.split("."):
         if isinstance(tree, list) and part.isdigit() and int(part) < len(tree):
@@ -44,7 +47,7 @@ def lookup(tree: Any, key: str) -> Any:
     return tree
 
 
-def section(tree: Any, key: str) -> dict[str, Any]:
+def section(tree: object, key: str) -> dict[str, object]:
     """Return the section at a dotted key; empty where there is none, or where the value is not a section."""
     try:
         value = lookup(tree, key)

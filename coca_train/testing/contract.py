@@ -1,10 +1,13 @@
 """Base of the three contracts: which settings are tested, and that these are strict and described."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from coca_train.config.files import Registry
 from coca_train.testing import parts
+
+if TYPE_CHECKING:
+    import pytest
 
 Case = Mapping[str, Any]  # settings as a yaml has them
 
@@ -35,7 +38,7 @@ class Contract:
         with them."""
         return {}
 
-    def pytest_generate_tests(self, metafunc: Any) -> None:
+    def pytest_generate_tests(self, metafunc: "pytest.Metafunc") -> None:
         """Parametrize each test by all settings, or by a few under every value of another fixture."""
         by_name = list(self.settings().items())
         assert by_name, f"{getattr(self, self.kind)}: no yaml of configs/ names it that is tested, so give `cases`"

@@ -5,7 +5,7 @@ Shape legend: B batch, T queries, S keys, H query heads, D head_dim, C d_model.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from coca_train.runtime.compilation import compile_alone
 from coca_train.testing import parts
 from coca_train.testing.contract import Case, Contract
 from coca_train.testing.problem import Problem, attention, placed, problem
+
+if TYPE_CHECKING:
+    import pytest
 
 CAUSAL = {"name": "causal"}
 ATTENTION_PATTERNS: dict[str, Case] = {  # every kind of view there is, in sizes that show within these texts
@@ -80,7 +83,7 @@ class Defined(Contract):
         return x_BTC
 
     def test_attention_and_its_gradients_equal_the_definition(
-        self, settings: Case, attention_pattern: str, monkeypatch: Any
+        self, settings: Case, attention_pattern: str, monkeypatch: "pytest.MonkeyPatch"
     ) -> None:
         """Every kernel, in float64, one document and several, tiles so small that a text has several."""
         parts.small_tiles(monkeypatch)
@@ -141,7 +144,9 @@ class Defined(Contract):
             step = self._attend("blocked", layer, attention_pattern, pos[:, now], pos[:, so_far], None, now, so_far)
             _close(step, exact[:, now], 1e-6, f"the query at {last}")
 
-    def test_compiled_tiles_of_a_hook_equal_the_definition(self, settings: Case, monkeypatch: Any) -> None:
+    def test_compiled_tiles_of_a_hook_equal_the_definition(
+        self, settings: Case, monkeypatch: "pytest.MonkeyPatch"
+    ) -> None:
         """As on CUDA: traced, its gradient too, and run uncompiled. Once for each hook, all tiles of one size: each
         other one is traced anew."""
         hooks = []

@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import yaml
@@ -20,13 +20,18 @@ from coca_train import positions
 from coca_train.attention import kernels, patterns, tiled_attention
 from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import Tile, masked_pairs, part_of, scores, tensors_of
+from coca_train.config.fields import fields_of
 from coca_train.config.files import Registry, choices, config_dir
-from coca_train.config.schema import LogitScaleConfig, ModelConfig
+from coca_train.config.schema import LogitScaleConfig, ModelConfig, ModuleSettings
 from coca_train.positions.base import AttentionShape, LayerPosition, Position, PositionedQK, Projections
 from coca_train.positions.token_positions import Positions
 from coca_train.runtime.errors import UserError
 
+if TYPE_CHECKING:
+    import pytest
+
 Module = TypeVar("Module", bound=nn.Module)
+Settings = TypeVar("Settings", bound=ModuleSettings)
 
 TRAINED = 16  # the training window of these parts [tokens]; what is tested goes below and beyond it
 VOCAB = 101
@@ -54,14 +59,14 @@ KERNELS = {"eager": kernels.eager, "blocked": kernels.blocked, "tiled": tiled_at
 LINKS = {"${train.seq_len}": 64, "${model.init_std}": 1.0}  # what the yamls of positions refer to
 
 
-def shipped(group: str = "position") -> Iterator[tuple[str, dict[str, Any]]]:
+def shipped(group: str = "position") -> Iterator[tuple[str, dict[str, object]]]:
     """Yield (name, settings) of every choice of a group of configs/ as its yaml has them."""
     for name, path in choices(group, (config_dir(),)).items():
         yield name, deepcopy(_read(path))
 
 
 @cache
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, object]:
     text = path.read_text(encoding="utf-8")
     for link, value in LINKS.items():
         text = text.replace(link, str(value))
@@ -73,7 +78,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def build(
-    settings: Mapping[str, Any], n_heads: int = 4, n_kv_heads: int = 2, head_dim: int = 16, d_model: int = 24
+    settings: Mapping[str, object], n_heads: int = 4, n_kv_heads: int = 2, head_dim: int = 16, d_model: int = 24
 ) -> Position:
     """Build a scheme whose shared parameters, if any, are random (float64, the same every time)."""
     shape = AttentionShape(n_heads, n_kv_heads, head_dim, d_model, TRAINED)
@@ -183,7 +188,7 @@ def random_qkv(
     return [x.to(dtype).requires_grad_() for x in drawn]
 
 
-def small_tiles(monkeypatch: Any, key_tile: int = 3) -> None:
+def small_tiles(monkeypatch: "pytest.MonkeyPatch", key_tile: int = 3) -> None:
     """Make tiles so small that a handful of tokens has several."""
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
     for name, size in (("QUERY_TILE", 4), ("KEY_TILE", key_tile), ("TILE_PAIRS", 0)):
@@ -202,16 +207,16 @@ def packed(*rows: list[int], first: int = 0) -> tuple[Tensor, Tensor]:
     return pos, doc
 
 
-def refused(attention_pattern: Mapping[str, Any], scheme: Position) -> bool:
+def refused(attention_pattern: Mapping[str, object], scheme: Position) -> bool:
     """Whether the attention pattern (settings) cannot go with the scheme."""
     return bool(patterns.build(patterns.settings(attention_pattern)).problems(scheme))
 
 
-def strict(registry: Registry, settings: Mapping[str, Any]) -> Any:
+def strict(registry: Registry[Settings], settings: Mapping[str, object]) -> Settings:
     """Type settings by a registry (positions.SCHEMES and the like). AssertionError where an option has no description,
     or where the registry accepts one option more or less."""
     typed = registry.settings(settings)
-    described = type(typed).__pydantic_fields__
+    described = fields_of(type(typed))
     assert [f.name for f in fields(typed) if f.name != registry.tag and not described[f.name].description] == []
     less = ({key: value for key, value in settings.items() if key != name} for name in settings)
     for wrong in ({**settings, "no_such_option": 1}, *less):

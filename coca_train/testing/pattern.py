@@ -5,7 +5,7 @@ Shape legend: B batch, T queries, S keys.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from coca_train.positions.base import AttentionShape, Position
 from coca_train.testing import parts
 from coca_train.testing.contract import Case, Contract
 from coca_train.testing.problem import placed
+
+if TYPE_CHECKING:
+    import pytest
 
 ROWS = ([7, 1, 15], [12, 10, 1], [23])  # documents of three rows
 
@@ -108,7 +111,9 @@ class PatternContract(Contract):
                 if layout.doc_BS is None and layout.text_keys.contiguous:
                     assert sum(map(sum, visited)) <= sum(map(sum, hold)) + len(pieces)
 
-    def test_kernels_agree_under_every_scheme(self, settings: Case, scheme: Case, monkeypatch: Any) -> None:
+    def test_kernels_agree_under_every_scheme(
+        self, settings: Case, scheme: Case, monkeypatch: "pytest.MonkeyPatch"
+    ) -> None:
         """Or the pair is refused in words. Values and gradients, packed documents, and steps with cached keys."""
         parts.small_tiles(monkeypatch)
         rules, built = self._rules(settings), parts.build(scheme)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from coca_train.positions import rope_scaling
 from coca_train.positions.base import Projections
 from coca_train.testing import parts
 from coca_train.testing.contract import Case
+
+# The rotated width to (θ of every pair of features, temperature).
+Turns = Callable[[int], tuple[Tensor | list[float], float]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Problem:
     length: int  # what dynamic frequencies adapt to [tokens]
     parameters: Mapping[str, Tensor] = field(default_factory=dict)  # by the names that a checkpoint has for them
     project: Projections | None = None  # the layer's own W_Q and W_K
-    turns: Callable[[int], tuple[Any, float]] | None = None  # in place of `spectrum`
+    turns: Turns | None = None  # in place of `spectrum`
 
     @property
     def content_BHTS(self) -> Tensor:
@@ -47,7 +50,7 @@ class Problem:
         """m - n of every pair; 0 for pairs that causality masks."""
         return (self.m_BTS - self.n_BTS).clamp(min=0)
 
-    def spectrum(self, width: int) -> tuple[Any, float]:
+    def spectrum(self, width: int) -> tuple[Tensor | list[float], float]:
         """Return (θ of every pair of features, temperature) of the settings' frequencies, which have their own contract
         (testing/rope_scaling.py)."""
         if self.turns is not None:
@@ -77,7 +80,9 @@ def problem(
     pos_BS: Tensor,
     length: int,
     d_model: int = 24,
-    **more: Any,
+    parameters: Mapping[str, Tensor] | None = None,
+    project: Projections | None = None,
+    turns: Turns | None = None,
 ) -> Problem:
     """Build a problem whose pairs have the positions of their tokens. Causal: the queries are the last T tokens."""
     q, k = q_BTHD.transpose(1, 2), k_BSGK.transpose(1, 2)
@@ -85,7 +90,7 @@ def problem(
     m_BTS, n_BTS = torch.broadcast_tensors(pos_BT[:, :, None], pos_BS[:, None, :])
     seen_BTS = torch.ones(m_BTS.shape, dtype=torch.bool).tril(m_BTS.shape[2] - m_BTS.shape[1])
     x_BSC = parts.inputs(k_BSGK, d_model)
-    return Problem(settings, q, k, k_BSGK, x_BSC, seen_BTS, m_BTS, n_BTS, length, **more)
+    return Problem(settings, q, k, k_BSGK, x_BSC, seen_BTS, m_BTS, n_BTS, length, parameters or {}, project, turns)
 
 
 def placed(layouts: tuple[Layout, ...]) -> tuple[Tensor, Tensor, Tensor]:

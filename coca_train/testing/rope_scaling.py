@@ -1,13 +1,15 @@
 """The contract of every RoPE scaling, as a class of tests: `class TestMine(RopeScalingContract)`."""
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+from torch import nn
 
 from coca_train import positions
 from coca_train.positions import ROPE_SCALINGS, hugging_face, rope_scaling
 from coca_train.positions.base import AttentionShape
+from coca_train.positions.rope_scaling import RopeScaling
 from coca_train.testing import parts
 from coca_train.testing.contract import Case, Contract
 
@@ -78,6 +80,7 @@ class RopeScalingContract(Contract):
                 continue
             scaling = dict(words.scaling or {})
             rotated = scaling.pop("partial_rotary_factor", rotary_pct)  # a separate key in config.json
+            assert isinstance(rotated, float)
             read = hugging_face.rope_scaling(scaling, words.theta, words.max_positions or WINDOW, rotated)
             assert read[0] == rotary_pct
             back = rope_scaling.build(ROPE_SCALINGS.settings(read[1]), dim)
@@ -101,7 +104,7 @@ class RopeScalingContract(Contract):
                 return
         raise AssertionError(f"to_transformers of {name} refuses every case")
 
-    def problems(self, typed: Any) -> Iterable[tuple[str, str, str]]:
+    def problems(self, typed: RopeScaling) -> Iterable[tuple[str, str, str]]:
         """Return the problems with widths that lists may not fit."""
         return (problem for dim in (4, *DIMS) for problem in typed.problems(dim))
 
@@ -110,7 +113,7 @@ class RopeScalingContract(Contract):
         typed = ROPE_SCALINGS.settings(settings)
         return [dim for dim in DIMS if not hasattr(typed, "problems") or not typed.problems(dim)]
 
-    def _build(self, settings: Case, dim: int) -> Any:
+    def _build(self, settings: Case, dim: int) -> nn.Module:
         module = rope_scaling.build(ROPE_SCALINGS.settings(settings), dim)
         return parts.randomise(module).eval() if any(True for _ in module.parameters()) else module
 

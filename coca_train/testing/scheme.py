@@ -8,8 +8,8 @@ Shape legend: B batch, T queries, S keys, H query heads, D head_dim, C d_model.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import asdict, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch.optim import Adam
 
 from coca_train import positions
 from coca_train.attention import patterns
+from coca_train.config.schema import CheckedSettings
 from coca_train.models.cache import split_by_position
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_weights
@@ -118,7 +119,7 @@ class Declared(Contract):
             message = f"position {scheme.max_positions} has no row, and no error says so"
         assert message.startswith("E-POS-04 ") and "position.max_len=" in message and " Fix: " in message, message
 
-    def problems(self, typed: Any) -> Iterable[tuple[str, str, str]]:
+    def problems(self, typed: CheckedSettings) -> Iterable[tuple[str, str, str]]:
         """Return the problems with a width that few schemes fit; there is none with the model of these tests."""
         assert not typed.problems(parts.MODEL)
         return typed.problems(replace(parts.MODEL, d_model=60, head_dim=15))
@@ -177,7 +178,7 @@ class Tensors(Contract):
         """A call at 32k leaves no trace on a call at 512: same bits as a fresh scheme."""
         scheme = parts.build(settings)
         x_BTC, last = parts.hidden_states(scheme, 6, torch.float32), min(32768, parts.end(scheme))
-        fresh = parts.attention(parts.build(scheme.settings), x_BTC, parts.start(6), 512)
+        fresh = parts.attention(parts.build(asdict(scheme.settings)), x_BTC, parts.start(6), 512)
         parts.attention(scheme, x_BTC, parts.start(6, last - 6), 32768)
         assert torch.equal(parts.attention(scheme, x_BTC, parts.start(6), 512), fresh)
 

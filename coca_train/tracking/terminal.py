@@ -5,10 +5,13 @@ import shutil
 import sys
 import time
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coca_train.runtime import dist
 from coca_train.tracking.trackers import Record, Sink
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 RECENT_S = 60.0  # of which the rate gives the time left
 SHOWN_FROM = 0.05  # share of the steps: before, the time left would be a guess
@@ -36,7 +39,7 @@ class ProgressSink(Sink):
         self._first: int | None = None  # step of the first record
         self._recent: deque[tuple[int, float]] = deque()  # step and time of records
         self._last_line = float("-inf")
-        self._bar: Any = None
+        self._bar: tqdm | None = None
 
     def write(self, step: int, record: Record) -> None:
         if said := validation(record):
@@ -86,7 +89,11 @@ class ProgressSink(Sink):
 
 def validation(record: Record) -> str:
     """Write "valid loss 4.02 (mean of text 3.90, code 4.14)"; "" for a record without a validation."""
-    losses = {key.removeprefix(VALIDATION): loss for key, loss in record.items() if key.startswith(VALIDATION)}
+    losses = {
+        key.removeprefix(VALIDATION): loss
+        for key, loss in record.items()
+        if key.startswith(VALIDATION) and isinstance(loss, int | float)
+    }
     if not losses:
         return ""
     if len(losses) == 1:

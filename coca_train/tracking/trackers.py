@@ -12,13 +12,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 
 from coca_train.runtime import dist, untrusted_io
 
-Record = Mapping[str, Any]
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+Record = Mapping[str, object]
 Warn = Callable[[str], None]
 # Settings by which runs are compared even where they are the defaults.
 COMPARED = (
@@ -62,7 +65,7 @@ class HyperParameters(NamedTuple):
     defaults: Record
 
     @property
-    def changed(self) -> dict[str, Any]:
+    def changed(self) -> dict[str, object]:
         """The settings that differ from the defaults, by their full names."""
         defaults = dict(flatten(self.defaults))
         return {key: value for key, value in flatten(self.settings) if key not in defaults or defaults[key] != value}
@@ -78,7 +81,7 @@ def scalars(record: Record) -> dict[str, float]:
     return tags
 
 
-def flatten(values: Record, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(values: Record, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield (model.d_model, 64) for each value of nested settings."""
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -128,7 +131,7 @@ class TensorBoardSink(Tracker):
         self._writer = SummaryWriter(str(directory), purge_step=start_step + 1 if begun else None)
 
     @contextmanager
-    def _replace_events(self, name: str) -> Iterator[Any]:
+    def _replace_events(self, name: str) -> Iterator["SummaryWriter"]:
         """Yield the writer of an event file that replaces an earlier one."""
         from torch.utils.tensorboard import SummaryWriter
 
@@ -157,7 +160,7 @@ class TensorBoardSink(Tracker):
             if not findings.stage:
                 self._add_to_run_table(writer, findings.numbers_by_tag())
 
-    def _add_to_run_table(self, writer: Any, reach: Mapping[str, float]) -> None:
+    def _add_to_run_table(self, writer: "SummaryWriter", reach: Mapping[str, float]) -> None:
         """Add a line to the table in which runs are compared: the settings that differ from the defaults, and COMPARED.
         TensorBoard orders them by name, so that among all settings the few that matter would be lost."""
         from torch.utils.tensorboard.summary import hparams
@@ -167,6 +170,7 @@ class TensorBoardSink(Tracker):
         plain = {key: value for key, value in settings.items() if isinstance(value, bool | int | float | str)}
         # Not add_hparams, which makes a run of its own for them.
         for summary in hparams(plain, dict(reach)):
+            assert writer.file_writer is not None
             writer.file_writer.add_summary(summary)
 
     def close(self) -> None:
@@ -192,7 +196,7 @@ class WandbSink(Tracker):
         self._thread = threading.Thread(target=self._work, args=(options,), name="wandb", daemon=True)
         self._thread.start()
 
-    def _work(self, options: dict[str, Any]) -> None:
+    def _work(self, options: dict[str, object]) -> None:
         try:
             import wandb  # pyright: ignore[reportMissingImports]  # an extra
 
@@ -203,7 +207,9 @@ class WandbSink(Tracker):
                 if not isinstance(content, Findings):
                     run.log(scalars(content), step=step)
                     continue
-                media: dict[str, Any] = {tag: wandb.Image(str(path)) for tag, path in content.figures_by_tag().items()}
+                media: dict[str, object] = {
+                    tag: wandb.Image(str(path)) for tag, path in content.figures_by_tag().items()
+                }
                 if content.page is not None:
                     media[content.tag("report", "page")] = wandb.Html(str(content.page))
                 # A resumed run may be beyond its last record already, and wandb drops what is logged for earlier steps.

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from coca_train.config.schema import Config, TrackingConfig
 from coca_train.runtime import dist, untrusted_io
@@ -63,14 +62,14 @@ def read_jsonl(path: Path) -> list[JsonObject]:
     return records
 
 
-def _is_measured(key: str, value: Any) -> bool:
+def _is_measured(key: str, value: object) -> bool:
     """Whether a training records such a value: a number, null where it was not finite, or a batch's digest."""
     if value is None or key == "batch_digest":
         return isinstance(value, str) or value is None
-    return type(value) in (int, float) and abs(value) < LARGEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
-def json_safe(value: Any) -> Any:
+def json_safe(value: object) -> object:
     """Replace numbers that are not finite by null: JSON has no NaN."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
@@ -139,7 +138,8 @@ def shared_config(config: Config) -> JsonObject:
 def _shared_data(data: Record) -> JsonObject:
     """Return the shared part of a data section. A stage may set only some of it; a source that it omits is null."""
     shared = {key: value for key, value in data.items() if key in OF_DATA}
-    if sources := data.get("sources"):
+    sources = data.get("sources")
+    if sources and isinstance(sources, dict):
         shared["weights"] = {name: source and source.get("weight") for name, source in sources.items()}
     return shared
 

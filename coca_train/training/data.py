@@ -156,7 +156,7 @@ def _tokenizer_of_start(config: Config) -> Path | None:
 # ---- kept in the run directory, so that a copy of it is whole; the training text, only needed to train, stays outside
 
 
-def use_kept_tokenizer(loaded: Loaded, run_dir: Path) -> Loaded:
+def use_kept_tokenizer(loaded: Loaded[Config], run_dir: Path) -> Loaded[Config]:
     """Return the configuration with the tokenizer that the run directory keeps, where the original file is gone."""
     data = loaded.config.data
     if data.prepare != "none" or Path(data.tokenizer).is_file() or is_new_run(run_dir):

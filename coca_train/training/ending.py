@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from coca_train.checkpoint.manifest import FOLDER, folder_name
 from coca_train.checkpoint.manifest import NAME as MANIFEST
@@ -22,6 +22,7 @@ from coca_train.evaluation.trainings import RunReport, loss_curves, reach_curves
 from coca_train.evaluation.variants import after_training
 from coca_train.evaluation.verdict import lengths, verdicts
 from coca_train.models.generation import check_positions, generate
+from coca_train.models.transformer import Transformer
 from coca_train.report.blocks import Lines
 from coca_train.report.render import write_index, write_report
 from coca_train.report.render.pictures import picture
@@ -133,6 +134,7 @@ def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, P
     with_sample = bool(options.sample_prompt and options.sample_tokens)
     if options.extrapolation.enabled or with_sample:
         with runner.eval_module() as module:
+            assert isinstance(module, Transformer)
             evaluation = evaluate(finished, module) if options.extrapolation.enabled else None
             if with_sample:
                 dist.log(f"report    sample text, {options.sample_tokens} tokens")
@@ -151,7 +153,7 @@ def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, P
     return report, written
 
 
-def evaluate(finished: Finished, module: Any) -> Evaluation | None:
+def evaluate(finished: Finished, module: Transformer) -> Evaluation | None:
     """Measure perplexity far beyond the training window; None where nothing can be measured, which is logged."""
     config, options = finished.config, finished.config.eval.extrapolation
     checkpoint = finished.run_dir / FOLDER / folder_name(finished.step)
@@ -187,7 +189,7 @@ def evaluate(finished: Finished, module: Any) -> Evaluation | None:
     )
 
 
-def write_sample(finished: Finished, module: Any) -> str:
+def write_sample(finished: Finished, module: Transformer) -> str:
     """Generate text after the configured prompt and write both; "" where learned positions or memory are too short,
     which is logged."""
     tokenizer, options = finished.tokenizer, finished.config.eval

@@ -7,7 +7,6 @@ stride is the training window. Variants: as trained, then the choices of `eval.e
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from coca_train.config.schema import Config
 from coca_train.data.dataset import IndexedDataset
@@ -20,6 +19,7 @@ from coca_train.evaluation.subject import Setup, lend_model
 from coca_train.evaluation.suites.perplexity import Evaluator, Settings
 from coca_train.evaluation.variants import AS_TRAINED, Choice, after_training, variants
 from coca_train.evaluation.verdict import HOLDS_WITHIN, USES_GAIN
+from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist
 from coca_train.runtime.errors import DataError, UserError
 
@@ -71,15 +71,15 @@ class Reach:
         )
 
     def measure(
-        self, module: Any, progress: Progress, store: Store | None = None, **known: Any
+        self, module: Transformer, progress: Progress, store: Store | None = None, *, path: str, step: int, weights: str
     ) -> tuple[Measured, list[Cell]]:
         """COLLECTIVE. Return the facts of the model, and its cells.
 
-        module: a Transformer in evaluation mode. known: path, step and weights.
+        path, step, weights: what is said of the model (results.Measured).
 
         Raises DataError E-EVAL-05 when no document is long enough for the shortest window.
         """
-        known |= {"name": self.config.run.name}
+        known = {"name": self.config.run.name, "path": path, "step": step, "weights": weights}
         with lend_model(module, self.config, self.tokenizer, self.variants, **known) as subject:
             return subject.facts, measure_cells([(Evaluator(SETTINGS), self.setup)], subject, store, progress)
 
@@ -148,6 +148,7 @@ class Probe:
             tried = [choice for choice in after_training(config) if choice.attention_pattern == AS_TRAINED]
             self.reach = Reach(config, self.tokenizer, self.held_out, windows, tried, options.probe_documents)
         with self.runner.eval_module() as module:
+            assert isinstance(module, Transformer)
             _, cells = self.reach.measure(module, Progress(shown=False), path="", step=step, weights="")
         losses = {}
         for cell in cells:

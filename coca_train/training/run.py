@@ -64,7 +64,7 @@ def memory_errors() -> Iterator[None]:
 
 
 @memory_errors()
-def train(loaded: Loaded, folders: Sequence[Path] = (), make_data: MakeData | None = None) -> None:
+def train(loaded: Loaded[Config], folders: Sequence[Path] = (), make_data: MakeData | None = None) -> None:
     """Train as configured, from the newest verified checkpoint of the run directory if there is one.
 
     folders: of --config-dir, for the commands that messages name. make_data: prepares the missing data of a section;

@@ -194,7 +194,7 @@ class EmbeddedConfig:
     vocab_size: Positive = Field(default=4096, description="size of the SentencePiece vocabulary [token ids]")
 
 
-def _embedded(loaded: Loaded, arguments: Arguments) -> None:
+def _embedded(loaded: Loaded[EmbeddedConfig], arguments: Arguments) -> None:
     options: EmbeddedConfig = loaded.config
     manifest = existing(Path(options.dir), options.vocab_size)
     if manifest is None:

@@ -126,7 +126,7 @@ def test_paths(table):
 
 def test_without_a_device_the_path_is_that_of_the_tensors(tiny):
     for name, n_tokens in (("rope", 16), ("t5", 16), ("rope", 1100)):
-        settings = tiny.trained_at(n_tokens).settings(entries("position")[name])
+        settings = tiny.trained_at(n_tokens).scheme(entries("position")[name])
         parts = build_layer(settings, tiny.shape, torch.arange(n_tokens)[None], n_tokens, DTYPE).parts
         with pretend_device("cpu"):
             pretended = choose(parts, n_tokens)
@@ -134,7 +134,7 @@ def test_without_a_device_the_path_is_that_of_the_tensors(tiny):
 
 
 def test_alibi_on_cuda_is_asked_as_it_would_run_there(tiny):
-    auto = tiny.settings(entries("position")["alibi"])
+    auto = tiny.scheme(entries("position")["alibi"])
     assert settings_on("cuda", auto).fold == "always"
     assert settings_on("cpu", auto) is auto
     position = positions.build(auto, tiny.shape)
@@ -169,7 +169,7 @@ def test_what_goes_together(table):
 def test_all_frequencies_really_go_with_a_scheme_that_has_some(scheme, tiny):
     entry = entries("position")[scheme]
     for rope_scaling in entries("position/rope_scaling").values():
-        settings = tiny.settings(replace(entry, values=entry.values | {"rope_scaling": rope_scaling.values}))
+        settings = tiny.scheme(replace(entry, values=entry.values | {"rope_scaling": rope_scaling.values}))
         assert not settings.problems(tiny.model)
         build_layer(settings, tiny.shape, torch.arange(5)[None], 5, DTYPE)
 

@@ -33,6 +33,8 @@ class Settings:
 class Rules(AttentionPattern):
     """Near and global tokens, each at true distances up to the limit and at the limit beyond."""
 
+    settings: Settings
+
     def views(self) -> tuple[View, ...]:
         s = self.settings
         near, limit = min(s.window, s.max_distance), s.max_distance

@@ -26,6 +26,8 @@ class Settings:
 class Rules(AttentionPattern):
     """True distances inside the window, the window itself beyond."""
 
+    settings: Settings
+
     def views(self) -> tuple[View, ...]:
         window = self.settings.window
         return (View(Rule(window=window)), View(Rule(beyond=window), cap=window))

@@ -26,6 +26,8 @@ class Settings:
 class Rules(AttentionPattern):
     """Every segment is a document of its own."""
 
+    settings: Settings
+
     trains = False
 
     def views(self) -> tuple[View, ...]:

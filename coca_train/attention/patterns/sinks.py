@@ -29,6 +29,8 @@ class Settings:
 class Rules(AttentionPattern):
     """Recent tokens, and sinks beyond them."""
 
+    settings: Settings
+
     def views(self) -> tuple[View, ...]:
         n_sink, window = self.settings.n_sink, self.settings.window
         return (

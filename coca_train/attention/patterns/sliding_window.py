@@ -24,6 +24,8 @@ class Settings:
 class Rules(AttentionPattern):
     """Distances below the window."""
 
+    settings: Settings
+
     def views(self) -> tuple[View, ...]:
         return (View(Rule(window=self.settings.window)),)
 

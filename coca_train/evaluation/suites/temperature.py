@@ -29,6 +29,7 @@ from coca_train.evaluation.pages import curves, document
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order, read_longest
+from coca_train.positions import scaling_of
 from coca_train.positions.rope_scaling import stretch, yarn_temperature
 from coca_train.report.blocks import MISSING, Block, Document, Line, Row, Table, Value
 from coca_train.statistics.answers import LEAST
@@ -151,7 +152,7 @@ class Evaluator(DocumentSuite[Settings]):
         starts = np.arange(0, length, self.settings.block)
         with attention_scale(model, float(point)):
             nll = material.by_document(model, length, setup, lambda nll_T: np.add.reduceat(nll_T, starts).tolist())
-        rule = recommended(model.position.settings.rope_scaling, length)
+        rule = recommended(scaling_of(model.position.settings), length)
         return {"nll": nll, "tokens": segments(length, self.settings.block), "recommended": rule}
 
     def combine(self, point: str, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -6,10 +6,10 @@ sees none of this: `build` gives a module, and calling it with a length gives th
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -41,7 +41,7 @@ Convention = Annotated[
 NTK_FAST, NTK_SLOW = 1.25, 0.75
 
 
-def _name_ramp(convention: Any) -> Any:
+def _name_ramp(convention: object) -> object:
     """Return `indices` for `code`, which is what yarn calls the same ramp."""
     return "indices" if convention == "code" else convention
 
@@ -85,7 +85,7 @@ class RopeScaling:
 
     INITIAL: ClassVar[Mapping[str, Initial]] = {}
     ROPE_TYPE: ClassVar[str | None] = None
-    NATIVE: ClassVar[Mapping[str, Any]] = {}
+    NATIVE: ClassVar[Mapping[str, object]] = {}
     learned: ClassVar[bool] = False  # it has parameters
 
     def spectrum(self, rotary_dim: int, length: int) -> Spectrum:
@@ -102,7 +102,7 @@ class RopeScaling:
         return []
 
     @classmethod
-    def from_transformers(cls, scaling: "ScalingReader") -> dict[str, Any] | None:
+    def from_transformers(cls, scaling: "ScalingReader") -> dict[str, object] | None:
         """Return our settings, all but the name, of a rope_scaling of our ROPE_TYPE; None: it is another module's.
         Raises NotTheSame for what the other side computes differently."""
         return None
@@ -151,7 +151,7 @@ def exchange_problem(trained: RopeScaling, other: RopeScaling) -> str:
 
 
 # The type of a scheme's `rope_scaling` field: the Settings of the module that `name` names.
-AnyRopeScaling = Annotated[Any, BeforeValidator(ROPE_SCALINGS.settings)]
+AnyRopeScaling = Annotated[RopeScaling, PlainValidator(ROPE_SCALINGS.settings)]
 
 
 # ---- formulas that scalings share

@@ -5,7 +5,7 @@ alpha = 1: the YaRN paper's s(l) = max(1, l/L) (arXiv 2309.00071, section 3.3).
 alpha > 1: the CoCA code's and `transformers`' "factor"; the CoCA paper's tables use 2, 4 and 8, its main ones 4.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -46,7 +46,7 @@ class Settings(RopeScaling):
         return rounded(base_inv_freq(ntk_theta(self.theta, factor, rotary_dim), rotary_dim))
 
     @classmethod
-    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any]:
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, object]:
         """Read their factor as our alpha; they scale from max_position_embeddings on."""
         original = scaling.single_length()
         return {"theta": scaling.theta, "alpha": scaling.factor(), "original_seq_len": original}

@@ -1,6 +1,6 @@
 """Position interpolation (Chen et al., arXiv 2306.15595): every position divided by s, written as θ_j/s."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Settings(RopeScaling):
         return interpolated(self.theta, self.factor, rotary_dim)
 
     @classmethod
-    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any]:
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, object]:
         scaling.single_length()
         return {"theta": scaling.theta, "factor": scaling.factor()}
 

@@ -5,7 +5,7 @@ Its smooth factor (L/λ_j - low)/(high - low), λ_j = 2π/θ_j, is the YaRN pape
 is no temperature. Llama 3.1 itself: theta 500 000, factor 8, low 1, high 4, original_seq_len 8192.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -40,14 +40,14 @@ class Settings(RopeScaling):
         return rounded(by_turns(self.theta, ramp, self.factor, rotary_dim))
 
     @classmethod
-    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any]:
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, object]:
         """Read the section, whose names are ours."""
         original = scaling.original()
         low, high = (scaling.number(f"{which}_freq_factor") for which in ("low", "high"))
         if high <= low:
             raise NotTheSame(f"high_freq_factor={high:g}, which is not above low_freq_factor={low:g}")
-        section = {"theta": scaling.theta, "factor": scaling.factor(), "original_seq_len": original}
-        return section | {"low_freq_factor": low, "high_freq_factor": high}
+        ends = {"low_freq_factor": low, "high_freq_factor": high}
+        return {"theta": scaling.theta, "factor": scaling.factor(), "original_seq_len": original, **ends}
 
     def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
         """Write the section, whose names are ours."""

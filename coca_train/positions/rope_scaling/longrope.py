@@ -8,7 +8,7 @@ released models. The paper also leaves the first few tokens where they are; no r
 """
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -79,13 +79,13 @@ class Settings(RopeScaling):
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original_seq_len))
 
     @classmethod
-    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any]:
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, object]:
         """Read the section as Phi-3 has it: attention_factor is the temperature, and a missing factor follows from both
         lengths."""
         original, temperature = scaling.original(), scaling.optional("attention_factor")
         lists = {name: scaling.numbers(name) for name in ("short_factor", "long_factor")}
-        section = {"theta": scaling.theta, "factor": scaling.factor(original), "original_seq_len": original, **lists}
-        return section | {"temperature": temperature}
+        known = {"theta": scaling.theta, "original_seq_len": original, "temperature": temperature}
+        return {**known, "factor": scaling.factor(original), **lists}
 
     def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
         """Spell out lists and temperature, and write both lengths in all the places where a version reads them."""
@@ -93,7 +93,8 @@ class Settings(RopeScaling):
         if temperature != 1:
             refuse_partial_rotation("longrope", rotary_pct)
         short, long = self.short_factor or [1.0] * pairs, self.long_factor or [self.factor] * pairs
-        scaling = {"rope_type": self.ROPE_TYPE, **length_keys(self), "short_factor": short, "long_factor": long}
+        scaling: dict[str, object] = {"rope_type": self.ROPE_TYPE, **length_keys(self)}
+        scaling |= {"short_factor": short, "long_factor": long}
         caveats = [] if short == long else [ONE_LIST]
         usual = math.sqrt(1 + math.log(self.factor) / math.log(original))
         if not math.isclose(temperature, usual, rel_tol=SAME):

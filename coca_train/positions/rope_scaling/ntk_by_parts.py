@@ -6,7 +6,7 @@ NTK-aware frequencies, by a second ramp from 1.25 to 0.75 turns, and its first o
 
 import math
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -37,7 +37,7 @@ class Settings(PartsRamp):
         return rounded(by_parts(self, self.factor, rotary_dim))
 
     @classmethod
-    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any] | None:
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, object] | None:
         """Read their YaRN with a temperature of 1; None: its temperature is another one."""
         section, temperature = read_yarn(scaling)
         return section | {"convention": "indices"} if math.isclose(temperature, 1.0, rel_tol=SAME) else None

@@ -5,7 +5,7 @@ add up and disturb what it has learned to match; a pair that does not turn canno
 rotated part has frequencies of its own, from the fastest to the slowest. `transformers` calls this "proportional".
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -47,7 +47,7 @@ class Settings(RopeScaling):
         return rounded(inv_freq_J)
 
     @classmethod
-    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any]:
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, object]:
         """Read the share of pairs, which their key for the rotated share of a head holds; the whole head is rotated."""
         scaling.refuse_factor()
         share, scaling.rotary_pct = scaling.rotary_pct, 1.0

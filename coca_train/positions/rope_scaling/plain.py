@@ -1,6 +1,6 @@
 """RoPE as published (RoFormer, arXiv 2104.09864): θ_j = theta^(-2j/D). A larger theta is the Code Llama form."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Settings(RopeScaling):
         return rounded(base_inv_freq(self.theta, rotary_dim))
 
     @classmethod
-    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any]:
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, object]:
         """Read a base without a factor."""
         scaling.single_length()
         scaling.refuse_factor()

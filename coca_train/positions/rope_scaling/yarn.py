@@ -2,7 +2,7 @@
 
 import math
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -33,12 +33,14 @@ class Settings(YarnRamp):
         return yarn_spectrum(self, self.factor, rotary_dim)
 
     @classmethod
-    def from_transformers(cls, scaling: ScalingReader) -> dict[str, Any] | None:
+    def from_transformers(cls, scaling: ScalingReader) -> dict[str, object] | None:
         """Read the authors' ramp with YaRN's temperature; None where the temperature is 1, which is NTK-by-parts."""
         section, temperature = read_yarn(scaling)
         if math.isclose(temperature, 1.0, rel_tol=SAME):
             return None
-        if not math.isclose(temperature, yarn_temperature(section["factor"]), rel_tol=SAME):
+        factor = section["factor"]
+        assert isinstance(factor, float)
+        if not math.isclose(temperature, yarn_temperature(factor), rel_tol=SAME):
             raise NotTheSame(f"an attention factor of {temperature:g}, where YaRN's is 0.1 ln(factor) + 1")
         refuse_partial_rotation("yarn", scaling.rotary_pct)
         return section

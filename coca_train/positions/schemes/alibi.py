@@ -68,6 +68,8 @@ def slopes(n_heads: int, device: torch.device) -> Tensor:
 class Scheme(Position):
     """A linear penalty on distance, in the scores or folded into queries and keys."""
 
+    settings: Settings
+
     def _folds(self, device: torch.device, length: int) -> bool:
         if self.settings.fold == "auto":
             return device.type == "cuda" or length > PLAIN_UP_TO

@@ -16,7 +16,7 @@ relative. Slack is not: its score also depends on (m+n)θ_j, so positions start 
 evaluation window.
 """
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -27,6 +27,7 @@ from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions import rope_scaling, rotary
 from coca_train.positions.base import AttentionShape, LayerPosition, Problem
 from coca_train.positions.token_positions import Positions
+from coca_train.runtime import autograd
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -70,6 +71,8 @@ class Tables(NamedTuple):
 class Layer(LayerPosition):
     """A layer that averages the halves of a projection of full width."""
 
+    settings: Settings
+
     def reduce_keys(self, k_BSGP: Tensor) -> Tensor:
         """Return W_T x at half width; means are float32 or wider, so that training rounds k' alone."""
         # The result is averaged and not W_T, which would spare half of a small product: an adapter (LoRA) and a norm of
@@ -79,6 +82,8 @@ class Layer(LayerPosition):
 
 class Scheme(rotary.Rotary):
     """Queries that carry their own square, keys that carry one non-negative value per pair."""
+
+    settings: Settings
 
     layer_class = Layer
     narrow_key = staticmethod(fold_full_mean)
@@ -113,7 +118,8 @@ class Scheme(rotary.Rotary):
         function, compute = self._query
         inputs = q_BTHD, tables.query.cos_BT1R, tables.query.sin_BT1R
         # Of a single token, an autograd function takes as long to call as what it computes.
-        query: Any = function.apply(*inputs) if torch.is_grad_enabled() else rotary.compute_in_pieces(compute, *inputs)
+        graded = torch.is_grad_enabled()
+        query = autograd.apply(function, *inputs) if graded else rotary.compute_in_pieces(compute, *inputs)
         t_BSGJ = k_BSGK.relu()
         return query, (torch.cat((t_BSGJ, t_BSGJ), -1) * tables.key_BS1D).to(q_BTHD.dtype)
 
@@ -122,12 +128,12 @@ class _SlackQuery(torch.autograd.Function):
     """q ∘ R q. Keeps q alone for the backward pass, and works through time in pieces: no float32 copy of the whole."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(ctx: autograd.Context, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(q, cos, sin)
         return rotary.compute_in_pieces(_slack, q, cos, sin)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def backward(ctx: autograd.Context, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Compute g ∘ R q + Rᵀ(g ∘ q) as 2 g∘q∘cos + sin∘swap(q)∘(g - swap(g)), with fewer passes over memory."""
         q, cos, sin = ctx.saved_tensors
         out, d_cos, d_sin = torch.empty_like(q), *_table_gradients(ctx, cos, sin)
@@ -149,12 +155,12 @@ class _StrictQuery(torch.autograd.Function):
     """(|q_j|² cos, |q_j|² sin). Keeps q alone for the backward pass; in pieces, as above."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(ctx: autograd.Context, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(q, cos, sin)
         return rotary.compute_in_pieces(_strict, q, cos, sin)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def backward(ctx: autograd.Context, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         q, cos, sin = ctx.saved_tensors
         out, d_cos, d_sin = torch.empty_like(q), *_table_gradients(ctx, cos, sin)
         for part in rotary.time_slices(q):
@@ -169,7 +175,7 @@ class _StrictQuery(torch.autograd.Function):
         return out, d_cos, d_sin
 
 
-def _table_gradients(ctx: Any, cos: Tensor, sin: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def _table_gradients(ctx: autograd.Context, cos: Tensor, sin: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Return zeros to fill in for (cos, sin) where the frequencies are learned; else none."""
     if any(ctx.needs_input_grad[1:]):
         return torch.zeros_like(cos), torch.zeros_like(sin)

@@ -110,6 +110,8 @@ class Layer(LayerPosition):
 class Scheme(Position):
     """Heads that agree on what a distance means here."""
 
+    settings: Settings
+
     INITIAL: ClassVar[Mapping[str, Initial]] = {
         **fire.Scheme.INITIAL,
         **kerple_log.Scheme.INITIAL,

@@ -27,6 +27,8 @@ class Settings:
 class Scheme(Position):
     """One trained vector per position, added to the token embedding."""
 
+    settings: Settings
+
     relative = False
     by_pairs = False
 

@@ -4,7 +4,7 @@
 positions is the second axis, `rope_scaling`.
 """
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -54,6 +54,6 @@ class Scheme(rotary.Rotary):
         )
 
 
-def from_transformers(rotary_pct: float, rope_scaling: dict[str, Any]) -> dict[str, Any]:
+def from_transformers(rotary_pct: float, rope_scaling: dict[str, object]) -> dict[str, object]:
     """Return the position section of LLaMA, Mistral, SmolLM3 and GPT-NeoX."""
     return {"scheme": "rope", "rotary_pct": rotary_pct, "rope_scaling": rope_scaling}

@@ -40,6 +40,8 @@ class Settings:
 class Scheme(Position):
     """A fixed, wavy penalty on distance, weaker in each further head."""
 
+    settings: Settings
+
     def forward(self, queries: Positions, keys: Positions, length: int) -> Terms:
         """Return the bias of each distance, float32. The sum is taken in float64, since its terms cancel far out."""
         wide = {"dtype": torch.float64, "device": queries.pos_BT.device}

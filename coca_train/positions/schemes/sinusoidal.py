@@ -43,6 +43,8 @@ class Settings:
 class Scheme(Position):
     """Sines and cosines of the position, added to the token embedding."""
 
+    settings: Settings
+
     relative = False
     by_pairs = False
 

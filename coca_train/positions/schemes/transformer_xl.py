@@ -104,6 +104,8 @@ class Layer(LayerPosition):
 class Scheme(Position):
     """Sinusoids of the distance, projected in each layer, and two learned biases of the query."""
 
+    settings: Settings
+
     layer_class = Layer
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:

@@ -56,6 +56,8 @@ class Tables(NamedTuple):
 class Scheme(Position):
     """Positions correlate with positions, through their own projections."""
 
+    settings: Settings
+
     INITIAL: ClassVar[Mapping[str, Initial]] = {"p": lambda p, generator: p.normal_(0.0, 1.0, generator=generator)}
 
     relative = False

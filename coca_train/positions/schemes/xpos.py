@@ -63,6 +63,8 @@ class Tables(NamedTuple):
 class Scheme(rotary.Rotary):
     """Rotates queries and keys; lets queries fade and keys grow with the position."""
 
+    settings: Settings
+
     caches_rotated_keys = False  # the centre moves with the positions of the batch
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
