@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from coca_train.config.places import place_of
 from coca_train.config.root import Root
 from coca_train.config.schema import Config, EvalConfig, TrainConfig
 from coca_train.positions import ROPE_SCALINGS, SCHEMES, SchemeSettings
-from coca_train.runtime.trees import copied, section
+from coca_train.runtime.trees import section
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -41,7 +42,8 @@ def tried_options(
 ) -> Iterator[Problem]:
     """Check the options of the variants that a training tries on its own weights, `dynamic_ntk@alpha:4`, before it
     starts."""
-    sections = {"position": asdict(position), "attention_pattern": asdict(attention_pattern), "train": asdict(train)}
+    sections: dict[str, object] = {"position": asdict(position), "attention_pattern": asdict(attention_pattern)}
+    sections["train"] = asdict(train)
     tried = {"attention_patterns": "attention_pattern"}
     if hasattr(position, "rope_scaling"):  # a scheme without them tries none
         tried |= {"rope_scalings": "position/rope_scaling"}
@@ -49,7 +51,7 @@ def tried_options(
         option, offered = f"eval.extrapolation.{key}", choices(group, (config_dir(),))
         for text in getattr(eval.extrapolation, key):
             if "@" in text and text.partition("@")[0] in offered:
-                yield from option_problems(TRAIN, option, copied(sections), group, text)
+                yield from option_problems(TRAIN, option, deepcopy(sections), group, text)
 
 
 def imply_fine_tuning(groups: Mapping[str, str], values: Sequence["Override"]) -> dict[str, str]:

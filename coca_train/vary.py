@@ -13,13 +13,13 @@ from coca_train.attention.rules import attention_pattern_fits, layers_fit
 from coca_train.config.check import check_scheme
 from coca_train.config.choice import SECTIONS, Selection, assemble_over
 from coca_train.config.files import choices, config_dir
-from coca_train.config.inheritance import LOGIT_SCALE, exchange_choice, part_problems
+from coca_train.config.inheritance import LOGIT_SCALE, part_problems, put_choice
 from coca_train.config.load import resolve
 from coca_train.config.messages import ConfigError, Problem
 from coca_train.config.schema import Config
 from coca_train.config.strict import type_sections
 from coca_train.positions import scaling_of
-from coca_train.runtime.trees import leaves
+from coca_train.runtime.trees import leaves, section
 from coca_train.settings import TRAIN
 
 ROPE_SCALINGS, ATTENTION_PATTERN = "position/rope_scaling", "attention_pattern"
@@ -55,19 +55,20 @@ def with_inference(
         raise IncompatibleError(*_in_lines([Problem("E-CFG-33", ("position.rope_scaling",), text, fix)]))
     trained: dict[str, object] = {name: asdict(getattr(config, name)) for name in VARIED}
     # The values of a file may refer to the training's: original_seq_len: ${train.seq_len}.
-    tree, problems = {**trained, "train": {"seq_len": config.train.seq_len}}, []
+    tree: dict[str, object] = {**trained, "train": {"seq_len": config.train.seq_len}}
+    problems: list[Problem] = []
     for group, selection in selected.items():
         if selection is None:
             continue
-        *above, leaf = SECTIONS[group].split(".")
-        section = tree[above[0]] if above else tree
         if group == LOGIT_SCALE:
-            section[leaf] |= {"name": selection.name, **selection.options}
+            section(tree, group)["name"] = selection.name
         elif selection.name in (offered := choices(group, (config_dir(),))):
-            section[leaf] = exchange_choice(group, selection.name, section[leaf]) | dict(selection.options)
+            put_choice(tree, group, selection.name)
         else:
             text = f"there is no {group} {selection.name}; the choices are {', '.join(offered)}"
             problems.append(Problem("E-CFG-32", (SECTIONS[group],), text, f"write one of {', '.join(offered)}"))
+            continue
+        section(tree, SECTIONS[group]).update(selection.options)
     typed, mistyped = _type(resolve(tree)[0], dict(leaves(trained)))
     if problems := [*problems, *mistyped]:
         raise ConfigError(*_in_lines(problems))

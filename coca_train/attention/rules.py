@@ -36,6 +36,8 @@ def layers_fit(
 ) -> list[Problem]:
     """Check that the layer types can be combined in one model. Each by itself: config/inheritance.py."""
     issues = check_pattern(layers)
+    if not layers.types:
+        return issues  # all layers are alike
     try:
         settings = layer_types(layers, model, position, attention_pattern) if not issues else {}
     except (ValidationError, UserError):

@@ -310,7 +310,7 @@ class PatternFacts:
 def measure_frequencies(entry: Entry, reference: ReferenceModel) -> ScalingFacts:
     """Measure frequencies; learned ones at zero, as they start."""
     settings = reference.scaling(entry)
-    module = rope_scaling.build(settings, reference.shape.head_dim).eval()
+    module = settings.build(reference.shape.head_dim).eval()
     for parameter in module.parameters():
         nn.init.zeros_(parameter)
     with torch.no_grad():

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any
 
 from coca_train import settings
 from coca_train.config.compose import Assembled, compose
@@ -18,7 +17,7 @@ data=embedded, which is text and code of this Python installation: enough to see
 Your own text: data.path=<folder of texts> (docs/data.md)"""
 
 
-def set_precision(a: Assembled, groups: Mapping[str, str], values: dict[str, Any], bf16: bool | None) -> None:
+def set_precision(a: Assembled, groups: Mapping[str, str], values: dict[str, object], bf16: bool | None) -> None:
     """Set bf16 where the machine computes in it; a run that has begun keeps what it has. values: the tree as the
     command line has it. bf16: whether the machine does, where it is not this one."""
     if "engine" in groups:
@@ -34,14 +33,14 @@ def set_precision(a: Assembled, groups: Mapping[str, str], values: dict[str, Any
 
 
 @cache
-def _computes_bf16(device: Any) -> bool:
+def _computes_bf16(device: object) -> bool:
     import torch  # counts through NVML, without a CUDA context
 
     on_gpus = device != "cpu" and torch.cuda.device_count()
     return machine.gpus_compute_bfloat16() if on_gpus else machine.cpu_computes_bfloat16()
 
 
-def describe_changes(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> str:
+def describe_changes(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, object]]) -> str:
     """Return the block CHANGED: what differs from the quickstart because of start.path, and the words that undo it."""
     values, usual = typed(), compose(settings.TRAIN, {}, (config_dir(),))
     path = section(values, "start").get("path")
@@ -62,10 +61,10 @@ def describe_changes(a: Assembled, groups: Mapping[str, str], typed: Callable[[]
 
 
 def _changed(
-    a: Assembled, groups: Mapping[str, str], values: dict[str, Any], usual: Assembled
+    a: Assembled, groups: Mapping[str, str], values: dict[str, object], usual: Assembled
 ) -> Iterator[tuple[str, str]]:
     """(what holds, the word that sets it back)."""
-    optim = values["optim"]
+    optim = section(values, "optim")
     if "optim" not in groups:
         rate = f"lr {show(optim['lr'])}, {optim['schedule']} after {optim['warmup_steps']} steps of warm-up"
         yield f"optim: {show(optim['name'])}, {rate}", f"optim={usual.choices['optim']}"
@@ -77,11 +76,13 @@ def _changed(
                 yield f"{key}={show(value)}{window}", f"{key}={show(before)}"
 
 
-def _stretched(values: Mapping[str, Any]) -> Iterator[str]:
+def _stretched(values: Mapping[str, object]) -> Iterator[str]:
     """Frequencies that reach further than the windows that are trained."""
-    rope_scaling, window = section(values["position"], "rope_scaling"), values["train"]["seq_len"]
+    rope_scaling, window = section(values, "position.rope_scaling"), lookup(values, "train.seq_len")
     factor, trained = rope_scaling.get("factor"), rope_scaling.get("original_seq_len")
-    if isinstance(factor, int | float) and isinstance(trained, int) and factor * trained > window:
+    if not (isinstance(factor, int | float) and isinstance(trained, int) and isinstance(window, int)):
+        return
+    if factor * trained > window:
         reach = int(factor * trained)
         yield (
             f"position.rope_scaling.factor={show(factor)} stretches the window to {reach:,} tokens, and trained are "

@@ -5,7 +5,7 @@ command line. A run that has begun goes on with what it began with, also where t
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from coca_train.data.storage import digest
 from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.trees import leaves, lookup, section
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import TOKENIZERS
 from data_prep.text_folder import TextFolder, finished_vocab_size, is_finished, newest, sources
 
@@ -24,7 +25,7 @@ ROOT = "${oc.env:COCA_TRAIN_DATA,data}"
 OPTIONS = ("text_field", "vocab_size", "valid_share", "on_error")
 
 
-def derive_data(a: Assembled, typed: Callable[[], dict[str, Any]]) -> None:
+def derive_data(a: Assembled, typed: Callable[[], dict[str, object]]) -> None:
     """Put what data.path stands for into an assembled configuration.
 
     typed: the tree as the whole command line has it, resolved. Raises DataError E-RAW-01, 02 for a folder that holds
@@ -80,7 +81,7 @@ def _digest(tokenizer: Path) -> str:
     return digest(tokenizer)["sha256"]
 
 
-def _began_with(run_dir: Path, path: str, data: dict[str, Any]) -> dict[str, Any] | None:
+def _began_with(run_dir: Path, path: str, data: Mapping[str, object]) -> JsonObject | None:
     """Folder, vocabulary and tokenizer of the data that a run of the same folder and options began with; None: it has
     not begun, or the data are gone."""
     if not step_folders(run_dir / FOLDER):
@@ -98,7 +99,7 @@ def _began_with(run_dir: Path, path: str, data: dict[str, Any]) -> dict[str, Any
         return None  # what is wrong with the record is told where it is needed
 
 
-def _as_begun(text: TextFolder, before: dict[str, Any] | None) -> dict[str, Any] | None:
+def _as_begun(text: TextFolder, before: JsonObject | None) -> JsonObject | None:
     """The data that the run began with, where others would be made of the folder now; what has changed is said."""
     folder = _resolved(f"{ROOT}/{text.folder}")
     now = folder / text.key
@@ -114,7 +115,7 @@ def _as_begun(text: TextFolder, before: dict[str, Any] | None) -> dict[str, Any]
     return None
 
 
-def _given_tokenizer(a: Assembled, values: dict[str, Any], before: dict[str, Any] | None) -> Path | None:
+def _given_tokenizer(a: Assembled, values: dict[str, object], before: JsonObject | None) -> Path | None:
     """The tokenizer that is not to be trained: of the command line, or of the weights that the run starts from."""
     if any(word.startswith("data.tokenizer=") for word in a.overrides):
         return Path(str(section(values, "data").get("tokenizer")))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from coca_train import settings
 from coca_train.config import load as loading
@@ -23,7 +22,7 @@ FROM_START = "from_start"  # the choice of the group `model`
 
 
 def _derive(
-    a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]], bf16: bool | None = None
+    a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, object]], bf16: bool | None = None
 ) -> None:
     """Bring the model of start.path for `model=from_start`, or where the command line chooses neither a model nor an
     experiment; the precision of a fine-tuning; the data that are made of data.path; and the name that a run has.

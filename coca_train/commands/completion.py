@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.commands import DEFAULT, verb_of, verbs
 from coca_train.config.arguments import Arguments, read_arguments
-from coca_train.config.fields import choice_of, module_options, options
+from coca_train.config.fields import ChoiceOf, mark_of, module_options, options
 from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded
 from coca_train.config.root import Root
@@ -146,8 +146,8 @@ def _values(root: Root, word: str, dirs: tuple[Path, ...]) -> Iterator[str]:
     option = next((option for option in options(root) if option.key == key), None)
     if key in root.groups:
         offered = [*choices(key, root.dirs(dirs))]
-    elif group := choice_of(root, key):
-        offered = [*choices(group, (config_dir(),))]
+    elif (mark := mark_of(root, key, ChoiceOf)) is not None:
+        offered = [*choices(mark.group, (config_dir(),))]
     else:
         offered = option.values if option else ()
     before = value[: value.rfind(",") + 1]

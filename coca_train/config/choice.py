@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from coca_train.config.compose import Assembled
 from coca_train.config.files import choices, config_dir
-from coca_train.config.inheritance import GROUPS, LOGIT_SCALE, NAMED, exchange_choice
+from coca_train.config.inheritance import GROUPS, LOGIT_SCALE, NAMED, put_choice
 from coca_train.config.load import resolve
 from coca_train.config.messages import Problem
 from coca_train.config.overrides import apply_override, override_place, override_problem, parse
@@ -76,21 +76,21 @@ def option_problems(root: Root, option: str, sections: dict[str, object], group:
         name, options = Selection.parse(text)
     except ValueError as error:
         return [Problem("E-CFG-16", (option,), f"{text}: {error}", f"write {option}=[{EXAMPLES[group]}]")]
-    above, _, axis = GROUPS[group].rpartition(".")
-    if NAMED[axis] in options:
+    key = GROUPS[group]
+    if (tag := NAMED[key.rpartition(".")[2]]) in options:
         fix = f"write {option}=[{EXAMPLES[group]}], for example"
-        return [Problem("E-CFG-16", (option,), f"{text}: {NAMED[axis]} follows from the choice", fix)]
-    parent = section(sections, above) if above else sections
-    chosen = exchange_choice(group, name, section(parent, axis))
-    examples = dict(leaves(chosen, GROUPS[group]))
-    parent[axis] = chosen | dict(options)
+        return [Problem("E-CFG-16", (option,), f"{text}: {tag} follows from the choice", fix)]
+    put_choice(sections, group, name)
+    examples = dict(leaves(section(sections, key), key))
+    section(sections, key).update(options)
     tree, without_value = resolve(sections)
-    _, mistyped = type_sections(root, {above or axis: tree[above or axis]}, examples)
-    prefix = re.escape(GROUPS[group])
+    top = key.partition(".")[0]
+    _, mistyped = type_sections(root, {top: tree[top]}, examples)
+    prefix = re.escape(key)
 
     def spelled(line: str) -> str:
         line = re.sub(rf"{prefix}\.(\w+)=([^,\s]+)", rf"{option}=[{name}@\1:\2]", line)
-        return re.sub(rf"\b{prefix}$", text, line.replace(f"{GROUPS[group]}.", ""))
+        return re.sub(rf"\b{prefix}$", text, line.replace(f"{key}.", ""))
 
     return [
         Problem(each.id, (option,), f"{text}: {spelled(each.message)}", spelled(each.fix))
@@ -121,10 +121,8 @@ def _choose(a: Assembled, scheme: str, group: str, name: str) -> list[Problem]:
     if group not in GROUPS:
         text = "the weights were trained with their own, so it cannot change"
         return [Problem("E-CFG-16", (), text, HOW, where)]
-    above, _, axis = GROUPS[group].rpartition(".")
-    parent = section(a.tree, above) if above else a.tree
-    if axis not in parent:
-        text = f"the weights were trained with {scheme}, which has no {axis}"
+    if not section(a.tree, GROUPS[group]):
+        text = f"the weights were trained with {scheme}, which has no {group.rpartition('/')[2]}"
         return [Problem("E-CFG-33", (), text, f"omit {group}", where)]
-    parent[axis] = exchange_choice(group, name, section(parent, axis))
+    put_choice(a.tree, group, name)
     return note_places(choices(group, (config_dir(),))[name], GROUPS[group], a.places)

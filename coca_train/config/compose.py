@@ -7,6 +7,7 @@ merged, so that the help of a small command does not wait for it.
 
 import re
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +21,7 @@ from coca_train.config.messages import Problem, is_secret, show
 from coca_train.config.places import fatal_error, note_places, parse_nodes, place_of
 from coca_train.config.root import ConfigT, Root
 from coca_train.runtime import untrusted_io
-from coca_train.runtime.trees import copied, leaves, section
+from coca_train.runtime.trees import leaves, section
 
 MOST_KEYS = 6  # of one file that a note lists
 
@@ -56,9 +57,6 @@ class Assembled(Generic[ConfigT]):
     has_implied_choices: bool = False  # by `Root.implied_choices`
     notes: list[str] = field(default_factory=list)  # lines for the user
 
-    def __post_init__(self) -> None:
-        self.examples = self.examples or dict(leaves(self.tree))
-
     def lines(self) -> list[str]:
         """Return the problems as text, each with the value and the place of its keys."""
         values, lines = {**dict(leaves(self.tree)), **self.typed}, []
@@ -93,7 +91,7 @@ def compose(root: Root[ConfigT], groups: Mapping[str, str], dirs: tuple[Path, ..
         return a
     state = tuple((path, *file_state(path)) for path in _files_of(root, dirs))
     base = _merge(root, root.name, tuple((g, o) for g, o in groups.items() if g in root.global_groups), dirs, state)
-    a = Assembled(root, copied(base.tree), dict(base.choices), dict(base.places), list(base.problems))
+    a = Assembled(root, deepcopy(base.tree), dict(base.choices), dict(base.places), list(base.problems))
     typed = [group for group in groups if group not in root.global_groups]
     for group in sorted(typed, key=lambda group: group.count("/")):  # position before its axes
         above, _, axis = group.rpartition("/")
@@ -111,7 +109,7 @@ def compose(root: Root[ConfigT], groups: Mapping[str, str], dirs: tuple[Path, ..
         others = {k: place for k, place in a.places.items() if k != key and not k.startswith(f"{key}.")}
         a.places = others | part.places
         parent.pop(axis or group, None)
-        a.tree = merge(a.tree, copied(part.tree), named={})
+        a.tree = merge(a.tree, deepcopy(part.tree), named={})
     fill_defaults(root, a.tree, a.places)
     a.examples = dict(leaves(a.tree))
     return a

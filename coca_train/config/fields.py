@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic.fields import FieldInfo
@@ -191,21 +191,17 @@ class Verbatim(str):
     __slots__ = ()
 
 
-class AsTyped:
-    """Marks text that is everything after the `=`."""
-
-    def read(self, text: str) -> Verbatim:
-        return Verbatim(text)
-
-
 @dataclass(frozen=True)
-class Listed:
-    """Marks a list that may be typed without brackets. separator: a pattern."""
+class Spelling:
+    """Marks an option with a spelling of its own. separator: a pattern, of a list that may be typed without brackets;
+    "": text that is everything after the `=`."""
 
-    separator: str
+    separator: str = ""
 
-    def read(self, text: str) -> list[str] | None:
-        """Split the list; None where there are brackets, which Hydra's grammar parses."""
+    def read(self, text: str) -> Verbatim | list[str] | None:
+        """Return the value; None where a list has brackets, which Hydra's grammar parses."""
+        if not self.separator:
+            return Verbatim(text)
         if text.startswith("["):
             return None
         return [part.strip() for part in re.split(self.separator, text) if part.strip()]
@@ -218,28 +214,21 @@ class ChoiceOf:
     group: str
 
 
-Text = Annotated[str, AsTyped()]
-Paths = Annotated[list[str], Listed(",")]
-Names = Annotated[list[str], Listed(r"[,\s]")]
+Mark = TypeVar("Mark", Spelling, ChoiceOf)
+
+Text = Annotated[str, Spelling()]
+Paths = Annotated[list[str], Spelling(",")]
+Names = Annotated[list[str], Spelling(r"[,\s]")]
 
 
-def choice_of(root: Root, key: str) -> str:
-    """Return the group whose choices an option names; "": none."""
-    return next((mark.group for mark in _marks(root, key) if isinstance(mark, ChoiceOf)), "")
-
-
-def spelling_of(root: Root, key: str) -> AsTyped | Listed | None:
-    """Return the mark of an option with a spelling of its own; None: it follows Hydra's grammar."""
-    return next((mark for mark in _marks(root, key) if isinstance(mark, AsTyped | Listed)), None)
-
-
-def _marks(root: Root, key: str) -> list[object]:
+def mark_of(root: Root, key: str, kind: type[Mark]) -> Mark | None:
+    """Return the mark of this kind of an option; None: it has none."""
     schema: type = root.schema
     *sections, name = key.split(".")
     for section in sections:
         field = fields_of(schema).get(section)
         if field is None or not (isinstance(field.annotation, type) and is_dataclass(field.annotation)):
-            return []
+            return None
         schema = field.annotation
     field = fields_of(schema).get(name)
-    return [] if field is None else field.metadata
+    return next((mark for mark in field.metadata if isinstance(mark, kind)), None) if field is not None else None

@@ -93,20 +93,21 @@ class Registry(Generic[SettingsT]):
     def names(self) -> list[str]:
         """Return the modules that a configuration may name, sorted. Raises UserError for a plugin that would hide one
         of the folder."""
-        return sorted(self._own | self._plugins.keys())
+        return sorted(self._points)
 
     def module(self, name: str) -> ModuleType:
         """Return the module of this name. Raises UserError when there is none, before anything is imported."""
         if name not in (known := self.names()):
             raise UserError(f"{name!r} is not one of {', '.join(known)}")
-        return self._plugins[name].load() if name in self._plugins else self.load(name)
+        point = self._points[name]
+        return self.load(name) if point is None else point.load()
 
     def source(self, name: str) -> Path:
         """Return the file with the module's `Settings`."""
-        if name in self._plugins:
-            spec = find_spec(self._plugins[name].value)
+        if (point := self._points[name]) is not None:
+            spec = find_spec(point.value)
             if spec is None or spec.origin is None:
-                raise UserError(f"{name!r}: the entry point {self._plugins[name].value} of {self.plugins} is no module")
+                raise UserError(f"{name!r}: the entry point {point.value} of {self.plugins} is no module")
             return Path(spec.origin)
         file = self.folder / f"{name}.py"
         return file if file.is_file() else self.folder / name / "__init__.py"
@@ -136,17 +137,14 @@ class Registry(Generic[SettingsT]):
         return TypeAdapter(self.module(value[self.tag]).Settings).validate_json(json.dumps(value))
 
     @cached_property
-    def _own(self) -> set[str]:
-        """Names in the folder, listed once: every forward looks up the module of its frequencies."""
+    def _points(self) -> dict[str, EntryPoint | None]:
+        """The entry point of each module, None of one in the folder. Listed once."""
         own = {path.stem for path in self.folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
-        return {name for name in own if not name.startswith("_")}
-
-    @cached_property
-    def _plugins(self) -> dict[str, EntryPoint]:
+        own = {name for name in own if not name.startswith("_")}
         plugins = {point.name: point for point in entry_points(group=self.plugins)}
-        for name in sorted(self._own & plugins.keys()):  # runs that name it would compute something else unnoticed
+        for name in sorted(own & plugins.keys()):  # runs that name it would compute something else unnoticed
             raise UserError(
                 f"E-CFG-70 entry point {self.plugins}: {name} = {plugins[name].value}: coca_train ships one of this "
                 "name. Fix: rename it in the package that offers it"
             )
-        return plugins
+        return dict.fromkeys(own) | plugins

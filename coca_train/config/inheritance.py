@@ -70,6 +70,13 @@ def exchange_choice(group: str, name: str, own: Mapping[str, object]) -> dict[st
     return values | ({"theta": own["theta"]} if keeps_theta else {})
 
 
+def put_choice(tree: dict[str, object], group: str, name: str) -> None:
+    """Put the choice `name` of one of GROUPS in place of its section. KeyError when there is no such choice."""
+    above, _, axis = GROUPS[group].rpartition(".")
+    parent = section(tree, above) if above else tree
+    parent[axis] = exchange_choice(group, name, section(parent, axis))
+
+
 def merge(
     below: Mapping[str, object], above: Mapping[str, object], name: str = "", named: Mapping[str, str] = NAMED
 ) -> dict[str, object]:

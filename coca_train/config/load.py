@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
@@ -27,7 +28,7 @@ from coca_train.config.schema import Config
 from coca_train.config.strict import explain_unknown_key, find_misplaced, type_sections
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError
-from coca_train.runtime.trees import copied, leaves, lookup
+from coca_train.runtime.trees import leaves, lookup
 
 if TYPE_CHECKING:  # help without overrides does not wait for Hydra
     from hydra.core.override_parser.types import Override
@@ -91,7 +92,7 @@ def assemble(root: Root[ConfigT], overrides: list[str], config_dirs: tuple[Path,
 
 def _with_values(a: Assembled, values: list["Override"]) -> dict[str, object]:
     """Return a copy of the tree with the values of the command line, resolved; problems are reported later."""
-    other = Assembled(a.root, copied(a.tree))
+    other = Assembled(a.root, deepcopy(a.tree), examples=a.examples)
     for override in values:
         apply_override(other, override)
     return resolve(other.tree)[0]
@@ -103,6 +104,7 @@ def load(a: Assembled[ConfigT], launch: bool = True) -> Loaded[ConfigT]:
     launch: also the rules about this machine and this launch.
     """
     root, fields = a.root, fields_of(a.root.schema)
+    a.examples = a.examples or dict(leaves(a.tree))
     if wrong_level := find_misplaced(root, a.tree):
         a.problems += wrong_level
         raise ConfigError(a.problems, a.lines())
@@ -139,7 +141,7 @@ def load_saved(root: Root[ConfigT], path: Path) -> Loaded[ConfigT]:
     problems = note_places(path, "", places)
     tree = saved_settings(path)
     fill_defaults(root, tree, places)
-    return load(Assembled(root, tree, {}, places, problems), launch=False)
+    return load(Assembled(root, tree, places=places, problems=problems), launch=False)
 
 
 def saved_settings(path: Path) -> dict[str, object]:

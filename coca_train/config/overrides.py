@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coca_train.config.compose import Assembled
-from coca_train.config.fields import options, spelling_of
+from coca_train.config.fields import Spelling, mark_of, options
 from coca_train.config.files import choices, folders_with
 from coca_train.config.inheritance import merge
 from coca_train.config.messages import Problem, is_secret, show
@@ -60,7 +60,7 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
     for raw in overrides:
         key, equals, text = raw.partition("=")
         # Verbatim text does not go through the grammar, which would need nested quotes and would parse ${…} and commas.
-        spelling = spelling_of(root, key) if equals else None
+        spelling = mark_of(root, key, Spelling) if equals else None
         value: object = None if spelling is None else spelling.read(text)
         if spelling is None and (problem := _too_much(raw)):
             parsed.problems.append(override_problem(raw, *problem))

@@ -14,7 +14,6 @@ import yaml
 from coca_train.config.files import display_path, file_state
 from coca_train.config.messages import ConfigError, Problem, show
 from coca_train.runtime import untrusted_io
-from coca_train.runtime.trees import copied
 
 MAX_BYTES = 1_000_000
 MAX_NODES = 10_000  # with aliases expanded: ten lines of nested ones are gigabytes
@@ -125,11 +124,6 @@ def _check_events(text: str, place: str) -> None:
 
 def read_yaml(path: Path) -> dict[str, object]:
     """Return the values of a file, none of an empty one, after the checks of `parse_nodes`."""
-    return copied(_read_yaml(path, file_state(path)))
-
-
-@lru_cache(maxsize=1024)
-def _read_yaml(path: Path, state: tuple[int, int]) -> dict[str, object]:
     parse_nodes(path)
     try:
         return yaml.load(untrusted_io.read_text(path, MAX_BYTES), Loader=_Loader) or {}  # noqa: S506 (a safe one)
@@ -148,23 +142,19 @@ def note_places(path: Path, package: str, places: dict[str, str]) -> list[Proble
     places: by key, `configs/optim/adamw.yaml:3`; those of this file overwrite earlier ones.
     """
     problems: list[Problem] = []
-    root = parse_nodes(path)
-    if isinstance(root, yaml.MappingNode):
-        _walk(root, package, path, places, problems)
-    return problems
-
-
-def _walk(node: yaml.MappingNode, prefix: str, path: Path, places: dict[str, str], problems: list[Problem]) -> None:
-    for name, value in node.value:
+    file, root = display_path(path), parse_nodes(path)
+    left = [(package, *pair) for pair in reversed(root.value)] if isinstance(root, yaml.MappingNode) else []
+    while left:
+        prefix, name, value = left.pop()
         key = f"{prefix}.{name.value}" if prefix else str(name.value)
-        place = f"{display_path(path)}:{name.start_mark.line + 1}"
         if key == "defaults":
             continue
-        places[key] = place
+        places[key] = f"{file}:{name.start_mark.line + 1}"
         if isinstance(value, yaml.MappingNode):
-            _walk(value, key, path, places, problems)
+            left += [(key, *pair) for pair in reversed(value.value)]
         for scalar in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-            problems += _traps(scalar, key, place)
+            problems += _traps(scalar, key, places[key])
+    return problems
 
 
 def _traps(node: yaml.Node, key: str, place: str) -> list[Problem]:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from coca_train.config.schema import ModelConfig, SchemeSettings
-from coca_train.positions import rope_scaling
 from coca_train.positions.base import AttentionShape, Position, Problem
 from coca_train.positions.rope_scaling import RopeScaling, Spectrum
 from coca_train.positions.token_positions import DeviceCopies, Positions
@@ -122,7 +121,7 @@ class Rotary(Position):
     def __init__(self, settings: RotarySettings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.rotary_dim = width(shape.head_dim, settings.rotary_pct)
-        self.rope_scaling = rope_scaling.build(settings.rope_scaling, self.rotary_dim)
+        self.rope_scaling = settings.rope_scaling.build(self.rotary_dim)
         self._inv_freq, self._moved = DeviceCopies(), DeviceCopies()
 
     def spectrum(self, length: int, device: torch.device) -> Spectrum:

@@ -56,7 +56,7 @@ class Problem:
         if self.turns is not None:
             return self.turns(width)
         typed = rope_scaling.ROPE_SCALINGS.settings(self.settings["rope_scaling"])
-        spectrum = rope_scaling.build(typed, width)(self.length)
+        spectrum = typed.build(width)(self.length)
         return spectrum.inv_freq_J.double().tolist(), spectrum.temperature
 
 

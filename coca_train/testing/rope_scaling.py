@@ -83,7 +83,7 @@ class RopeScalingContract(Contract):
             assert isinstance(rotated, float)
             read = hugging_face.rope_scaling(scaling, words.theta, words.max_positions or WINDOW, rotated)
             assert read[0] == rotary_pct
-            back = rope_scaling.build(ROPE_SCALINGS.settings(read[1]), dim)
+            back = ROPE_SCALINGS.settings(read[1]).build(dim)
             for length in _lengths(settings):
                 ours, theirs = self._build(settings, dim)(length), back(length)
                 # transformers may have words for an equal formula only, with another rounding
@@ -114,7 +114,7 @@ class RopeScalingContract(Contract):
         return [dim for dim in DIMS if not hasattr(typed, "problems") or not typed.problems(dim)]
 
     def _build(self, settings: Case, dim: int) -> nn.Module:
-        module = rope_scaling.build(ROPE_SCALINGS.settings(settings), dim)
+        module = ROPE_SCALINGS.settings(settings).build(dim)
         return parts.randomise(module).eval() if any(True for _ in module.parameters()) else module
 
 

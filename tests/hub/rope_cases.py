@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from coca_train.config.files import choices, config_dir
 from coca_train.hub import forms
 from coca_train.hub.architecture import Architecture
-from coca_train.positions import rope_scaling
 from coca_train.positions.hugging_face import NotTheSame
 from coca_train.settings import load
 from coca_train.stages import resolve
@@ -87,7 +86,7 @@ def case(architecture: Architecture, family: str) -> Case:
         "vocab_size": 8, **({"num_key_value_heads": 1} if "num_key_value_heads" in written else {}),
     } | {key: written[key][:1] for key in ("no_rope_layers", "layer_types") if key in written}  # fmt: skip
     lengths = [L // 2, 4 * max(architecture.seq_len, written["max_position_embeddings"])]
-    module = rope_scaling.build(architecture.position.rope_scaling, round(head_dim * rotary_pct))
+    module = architecture.position.rope_scaling.build(round(head_dim * rotary_pct))
     spectra = [module(length) for length in lengths]
     return Case(
         written | small, lengths, [each.inv_freq_J.tolist() for each in spectra], [each.temperature for each in spectra]

@@ -269,7 +269,7 @@ def plugin(tmp_path, monkeypatch):
     (folder / "__init__.py").touch()
     (folder / "rooted.py").write_text(textwrap.dedent(PLUGIN))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(SCHEMES._plugins, "rooted", EntryPoint("rooted", "others.rooted", "coca_train.schemes"))
+    monkeypatch.setitem(SCHEMES._points, "rooted", EntryPoint("rooted", "others.rooted", "coca_train.schemes"))
     return {"scheme": "rooted", "slope": 0.5}
 
 

@@ -27,7 +27,7 @@ def theirs(scaling, theta=10000.0, max_positions=POSITIONS, length=None):
 
 def ours(section, length):
     settings = rope_scaling.settings_class(section["name"])(**section)
-    spectrum = rope_scaling.build(settings, D)(length)
+    spectrum = settings.build(D)(length)
     return settings, spectrum
 
 
@@ -131,7 +131,7 @@ def interpolated(tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "interpolated_elsewhere", raising=False)
         point = EntryPoint("interpolated", "interpolated_elsewhere", ROPE_SCALINGS.plugins)
-        monkeypatch.setitem(ROPE_SCALINGS._plugins, "interpolated", point)
+        monkeypatch.setitem(ROPE_SCALINGS._points, "interpolated", point)
 
     return offer
 

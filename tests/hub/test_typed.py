@@ -110,12 +110,10 @@ def frequencies_of_transformers(values):
 def compare(mine, theirs, values):
     import torch
 
-    from coca_train.positions import rope_scaling
-
-    spectrum = rope_scaling.build(mine.position.rope_scaling, mine.head_dim)(mine.seq_len)
+    spectrum = mine.position.rope_scaling.build(mine.head_dim)(mine.seq_len)
     dynamic = theirs["rope_type"] == "longrope"  # theirs begins with the short factors, whatever the length
     expected = theirs["inv_freq"]
     if dynamic:
-        spectrum = rope_scaling.build(mine.position.rope_scaling, mine.head_dim)(1)
+        spectrum = mine.position.rope_scaling.build(mine.head_dim)(1)
     torch.testing.assert_close(spectrum.inv_freq_J, expected, rtol=1e-5, atol=0)
     assert math.isclose(spectrum.temperature, theirs["temperature"], rel_tol=1e-6), values

@@ -2,7 +2,6 @@
 
 import torch
 
-from coca_train.positions import rope_scaling
 from coca_train.positions.rope_scaling import clex
 from tests.positions import support
 
@@ -10,7 +9,7 @@ from tests.positions import support
 def build(rotary_dim=8, size=0.1, seed=0, **changes):
     """A module in eval mode with random W_up and W_down, N(0, size), float64."""
     settings = clex.Settings(**support.scaling("clex", **changes))
-    return fill(rope_scaling.build(settings, rotary_dim).double().eval(), size, seed)
+    return fill(settings.build(rotary_dim).double().eval(), size, seed)
 
 
 def fill(module, size=0.1, seed=0):

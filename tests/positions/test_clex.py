@@ -18,7 +18,7 @@ LENGTH = parts.TRAINED
 
 def started(rotary_dim=64, **changes):
     """A module as training starts it."""
-    module = rope_scaling.build(clex.Settings(**support.scaling("clex", **changes)), rotary_dim)
+    module = clex.Settings(**support.scaling("clex", **changes)).build(rotary_dim)
     for name, parameter in module.named_parameters():
         clex.Settings.INITIAL[name](parameter.data, torch.Generator().manual_seed(1))
     return module.eval()
@@ -61,7 +61,7 @@ def test_frequencies_solve_the_equation(factor, seed):
     spectrum = module(LENGTH * factor)
     assert spectrum.inv_freq_J.dtype == torch.float32
     assert torch.allclose(spectrum.inv_freq_J.double(), exact, rtol=1e-6, atol=0)
-    ntk = rope_scaling.build(_ntk(module, factor), 6)(1).inv_freq_J
+    ntk = _ntk(module, factor).build(6)(1).inv_freq_J
     assert (spectrum.inv_freq_J / ntk - 1).abs().max() > 0.1  # the learned part had its say
     assert (spectrum.temperature, spectrum.positions_N) == (1.0, None)
 
@@ -76,7 +76,7 @@ def test_training_starts_as_ntk_aware_scaling_of_2t_minus_1(factor):
     """To the bit, and by mpmath: θ_j (2t - 1)^(-2j/(D-2))."""
     module = started()
     inv_freq_J = module(LENGTH * factor).inv_freq_J
-    assert torch.equal(inv_freq_J, rope_scaling.build(_ntk(module, factor), 64)(1).inv_freq_J)
+    assert torch.equal(inv_freq_J, _ntk(module, factor).build(64)(1).inv_freq_J)
     with mpmath.workdps(40):
         exact = [
             float(mpmath.mpf(100) ** (-mpmath.mpf(j) / 32) * mpmath.mpf(2 * factor - 1) ** (-mpmath.mpf(2 * j) / 62))
@@ -98,7 +98,7 @@ def test_start_of_the_weights():
 def test_up_to_the_trained_length_it_is_plain_rope_to_the_bit():
     module, plain = learned.build(64), rope_scaling.settings_class("plain")(name="plain", theta=100.0)
     for length in (1, 7, LENGTH):
-        assert torch.equal(module(length).inv_freq_J, rope_scaling.build(plain, 64)(length).inv_freq_J)
+        assert torch.equal(module(length).inv_freq_J, plain.build(64)(length).inv_freq_J)
 
 
 def test_the_factor_is_the_length_in_trained_windows_rounded_up():

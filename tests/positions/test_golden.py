@@ -20,7 +20,7 @@ ROWS = json.loads((Path(__file__).parents[1] / "golden/positions.json").read_tex
 
 def ours(settings, rotary_dim, length):
     typed = rope_scaling.settings_class(settings["name"])(**settings)
-    return rope_scaling.build(typed, rotary_dim)(length)
+    return typed.build(rotary_dim)(length)
 
 
 @pytest.mark.parametrize("row", ROWS["spectra"], ids=lambda r: f"{support.label(r['settings'])}-{r['length']}")

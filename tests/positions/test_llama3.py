@@ -38,7 +38,7 @@ class TestContract(RopeScalingContract):
 
 def spectrum(settings, rotary_dim, length=1):
     typed = rope_scaling.settings_class(settings["name"])(**settings)
-    return rope_scaling.build(typed, rotary_dim)(length)
+    return typed.build(rotary_dim)(length)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
@@ -108,7 +108,7 @@ def test_code_llama_is_plain_with_the_base_of_its_paper():
     settings = load(["position=rope", "position/rope_scaling=code_llama"]).config.position.rope_scaling
     assert (settings.name, settings.theta) == ("plain", 1e6)
     exact = torch.tensor([1e6 ** (-j / 64) for j in range(64)], dtype=torch.float64)
-    inv_freq = rope_scaling.build(settings, 128)(1).inv_freq_J.double()
+    inv_freq = settings.build(128)(1).inv_freq_J.double()
     assert torch.allclose(inv_freq, exact, rtol=2**-24, atol=0)
 
 

@@ -41,7 +41,7 @@ def test_equals_transformers(length, factor):
         },
     )
     peer, temperature = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=length)
-    spectrum = rope_scaling.build(settings(factor=factor), 48)(length)
+    spectrum = settings(factor=factor).build(48)(length)
     assert torch.allclose(spectrum.inv_freq_J, peer, rtol=1e-6, atol=0)
     assert spectrum.temperature == pytest.approx(temperature)
 
@@ -49,20 +49,20 @@ def test_equals_transformers(length, factor):
 def test_by_hand():
     """θ_j = 10000^(-j/24) over the factor of the pair; sqrt(1 + ln 8 / ln 512) = sqrt(4/3)."""
     for length, factors in ((512, SHORT), (513, LONG)):
-        spectrum = rope_scaling.build(settings(), 48)(length)
+        spectrum = settings().build(48)(length)
         exact = torch.tensor([10000.0 ** (-j / 24) / f for j, f in enumerate(factors)], dtype=torch.float64)
         assert torch.allclose(spectrum.inv_freq_J.double(), exact, rtol=1e-7, atol=0)
         assert spectrum.temperature == pytest.approx(math.sqrt(4 / 3))
 
 
 def test_no_lists_are_no_change_and_plain_interpolation():
-    bare = rope_scaling.build(settings(short_factor=None, long_factor=None), 48)
+    bare = settings(short_factor=None, long_factor=None).build(48)
     plain, linear = (rope_scaling.settings_class(name) for name in ("plain", "linear"))
     for length, other in (
         (512, plain(name="plain", theta=10000.0)),
         (513, linear(name="linear", theta=10000.0, factor=8.0)),
     ):
-        assert torch.equal(bare(length).inv_freq_J, rope_scaling.build(other, 48)(length).inv_freq_J)
+        assert torch.equal(bare(length).inv_freq_J, other.build(48)(length).inv_freq_J)
 
 
 @pytest.mark.parametrize("scheme", ["rope", "xpos", "coca"])

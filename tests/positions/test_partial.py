@@ -12,7 +12,7 @@ from tests.positions import support
 
 def spectrum(share, rotary_dim, theta=10000.0):
     typed = rope_scaling.settings_class("partial")(name="partial", theta=theta, share=share)
-    return rope_scaling.build(typed, rotary_dim)(1)
+    return typed.build(rotary_dim)(1)
 
 
 @pytest.mark.parametrize("dim", [64, 128])

@@ -15,7 +15,7 @@ def typed(settings):
 def test_neighbouring_positions_stay_distinct_at_32k():
     """In bfloat16, 32 766 and 32 767 are both 32 768."""
     pos = torch.tensor([[32766, 32767]])
-    spectrum = rope_scaling.build(typed(support.PLAIN), 64)(32768)
+    spectrum = typed(support.PLAIN).build(64)(32768)
     angle = rotary.angles(pos, spectrum)[0]
     assert angle.dtype == torch.float32
     assert torch.allclose(angle[1] - angle[0], spectrum.inv_freq_J, atol=4e-3)
@@ -57,7 +57,7 @@ def test_only_the_first_part_turns_and_the_temperature_scales_all():
 
 def test_queries_and_keys_share_one_table_when_their_positions_are_the_same():
     pos = Positions.counted(0, 4)
-    query, key = rotary.query_and_key_tables(pos, pos, rope_scaling.build(typed(support.PLAIN), 8)(4))
+    query, key = rotary.query_and_key_tables(pos, pos, typed(support.PLAIN).build(8)(4))
     assert query is key
 
 

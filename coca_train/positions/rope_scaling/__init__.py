@@ -1,7 +1,7 @@
 """Rotary frequencies: one file per scaling, usable with every rotary scheme and with CoCA.
 
 Each module holds `Settings`, a `RopeScaling`: its hyper-parameters and the spectrum that follows from them. A scheme
-sees none of this: `build` gives a module, and calling it with a length gives the Spectrum.
+sees none of this: `Settings.build` gives a module, and calling it with a length gives the Spectrum.
 """
 
 import math
@@ -93,8 +93,9 @@ class RopeScaling:
         raise NotImplementedError(f"{type(self).__module__}: spectrum")
 
     def build(self, rotary_dim: int) -> nn.Module:
-        """Return the module of the frequencies. Learned ones are a pure function of (parameters, length) in eval mode;
-        a scheme calls them once per forward: a sharded engine (ZeRO 3) lends the parameters for that call."""
+        """Return the module of the frequencies: forward(length) -> Spectrum. Learned ones are a pure function of
+        (parameters, length) in eval mode; a scheme calls them once per forward: a sharded engine (ZeRO 3) lends the
+        parameters for that call."""
         return Fixed(self, rotary_dim)
 
     def problems(self, rotary_dim: int) -> list[Problem]:
@@ -135,11 +136,6 @@ class Fixed(nn.Module):
 def settings_class(name: str) -> type[RopeScaling]:
     """Return the Settings of positions/rope_scaling/<name>.py. UserError when there is no such file."""
     return ROPE_SCALINGS.module(name).Settings
-
-
-def build(settings: RopeScaling, rotary_dim: int) -> nn.Module:
-    """Return the frequencies for `rotary_dim` rotated features: forward(length) -> Spectrum."""
-    return settings.build(rotary_dim)
 
 
 def exchange_problem(trained: RopeScaling, other: RopeScaling) -> str:

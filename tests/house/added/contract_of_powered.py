@@ -2,7 +2,7 @@
 
 import pytest
 
-from coca_train.positions import ROPE_SCALINGS, rope_scaling
+from coca_train.positions import ROPE_SCALINGS
 from coca_train.testing.rope_scaling import RopeScalingContract
 
 
@@ -17,4 +17,4 @@ class TestContract(RopeScalingContract):
 
 def test_the_second_pair_of_four():
     typed = ROPE_SCALINGS.settings({"name": "powered", "theta": 10000.0, "power": 2.0})
-    assert rope_scaling.build(typed, 8)(1).inv_freq_J[1].item() == pytest.approx(0.01)
+    assert typed.build(8)(1).inv_freq_J[1].item() == pytest.approx(0.01)
