@@ -102,9 +102,8 @@ def assemble_over(root: Root[ConfigT], sections: Mapping[str, object], overrides
     """Apply choices and options of a command line to trained settings, unchecked. sections: as plain values."""
     a, parsed = Assembled(root, dict(sections)), parse(root, list(overrides), (config_dir(),))
     a.problems += parsed.problems
-    scheme = str(section(a.tree, "position").get("scheme", ""))
     for group, name in parsed.groups.items():
-        a.problems += _choose(a, scheme, group, name)
+        a.problems += _choose(a, group, name)
     a.examples = dict(leaves(a.tree))
     for override in parsed.values:
         if override.key_or_group.startswith(tuple(f"{prefix}." for prefix in SECTIONS.values())):
@@ -115,14 +114,15 @@ def assemble_over(root: Root[ConfigT], sections: Mapping[str, object], overrides
     return a
 
 
-def _choose(a: Assembled, scheme: str, group: str, name: str) -> list[Problem]:
-    """Replace a section by the file of a choice. scheme: of the weights."""
+def _choose(a: Assembled, group: str, name: str) -> list[Problem]:
+    """Replace a section by the file of a choice."""
     where = override_place(f"{group}={name}")
     if group not in GROUPS:
         text = "the weights were trained with their own, so it cannot change"
         return [Problem("E-CFG-16", (), text, HOW, where)]
     if not section(a.tree, GROUPS[group]):
-        text = f"the weights were trained with {scheme}, which has no {group.rpartition('/')[2]}"
+        scheme, axis = section(a.tree, "position").get("scheme", ""), group.rpartition("/")[2]
+        text = f"the weights were trained with {scheme}, which has no {axis}"
         return [Problem("E-CFG-33", (), text, f"omit {group}", where)]
     put_choice(a.tree, group, name)
     return note_places(choices(group, (config_dir(),))[name], GROUPS[group], a.places)

@@ -316,7 +316,7 @@ def scale_warmups(
         *above, option = key.split(".")
         node: object = tree
         for part in above:
-            node = node.setdefault(part, {}) if isinstance(node, dict) else node
+            node = node.setdefault(part, {}) if isinstance(node, dict) else None
         if isinstance(node, dict):
             node[option] = scaled[name]
         places[key] = "as train.max_steps"
