@@ -32,16 +32,8 @@ LOGIT_SCALE = "model.logit_scale"
 NAMED = {"position": "scheme", "rope_scaling": "name", "attention_pattern": "name"}
 
 WARMUP = "optim.warmup_steps"
-SECTIONS = (
-    "train",
-    "optim",
-    "data",
-    "position",
-    "attention_pattern",
-    "layers",
-    "engine",
-    "eval",
-)  # what a stage may change
+# What a stage may change.
+SECTIONS = ("train", "optim", "data", "position", "attention_pattern", "layers", "engine", "eval")
 # What a stage cannot change, and what to do instead. A key includes everything below it.
 FIXED = {
     "train.max_steps": "write the stage's own max_steps or tokens",

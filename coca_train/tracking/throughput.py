@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
 TERA = 1e12
 MIB = 2**20
@@ -92,20 +91,6 @@ def peak(device: torch.device, dtype: str) -> Peak:
         if known is not None:
             return known
     return measured_peak(device, dtype)
-
-
-def matmul_parameters(model: nn.Module) -> int:
-    """Count the weights that every token is multiplied with, output head included.
-
-    Not counted: the embedding table, which is a look-up (once when it is also the head), position parameters, norms and
-    biases. Call it before an engine takes the model: some cut the parameters into pieces. A model on the meta device
-    will do.
-    """
-    tensors = dict(model.named_parameters())
-    counted = {name: p.numel() for name, p in tensors.items() if p.ndim >= 2 and not name.startswith("position")}
-    if "head.weight" in counted:
-        counted.pop("embed.weight", None)
-    return sum(counted.values())
 
 
 def flops_per_token(n_matmul: int, n_layers: float, attention_width: int, seq_len: int) -> float:

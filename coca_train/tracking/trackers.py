@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import yaml
 
 from coca_train.runtime import dist, untrusted_io
+from coca_train.runtime.trees import flatten
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -67,8 +68,10 @@ class HyperParameters(NamedTuple):
     @property
     def changed(self) -> dict[str, object]:
         """The settings that differ from the defaults, by their full names."""
-        defaults = dict(flatten(self.defaults))
-        return {key: value for key, value in flatten(self.settings) if key not in defaults or defaults[key] != value}
+        defaults = flatten(self.defaults)
+        return {
+            key: value for key, value in flatten(self.settings).items() if key not in defaults or defaults[key] != value
+        }
 
 
 def scalars(record: Record) -> dict[str, float]:
@@ -79,15 +82,6 @@ def scalars(record: Record) -> dict[str, float]:
             group, _, name = key.partition("/")
             tags[{"valid": key, "probe": f"reach/{name}"}.get(group, f"train/{key}")] = value
     return tags
-
-
-def flatten(values: Record, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (model.d_model, 64) for each value of nested settings."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def as_code(text: str) -> str:
@@ -165,7 +159,7 @@ class TensorBoardSink(Tracker):
         TensorBoard orders them by name, so that among all settings the few that matter would be lost."""
         from torch.utils.tensorboard.summary import hparams
 
-        every = dict(flatten(self._hyper_parameters.settings))
+        every = flatten(self._hyper_parameters.settings)
         settings = self._hyper_parameters.changed | {key: every[key] for key in COMPARED if key in every}
         plain = {key: value for key, value in settings.items() if isinstance(value, bool | int | float | str)}
         # Not add_hparams, which makes a run of its own for them.

@@ -4,7 +4,8 @@ import pytest
 
 from coca_train.attention import patterns
 from coca_train.planning.meta_step import count_flops
-from coca_train.tracking.throughput import flops_per_token, matmul_parameters
+from coca_train.tracking.throughput import flops_per_token
+from tests.flops import matmul_parameters
 from tests.planning.conftest import LLAMA_7B, TINY, K, outlined
 
 # llama_tiny by hand: C = 256, F = 704, V = 320, 6 layers, T = 64; k and v are half as wide (GQA).

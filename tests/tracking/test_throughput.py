@@ -12,11 +12,11 @@ from coca_train.tracking.throughput import (
     Throughput,
     flops_per_token,
     gpu_peak,
-    matmul_parameters,
     measured_peak,
     peak,
 )
 from tests.faults.fork_server import ForkServer, values
+from tests.flops import matmul_parameters
 
 
 def test_flops_by_hand():

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from coca_train.runtime.trees import flatten
 from coca_train.tracking import writers
-from coca_train.tracking.trackers import Findings, WandbSink, _run_id, as_code, flatten, scalars
+from coca_train.tracking.trackers import Findings, WandbSink, _run_id, as_code, scalars
 from tests.tracking import offline
 from tests.tracking.support import DEFAULTS, SETTINGS, metrics_writer
 
@@ -170,7 +171,7 @@ def test_tags_are_in_groups_and_settings_have_full_names():
     record = {"loss": 1.0, "mfu": None, "batch_digest": "x", "valid/text": 2.0, "probe/seconds": 3.0}
     assert scalars(record) == {"train/loss": 1.0, "valid/text": 2.0, "reach/seconds": 3.0}
     full = {"model.d_model": 64, "model.name": "small", "train.seq_len": 128, "layers": None}
-    assert dict(flatten(SETTINGS)) == full
+    assert flatten(SETTINGS) == full
     assert as_code("a\n\nb") == "    a\n    \n    b\n"
 
 

@@ -11,8 +11,9 @@ from coca_train.planning.hardware import GPUS
 from coca_train.planning.outline import outline
 from coca_train.stages import Stage
 from coca_train.testing.parts import shipped
-from coca_train.tracking.throughput import flops_per_token, matmul_parameters
+from coca_train.tracking.throughput import flops_per_token
 from coca_train.training.stage import announce_engine, meter
+from tests.flops import matmul_parameters
 from tests.planning.conftest import TINY, coca_llama_7b, configure, planned
 
 ON_CPU: Any = SimpleNamespace(device=torch.device("cpu"))
