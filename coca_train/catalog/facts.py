@@ -53,9 +53,7 @@ class ReferenceModel:
 
     @property
     def shape(self) -> AttentionShape:
-        m = self.model
-        head_dim = m.head_dim or m.d_model // m.n_heads
-        return AttentionShape(m.n_heads, m.n_kv_heads or m.n_heads, head_dim, m.d_model, self.seq_len)
+        return AttentionShape.of(self.model, self.seq_len)
 
     def trained_at(self, seq_len: int) -> "ReferenceModel":
         """Return the same model with another training window [tokens]."""

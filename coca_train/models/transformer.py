@@ -61,10 +61,9 @@ class Transformer(nn.Module):
         mlp_tile: int | None = None,
     ) -> None:
         super().__init__()
-        head_dim, n_kv_heads = model.head_dim or model.d_model // model.n_heads, model.n_kv_heads or model.n_heads
         self.config = self.built_with = model
         self.layers, self.layer_types = layers, layer_types_of(layers, model.n_layers)
-        self.shape = AttentionShape(model.n_heads, n_kv_heads, head_dim, model.d_model, max_seq_len)
+        self.shape = AttentionShape.of(model, max_seq_len)
         self.attention_patterns, self.logit_scales = {}, {}
         own = {DEFAULT: LayerType(position, attention_pattern, model.logit_scale)}
         for name, layer_type in (own | layer_types(layers, model, position, attention_pattern)).items():
@@ -73,7 +72,7 @@ class Transformer(nn.Module):
             self.logit_scales[name] = layer_type.logit_scale
         self.embed = nn.Embedding(vocab_size, model.d_model)
         self.blocks = nn.ModuleList(
-            Block(model, layer, head_dim, position.projected_key_dim, position.layer(), mlp_tile)
+            Block(model, layer, self.shape.head_dim, position.projected_key_dim, position.layer(), mlp_tile)
             for layer, position in enumerate(map(self.position_of, self.layer_types))
         )
         self.final_norm = build_norm(model)

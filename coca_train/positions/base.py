@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from coca_train.config.schema import ModelConfig
 from coca_train.positions import SchemeSettings
 from coca_train.positions.token_positions import Positions
 
@@ -44,6 +45,12 @@ class AttentionShape(NamedTuple):
     head_dim: int
     d_model: int
     max_seq_len: int  # the training window [tokens]
+
+    @classmethod
+    def of(cls, model: ModelConfig, max_seq_len: int) -> "AttentionShape":
+        """Return the shape of a model's attention."""
+        head_dim, n_kv_heads = model.head_dim or model.d_model // model.n_heads, model.n_kv_heads or model.n_heads
+        return cls(model.n_heads, n_kv_heads, head_dim, model.d_model, max_seq_len)
 
 
 class Terms(NamedTuple):

@@ -34,7 +34,5 @@ def problems(settings: PatternSettings, position: SchemeSettings, model: ModelCo
 
 def outline(position: SchemeSettings, model: ModelConfig) -> Position:
     """Build the scheme of these settings on the meta device, to read its properties."""
-    head_dim = model.head_dim or model.d_model // model.n_heads
-    shape = AttentionShape(model.n_heads, model.n_kv_heads or model.n_heads, head_dim, model.d_model, max_seq_len=1)
     with torch.device("meta"):
-        return positions.build(position, shape)
+        return positions.build(position, AttentionShape.of(model, max_seq_len=1))
