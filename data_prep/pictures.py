@@ -4,8 +4,8 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -18,14 +18,14 @@ DPI = 140
 @contextmanager
 def drawn_page(
     path: Path, title: str, subtitle: str, size: tuple[float, float], columns: int = 1
-) -> Iterator[list[Any]]:
+) -> Iterator[list[Axes]]:
     """Give the axes of a page, and write it as a PNG when the block ends. size: width and height [inches]."""
     sheet = Figure(figsize=size, dpi=DPI, layout="constrained")
     FigureCanvasAgg(sheet)
     sheet.suptitle(f"{title}\n", fontsize=15, fontweight="bold")
     sheet.set_layout_engine("constrained", h_pad=0.07, w_pad=0.1)
     sheet.text(0.5, 1 - 0.42 / size[1], subtitle, fontsize=10, color="0.35", ha="center", va="center")
-    axes = sheet.subplots(1, columns, squeeze=False).ravel().tolist()
+    axes: list[Axes] = list(sheet.subplots(1, columns, squeeze=False).flat)
     for one in axes:
         one.tick_params(labelsize=11)
         one.grid(True, which="major", color="0.88", linewidth=0.8)

@@ -159,6 +159,5 @@ def _licences(prefix: str) -> str:
         return "not known: the manifest of the data is damaged"
     if manifest is None:
         return "the data have no manifest"
-    terms = [str(entry["licence"]) for entry in manifest.get("sources", {}).values() if entry.get("licence")]
-    terms += [f"{what}: {licence}" for what, licence in manifest.get("licences", {}).items()]
+    terms = [str(licence) for source in manifest.get("sources", {}).values() if (licence := source.get("licence"))]
     return "; ".join(dict.fromkeys(terms)) or "not stated"

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 from matplotlib.colors import PowerNorm
@@ -29,7 +28,7 @@ CHUNK = 1 << 20  # token ids looked at together
 MANY_CELLS = 12  # rows or columns of a heat map up to which its cells hold their number
 LONGEST_LABEL = 32  # characters; a longer name (a path) is cut to its end
 
-Table = Callable[[Any, Any, int], str]
+Table = Callable[[Sequence[str], Sequence[Sequence[str]], int], str]
 
 
 def run(config: PrepareConfig) -> int:

@@ -6,11 +6,10 @@ it is exact (fractions); what is written are decimals of DIGITS places which add
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -20,7 +19,7 @@ from coca_train.config.corpus_schema import CorpusConfig, MixConfig, PrepareConf
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain, short
-from data_prep.manifest import Corpus
+from data_prep.manifest import Corpus, Manifest
 from data_prep.pictures import COLOURS, drawn_page
 
 DIGITS = 8
@@ -90,7 +89,7 @@ def as_fraction(number: float) -> Fraction:
     return Fraction(str(number))
 
 
-def plan(corpus: CorpusConfig, mix: MixConfig, manifest: dict[str, Any]) -> Plan:
+def plan(corpus: CorpusConfig, mix: MixConfig, manifest: Manifest) -> Plan:
     """Plan the mixture of a finished corpus.
 
     Raises DataError E-TOK-23 for a source that is not in the corpus, E-TOK-24 for a group or source without documents
@@ -173,7 +172,7 @@ def _held_out(corpus: CorpusConfig, datasets: set[str]) -> dict[str, str]:
     return dataset_of
 
 
-def data_choice(planned: Plan, folder: str, tokenizer: str) -> dict[str, Any]:
+def data_choice(planned: Plan, folder: str, tokenizer: str) -> dict[str, object]:
     """Return the data choice that training reads: what differs from the defaults of DataConfig.
 
     folder: of the corpus; tokenizer: its file, from there (or absolute).
@@ -190,7 +189,7 @@ def data_choice(planned: Plan, folder: str, tokenizer: str) -> dict[str, Any]:
     return {"dir": folder, "tokenizer": file, "sources": sources}
 
 
-def as_json(planned: Plan) -> dict[str, Any]:
+def as_json(planned: Plan) -> dict[str, object]:
     """Return the plan for report/mix.json; fractions become numbers."""
     tree = asdict(planned) | {"lasts": planned.lasts, "warnings": planned.warnings()}
     tree["groups"] = {name: float(share) for name, share in planned.groups.items()}
@@ -228,7 +227,7 @@ def _comment(planned: Plan) -> str:
     )
 
 
-def _text(planned: Plan, table) -> str:
+def _text(planned: Plan, table: Callable[[Sequence[str], Sequence[Sequence[str]], int], str]) -> str:
     """Render the plan in words and one table."""
     groups = ", ".join(f"{name} {percent(float(share))}" for name, share in planned.groups.items())
     rows = []
@@ -253,13 +252,6 @@ def mixture_picture(path: Path, planned: Plan) -> None:
     colours = [group_colours[share.group] for share in shares]
     weights, epochs = [float(share.weight) for share in shares], [float(share.epochs) for share in shares]
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5}
-    label: dict[str, Any] = {
-        "xytext": (4, 0),
-        "textcoords": "offset points",
-        "va": "center",
-        "fontsize": 10,
-        "bbox": box,
-    }
     subtitle = (
         f"{short(planned.tokens)} tokens of training; the first source reaches its limit after {short(planned.lasts)}"
     )
@@ -268,8 +260,12 @@ def mixture_picture(path: Path, planned: Plan) -> None:
         left.barh(rows, [100 * weight for weight in weights], height=0.7, color=colours)
         right.barh(rows, epochs, height=0.7, color=colours)
         for row, share, weight, epoch in zip(rows, shares, weights, epochs, strict=True):
-            left.annotate(f"{percent(weight)}  ({short(float(share.drawn))})", (100 * weight, row), **label)
-            right.annotate(f"{epoch:.3g} × {short(share.tokens)} tokens", (epoch, row), **label)
+            drawn, seen = (
+                f"{percent(weight)}  ({short(float(share.drawn))})",
+                f"{epoch:.3g} × {short(share.tokens)} tokens",
+            )
+            for axes, text, x in ((left, drawn, 100 * weight), (right, seen, epoch)):
+                axes.annotate(text, (x, row), (4, 0), textcoords="offset points", va="center", fontsize=10, bbox=box)
         left.set_xlim(0, 145 * max(weights))
         right.set_xlim(0, 1.6 * max(*epochs, planned.max_epochs))
         right.axvline(planned.max_epochs, color="0.3", linewidth=1.5, linestyle="--")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.runtime.durable import write_json, write_text
@@ -133,7 +133,7 @@ def lengths_picture(path: Path, by_dataset: Mapping[tuple[str, str], Lengths], n
         axes.grid(False)
 
 
-def _long_shares(axes: Any, middles: Sequence[float], lengths: Sequence[Lengths]) -> None:
+def _long_shares(axes: Axes, middles: Sequence[float], lengths: Sequence[Lengths]) -> None:
     """Write to the right of each row the share of its tokens in documents of at least so many tokens."""
     right = axes.twinx()
     rows = [[percent(one.at_least(mark)[1] / max(1, one.n_tokens)) for mark in MARKS] for one in lengths]
@@ -143,14 +143,14 @@ def _long_shares(axes: Any, middles: Sequence[float], lengths: Sequence[Lengths]
     right.set_ylim(-0.05, len(middles) + 0.05)
     right.tick_params(length=0)
     for label in right.get_yticklabels():
-        label.set_family("monospace")
+        label.set_fontfamily("monospace")
         label.set_fontsize(9.5)
     for spine in right.spines.values():
         spine.set_visible(False)
 
 
 WORDS = {"train": "trained on", "valid": "held out"}
-Table = Callable[[Any, Any, int], str]
+Table = Callable[[Sequence[str], Sequence[Sequence[str]], int], str]
 
 
 def run(config: PrepareConfig) -> int:
@@ -195,7 +195,7 @@ def _text(corpus: Corpus, by_dataset: dict[tuple[str, str], Lengths], table: Tab
     return "\n".join([*parts, *warnings(corpus.manifest)])
 
 
-def _as_json(corpus: Corpus, by_dataset: dict[tuple[str, str], Lengths]) -> dict[str, Any]:
+def _as_json(corpus: Corpus, by_dataset: dict[tuple[str, str], Lengths]) -> dict[str, object]:
     datasets = {}
     for (name, split), lengths in by_dataset.items():
         record = corpus.record(name, split)

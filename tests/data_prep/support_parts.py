@@ -14,7 +14,6 @@ from coca_train.data.corpus_config import load
 from coca_train.data.dataset import best_dtype
 from coca_train.data.readers import inputs
 from coca_train.data.tokenizer import Tokenizer
-from data_prep import minhash
 from data_prep.parts import DOCS, SPLITS, plan, settings
 
 BASE: list[PrepareConfig] = []
@@ -136,19 +135,6 @@ def change_record(stem: Path, **changes: Any) -> None:
     """Change a part's .json."""
     record = json.loads(Path(f"{stem}.json").read_text())
     Path(f"{stem}.json").write_text(json.dumps(record | changes))
-
-
-def write_near(config: PrepareConfig, name: str, rows: Sequence[tuple[int, int]]) -> None:
-    """The list of near duplicates of a source: (input, line); and the report that says it is finished."""
-    path = Path(config.corpus.dir) / "near_duplicates" / f"{name}.npy"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.save(path, np.array(sorted(rows), [("input", "<u4"), ("line", "<u8")]), allow_pickle=False)
-    inputs_now = {
-        other: [input.identity() for input in inputs(other, source)] for other, source in config.corpus.sources.items()
-    }
-    every = [identity for other in sorted(inputs_now) for identity in inputs_now[other]]
-    report = {"inputs": inputs_now, "plan": minhash.plan(config, every)}
-    (path.parent / "report.json").write_text(json.dumps(report))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
