@@ -451,7 +451,7 @@ def test_an_export_whose_class_forgets_an_argument_is_not_published(choice, prob
     monkeypatch.setattr(
         cls, "forward", lambda self, *args, **given: whole(self, *args, **given | dict.fromkeys(forgotten))
     )
-    results = small_copy.check_decoding(source, forms.own_config(source.architecture))
+    results = small_copy.check_decoding(source, "coca" if choice == "coca" else "coca_train")
     assert probe in {result.probe for result in results if not result.passed}
 
 
