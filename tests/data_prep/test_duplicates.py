@@ -121,15 +121,14 @@ def test_of_many_clashes_the_first_is_returned(monkeypatch: pytest.MonkeyPatch) 
 def peak(n: int, n_texts: int) -> int:
     """Most memory judge held at once for n documents of n_texts texts [bytes]."""
 
+    texts = np.random.default_rng(0).integers(0, n_texts, n)
+    digests = [hashlib.blake2b(b"%d" % text, digest_size=16).digest() for text in texts]
+    documents = np.zeros(n, DOCS)
+    documents["digest"] = documents["id"] = np.frombuffer(b"".join(digests), "V16")
+
     def stretches() -> Iterator[Stretch]:
         for first in range(0, n, 500):
-            random = np.random.default_rng(first)
-            documents = np.zeros(500, DOCS)
-            texts = random.integers(0, n_texts, 500)
-            digests = [hashlib.blake2b(b"%d" % text, digest_size=16).digest() for text in texts]
-            documents["digest"] = np.frombuffer(b"".join(digests), "V16")
-            documents["id"] = documents["digest"]
-            yield Stretch(0, first, documents)
+            yield Stretch(0, first, documents[first : first + 500].copy())
 
     tracemalloc.start()
     judge(stretches, n, frozenset({0}))

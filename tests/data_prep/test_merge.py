@@ -235,12 +235,6 @@ def test_merging_is_its_definition(
     assert not (trained & held_out) or not trial.drop
 
 
-def test_ids_are_of_a_source(tmp_path: Path, tokenizer: Path) -> None:
-    config = configuration(tmp_path, tokenizer, a={"id_field": "id"}, b={"id_field": "id"})
-    write_parts(config, {"a": [[[Doc("one", "1"), Doc("two", "2")]]], "b": [[[Doc("three", "1")]]]})
-    assert merge(config)["sources"]["b"]["counts"]["kept"] == 1
-
-
 def test_too_many_taken_ids_are_a_mistake(tmp_path: Path, tokenizer: Path) -> None:
     """id_field names a constant: all but one document would vanish."""
     config = configuration(tmp_path, tokenizer, a={"id_field": "id"})
