@@ -11,7 +11,7 @@ import shutil
 import signal
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
@@ -188,8 +188,17 @@ def by_definition(trial: Trial) -> tuple[dict[str, list[tuple[int, int, str]]], 
     return datasets, counts, clashes
 
 
+@pytest.fixture(scope="module")
+def small_blocks() -> Iterator[None]:
+    """Two documents are read at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collect, "BLOCK", 2)
+        yield
+
+
 @settings(max_examples=30, deadline=None)
 @given(trial=trials(), stop=st.booleans())
+@pytest.mark.usefixtures("small_blocks")
 def test_merging_is_its_definition(
     tmp_path_factory: pytest.TempPathFactory, tokenizer: Path, trial: Trial, stop: bool
 ) -> None:

@@ -20,7 +20,6 @@ from tests.data_prep.support_corpus import Made, configuration, make
 from tests.fixes import first, fix_of
 
 
-
 def counted(**tokens: int) -> dict[str, Any]:
     """A manifest that has these datasets, and sources by what their names begin with."""
     datasets = {name: {"documents": 1, "tokens": n} for name, n in tokens.items()}
