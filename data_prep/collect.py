@@ -4,25 +4,22 @@ import bisect
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.provenance import NpyRows
 from coca_train.data.readers import inputs
-from coca_train.data.readers.base import Input, escape
+from coca_train.data.readers.base import Identity, Input, escape
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import DataError
 from data_prep.duplicates import Stretch
-from data_prep.minhash import plan
-from data_prep.parts import DOCS, damaged, finished, input_folder, read_record, settings
+from data_prep.parts import DOCS, PartRecord, damaged, finished, input_folder, read_record, settings
 
 BLOCK = 1 << 16  # documents read at a time
-NEAR = np.dtype([("input", "<u4"), ("line", "<u8")])  # of a list of near duplicates
 
 
 @dataclass(frozen=True)
@@ -36,17 +33,19 @@ class Part:
     n_documents: int
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> PartRecord:
         """Read the part's .json again each time: the list of rejects may be long."""
         record = read_record(self.stem)
         assert record is not None, self.stem
         return record
 
-    def file(self, end: str) -> Path:
-        return Path(f"{self.stem}.{end}")
+    @property
+    def n_bytes(self) -> int:
+        """Return the size of its files on disk."""
+        return sum(file["bytes"] for file in self.record["files"].values())
 
-    def blocks(self) -> Iterator[np.ndarray]:
-        """Yield DOCS (n,), some at a time. Raises DataError E-TOK-08 for impossible values."""
+    def stretches(self) -> Iterator[Stretch]:
+        """Yield its documents (DOCS), some at a time. Raises DataError E-TOK-08 for impossible values."""
         last = 0
         rows = _open_documents(self.stem)
         for begin in range(0, self.n_documents, BLOCK):
@@ -57,71 +56,7 @@ class Part:
             if not good.all():
                 raise damaged(self.stem, f"document {int(np.argmin(good))} of docs.npy is impossible")
             last = int(documents["line"][-1])
-            yield documents
-
-
-class NearDuplicates:
-    """The sorted list of one source's documents to leave out; no file: an empty list.
-
-    Raises DataError E-TOK-20 when the file is not such a list.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.rows, self.digest, wrong = np.empty(0, NEAR), None, ""
-        self._inputs, self._lines = self.rows["input"], self.rows["line"]
-        if not path.is_file():
-            return
-        try:
-            rows = np.load(path, allow_pickle=False)
-            if rows.dtype != NEAR or rows.ndim != 1:
-                wrong = f"{rows.dtype} {rows.shape}"[:80]
-            else:
-                same = rows["input"][1:] == rows["input"][:-1]
-                rising = np.where(same, rows["line"][1:] > rows["line"][:-1], rows["input"][1:] > rows["input"][:-1])
-                wrong = "" if rising.all() else "not sorted, or with a document twice"
-        except (ValueError, EOFError, OSError, MemoryError) as error:  # the last: a damaged shape
-            wrong = str(error)[:80]
-        if wrong:
-            raise DataError(
-                f"E-TOK-20 {path}: {wrong}; a sorted list of (input, line) is needed. Fix: remove it, or make it "
-                "again: python -m data_prep near_duplicates"
-            )
-        self.rows, self.digest = rows, file_digest(path)
-        self._inputs, self._lines = np.ascontiguousarray(rows["input"]), np.ascontiguousarray(rows["line"])
-
-    def contains(self, input: int, lines: np.ndarray) -> np.ndarray:
-        """Return whether each of these lines of an input is on the list: bool (n,)."""
-        # Columns of their own, and bounds of their type: numpy would otherwise copy a whole column for each call.
-        begin, end = np.searchsorted(self._inputs, np.array([input, input + 1], self._inputs.dtype))
-        listed = self._lines[begin:end]
-        at = np.searchsorted(listed, lines)
-        return np.append(listed, np.zeros(1, listed.dtype))[at] == lines  # lines count from 1
-
-
-def check_near(config: PrepareConfig, identities: dict[str, list[dict[str, Any]]]) -> None:
-    """Check that lists of near duplicates are finished, and of the inputs and settings as they are now (E-TOK-20)."""
-    folder, wrong = Path(config.corpus.dir) / "near_duplicates", ""
-    if not any((folder / f"{name}.npy").exists() for name in identities):
-        return
-    planned = plan(config, [one for name in sorted(identities) for one in identities[name]])
-    try:
-        report = untrusted_io.read_object(folder / "report.json")
-        inputs = report.get("inputs")
-        if not isinstance(inputs, dict):
-            wrong = "has a damaged report.json (it names no inputs)"
-        elif other := [name for name, now in identities.items() if inputs.get(name) != now]:
-            wrong = f"was made of other files of {', '.join(other)}"
-        elif report.get("plan") != planned:
-            wrong = "was made with other filters, held-out shares or settings of near_duplicates"
-    except FileNotFoundError:
-        wrong = "is not finished (it has no report.json)"
-    except (OSError, ValueError) as error:
-        wrong = f"has a report.json that cannot be read ({getattr(error, 'strerror', None) or error})"
-    if wrong:
-        raise DataError(
-            f"E-TOK-20 {folder}: {wrong}; lists of what is merged now are needed. Fix: remove the folder, or make it "
-            "again: python -m data_prep near_duplicates"
-        )
+            yield Stretch(self.source, self.first + begin, documents)
 
 
 @dataclass(frozen=True)
@@ -129,32 +64,23 @@ class Collection:
     """All parts of a corpus, in its order: source by name, input, part. identities: of the inputs of each source."""
 
     names: list[str]
-    identities: dict[str, list[dict[str, Any]]]
+    identities: dict[str, list[Identity]]
     parts: list[Part]
-    near: list[NearDuplicates]
 
     @property
     def n_documents(self) -> int:
         return self.parts[-1].first + self.parts[-1].n_documents if self.parts else 0
 
-    def stretches(self, source: int | None = None, part: Part | None = None) -> Iterator[Stretch]:
-        """Yield every document, or those of a source or a part, some at a time."""
-        for each in self.parts if part is None else [part]:
-            first = each.first
-            for documents in each.blocks() if source in (None, each.source) else ():
-                near = self.near[each.source].contains(each.input.number, documents["line"])
-                yield Stretch(each.source, first, documents, near)
-                first += len(documents)
+    def stretches(self) -> Iterator[Stretch]:
+        """Yield every document, some at a time."""
+        for part in self.parts:
+            yield from part.stretches()
 
     def format_place(self, document: int) -> str:
         """Return file:line of a document by its number in the corpus."""
         part = self.parts[bisect.bisect_right(self.parts, document, key=lambda part: part.first) - 1]
-        row = document - part.first
-        for documents in part.blocks():
-            if row < len(documents):
-                return format_place(part.input, int(documents["line"][row]))
-            row -= len(documents)
-        raise AssertionError(document)
+        stretch = next(one for one in part.stretches() if document < one.first + len(one.documents))
+        return format_place(part.input, int(stretch.documents["line"][document - stretch.first]))
 
 
 def format_place(input: Input, line: int) -> str:
@@ -165,8 +91,8 @@ def format_place(input: Input, line: int) -> str:
 def gather_parts(config: PrepareConfig, tokenizer: Tokenizer) -> Collection:
     """Collect the parts of every input, checked: made with these settings, of these inputs, to their end, whole.
 
-    Raises DataError E-TOK-23 (parts missing), 11, 18 (made with other settings), 08 (damaged), 20 (list of near
-    duplicates), E-RAW-19 (input changed), and of rejects under work.on_error=stop what they were rejected for.
+    Raises DataError E-TOK-23 (parts missing), 11, 18 (made with other settings), 08 (damaged), E-RAW-19 (input
+    changed), and of rejects under work.on_error=stop what they were rejected for.
     """
     dir = Path(config.corpus.dir)
     names = sorted(config.corpus.sources)
@@ -183,12 +109,11 @@ def gather_parts(config: PrepareConfig, tokenizer: Tokenizer) -> Collection:
             if not finished_parts.last:
                 missing.append(f"{name} {escape(input.path)} from part {finished_parts.parts} on")
             for number in range(finished_parts.parts):
-                stem = folder / f"{number:05d}"
-                rows, path, record = _open_documents(stem), Path(f"{stem}.docs.npy"), read_record(stem)
-                assert record is not None, stem
-                if file_digest(path) != record["files"][path.name]["sha256"]:
-                    raise damaged(stem, f"{path.name} is not what was written (SHA-256)")
-                parts.append(Part(source, input, stem, total, rows.shape[0]))
+                part = Part(source, input, folder / f"{number:05d}", total, 0)
+                rows, path = _open_documents(part.stem), Path(f"{part.stem}.docs.npy")
+                if file_digest(path) != part.record["files"][path.name]["sha256"]:
+                    raise damaged(part.stem, f"{path.name} is not what was written (SHA-256)")
+                parts.append(replace(part, n_documents=rows.shape[0]))
                 total += rows.shape[0]
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -197,9 +122,7 @@ def gather_parts(config: PrepareConfig, tokenizer: Tokenizer) -> Collection:
             f"tokenized to their end: {', '.join(missing[:3])}{more}; all are needed. "
             "Fix: python -m data_prep tokenize with the same settings, which continues where it ended"
         )
-    check_near(config, identities)
-    near = [NearDuplicates(dir / "near_duplicates" / f"{name}.npy") for name in names]
-    return Collection(names, identities, parts, near)
+    return Collection(names, identities, parts)
 
 
 def _open_documents(stem: Path) -> NpyRows:

@@ -73,11 +73,6 @@ VERBS = {
         "Writes report/leakage.*: by source and held-out set, and the worst documents with their origin.",
         ("corpus", "leakage", "work"),
     ),
-    "near_duplicates": Verb(
-        "find documents that are almost the same; `merge` then leaves them out",
-        "Before `tokenize`. Needs the quality extra: pip install 'coca-train[quality]'.",
-        ("corpus", "near_duplicates", "work"),
-    ),
     "retrieval": Verb(
         "write prompts with their answers, to train models that retrieve",
         "Makes <set>_train.jsonl.gz and <set>_valid.jsonl.gz in retrieval.dir; the same options give the same bytes.\n"

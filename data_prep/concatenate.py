@@ -7,19 +7,30 @@ comes from and the digest of its text, and `.sums`: BLAKE2b-64 of each BLOCK_BYT
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from coca_train.data.dataset import BLOCK_BYTES, SUM_BYTES, write_index
 from data_prep.collect import Part
 from data_prep.duplicates import Stretch
-from data_prep.parts import SPLITS, HashedFile, damaged, write_npy_header
+from data_prep.parts import SPLITS, FileRecord, HashedFile, damaged, write_npy_header
 
 ORIGINS = np.dtype([("input", "<u4"), ("line", "<u8"), ("digest", "V16")])
 COPY_BYTES = 1 << 20
 LENGTHS = 1 << 18  # read at a time
 ENDS = (".bin", ".sums", ".origins.npy", ".idx")  # the order of publishing: a pair is whole when its .idx is there
+
+
+class DatasetRecord(TypedDict):
+    """What the manifest says of a dataset."""
+
+    documents: int
+    tokens: int
+    characters: int
+    bytes: int
+    longest_document: int
 
 
 class SumsWriter:
@@ -51,10 +62,10 @@ class DatasetWriter:
     n_documents: known beforehand. After the block: `files`, the records for the manifest, and `counts`.
     """
 
-    def __init__(self, folder: Path, name: str, dtype: Any, n_documents: int) -> None:
+    def __init__(self, folder: Path, name: str, dtype: DTypeLike, n_documents: int) -> None:
         self.name, self.dtype, self.n_documents = name, np.dtype(dtype), n_documents
-        self.counts = {"documents": 0, "tokens": 0, "characters": 0, "bytes": 0, "longest_document": 0}
-        self.files: dict[str, dict[str, Any]] = {}
+        self.counts: DatasetRecord = {"documents": 0, "tokens": 0, "characters": 0, "bytes": 0, "longest_document": 0}
+        self.files: dict[str, FileRecord] = {}
         self._folder, self._lengths_path = folder, folder / f"{name}.lengths"
 
     def __enter__(self) -> "DatasetWriter":
@@ -75,8 +86,9 @@ class DatasetWriter:
         self._open[".origins.npy"].write(origins.tobytes())
         self._lengths.write(documents["tokens"].astype("<i4").tobytes())
         self.counts["documents"] += len(documents)
-        for name in ("tokens", "characters", "bytes"):
-            self.counts[name] += int(documents[name].sum(dtype=np.int64))
+        self.counts["tokens"] += int(documents["tokens"].sum(dtype=np.int64))
+        self.counts["characters"] += int(documents["characters"].sum(dtype=np.int64))
+        self.counts["bytes"] += int(documents["bytes"].sum(dtype=np.int64))
         self.counts["longest_document"] = max(self.counts["longest_document"], int(documents["tokens"].max(initial=0)))
 
     def _stored_lengths(self) -> Iterator[np.ndarray]:

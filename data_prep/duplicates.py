@@ -1,13 +1,12 @@
-"""Which documents of a corpus are left out because they are there already: three rules, one after the other.
+"""Which documents of a corpus are left out because they are there already: two rules, one after the other.
 
 The documents of a corpus have an order: source (by name), input, line. Rule by rule:
 
 1. ids: within a source, the first document with an id owns it; a later one with the same id and ANOTHER text is left
    out (DUPLICATE_ID).
-2. near duplicates: of the others, those on the source's list of near duplicates are left out (NEAR_DUPLICATE).
-3. exact duplicates: of what then remains, one document of each text stays: the first that is held out, or, where none
+2. exact duplicates: of what then remains, one document of each text stays: the first that is held out, or, where none
    is held out, the first. The others are duplicates (DUPLICATE). So a text that is held out anywhere is trained on
-   nowhere, and a text whose copies are on a list of near duplicates does not vanish as long as one copy is not.
+   nowhere.
 
 In memory are one byte a document, and the keys of KEYS_AT_A_TIME documents: more documents than that are read several
 times, twice for each part of their keys. Keys are hashes, so their remainders share them out evenly.
@@ -20,7 +19,7 @@ import numpy as np
 
 from coca_train.runtime import machine
 
-KEPT, DUPLICATE_ID, NEAR_DUPLICATE, DUPLICATE = range(4)
+KEPT, DUPLICATE_ID, DUPLICATE = range(3)
 HELD_OUT = 1
 CHUNK = 1 << 18  # records sorted together, at least
 TRAINED = np.uint64(1 << 63)  # in a rank: after everything that is held out
@@ -35,14 +34,12 @@ KEYS_AT_A_TIME = max(1 << 22, machine.memory() // 16 // RECORD.itemsize)
 class Stretch:
     """Documents in a row, in the order of the corpus. first: number of the first one in the whole corpus.
 
-    documents: structured, with split, digest and id at least (see parts.DOCS); near: bool (n,), whether each is on the
-    list of near duplicates.
+    documents: structured, with split, digest and id at least (see parts.DOCS).
     """
 
     source: int
     first: int
     documents: np.ndarray
-    near: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class Clash:
 def judge(
     stretches: Callable[[], Iterable[Stretch]], n_documents: int, named: frozenset[int]
 ) -> tuple[np.ndarray, Clash | None]:
-    """Apply the three rules. Returns the verdicts, uint8 (n_documents,), and the first clash of ids if there is one.
+    """Apply both rules. Returns the verdicts, uint8 (n_documents,), and the first clash of ids if there is one.
 
     stretches: gives the documents from the beginning each time it is called. named: sources with ids.
     """
@@ -77,9 +74,6 @@ def judge(
         other = np.flatnonzero(records["text"] != first["text"])
         verdicts[records["rank"][other]] = DUPLICATE_ID
         clashes += [Clash(int(records["rank"][i]), int(first["rank"][i])) for i in other[:1]]
-    for stretch in stretches():
-        verdict = verdicts[stretch.first : stretch.first + len(stretch.documents)]
-        verdict[stretch.near & (verdict == KEPT)] = NEAR_DUPLICATE
     for records, first in _with_first(with_text, stretches, n_documents):
         again = records["rank"] != first["rank"]
         verdicts[records["rank"][again] & ~TRAINED] = DUPLICATE

@@ -1,14 +1,6 @@
 """manifest.json: what a corpus is, what it was made of and how, and the SHA-256 of every file.
 
-{"format": 1, "kind": "corpus", "name", "dtype", "end_of_document",
- "tokenizer": {"file" (relative to the folder), "sha256", "kind", "vocab_size"},
- "settings": {"corpus": {...}, "sources": {name: {...}}, "near_duplicates": {name: SHA-256 of the list or null}},
- "sources": {name: {"group", "licence", "about", "inputs": [identity, ...], "counts": {"read", "kept", ...}}},
- "datasets": {"<source>_<split>": {"documents", "tokens", "characters", "bytes", "longest_document"}},
- "files": {name: {"bytes", "sha256"}}, "blocks": {"bytes", "files": {"x.bin": "x.sums"}},
- "sha256": of the rest of this file}
-
-The file is exactly what `dump` gives for its content, so a changed bit anywhere in it is found.
+The file is a Manifest, and exactly what `dump` gives for its content, so a changed bit anywhere in it is found.
 """
 
 import hashlib
@@ -16,60 +8,98 @@ import json
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import NotRequired, TypedDict
 
 from coca_train.config.corpus_schema import PrepareConfig
-from coca_train.data.dataset import IndexedDataset
+from coca_train.data.dataset import IndexedDataset, best_dtype
 from coca_train.data.readers import inputs
+from coca_train.data.readers.base import Identity
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.runtime.printing import plain
-from data_prep.collect import Collection, NearDuplicates
-from data_prep.concatenate import BLOCK_BYTES
+from data_prep.concatenate import BLOCK_BYTES, DatasetRecord
 from data_prep.messages import differences, join_first
-from data_prep.parts import settings
+from data_prep.parts import FileRecord, settings
 
 FORMAT = 1
 NAME = "manifest.json"
 READ, KEPT = "read", "kept"
 
 
+class TokenizerRecord(TypedDict):
+    """The tokenizer of a corpus. file: relative to the folder."""
+
+    file: str
+    sha256: str
+    kind: str
+    vocab_size: int
+
+
+class SourceRecord(TypedDict):
+    """A source. counts: read, kept, and by rule what was left out."""
+
+    group: str
+    licence: str
+    about: str
+    inputs: list[Identity]
+    counts: dict[str, int]
+
+
+class Settings(TypedDict):
+    """Everything that decides the bytes of a corpus, except its inputs. sources: by name, `parts.settings`."""
+
+    corpus: dict[str, object]
+    sources: dict[str, dict[str, object]]
+
+
+class Blocks(TypedDict):
+    """Size of a block, and by .bin the file with the sums of its blocks."""
+
+    bytes: int
+    files: dict[str, str]
+
+
+class Manifest(TypedDict):
+    """What a corpus is. datasets: by <source>_<split>; files: by name; sha256: of the rest."""
+
+    format: int
+    kind: str
+    name: str
+    dtype: str
+    end_of_document: int
+    tokenizer: TokenizerRecord
+    settings: Settings
+    sources: dict[str, SourceRecord]
+    datasets: dict[str, DatasetRecord]
+    files: dict[str, FileRecord]
+    blocks: Blocks
+    sha256: NotRequired[str]
+
+
 def build(
-    config: PrepareConfig,
+    name: str,
+    dir: Path | str,
     tokenizer: Tokenizer,
-    dtype: Any,
-    collection: Collection,
-    counts: dict[str, dict[str, int]],
-    datasets: dict[str, dict[str, int]],
-    files: dict[str, dict[str, Any]],
-) -> dict[str, Any]:
-    """Build the manifest of a corpus. counts: by source; datasets: by name; files: by name."""
-    sources = {
-        name: {
-            "group": config.corpus.sources[name].group,
-            "licence": config.corpus.sources[name].licence,
-            "about": config.corpus.sources[name].about,
-            "inputs": collection.identities[name],
-            "counts": counts[name],
-        }
-        for name in collection.names
-    }
+    settings: Settings,
+    sources: dict[str, SourceRecord],
+    datasets: dict[str, DatasetRecord],
+    files: dict[str, FileRecord],
+) -> Manifest:
+    """Build the manifest of a corpus in `dir`."""
     return {
         "format": FORMAT,
         "kind": "corpus",
-        "name": config.corpus.name,
-        "dtype": np.dtype(dtype).name,
+        "name": name,
+        "dtype": best_dtype(tokenizer.vocab_size).__name__,
         "end_of_document": tokenizer.eod,
         "tokenizer": {
-            "file": os.path.relpath(tokenizer.path, config.corpus.dir),
+            "file": os.path.relpath(tokenizer.path, dir),
             "sha256": tokenizer.digest,
             "kind": tokenizer.kind,
             "vocab_size": tokenizer.vocab_size,
         },
-        "settings": settings_now(config, tokenizer),
+        "settings": settings,
         "sources": sources,
         "datasets": datasets,
         "files": files,
@@ -80,17 +110,17 @@ def build(
     }
 
 
-def dump(content: dict[str, Any]) -> bytes:
+def dump(content: Manifest) -> bytes:
     """Return the file's bytes: JSON with sorted keys and the SHA-256 of the rest under "sha256"."""
     rest = {key: value for key, value in content.items() if key != "sha256"}
     return _json(rest | {"sha256": hashlib.sha256(_json(rest)).hexdigest()})
 
 
-def _json(content: dict[str, Any]) -> bytes:
+def _json(content: dict[str, object]) -> bytes:
     return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
-def read(dir: Path | str) -> dict[str, Any]:
+def read(dir: Path | str) -> Manifest:
     """Read the manifest in a folder.
 
     Raises DataError E-TOK-23 (none: nothing finished there), E-PREP-02 (of something else), E-TOK-08 (changed).
@@ -104,15 +134,10 @@ def read(dir: Path | str) -> dict[str, Any]:
             "Fix: check corpus.dir, or finish it: python -m data_prep tokenize"
         ) from error
     try:
-        manifest = untrusted_io.from_json(data)
+        manifest: Manifest = untrusted_io.from_json(data)
         what = (manifest["kind"], manifest["format"])
     except (ValueError, KeyError, TypeError) as error:
         raise _changed(path) from error
-    if what == ("embedded", 1):
-        raise DataError(
-            f"E-PREP-02 {path}: of the embedded corpus (python -m data_prep embedded); a corpus made by tokenize is "
-            "needed. Fix: choose another corpus.dir"
-        )
     # Byte for byte, not by the "sha256" in it alone: a changed space or key order would leave the content the same.
     if dump(manifest) != data:
         raise _changed(path)
@@ -131,18 +156,15 @@ def _changed(path: Path) -> DataError:
     )
 
 
-def settings_now(config: PrepareConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return everything that decides the bytes of a corpus, except its inputs."""
-    names = sorted(config.corpus.sources)
-    near = {name: NearDuplicates(Path(config.corpus.dir) / "near_duplicates" / f"{name}.npy") for name in names}
+def settings_now(config: PrepareConfig, tokenizer: Tokenizer) -> Settings:
+    """Return the settings as they are now."""
     return {
         "corpus": {"exact_duplicates": config.corpus.exact_duplicates},
-        "sources": {name: settings(config, name, tokenizer) for name in names},
-        "near_duplicates": {name: list_.digest for name, list_ in near.items()},
+        "sources": {name: settings(config, name, tokenizer) for name in sorted(config.corpus.sources)},
     }
 
 
-def existing(config: PrepareConfig) -> dict[str, Any] | None:
+def existing(config: PrepareConfig) -> Manifest | None:
     """Return the manifest of the corpus in corpus.dir; None when none is finished there.
 
     Raises DataError E-TOK-18 when it was made with other settings or of other inputs, E-TOK-11 with another tokenizer,
@@ -151,14 +173,7 @@ def existing(config: PrepareConfig) -> dict[str, Any] | None:
     if not (Path(config.corpus.dir) / NAME).exists():
         return None
     manifest = read(config.corpus.dir)
-    for name, record in manifest["files"].items():
-        path = Path(config.corpus.dir) / name
-        size = path.stat().st_size if path.is_file() else None
-        if size != record["bytes"]:
-            raise DataError(
-                f"E-PREP-03 {path}: {'missing' if size is None else f'{size} bytes'}, the manifest says "
-                f"{record['bytes']} bytes. Fix: bring the file back, or move {config.corpus.dir} away and make it again"
-            )
+    check_sizes(Path(config.corpus.dir), manifest)
     tokenizer = Tokenizer(config.tokenizer.path)
     if tokenizer.digest != (made_with := manifest["tokenizer"]["sha256"]):
         raise DataError(
@@ -182,25 +197,35 @@ def existing(config: PrepareConfig) -> dict[str, Any] | None:
     return manifest
 
 
-def _lasting(identity: dict[str, Any]) -> dict[str, Any]:
+def check_sizes(dir: Path, manifest: Manifest) -> None:
+    """Raise DataError E-PREP-03 when a file is gone or of another size."""
+    for name, record in manifest["files"].items():
+        size = (dir / name).stat().st_size if (dir / name).is_file() else None
+        if size != record["bytes"]:
+            raise DataError(
+                f"E-PREP-03 {dir / name}: {'missing' if size is None else f'{size} bytes'}, the manifest says "
+                f"{record['bytes']} bytes. Fix: bring the file back, or move {dir} away and make it again"
+            )
+
+
+def _lasting(identity: Identity) -> Identity:
     """Return what a copy of an input has in common with it."""
     return {key: value for key, value in identity.items() if key != "mtime_ns"}
 
 
-def warnings(manifest: dict[str, Any]) -> list[str]:
+def warnings(manifest: Manifest) -> list[str]:
     """Return what a training with this corpus will lack, a line each."""
     if any(name.endswith("_valid") for name in manifest["datasets"]):
         return []
     return ["No text is held out to measure a training by: raise corpus.valid_share, or add a source with hold_out=all"]
 
 
-def describe(manifest: dict[str, Any]) -> str:
+def describe(manifest: Manifest) -> str:
     """Return two small tables: what there is, and what was left out."""
     rows = []
     for name, dataset in sorted(manifest["datasets"].items()):
-        numbers = [f"{dataset[key]:,}" for key in ("documents", "tokens")]
-        per_token = f"{dataset['bytes'] / dataset['tokens']:.2f}"
-        rows.append([name, *numbers, per_token, f"{dataset['longest_document']:,}"])
+        n_documents, n_tokens, longest = dataset["documents"], dataset["tokens"], dataset["longest_document"]
+        rows.append([name, f"{n_documents:,}", f"{n_tokens:,}", f"{dataset['bytes'] / n_tokens:.2f}", f"{longest:,}"])
     counts = {name: source["counts"] for name, source in sorted(manifest["sources"].items())}
     reasons = {reason for record in counts.values() for reason, n in record.items() if n} - {READ, KEPT}
     columns, tokenizer = (READ, KEPT, *sorted(reasons)), manifest["tokenizer"]
@@ -219,7 +244,7 @@ class Corpus:
 
     def __init__(self, config: PrepareConfig) -> None:
         self.folder = Path(config.corpus.dir)
-        self.manifest: dict[str, Any] = read(self.folder)
+        self.manifest = read(self.folder)
         self.report = self.folder / "report"
 
     @property
@@ -241,8 +266,8 @@ class Corpus:
         """Return the sources that have documents in a split, sorted."""
         return [name for name in sorted(self.manifest["sources"]) if f"{name}_{split}" in self.manifest["datasets"]]
 
-    def record(self, source: str, split: str) -> dict[str, int]:
-        """Return what the manifest says about a dataset: documents, tokens, characters, bytes, longest_document."""
+    def record(self, source: str, split: str) -> DatasetRecord:
+        """Return what the manifest says about a dataset."""
         return self.manifest["datasets"][f"{source}_{split}"]
 
     def dataset(self, source: str, split: str) -> IndexedDataset:

@@ -1,15 +1,18 @@
 """What verbs say while they work and when settings differ: bars and lines on stderr, changes in words."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 
-def bar(what: str | None, total: int | None, enabled: bool, **options: Any) -> Any:
-    """Return tqdm's bar over `total` bytes, or over the unit in `options`; hidden where stderr is no terminal."""
+def bar(what: str | None, total: int | None, enabled: bool, unit: str = "B", smoothing: float = 0.3) -> "tqdm":
+    """Return tqdm's bar over `total` bytes, or over another unit; hidden where stderr is no terminal."""
     from tqdm import tqdm  # on first use: --help comes without it
 
-    options = {"unit": "B", "unit_scale": True, **options}
-    return tqdm(total=total, desc=what, disable=None if enabled else True, **options)
+    hidden = None if enabled else True
+    return tqdm(total=total, desc=what, disable=hidden, unit=unit, unit_scale=True, smoothing=smoothing)
 
 
 def say(message: str, enabled: bool = True) -> None:
@@ -18,7 +21,7 @@ def say(message: str, enabled: bool = True) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-def differences(before: Any, now: Any, name: str = "") -> list[str]:
+def differences(before: object, now: object, name: str = "") -> list[str]:
     """Describe what differs between two trees of settings: "source.text_field was 'text', is 'content'".
 
     name: of the root, in front of every key. A section that one tree lacks is one difference.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from coca_train.data.sampling import mix
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from data_prep.workers import map_ordered
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 BASE = np.uint64(0x9E3779B97F4A7C55)  # odd, so that no power of it vanishes modulo 2^64
 STEP = np.uint64(0xD6E8FEB86659FD93)
@@ -239,7 +242,7 @@ def overlaps(
     max_share: float,
     scratch: Path,
     workers: int | None,
-    bar: Any,
+    bar: "tqdm",
 ) -> list[Overlap]:
     """Measure every source against every held-out set, then all sources together (source None), in the given orders.
 

@@ -6,10 +6,8 @@
                                       .docs.npy     DOCS, one row a document in the order of the input
                                       .json         written last: the part is finished when it is there
 
-The .json: {"format": 1, "plan": digest of `settings`, "settings", "input": identity, "first": cursor or null (the
-beginning), "after": cursor, "last": whether the input ends here, "counts": {"documents", "characters", "bytes", and by
-rule what was left out}, "rejects": [...], "files": {name: {"bytes", "sha256"}}}. All of it depends on the input and the
-settings alone: not on workers, shards, or where a run was killed.
+The .json is a PartRecord. All of it depends on the input and the settings alone: not on workers, shards, or where a run
+was killed.
 """
 
 import fcntl
@@ -17,15 +15,16 @@ import hashlib
 import json
 import os
 from collections import Counter
+from collections.abc import Mapping, Sized
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import BinaryIO, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
 from coca_train.config.corpus_schema import PrepareConfig
-from coca_train.data.readers.base import Input, Reject, escape
+from coca_train.data.readers.base import Cursor, Identity, Input, Reject, escape
 from coca_train.data.storage import flush_to_disk, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import untrusted_io
@@ -51,6 +50,42 @@ COUNTS = ("documents", "characters", "bytes")  # of what is kept; every other co
 NOT_SETTINGS = ("files", "hub", "hub_files", "about", "licence", "group", "weight")
 
 
+class FileRecord(TypedDict):
+    """What a record says of a file."""
+
+    bytes: int
+    sha256: str
+
+
+class RejectRecord(TypedDict):
+    """A Reject as JSON."""
+
+    line: int
+    byte: int | None
+    code: str
+    reason: str
+    excerpt: str
+    path: NotRequired[str]
+
+
+class PartRecord(TypedDict):
+    """The .json of a part. plan: digest of the settings; first: None is the beginning of the input.
+
+    last: whether the input ends here; counts: documents, characters and bytes of what is kept, and by rule what is not.
+    """
+
+    format: int
+    plan: str
+    settings: dict[str, object]
+    input: Identity
+    first: Cursor | None
+    after: Cursor
+    last: bool
+    counts: dict[str, int]
+    rejects: list[RejectRecord]
+    files: dict[str, FileRecord]
+
+
 class Encoded(NamedTuple):
     """A chunk as it goes to disk.
 
@@ -65,7 +100,7 @@ class Encoded(NamedTuple):
     rejects: list[Reject]
 
 
-def settings(config: PrepareConfig, name: str, tokenizer: Tokenizer) -> dict[str, Any]:
+def settings(config: PrepareConfig, name: str, tokenizer: Tokenizer) -> dict[str, object]:
     """Return JSON of everything that decides the bytes of a source's parts, except its inputs.
 
     work.on_error is not among them: a run that stopped at a bad document goes on with skip. See `finished`.
@@ -81,7 +116,7 @@ def settings(config: PrepareConfig, name: str, tokenizer: Tokenizer) -> dict[str
     }
 
 
-def plan(settings: dict[str, Any]) -> str:
+def plan(settings: dict[str, object]) -> str:
     """Return the SHA-256 of settings."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
@@ -91,28 +126,26 @@ def input_folder(dir: str | Path, input: Input) -> Path:
     return Path(dir) / "parts" / input.source / f"{input.number:05d}"
 
 
-def n_read(record: dict[str, Any]) -> int:
-    """Count the documents read for a part: kept, left out by a rule, or rejected."""
-    rules = sum(n for name, n in record["counts"].items() if name not in COUNTS)
-    return record["counts"]["documents"] + rules + len(record["rejects"])
+def n_read(counts: Mapping[str, int], rejects: Sized) -> int:
+    """Count the documents read: kept, left out by a rule, or rejected."""
+    return counts["documents"] + sum(n for name, n in counts.items() if name not in COUNTS) + len(rejects)
 
 
 class Finished(NamedTuple):
     """What is finished of an input. after: where the next part begins; last: nothing is left to do."""
 
     parts: int
-    after: dict[str, int] | None
+    after: Cursor | None
     last: bool
     read: int
     rejected: int
 
 
-def read_record(stem: Path) -> dict[str, Any] | None:
+def read_record(stem: Path) -> PartRecord | None:
     """Read the .json of a part; None where there is none. stem: path without ending. Raises DataError E-TOK-08."""
     try:
-        record = untrusted_io.read_object(f"{stem}.json")
-        needed = ("plan", "settings", "input", "first", "after", "last", "counts", "rejects", "files")
-        if record["format"] != FORMAT or any(key not in record for key in needed):
+        record: PartRecord = untrusted_io.read_json(f"{stem}.json")
+        if record["format"] != FORMAT or not record.keys() >= PartRecord.__required_keys__:
             raise ValueError("of another version")
     except FileNotFoundError:
         return None
@@ -128,7 +161,7 @@ def is_done(folder: Path) -> bool:
     return bool(record and record["last"])
 
 
-def finished(folder: Path, input: Input, identity: dict[str, Any], now: dict[str, Any], on_error: str) -> Finished:
+def finished(folder: Path, input: Input, identity: Identity, now: dict[str, object], on_error: str) -> Finished:
     """Check the finished parts of an input against its settings, the input itself, and each other.
 
     identity: of the input; now: its `settings`.
@@ -147,11 +180,11 @@ def finished(folder: Path, input: Input, identity: dict[str, Any], now: dict[str
         if record["rejects"] and on_error == "stop":
             raise Reject(**record["rejects"][0]).error(input.path)
         number, after, last = number + 1, record["after"], record["last"]
-        read, rejected = read + n_read(record), rejected + len(record["rejects"])
+        read, rejected = read + n_read(record["counts"], record["rejects"]), rejected + len(record["rejects"])
     return Finished(number, after, last, read, rejected)
 
 
-def _check(stem: Path, record: dict[str, Any], input: Input, identity: dict[str, Any], now: dict[str, Any]) -> None:
+def _check(stem: Path, record: PartRecord, input: Input, identity: Identity, now: dict[str, object]) -> None:
     again = f"or remove {escape(stem.parent.parent)}, which begins this source again"
     old, then = record["settings"], record["input"]
     if old != now or record["plan"] != plan(now):
@@ -159,7 +192,7 @@ def _check(stem: Path, record: dict[str, Any], input: Input, identity: dict[str,
         if len(changes) == 1 and old["tokenizer"] != now["tokenizer"]:
             raise DataError(
                 f"E-TOK-11 {escape(stem)}: was made with the tokenizer {str(old['tokenizer'])[:16]}, now it is "
-                f"{now['tokenizer'][:16]}. Fix: bring the tokenizer file back, {again}"
+                f"{str(now['tokenizer'])[:16]}. Fix: bring the tokenizer file back, {again}"
             )
         raise DataError(
             f"E-TOK-18 {escape(stem)}: was made with other settings ({join_first(changes)}). Fix: restore those "
@@ -203,7 +236,7 @@ class HashedFile:
 
     def __init__(self, path: Path) -> None:
         self.name, self.n_bytes = path.name, 0
-        self._file: IO[bytes] = open(path, "wb", buffering=BUFFER_BYTES)  # noqa: SIM115 (closed by close)
+        self._file: BinaryIO = open(path, "wb", buffering=BUFFER_BYTES)  # noqa: SIM115 (closed by close)
         self._sha = hashlib.sha256()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -211,7 +244,7 @@ class HashedFile:
         self._sha.update(data)
         self.n_bytes += memoryview(data).nbytes
 
-    def close(self, keep: bool = True) -> dict[str, Any]:
+    def close(self, keep: bool = True) -> FileRecord:
         """Flush to the disk if the file is kept, close it, and return its record: size [bytes] and SHA-256."""
         try:
             if keep:
@@ -230,10 +263,10 @@ def write_npy_header(file: HashedFile, dtype: np.dtype, n_rows: int) -> None:
 class Part:
     """One part on its way to the disk."""
 
-    def __init__(self, stem: Path, first: dict[str, int] | None) -> None:
+    def __init__(self, stem: Path, first: Cursor | None) -> None:
         self.stem, self.first = stem, first
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTS, 0))
-        self.rejects: list[dict[str, Any]] = []
+        self.rejects: list[RejectRecord] = []
         self._tokens = {split: HashedFile(self._temporary(f"{split}.bin")) for split in SPLITS}
         self._rows = open(self._temporary("rows"), "w+b", buffering=BUFFER_BYTES)  # noqa: SIM115 (closed by close)
         self._n_rows = 0
@@ -249,11 +282,14 @@ class Part:
         self._n_rows += len(encoded.documents)
         self.counts.update(encoded.counts)
         for reject in encoded.rejects:
-            record = reject._asdict()
-            self.rejects.append({key: record[key] for key in record if key != "path" or reject.path is not None})
+            line, byte, code, reason, excerpt, path = reject
+            record: RejectRecord = {
+                "line": line, "byte": byte, "code": code, "reason": reason, "excerpt": excerpt,
+            }  # fmt: skip
+            self.rejects.append(record if path is None else {**record, "path": path})
 
-    def commit(self, record: dict[str, Any]) -> None:
-        """Publish: the .json, made of `record` and of what is known of the part, is the last name that appears."""
+    def commit(self, settings: dict[str, object], input: Identity, after: Cursor, last: bool) -> None:
+        """Publish; the .json is the last name that appears."""
         # Content to the disk, then names, the .json as the last: a part counts when its .json is there, and then all of
         # it is there. The folder is flushed before and after that name, so a power loss cannot reorder them.
         files = {f"{self.stem.name}.{split}.bin": self._tokens[split].close() for split in SPLITS}
@@ -264,7 +300,18 @@ class Part:
             while rows := self._rows.read(BUFFER_BYTES):
                 documents.write(rows)
         files[f"{self.stem.name}.docs.npy"] = documents.close()
-        record = record | {"counts": dict(self.counts), "rejects": self.rejects, "files": files}
+        record: PartRecord = {
+            "format": FORMAT,
+            "plan": plan(settings),
+            "settings": settings,
+            "input": input,
+            "first": self.first,
+            "after": after,
+            "last": last,
+            "counts": dict(self.counts),
+            "rejects": self.rejects,
+            "files": files,
+        }
         with open(self._temporary("json"), "w", encoding="utf-8") as file:
             json.dump(record, file, sort_keys=True)
             flush_to_disk(file)
@@ -291,7 +338,7 @@ class InputParts:
     the input. Raises DataError E-TOK-15 (another process writes there) and what `parts.finished` raises; StorageError.
     """
 
-    def __init__(self, config: PrepareConfig, input: Input, settings: dict[str, Any]) -> None:
+    def __init__(self, config: PrepareConfig, input: Input, settings: dict[str, object]) -> None:
         self.input, self._config, self._settings = input, config, settings
         self._folder = input_folder(config.corpus.dir, input)
         self._identity = input.identity()
@@ -323,7 +370,7 @@ class InputParts:
             if number.isdecimal() and int(number) >= self._number:
                 path.unlink()
 
-    def add(self, encoded: Encoded, after: dict[str, int], ends_part: bool, last: bool) -> None:
+    def add(self, encoded: Encoded, after: Cursor, ends_part: bool, last: bool) -> None:
         """Append a chunk, and finish the part where it ends.
 
         Raises DataError: a reject under work.on_error=stop; E-RAW-21 when too many were skipped.
@@ -334,30 +381,17 @@ class InputParts:
             if self._part is None:
                 self._part = Part(self._folder / f"{self._number:05d}", self.after)
             self._part.add(encoded)
-            self._read += n_read({"counts": encoded.counts, "rejects": encoded.rejects})
+            self._read += n_read(encoded.counts, encoded.rejects)
             self._rejected += len(encoded.rejects)
             share = self._config.work.max_reject_share
             if self._rejected > share * self._read and (last or self._read >= JUDGED_FROM):
                 self._refuse_rejects(self._part)
             self.after = after
             if ends_part or last:
-                self._commit(self._part, last)
-
-    def _commit(self, part: Part, last: bool) -> None:
-        part.commit(
-            {
-                "format": FORMAT,
-                "plan": plan(self._settings),
-                "settings": self._settings,
-                "input": self._identity,
-                "first": part.first,
-                "after": self.after,
-                "last": last,
-            }
-        )
-        self._number, self._part, self.done = self._number + 1, None, last
-        if last:
-            self._reject_file().unlink(missing_ok=True)
+                self._part.commit(self._settings, self._identity, after, last)
+                self._number, self._part, self.done = self._number + 1, None, last
+            if last:
+                self._reject_file().unlink(missing_ok=True)
 
     def _reject_file(self) -> Path:
         return Path(self._config.corpus.dir) / "rejects" / f"{self.input.source}-{self.input.number:05d}.jsonl"

@@ -2,8 +2,9 @@
 
 import hashlib
 import importlib
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import NamedTuple
 
 from coca_train.config.corpus_schema import CorpusConfig, CorpusSourceConfig, FilterConfig
 from coca_train.data.readers.base import Document, field
@@ -31,7 +32,7 @@ class Rules:
                 )
         self.filter = filter
         self.languages, self.licences = frozenset(filter.languages), frozenset(filter.licences)
-        self.quality = quality_filters(filter.quality)
+        self.quality = [quality_filter(name) for name in filter.quality]
 
     def refuses(self, document: Document) -> str | None:
         """Return the name of the rule that leaves a document out; None: it is kept."""
@@ -45,7 +46,7 @@ class Rules:
         refused = self._refuses_fields(document.fields)
         return refused or next((name for judge in self.quality if (name := judge(text))), None)
 
-    def _refuses_fields(self, record: dict[str, Any]) -> str | None:
+    def _refuses_fields(self, record: Mapping[str, object]) -> str | None:
         if self.languages:
             values = _texts(record, self.filter.language_field)
             if not values:
@@ -67,7 +68,7 @@ class Rules:
         return None
 
 
-def _value(record: dict[str, Any], name: str | None) -> Any:
+def _value(record: Mapping[str, object], name: str | None) -> object:
     """Return the value of a dotted field; None when there is none."""
     try:
         return None if name is None else field(record, name)
@@ -75,11 +76,12 @@ def _value(record: dict[str, Any], name: str | None) -> Any:
         return None
 
 
-def _texts(record: dict[str, Any], name: str | None) -> list[str]:
+def _texts(record: Mapping[str, object], name: str | None) -> list[str]:
     """Return a text or a list of texts as a list; empty when it is neither."""
     value = _value(record, name)
-    names = [value] if isinstance(value, str) else value
-    return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
+    names = value if isinstance(value, list) else [value]
+    texts = [name for name in names if isinstance(name, str)]
+    return texts if len(texts) == len(names) else []
 
 
 def digest_of(text: str) -> bytes:
@@ -149,7 +151,7 @@ FILTERS = {
 }
 
 
-def datatrove(module: str, needed_for: str) -> Any:
+def _datatrove(module: str, needed_for: str) -> ModuleType:
     """Import a module of datatrove, and keep its log quiet. Raises UserError E-RAW-25 where it cannot be imported."""
     try:
         importlib.import_module("datatrove")
@@ -162,44 +164,32 @@ def datatrove(module: str, needed_for: str) -> Any:
         ) from error
 
 
-def word_splitter(language: str, needed_for: str) -> Any:
-    """Load datatrove's word splitter of a language (en, zh, ...). Raises UserError E-RAW-25, naming the missing
-    package, and E-RAW-29 for a language that datatrove does not know."""
-    words = datatrove("utils.word_tokenizers", needed_for)
+def _check_word_splitter(needed_for: str) -> None:
+    """Cut English words with datatrove. Raises UserError E-RAW-25, naming the missing package."""
     try:
-        splitter = words.load_word_tokenizer(language)
-        splitter.word_tokenize("one word")  # some import their library only now
-    except ValueError as error:
-        raise UserError(
-            f"E-RAW-29 {needed_for}: datatrove has no word splitter for {language!r}; known are ISO codes such as en, "
-            "de, zh. Fix: choose one of them"
-        ) from error
+        words = _datatrove("utils.word_tokenizers", needed_for)
+        words.load_word_tokenizer("en").word_tokenize("one word")  # which imports its library only now
     except ImportError as error:
         quoted = str(error).split("`")  # datatrove writes the missing package as `name`, Python keeps it in .name
         package = quoted[1] if len(quoted) > 2 else (error.name or "spacy").split(".")[0]
         raise UserError(
-            f"E-RAW-25 {needed_for}: the package {package} is not installed; datatrove cuts words of {language!r} with "
-            f"it. Fix: pip install {package}"
+            f"E-RAW-25 {needed_for}: the package {package} is not installed; datatrove cuts words with it. "
+            f"Fix: pip install {package}"
         ) from error
-    return splitter
 
 
-def quality_filters(names: list[str]) -> list[Callable[[str], str | None]]:
-    """Return the filters of these names. Each takes a text and returns its own name to leave the text out, else None.
+def quality_filter(name: str) -> Callable[[str], str | None]:
+    """Return the filter of this name: it takes a text and returns its own name to leave the text out, else None.
 
     Raises UserError E-RAW-29 no such filter, E-RAW-25 a package it needs is not installed.
     """
-    return [_quality_filter(name) for name in names]
-
-
-def _quality_filter(name: str) -> Callable[[str], str | None]:
     where = f"filter.quality={name}"
     if name not in FILTERS:
         raise UserError(f"E-RAW-29 {where}: no such filter; known are {', '.join(FILTERS)}. Fix: choose one of them")
-    judge = getattr(datatrove("pipeline.filters", where), FILTERS[name])()
+    judge = getattr(_datatrove("pipeline.filters", where), FILTERS[name])()
     if name != "c4_paragraph":  # the only one that needs no words
-        word_splitter("en", where)
-    document = datatrove("data", where).Document
+        _check_word_splitter(where)
+    document = _datatrove("data", where).Document
 
     def refuses(text: str) -> str | None:
         verdict = judge.filter(document(text=text, id=""))  # a new object each time: c4_quality writes into it

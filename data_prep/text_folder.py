@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.config.schema import DataConfig
@@ -113,7 +112,7 @@ def finished_vocab_size(dir: Path) -> int:
     return read_manifest(dir)["tokenizer"]["vocab_size"]
 
 
-def sources() -> dict[str, Any]:
+def sources() -> dict[str, dict[str, str | float]]:
     """Return the sources of a data section, with paths below data.dir."""
     paths = {"path": f"${{data.dir}}/{SOURCE}_train", "valid_path": f"${{data.dir}}/{SOURCE}_valid"}
     return {SOURCE: paths | {"weight": 1.0, "on_exhausted": "repeat"}}

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.readers.base import escape
@@ -135,7 +134,7 @@ def record_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.made.json")
 
 
-def training_settings(config: PrepareConfig) -> dict[str, Any]:
+def training_settings(config: PrepareConfig) -> dict[str, object]:
     """Return JSON of the settings that decide a trained vocabulary, except the files of the sources."""
     sources = {
         name: {key: value for key, value in asdict(source).items() if key not in NOT_SETTINGS}
@@ -150,7 +149,7 @@ def training_settings(config: PrepareConfig) -> dict[str, Any]:
     }
 
 
-def publish(path: Path, model: bytes, record: dict[str, Any] | None) -> None:
+def publish(path: Path, model: bytes, record: dict[str, object] | None) -> None:
     """Write record and model, the model last: it is there when everything is. record: None: none is kept."""
     # The record first: a record without a model is nothing, a model without a record would be foreign to the next run.
     if record is not None:

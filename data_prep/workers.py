@@ -20,12 +20,14 @@ from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 from coca_train.runtime.errors import PeerLost, UserError
 from coca_train.runtime.machine import bounded_processes, cores
 
 Ticket = TypeVar("Ticket")
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # to a whole group or job; the main process acts on them
 ENDED_S = 5.0
 CHECK_S = 0.2  # between two looks at whether to stop, while a result is waited for
@@ -34,15 +36,15 @@ CHUNK_FACTOR = 8
 
 
 def map_ordered(
-    make: Callable[..., Callable[[Any], Any]],
-    arguments: tuple[Any, ...],
-    tasks: Iterable[tuple[Ticket, Any]],
+    make: Callable[..., Callable[[Task], Result]],
+    arguments: tuple[object, ...],
+    tasks: Iterable[tuple[Ticket, Task]],
     workers: int | None,
     *,
     chunk_bytes: int = 0,
     check: Callable[[], None] = lambda: None,
-) -> Generator[tuple[Ticket, Any], None, None]:
-    """Yield (ticket, make(*arguments)(argument)) for every (ticket, argument) of tasks, in their order.
+) -> Generator[tuple[Ticket, Result], None, None]:
+    """Yield (ticket, make(*arguments)(task)) for every (ticket, task) of tasks, in their order.
 
     make(*arguments) is called once in each worker; the ticket stays here. At most 2 x workers + 2 tasks are on their
     way. workers: None = one a core; 1 = everything in this process; as many are started as there are tasks, and no more
@@ -55,27 +57,27 @@ def map_ordered(
     workers = bounded_processes("work.workers", cores() if workers is None else workers, bytes_each)
     if workers == 1:
         call = make(*arguments)
-        for ticket, argument in tasks:
-            yield ticket, call(argument)
+        for ticket, task in tasks:
+            yield ticket, call(task)
         return
     # One thread for each worker waits at its pipe: a worker has its next task while this process reads or writes.
-    idle: SimpleQueue[_Worker] = SimpleQueue()
-    started: list[_Worker] = []
+    idle: SimpleQueue[_Worker[Task, Result]] = SimpleQueue()
+    started: list[_Worker[Task, Result]] = []
     threads = futures.ThreadPoolExecutor(workers)
 
-    def ask(argument: Any) -> Any:
+    def ask(task: Task) -> Result:
         worker = idle.get()
         try:
-            return worker.ask(argument)
+            return worker.ask(task)
         finally:
             idle.put(worker)
 
-    def submit(argument: Any) -> "futures.Future[Any]":
+    def submit(task: Task) -> "futures.Future[Result]":
         if len(started) < workers:
             check()
             started.append(_Worker(make, arguments))
             idle.put(started[-1])
-        return threads.submit(ask, argument)
+        return threads.submit(ask, task)
 
     try:
         yield from _in_order(submit, iter(tasks), 2 * workers + 2, check)
@@ -90,25 +92,25 @@ def map_ordered(
 
 
 def _in_order(
-    submit: Callable[[Any], "futures.Future[Any]"],
-    tasks: Iterator[tuple[Ticket, Any]],
+    submit: Callable[[Task], "futures.Future[Result]"],
+    tasks: Iterator[tuple[Ticket, Task]],
     limit: int,
     check: Callable[[], None],
-) -> Iterator[Any]:
-    waiting: deque[tuple[Ticket, futures.Future[Any]]] = deque()
+) -> Iterator[tuple[Ticket, Result]]:
+    waiting: deque[tuple[Ticket, futures.Future[Result]]] = deque()
     failure: Exception | None = None
     more = True
     while True:
         while more and len(waiting) < limit:
             try:
-                ticket, argument = next(tasks)
+                ticket, task = next(tasks)
             except StopIteration:
                 more = False
             except Exception as error:
                 more, failure = False, error
             else:
-                waiting.append((ticket, submit(argument)))
-                del argument  # the thread that sends it holds it now
+                waiting.append((ticket, submit(task)))
+                del task  # the thread that sends it holds it now
         if not waiting:
             break
         ticket, future = waiting.popleft()
@@ -120,10 +122,10 @@ def _in_order(
         raise failure
 
 
-class _Worker:
+class _Worker(Generic[Task, Result]):
     """A worker process as its parent sees it."""
 
-    def __init__(self, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    def __init__(self, make: Callable[..., Callable[[Task], Result]], arguments: tuple[object, ...]) -> None:
         resource_tracker.ensure_running()  # started with the first process, it would let signals through
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
@@ -138,10 +140,10 @@ class _Worker:
             ) from error
         theirs.close()
 
-    def ask(self, argument: Any) -> Any:
+    def ask(self, task: Task) -> Result:
         """Return the worker's answer to a task; raise what the worker raised."""
         try:
-            self._connection.send(argument)
+            self._connection.send(task)
             good, answer = self._connection.recv()
         except (EOFError, OSError) as error:
             self._process.join(ENDED_S)
@@ -175,21 +177,23 @@ def _signals_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(connection: Connection, make: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...]) -> None:
+def _serve(
+    connection: Connection, make: Callable[..., Callable[[Task], Result]], arguments: tuple[object, ...]
+) -> None:
     """Serve tasks until the parent closes the connection: the main loop of a worker process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    call: Callable[[Any], Any] | None = None
+    call: Callable[[Task], Result] | None = None
     with suppress(EOFError, OSError):  # the parent is gone, or needs no more
         while True:
-            argument = connection.recv()
+            task = connection.recv()
             try:
                 call = make(*arguments) if call is None else call
-                answer = (True, call(argument))
+                answer = (True, call(task))
             except UserError as error:
                 answer = (False, error)
             except Exception:
                 answer = (False, RuntimeError(f"in a worker process:\n{traceback.format_exc()}"))
-            del argument
+            del task
             connection.send(answer)
 
 

@@ -174,18 +174,6 @@ class MixConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class NearDuplicatesConfig:
-    """Near-duplicate removal by MinHash (datatrove; needs the quality extra)."""
-
-    ngram: Positive = Field(description="words in a shingle")
-    buckets: Positive = Field(description="buckets of the hash table; more = more pairs are found")
-    hashes_per_bucket: Positive = Field(description="hashes that must agree in a bucket; more = fewer pairs are found")
-    language: str = Field(
-        description="word splitter: words = white space; or a language as datatrove names it (en, zh, ...; needs spacy)"
-    )
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
 class LeakageConfig:
     """Overlap of training and held-out text."""
 
@@ -234,7 +222,6 @@ class PrepareConfig:
     tokenizer: TokenizerConfig
     work: WorkConfig
     mix: MixConfig
-    near_duplicates: NearDuplicatesConfig
     leakage: LeakageConfig
     look: LookConfig
     retrieval: RetrievalConfig

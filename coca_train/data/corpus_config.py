@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from coca_train.config import load as loading
 from coca_train.config.compose import Assembled
@@ -214,7 +213,7 @@ def _retrieval(retrieval: RetrievalConfig) -> Iterator[Problem]:
                 yield Problem("E-CFG-84", (f"{key}.{kind}",), text, fix)
 
 
-def drop_sources_without_files(a: Assembled, groups: Mapping[str, str], typed: Callable[[], dict[str, Any]]) -> None:
+def drop_sources_without_files(a: Assembled, groups: Mapping[str, str], typed: Callable[[], object]) -> None:
     """Drop sources without files (corpus=files has one) when the command line adds sources."""
     if not any("corpus.sources" in word for word in a.overrides):
         return  # resolving takes time

@@ -10,9 +10,10 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from coca_train.data.index import DTYPES, HEADER, MAGIC, Index
 from coca_train.data.storage import OpenFile, flush_to_disk, open_locked, storage
@@ -23,6 +24,12 @@ from coca_train.runtime.errors import DataError
 BLOCK_BYTES = 4 << 20
 SUM_BYTES = 8
 CHUNK = 1 << 18  # entries written at a time
+
+
+class Writable(Protocol):
+    """What bytes are written to."""
+
+    def write(self, data: bytes, /) -> object: ...
 
 
 def block_sum(block: bytes | bytearray) -> bytes:
@@ -74,15 +81,7 @@ def sums_path(bin_path: str) -> str:
     return bin_path.removesuffix(".bin") + ".sums"
 
 
-def write_sums(prefix: str | Path) -> None:
-    """Write the sums of a finished .bin next to it."""
-    with open(f"{prefix}.bin", "rb") as data, open(sums_path(f"{prefix}.bin"), "wb") as sums:
-        while block := data.read(BLOCK_BYTES):
-            sums.write(block_sum(block))
-        flush_to_disk(sums)
-
-
-def best_dtype(vocab_size: int) -> type[np.integer[Any]]:
+def best_dtype(vocab_size: int) -> type[np.uint16] | type[np.int32]:
     """Return the dtype GPT-NeoX picks: uint16 below 65 500 token ids, int32 from there on."""
     return np.uint16 if vocab_size < 65500 else np.int32
 
@@ -143,7 +142,7 @@ class IndexedWriter:
     E-TOK-15 (second writer), StorageError (disk).
     """
 
-    def __init__(self, prefix: str | Path, dtype: Any) -> None:
+    def __init__(self, prefix: str | Path, dtype: type[np.integer] | np.dtype[np.integer]) -> None:
         self.prefix, self.dtype = str(prefix), np.dtype(dtype).newbyteorder("<")
         self._limits = np.iinfo(self.dtype)
         self.n_tokens = self.n_documents = 0
@@ -197,10 +196,10 @@ class IndexedWriter:
             yield lengths[begin : begin + CHUNK]
 
 
-def write_index(idx: Any, dtype: Any, n_documents: int, lengths: Callable[[], Iterable[np.ndarray]]) -> None:
+def write_index(idx: Writable, dtype: DTypeLike, n_documents: int, lengths: Callable[[], Iterable[np.ndarray]]) -> None:
     """Write the `.idx` of a `.bin` with one sequence a document, as a stream: O(one chunk) memory.
 
-    idx: anything with write(bytes). dtype: of the `.bin`. lengths: called twice, gives the same chunks of int32
+    dtype: of the `.bin`. lengths: called twice, gives the same chunks of int32
     lengths [tokens] each time, n_documents in all.
     """
     code = next(code for code, known in DTYPES.items() if np.dtype(known) == np.dtype(dtype).newbyteorder("="))

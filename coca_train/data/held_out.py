@@ -4,7 +4,6 @@ Shapes: B sequences, T tokens (seq_len).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.mixture import check_tokenizer, file_digests
 from coca_train.data.packing import Row, Windows, checked_row
+from coca_train.data.storage import Digest
 
 
 class HeldOut:
@@ -29,7 +29,7 @@ class HeldOut:
                 check_tokenizer(config.tokenizer, f"data.sources.{name}.valid_path", source.valid_path)
                 self.files[name] = IndexedDataset(source.valid_path, config.verify_blocks)
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, dict[str, Digest]]:
         """Return what the files are, as JSON by source, without their paths; digests as in `Mixture.fingerprint`."""
         digests = file_digests(self.files.values())
         return {name: {"bin": digests[one.bin_path], "idx": digests[one.idx_path]} for name, one in self.files.items()}

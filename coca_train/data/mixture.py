@@ -5,12 +5,11 @@ sources, seq_len; in streams the global batch size too) is the same tokens on an
 after any number of restarts.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,7 +19,7 @@ from coca_train.data.dataset import IndexedDataset
 from coca_train.data.packing import Edges, checked_row, pack
 from coca_train.data.provenance import Origins, Passage, Provenance, read_manifest
 from coca_train.data.sampling import PackedSource, SamplePlace, Shuffled, Streams
-from coca_train.data.storage import digest
+from coca_train.data.storage import Digest, digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.trees import flatten
@@ -106,14 +105,14 @@ class Mixture:
         """Return the number of samples before the first source with on_exhausted=stop runs out; None = no end."""
         return self._order.max_samples()
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         """Return what the data is, as JSON: digests and sizes of every file, and all that decides the order.
 
         Paths are left out: moved data is the same data. Files below 64 MiB are hashed whole, larger ones in 64 blocks
         of 64 KiB (`of` says which).
         """
         digests, config = file_digests(source.dataset for source in self.sources), self.config
-        order = {"seed": config.seed, "seq_len": self.seq_len, "document_mask": config.document_mask}
+        order: dict[str, object] = {"seed": config.seed, "seq_len": self.seq_len, "document_mask": config.document_mask}
         order |= {"packing": config.packing, **self._order.fingerprint()}
         if config.packing != "windows":  # which adds no ids and repeats no document
             assert self.edges is not None
@@ -157,7 +156,7 @@ def check_tokenizer(tokenizer: str, key: str, prefix: str) -> None:
         )
 
 
-def file_digests(datasets: Iterable[IndexedDataset]) -> dict[str, dict[str, Any]]:
+def file_digests(datasets: Iterable[IndexedDataset]) -> dict[str, Digest]:
     """Return size and SHA-256 (`storage.digest`) of the .bin and the .idx of each dataset, by path."""
     files = [path for dataset in datasets for path in (dataset.bin_path, dataset.idx_path)]
     # Files may lie on a network disk, where each sample waits for its own round trip.
@@ -165,7 +164,7 @@ def file_digests(datasets: Iterable[IndexedDataset]) -> dict[str, dict[str, Any]
         return dict(zip(files, pool.map(digest, files), strict=True))
 
 
-def tokenizer_digest(path: str) -> dict[str, Any]:
+def tokenizer_digest(path: str) -> Digest:
     """Return size and SHA-256 of the tokenizer's file; DataError E-TKN-01 when it is missing."""
     try:
         return digest(path)
@@ -176,7 +175,7 @@ def tokenizer_digest(path: str) -> dict[str, Any]:
         ) from error
 
 
-def fingerprint_diff(old: dict[str, Any], new: dict[str, Any]) -> str | None:
+def fingerprint_diff(old: Mapping[str, object], new: Mapping[str, object]) -> str | None:
     """Describe what differs between two fingerprints, by key (sources.code.bin.sha256); None: nothing."""
     before, after = flatten(old), flatten(new)
     changed = [

@@ -4,7 +4,7 @@ import os
 import tokenize
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
@@ -14,40 +14,60 @@ from coca_train.runtime.durable import read_at
 from coca_train.runtime.errors import DataError
 
 MANIFEST = "manifest.json"
-KINDS = ("corpus", "embedded")  # of manifests that data_prep writes; what has none of them is another tool's
+KIND = "corpus"  # of manifests that data_prep writes; what has another is another tool's
 
 
-def read_manifest(prefix: Path | str) -> dict[str, Any] | None:
+class TokenizerRecord(TypedDict):
+    """What is read of a manifest's tokenizer."""
+
+    sha256: str
+
+
+class SourceRecord(TypedDict):
+    """What is read of a manifest's source. inputs: `readers.base.Input.identity` of each."""
+
+    licence: NotRequired[str]
+    inputs: list[dict[str, object]]
+
+
+class Manifest(TypedDict):
+    """What is read here of a manifest; data_prep.manifest has all of it."""
+
+    kind: str
+    tokenizer: TokenizerRecord
+    sources: NotRequired[dict[str, SourceRecord]]
+
+
+def read_manifest(prefix: Path | str) -> Manifest | None:
     """Read the manifest in the folder of a dataset; None: data_prep did not make it, so nothing is known of its origin.
 
     Raises DataError E-TOK-08 for one that cannot be read, or lacks what data_prep writes.
     """
     path = Path(prefix).parent / MANIFEST
     try:
-        manifest = untrusted_io.read_json(path)
+        found = untrusted_io.read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise _damaged(path, f"cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    if not isinstance(manifest, dict) or manifest.get("kind") not in KINDS:
+    if not isinstance(found, dict) or found.get("kind") != KIND:
         return None
-    tokenizer, sources = manifest.get("tokenizer"), manifest.get("sources", {})
+    tokenizer, sources = found.get("tokenizer"), found.get("sources", {})
     good = {
         "tokenizer": isinstance(tokenizer, dict) and isinstance(tokenizer.get("sha256"), str),
         "sources": isinstance(sources, dict) and all(map(_lists_inputs, sources.values())),
-        "licences": isinstance(manifest.get("licences", {}), dict),
     }
     for name, is_good in good.items():
         if not is_good:
             raise _damaged(path, f"has no {name} as data_prep writes it")
-    return manifest
+    return Manifest(**found)
 
 
 def _damaged(path: Path, what: str) -> DataError:
     return DataError(f"E-TOK-08 {path}: {what}. Fix: copy it again, or remove it where it is not of these data")
 
 
-def _lists_inputs(source: Any) -> bool:
+def _lists_inputs(source: object) -> bool:
     inputs = source.get("inputs") if isinstance(source, dict) else None
     return isinstance(inputs, list) and all(
         isinstance(one, dict) and one.keys() >= ({"hub", "split", "shard"} if "hub" in one else {"name"})
@@ -153,8 +173,9 @@ class Origins:
             raise self._damaged(f"{what[:80]}; a row with input and line for each of {n} documents is needed")
         # By the number of an input its name, what its lines are and how many files it has; empty without a manifest.
         source = self.path.name.removesuffix(".origins.npy").removesuffix("_train").removesuffix("_valid")
-        manifest = read_manifest(self.path) or {}
-        self._inputs = [_name(input) for input in manifest.get("sources", {}).get(source, {}).get("inputs", [])]
+        manifest = read_manifest(self.path)
+        record = manifest.get("sources", {}).get(source) if manifest is not None else None
+        self._inputs = [_name(input) for input in record["inputs"]] if record is not None else []
 
     def _damaged(self, what: str) -> DataError:
         return DataError(
@@ -179,9 +200,9 @@ class Origins:
         return Origin(name, line, unit, n_files)
 
 
-def _name(identity: dict[str, Any]) -> tuple[str, str, int]:
+def _name(identity: dict[str, object]) -> tuple[str, str, int]:
     """Return an input's name, the unit of its lines, and its number of files."""
     if "hub" in identity:
         return f"{identity['hub']}[{identity['split']}] shard {identity['shard']}", ", row ", 0
-    n_files = int(identity.get("files", 0))
+    n_files = int(str(identity.get("files", 0)))
     return str(identity["name"]), FILE if n_files else ":", n_files

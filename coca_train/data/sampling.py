@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -167,7 +167,7 @@ class Shuffled:
         ends = [self._proportions.longest(j, s.n_windows) for j, s in enumerate(self._sources) if s.stops]
         return min(ends, default=None)
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         """Return what the order depends on besides the sources."""
         return {"kind": "shuffled"}
 
@@ -243,6 +243,6 @@ class Streams:
         steps = [s.n_windows // n_rows for s, n_rows in zip(self._sources, self._rows, strict=True) if s.stops]
         return min(steps) * self._global_batch_size if steps else None
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         """Return what the order depends on besides the sources."""
         return {"kind": "stream", "global_batch_size": self._global_batch_size}

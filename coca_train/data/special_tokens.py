@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import DataError
@@ -46,7 +46,7 @@ class SpecialTokens:
     bos: int | None = None
     pad: int | None = None
     said: dict[str, str] = field(default_factory=dict)
-    model: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, object] = field(default_factory=dict)
 
     def as_json(self) -> bytes:
         return (json.dumps(asdict(self), indent=2) + "\n").encode()
@@ -105,7 +105,7 @@ def has_template(folder: Path) -> bool:
     return config.get("chat_template") is not None or any((folder / name).is_file() for name in TEMPLATES)
 
 
-def of_model(folder: Path, is_text: Callable[[int], bool]) -> dict[str, Any]:
+def of_model(folder: Path, is_text: Callable[[int], bool]) -> dict[str, object]:
     """Return the keys of config.json about special tokens, unchanged, where they are of this tokenizer."""
     path, kept = folder / MODEL_FILES[0], {}
     for key, value in _object(path).items():
@@ -173,7 +173,9 @@ def _contradiction(path: Path, role: str, said: list[Statement], own: int | None
     )
 
 
-def _named(path: Path, key: str, value: Any, id_of: Callable[[str], int | None], role: str) -> tuple[int, ...] | None:
+def _named(
+    path: Path, key: str, value: object, id_of: Callable[[str], int | None], role: str
+) -> tuple[int, ...] | None:
     """Return the id of a token that is written as text, or as an object with its content. None: it does not exist."""
     text = value.get("content") if isinstance(value, dict) else value
     if text is None and not isinstance(value, dict):
@@ -186,12 +188,13 @@ def _named(path: Path, key: str, value: Any, id_of: Callable[[str], int | None],
     return None if token is None else (token,)
 
 
-def _ids(path: Path, key: str, value: Any) -> tuple[int, ...]:
+def _ids(path: Path, key: str, value: object) -> tuple[int, ...]:
     """Return token ids, one or a list. Some files write -1 for none."""
     each = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, int) and not isinstance(one, bool) and one >= -1 for one in each):
+    ids = [one for one in each if isinstance(one, int) and not isinstance(one, bool) and one >= -1]
+    if len(ids) < len(each):
         raise _wrong(path, f"{key}={value!r}", "must be a token id or a list of them")
-    return tuple(one for one in each if one >= 0)
+    return tuple(one for one in ids if one >= 0)
 
 
 def _added(folder: Path) -> dict[str, int]:
@@ -208,15 +211,15 @@ def _record(path: Path) -> SpecialTokens | None:
     values = _object(path)
     if not values:
         return None
-    tokens = [values.get(role, "") for role in ROLES]
+    written = [values.get(role, "") for role in ROLES]
     said, model = values.get("said"), values.get("model")
-    fine = all(token is None or (isinstance(token, int) and token >= 0) for token in tokens)
-    if not fine or not isinstance(said, dict) or not isinstance(model, dict):
+    tokens = [token for token in written if token is None or (isinstance(token, int) and token >= 0)]
+    if len(tokens) < len(written) or not isinstance(said, dict) or not isinstance(model, dict):
         raise _wrong(path, "it", "was not written by this program", "import the tokenizer again")
     return SpecialTokens(*tokens, said=said, model=model)
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _object(path: Path) -> dict[str, object]:
     """Read a JSON object; empty where there is no such file."""
     if not path.is_file():
         return {}

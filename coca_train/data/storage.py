@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import BinaryIO, TextIO, TypedDict
 
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import read_at
@@ -93,15 +93,23 @@ def lock_and_wait(path: str | Path) -> Iterator[None]:
         yield
 
 
-def flush_to_disk(file: IO[Any]) -> None:
+def flush_to_disk(file: BinaryIO | TextIO) -> None:
     file.flush()
     os.fsync(file.fileno())
 
 
-def digest(path: str | Path) -> dict[str, Any]:
-    """{bytes, sha256, of}: SHA-256 of the whole file below 64 MiB, else of 64 evenly spaced blocks of 64 KiB.
+class Digest(TypedDict):
+    """Size and SHA-256 of a file. of: all of it, or which samples."""
 
-    `of` says which. The first and the last block are always among them; the size is part of the record.
+    bytes: int
+    sha256: str
+    of: str
+
+
+def digest(path: str | Path) -> Digest:
+    """Return size and SHA-256: of the whole file below 64 MiB, else of 64 evenly spaced blocks of 64 KiB.
+
+    The first and the last block are always among them; the size is part of the record.
     """
     # Hashing a terabyte at every start would take an hour. Copies go wrong by being cut, by holes or by being another
     # file: size, ends and 62 samples between tell those; single bits are for the block sums.

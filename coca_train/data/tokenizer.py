@@ -83,10 +83,10 @@ class Tokenizer:
     def _is_text(self, token: int) -> bool:
         return token >= self.vocab_size or self._backend.spelled(token) is not None
 
-    def knows(self, tokens: int | list[int] | None) -> bool:
+    def knows(self, tokens: object) -> bool:
         """Return whether an id, or each of a list, is one of its special tokens; null is none."""
         each = tokens if isinstance(tokens, list) else [tokens]
-        return not any(self._is_text(token) for token in each if token is not None and token >= 0)
+        return not any(isinstance(token, int) and token >= 0 and self._is_text(token) for token in each)
 
     def _check_eod(self, eod: int | None) -> int:
         if eod is None or eod >= self.vocab_size:

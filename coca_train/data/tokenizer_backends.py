@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from operator import itemgetter
-from typing import Any
+from types import ModuleType
+from typing import Protocol
 
 import numpy as np
 
@@ -177,13 +178,13 @@ class ModelFacts:
     @staticmethod
     def of(model: bytes) -> "ModelFacts":
         """Read a serialised ModelProto (sentencepiece_model.proto; the numbers of its fields are fixed for good)."""
-        sections = {number: value for number, value in fields(model) if number in (2, 3, 5)}
+        sections = {number: value for number, value in fields(model) if isinstance(value, bytes)}
         trainer, normalizer, denormalizer = (dict(fields(sections.get(n, b""))) for n in (2, 3, 5))
         untouched = not normalizer.get(2) and not normalizer.get(3, 1) and not normalizer.get(4, 1)
-        return ModelFacts(trainer.get(3, 1), bool(trainer.get(35, 0)), untouched and not denormalizer.get(2))
+        return ModelFacts(int(trainer.get(3, 1)), bool(trainer.get(35, 0)), untouched and not denormalizer.get(2))
 
 
-def fields(message: bytes) -> Iterator[tuple[int, Any]]:
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yield (number, value) of each field of a protocol buffer message: whole numbers, or raw bytes.
 
     Enough for what the library itself has serialised; protobuf is no dependency of ours.
@@ -210,6 +211,12 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 MOST_IDS = 1 << 22  # a single absurd id in the file would otherwise become as many rows of an embedding
 ANY_TEXT = "a é 漢 \U0001f642 \u0378\n"
+
+
+class Pipeline(Protocol):
+    """A part of a pipeline of `tokenizers`."""
+
+    def __getstate__(self) -> bytes: ...
 
 
 class HuggingFace:
@@ -296,7 +303,7 @@ class HuggingFace:
         return self._model.decode(ids, skip_special_tokens=False)
 
 
-def _library(path: str) -> Any:
+def _library(path: str) -> ModuleType:
     try:
         import tokenizers
     except ImportError as error:
@@ -307,7 +314,7 @@ def _library(path: str) -> Any:
     return tokenizers
 
 
-def _steps(part: Any) -> list[dict[str, Any]]:
+def _steps(part: Pipeline | None) -> list[dict[str, object]]:
     """Return a part of the pipeline as records, sequences taken apart."""
     if part is None:
         return []

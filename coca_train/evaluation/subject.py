@@ -117,7 +117,7 @@ def open_folder(path: str, device: str, dtype: str) -> Opened:
     Raises UserError, CheckpointError and DataError for folders that hold no model or no tokenizer.
     """
     with open_source(path) as source:
-        weights, step = _digest(source), source.origin.get("step")
+        weights, step = _digest(source), source.step
         if source.kind == "run":
             run = load_run(source.path, device)
             model, tokenizer, config = run.model, run.tokenizer, run.loaded.config
@@ -206,9 +206,8 @@ def _digest(source: Source) -> str:
     """Digest everything that makes the model. A checkpoint's manifest holds its files' digests; a folder has none, so
     its files are read: cells are kept by this digest, and a path or a date would take changed weights for the old
     ones."""
-    known = source.origin.get("manifest_digest")
-    if known is not None:
-        return known
+    if source.manifest_digest is not None:
+        return source.manifest_digest
     whole = hashlib.sha256(repr(sorted(asdict(source.architecture).items())).encode())
     for file in sorted(source.path.glob("*.safetensors")):
         with open(file, "rb") as opened:

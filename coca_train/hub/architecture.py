@@ -1,16 +1,34 @@
 """The architecture of a model: the sections of the configuration that determine what it computes."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 import torch
 
 from coca_train import positions
+from coca_train.attention import PatternSettings
 from coca_train.attention.layer_types import UNIFORM, LayerType, layer_types, layer_types_of
 from coca_train.config.schema import DEFAULT, Config, LayersConfig, ModelConfig
 from coca_train.models.transformer import Transformer
+from coca_train.positions import SchemeSettings
+from coca_train.positions.rope_scaling import RopeScaling
 
 Shapes = dict[str, tuple[int, ...]]
+
+
+class Sections(TypedDict):
+    """The sections of an Architecture as plain values."""
+
+    model: dict[str, object]
+    position: dict[str, object]
+    attention_pattern: dict[str, object]
+    layers: dict[str, object]
+    seq_len: int
+
+
+def rope_scaling_of(position: SchemeSettings) -> RopeScaling | None:
+    """Return the rotary frequencies of a scheme's settings; None: it has none."""
+    return getattr(position, "rope_scaling", None)
 
 
 @dataclass(frozen=True)
@@ -18,8 +36,8 @@ class Architecture:
     """The sections that determine a model, vocab_size included."""
 
     model: ModelConfig
-    position: Any
-    attention_pattern: Any
+    position: SchemeSettings
+    attention_pattern: PatternSettings
     seq_len: int  # training window of the weights [tokens]
     layers: LayersConfig = UNIFORM
 
@@ -31,9 +49,9 @@ class Architecture:
 
     def with_coca(self, variant: str, t_width: str) -> "Architecture":
         """Return the same with CoCA instead of a RoPE that rotates the whole head."""
-        section = {"scheme": "coca", "variant": variant, "t_width": t_width, "rotary_pct": 1.0}
-        rope_scaling = asdict(self.position.rope_scaling)
-        return replace(self, position=positions.settings(section | {"rope_scaling": rope_scaling}))
+        section: dict[str, object] = {"scheme": "coca", "variant": variant, "t_width": t_width, "rotary_pct": 1.0}
+        assert self.rope_scaling is not None
+        return replace(self, position=positions.settings(section | {"rope_scaling": asdict(self.rope_scaling)}))
 
     @property
     def complete(self) -> ModelConfig:
@@ -64,9 +82,15 @@ class Architecture:
         return all(kind == first for kind in others)
 
     @property
+    def rope_scaling(self) -> RopeScaling | None:
+        """The rotary frequencies, but of layers with others; None: a scheme without."""
+        return rope_scaling_of(self.position)
+
+    @property
     def thetas(self) -> list[float | None]:
         """The rotary base of every layer; None: no rotation."""
-        return [getattr(getattr(kind.position, "rope_scaling", None), "theta", None) for kind in self.layer_types]
+        scalings = [rope_scaling_of(kind.position) for kind in self.layer_types]
+        return [None if scaling is None else scaling.theta for scaling in scalings]
 
     @property
     def n_rows(self) -> int:
@@ -99,8 +123,8 @@ class Architecture:
             outline = self.build()
         return {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
 
-    def sections(self) -> dict[str, Any]:
-        """Return the sections as plain values, as config.yaml and our exports hold them."""
+    def sections(self) -> Sections:
+        """Return the sections as config.yaml and our exports hold them."""
         return {
             "model": asdict(self.model),
             "position": asdict(self.position),

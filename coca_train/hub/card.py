@@ -3,7 +3,6 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -11,6 +10,7 @@ from coca_train import __version__
 from coca_train.checkpoint.opening import read_record
 from coca_train.data.provenance import read_manifest
 from coca_train.hub import forms, parity
+from coca_train.hub.config_keys import Json
 from coca_train.hub.weights import Source
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import DataError
@@ -18,26 +18,22 @@ from coca_train.runtime.printing import markdown
 from coca_train.settings import load_saved
 from coca_train.stages import resolve
 
+VARIABLES = {"AutoModelForCausalLM": "model", "AutoTokenizer": "tokenizer"}
 DIFFERS = "## Where it computes something else"
-COLUMNS = ("probe", "positions", "tokens", "max difference", "max logit", "relative, with equal frequencies")
 
 
-def render_card(
-    name: str, source: Source, config: dict[str, Any], report: parity.Report, tokenizer: Path | None
-) -> str:
+def render_card(name: str, source: Source, model_type: str, report: parity.Report, tokenizer: Path | None) -> str:
     """Return README.md of the folder."""
-    architecture, rows = source.architecture, parity_rows(report.results)
-    frequencies = getattr(architecture.position, "rope_scaling", None)
+    architecture = source.architecture
+    frequencies = architecture.rope_scaling
     scheme = architecture.position.scheme + ("" if frequencies is None else f" with RoPE scaling {frequencies.name}")
     front = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["coca_train", architecture.position.scheme],
     }
-    loaders = {"model": "AutoModelForCausalLM"} | ({"tokenizer": "AutoTokenizer"} if tokenizer else {})
-    imports = [*filter(None, [required_import(config)]), f"from transformers import {', '.join(loaders.values())}"]
-    calls = [f"{what} = {loading_call(loader, name, config)}" for what, loader in loaders.items()]
-    caveats = "\n".join(f"- {each}" for each in forms.caveats(architecture, config))
+    loaders = ["AutoModelForCausalLM", *(["AutoTokenizer"] if tokenizer else [])]
+    caveats = "\n".join(f"- {each}" for each in forms.caveats(architecture, model_type))
     digest = None if tokenizer is None else hashlib.sha256(untrusted_io.read_bytes(tokenizer)).hexdigest()
     tokenizer_line = "- tokenizer: none" if tokenizer is None else f"- tokenizer: `{tokenizer.name}`, sha256 `{digest}`"
     parts = [
@@ -45,53 +41,52 @@ def render_card(
         f"# {name}\n",
         f"{source.n_parameters:,} parameters, position scheme {scheme}, trained with windows of "
         f"{architecture.seq_len:,} tokens. Written by coca_train {__version__}.\n",
-        "\n".join(["```python", *imports, "", *calls, "```\n"]),
-        _kind(config),
+        "\n".join(["```python", *loading_lines(name, model_type, *loaders), "```\n"]),
+        _kind(model_type),
         *([f"{DIFFERS}\n", f"{caveats}\n"] if caveats else []),
         "## Where it comes from\n",
         "\n".join([*_provenance(source.origin), f"{tokenizer_line}\n"]),
         "## Data\n",
         _data(source),
         "## Parity\n",
-        f"Logits of the run and of this folder ({report.against}), {parity.DTYPE}; the bound is "
+        "Logits of the run and of this folder; they may differ by "
         f"{parity.BOUND:.0e} of max(1, largest logit){_rounded(report.results)}.\n",
-        markdown([*COLUMNS[: len(rows[0])]], rows, n_left=1),
+        f"```\n{report.lines()}\n```\n",
         "## Configuration\n",
         f"```yaml\n{yaml.safe_dump(json.loads(json.dumps(architecture.sections())), sort_keys=False)}```\n",
     ]
     return "\n".join(parts)
 
 
-def loading_call(loader: str, folder: str, config: dict[str, Any]) -> str:
-    """Return the call that loads the folder. Its code must be allowed, for the tokenizer too."""
-    allowed = ", trust_remote_code=True" if "auto_map" in config else ""
-    return f"{loader}.from_pretrained({json.dumps(folder)}{allowed})"
+def loading_lines(folder: str, model_type: str, *loaders: str) -> list[str]:
+    """Return the code that loads a folder. Its own code must be allowed, for the tokenizer too."""
+    allowed = ", trust_remote_code=True" if model_type == forms.COCA else ""
+    return [
+        *(["import coca_train.transformers"] if model_type == forms.INSTALLED else []),
+        f"from transformers import {', '.join(loaders)}",
+        *(f"{VARIABLES[loader]} = {loader}.from_pretrained({json.dumps(folder)}{allowed})" for loader in loaders),
+    ]
 
 
-def required_import(config: dict[str, Any]) -> str:
-    """Return the import that must come first; "": none."""
-    return "import coca_train.transformers" if config["model_type"] == forms.INSTALLED else ""
-
-
-def _kind(config: dict[str, Any]) -> str:
-    if config["model_type"] not in forms.OWN_TYPES:
-        return f"It is a plain `{config['architectures'][0]}`: no code of this folder is needed.\n"
+def _kind(model_type: str) -> str:
+    if model_type not in forms.OWN_TYPES:
+        return f"It is a plain `{forms.class_name(model_type)}`: no code of this folder is needed.\n"
     where = (
         f"its code is in two files next to the weights, `{forms.MODELING}.py` and "
         f"`{forms.CONFIGURATION}.py` (or in coca_train, where `import coca_train.transformers` was run first)"
-        if config["model_type"] == forms.COCA
+        if model_type == forms.COCA
         else "its class comes with coca_train: `pip install 'coca-train[interop]'`, and before it is loaded `import "
         "coca_train.transformers`"
     )
     return (
-        f"Its `model_type` is `{config['model_type']}`, and {where}; loaded as a LLaMA or GPT-NeoX it would compute "
+        f"Its `model_type` is `{model_type}`, and {where}; loaded as a LLaMA or GPT-NeoX it would compute "
         "something else. Batches may be padded on either side; packed texts are kept apart by `position_ids` that "
         "restart at 0, without a mask. Dynamic frequencies follow the longest text of a batch; "
         "`generate(..., length=n)` fixes the length they adapt to.\n"
     )
 
 
-def _provenance(origin: dict[str, Any]) -> list[str]:
+def _provenance(origin: Json) -> list[str]:
     """Return a line for each fact, the nearest first; the source of an import is indented below it."""
     lines = []
     for key, value in origin.items():
@@ -103,44 +98,23 @@ def _provenance(origin: dict[str, Any]) -> list[str]:
 
 
 def _rounded(results: list[parity.Result]) -> str:
-    """Explain the last column, where frequencies of another rounding make larger differences."""
+    """Explain larger differences that come of frequencies of another rounding."""
     off = [each.frequencies for each in results if each.frequencies is not None]
     if not off:
         return ""
     return (
-        f", and holds for the last column: transformers rounds frequencies otherwise (by {max(off):.0e}), which far "
-        "positions multiply"
+        f" with equal frequencies: transformers rounds them otherwise (by {max(off):.0e}), which far positions multiply"
     )
-
-
-def parity_rows(results: list[parity.Result]) -> list[list[str]]:
-    """Return the rows of the table of parity.
-
-    The last column, differences relative to the largest logit, exists where some probes were compared twice.
-    """
-    rows = [
-        [
-            each.probe,
-            f"{each.length:,}",
-            f"{each.n_tokens:,}",
-            f"{each.max_abs_difference:.2e}",
-            f"{each.max_abs_logit:.3f}",
-            f"{each.relative if each.with_our_frequencies is None else each.with_our_frequencies:.1e}",
-        ]
-        for each in results
-    ]
-    twice = any(each.with_our_frequencies is not None for each in results)
-    return rows if twice else [row[:-1] for row in rows]
 
 
 def _data(source: Source) -> str:
     """Return a table of sources, weights and licences by stage, from the run and the manifests of its data."""
-    if source.kind != "run":
+    if source.step is None:
         return "Not known: these weights came from a Hugging Face folder.\n"
     record = read_record(source.path)
     if not record["fingerprint"].get("sources"):
         return "Not known: these weights were imported.\n"
-    trained = [stage for stage in resolve(load_saved(source.path).config) if stage.first_step < source.origin["step"]]
+    trained = [stage for stage in resolve(load_saved(source.path).config) if stage.first_step < source.step]
     begun = {entry["name"]: entry["fingerprint"]["sources"] for entry in record["stages"]}
     rows = [
         [stage.name, name, f"{entry['weight']:g}", f"{entry['tokens']:,}", _licences(data[name].path)]
@@ -159,6 +133,5 @@ def _licences(prefix: str) -> str:
         return "not known: the manifest of the data is damaged"
     if manifest is None:
         return "the data have no manifest"
-    terms = [str(entry["licence"]) for entry in manifest.get("sources", {}).values() if entry.get("licence")]
-    terms += [f"{what}: {licence}" for what, licence in manifest.get("licences", {}).items()]
+    terms = [str(licence) for source in manifest.get("sources", {}).values() if (licence := source.get("licence"))]
     return "; ".join(dict.fromkeys(terms)) or "not stated"

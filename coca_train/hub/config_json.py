@@ -5,8 +5,8 @@ transformers that wrote the file.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,9 +17,9 @@ from coca_train.config.check import check_heads, check_scheme
 from coca_train.config.schema import LayersConfig, ModelConfig
 from coca_train.config.sizes import check_weights
 from coca_train.hub import forms
-from coca_train.hub.architecture import Architecture
-from coca_train.hub.config_keys import COUNT, COUNT_OR_NULL, OBJECT_OR_NULL, Keys, read_json
-from coca_train.hub.families import FAMILIES, Family, parts_not_covered
+from coca_train.hub.architecture import Architecture, Sections
+from coca_train.hub.config_keys import COUNT, COUNT_OR_NULL, OBJECT_OR_NULL, Json, Keys, read_json
+from coca_train.hub.families import FAMILIES, Family
 from coca_train.positions import hugging_face
 from coca_train.positions.hugging_face import NotTheSame
 from coca_train.positions.schemes import rope
@@ -49,8 +49,6 @@ def read_architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architectur
     keys, name = Keys(path, values, ignore), values.get("model_type")
     if name in forms.OWN_TYPES:
         return _read_own(path, values)
-    if parts := parts_not_covered(values):
-        raise keys.wrong(f"model_type={name!r}", f"it has parts that are not supported: {', '.join(parts)}")
     family = FAMILIES.get(str(name))
     if family is None:
         raise keys.wrong(
@@ -58,20 +56,17 @@ def read_architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architectur
             f"known are {', '.join(FAMILIES)} and our own exports; code of a folder (auto_map) is never run",
         )
     try:
-        architecture = _typed(path, **_sections(keys, family))
+        architecture = _read_family(path, keys, family)
     except NotTheSame as error:
         raise keys.wrong(f"positions: {error}", "this is not what we compute") from None
     keys.finish()
     return architecture
 
 
-def _read_own(path: Path, values: dict[str, Any]) -> Architecture:
+def _read_own(path: Path, values: Json) -> Architecture:
     """Read the sections of our own export, which must agree with the other keys; vocab_size is the file's, since
     others may resize the embedding."""
-    sections = values.get(forms.OWN_SECTIONS)
-    if isinstance(sections, dict) and isinstance(sections.get("model"), dict) and "vocab_size" in values:
-        sections = sections | {"model": sections["model"] | {"vocab_size": values["vocab_size"]}}
-    architecture = architecture_of_sections(path, sections)
+    architecture = architecture_of_sections(path, values.get(forms.OWN_SECTIONS), values.get("vocab_size"))
     free = ("architectures", "auto_map", "use_cache", forms.OWN_SECTIONS)
     for key, value in forms.own_config(architecture).items():
         if key in values and key not in free and values[key] != value:
@@ -82,33 +77,39 @@ def _read_own(path: Path, values: dict[str, Any]) -> Architecture:
     return architecture
 
 
-def architecture_of_sections(path: Path | str, sections: Any) -> Architecture:
-    """Type the sections of an export of ours. path: for errors. Raises UserError E-IOP-03, E-IOP-04."""
-    if not isinstance(sections, dict) or not set(sections) >= {"model", "position", "attention_pattern", "seq_len"}:
+def architecture_of_sections(path: Path | str, sections: object, vocab_size: object = None) -> Architecture:
+    """Type the sections of an export of ours. path: for errors. vocab_size: None is that of the sections.
+
+    Raises UserError E-IOP-03, E-IOP-04.
+    """
+    if not isinstance(sections, Mapping) or not sections.keys() >= Sections.__required_keys__ - {"layers"}:
         raise UserError(f"E-IOP-03 {path} {forms.OWN_SECTIONS}: sections are missing. Fix: export the folder again")
-    named = ("model", "position", "attention_pattern", "seq_len", "layers")
-    return _typed(path, **{key: sections[key] for key in named if key in sections})
+    model, window, layers = sections["model"], sections["seq_len"], sections.get("layers")
+    if vocab_size is not None and isinstance(model, dict):
+        model = model | {"vocab_size": vocab_size}
+    return _typed(path, model, sections["position"], sections["attention_pattern"], window, layers)
 
 
 def _typed(
-    path: Path | str, model: dict[str, Any], position: Any, attention_pattern: Any, seq_len: int, layers: Any = None
+    path: Path | str, model: object, position: object, attention_pattern: object, seq_len: object, layers: object
 ) -> Architecture:
-    """Type the sections and check them against each other."""
+    """Type the sections and check them against each other. layers: None where they are alike."""
     try:
         typed = TypeAdapter(ModelConfig).validate_json(json.dumps(model))
         settings = positions.settings(position)
         if problems := check_weights(typed) or check_heads(typed) or check_scheme(typed, settings):
             raise ValueError(problems[0].message)
         schedule = UNIFORM if layers is None else TypeAdapter(LayersConfig).validate_json(json.dumps(layers))
-        return Architecture(typed, settings, patterns.settings(attention_pattern), seq_len, schedule)
+        window = COUNT.adapter.validate_python(seq_len)
+        return Architecture(typed, settings, patterns.settings(attention_pattern), window, schedule)
     except (ValidationError, ValueError, TypeError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise UserError(f"E-IOP-04 {path}: {reason}; such a model cannot be built. Fix: download it again") from None
 
 
-def _sections(keys: Keys, family: Family) -> dict[str, Any]:
-    """Return our sections for a config.json of this family. Raises UserError E-IOP-04, and NotTheSame."""
-    model: dict[str, Any] = {
+def _read_family(path: Path, keys: Keys, family: Family) -> Architecture:
+    """Read a config.json of this family. Raises UserError E-IOP-04, and NotTheSame."""
+    model: Json = {
         "n_kv_heads": None,
         "head_dim": None,
         "dropout": 0.0,
@@ -122,22 +123,22 @@ def _sections(keys: Keys, family: Family) -> dict[str, Any]:
         if first != field.theirs and model[field.ours] != value:
             raise keys.wrong(f"{first}={model[field.ours]}, {field.theirs}={value}", "they are one option here")
         model[field.ours] = value
-    width, n_heads = model["d_model"], model["n_heads"]
-    if family.divisible and width % n_heads:
-        raise keys.wrong(f"num_attention_heads={n_heads}", f"{n_heads} heads do not divide a width of {width}")
     max_positions = keys.read("max_position_embeddings", COUNT, family.max_positions)
     rotary_pct, rope_scaling = _rotary_frequencies(keys, family, max_positions)
     if family.whole_head and rotary_pct != 1:
         raise keys.wrong(f"{SHARE}={rotary_pct:g}", "its class rotates the whole head")
-    return {
-        "model": model,
-        "position": rope.from_transformers(rotary_pct, rope_scaling),
-        "seq_len": max_positions,
-        **family.layers.read(keys, model["n_layers"]),
-    }
+    n_layers = model["n_layers"]
+    assert isinstance(n_layers, int)
+    attention_pattern, layers = family.layers.read(keys, n_layers)
+    position = rope.from_transformers(rotary_pct, rope_scaling)
+    architecture = _typed(path, model, position, attention_pattern, max_positions, layers)
+    n_heads, width = architecture.model.n_heads, architecture.model.d_model
+    if family.divisible and width % n_heads:
+        raise keys.wrong(f"num_attention_heads={n_heads}", f"{n_heads} heads do not divide a width of {width}")
+    return architecture
 
 
-def _rotary_frequencies(keys: Keys, family: Family, max_positions: int) -> tuple[float, dict[str, Any]]:
+def _rotary_frequencies(keys: Keys, family: Family, max_positions: int) -> tuple[float, Json]:
     """Return the rotated share of a head and our frequencies, from wherever a version of transformers wrote them.
 
     Of two sections, or two keys, its classes silently ignore one: both must be the same.
@@ -169,7 +170,7 @@ def _rotary_frequencies(keys: Keys, family: Family, max_positions: int) -> tuple
         raise keys.wrong(f"{name}: {error}", "this is not what we compute", fix) from None
 
 
-def _rope_section(keys: Keys) -> tuple[str, dict[str, Any]]:
+def _rope_section(keys: Keys) -> tuple[str, Json]:
     """Return the name and the values of the rotary section. Raises UserError E-IOP-04 where two differ."""
     (older, one), (newer, other) = ((name, keys.read(name, OBJECT_OR_NULL) or {}) for name in ROPE_SECTIONS)
     if one and other:
@@ -181,15 +182,13 @@ def _rope_section(keys: Keys) -> tuple[str, dict[str, Any]]:
     return (older, one) if one else (newer, other)
 
 
-def _comparable(section: dict[str, Any]) -> dict[str, Any]:
+def _comparable(section: Json) -> Json:
     """Return a section without keys that may be outside of it, with current names."""
     kept = {key: value for key, value in section.items() if key not in (THETA, SHARE, "type") and value is not None}
     return {"rope_type": section.get("type") or "default", **kept}
 
 
-def _rope_number(
-    keys: Keys, section: dict[str, Any], section_name: str, key: str, outside: str, default: float
-) -> float:
+def _rope_number(keys: Keys, section: Json, section_name: str, key: str, outside: str, default: float) -> float:
     """Return the number that a class reads: that of the section, else the one outside of it, else its default.
 
     outside: the family's name of the key outside of the section. Raises UserError E-IOP-04 where another place has

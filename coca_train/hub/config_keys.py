@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -14,12 +14,15 @@ from coca_train.positions.hugging_face import MOST as MOST_NUMBER
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import UserError
 
+Value = TypeVar("Value")
+Default = TypeVar("Default")
+Json = dict[str, object]  # an object of JSON
 LIMIT = 4 << 20  # [bytes]
 MOST = 2**31 - 1  # of anything counted: what a 32-bit index holds
 CODE = "auto_map"  # the key by which a folder names code of its own; never followed
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Json:
     """Read a JSON object. Raises UserError E-IOP-03."""
     try:
         return untrusted_io.read_object(path, LIMIT)
@@ -30,64 +33,62 @@ def read_json(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def without_code(values: Any) -> Any:
+def without_code(values: Mapping[str, object]) -> Json:
     """Return the same JSON without the key CODE, at any depth."""
-    if isinstance(values, dict):
-        return {key: without_code(value) for key, value in values.items() if key != CODE}
-    return [without_code(value) for value in values] if isinstance(values, list) else values
+
+    def cleaned(value: object) -> object:
+        if isinstance(value, dict):
+            return without_code(value)
+        return [cleaned(each) for each in value] if isinstance(value, list) else value
+
+    return {key: cleaned(value) for key, value in values.items() if key != CODE}
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class Kind(Generic[Value]):
     """A type of value in a config.json, and its name in an error."""
 
-    adapter: TypeAdapter[Any]
+    adapter: TypeAdapter[Value]
     words: str
 
-    @classmethod
-    def of(cls, annotation: Any, words: str = "") -> "Kind":
-        """Return the kind of a type. Strict: true and false are no numbers, and 1.0 is no whole number."""
-        return cls(TypeAdapter(annotation, config=STRICT), words or needs(annotation, []))
+
+def _kind(annotation: Any, words: str = "") -> Kind[Any]:
+    """Return the kind of a type. Strict: true and false are no numbers, and 1.0 is no whole number."""
+    return Kind(TypeAdapter(annotation, config=STRICT), words or needs(annotation, []))
 
 
 _Count = Annotated[int, Field(gt=0, le=MOST)]
-_TokenId = Annotated[int, Field(ge=-1)]  # -1 is how old files write that there is none
-ANYTHING, WHOLE, TRUTH, TEXT = Kind.of(Any), Kind.of(int), Kind.of(bool), Kind.of(str)
-COUNT, COUNT_OR_NULL = Kind.of(_Count), Kind.of(_Count | None)
-LAYERS = Kind.of(Annotated[int, Field(gt=0, le=1 << 16)])  # lists are made of them
-NUMBER = Kind.of(Annotated[float, Field(ge=LEAST, le=MOST_NUMBER)])
-SHARE = Kind.of(Annotated[float, Field(ge=LEAST, le=1)])
-OBJECT_OR_NULL = Kind.of(dict[str, Any] | None, "an object, or null")
+TRUTH: Kind[bool] = _kind(bool)
+COUNT: Kind[int] = _kind(_Count)
+COUNT_OR_NULL: Kind[int | None] = _kind(_Count | None)
+LAYERS: Kind[int] = _kind(Annotated[int, Field(gt=0, le=1 << 16)])  # lists are made of them
+NUMBER: Kind[float] = _kind(Annotated[float, Field(ge=LEAST, le=MOST_NUMBER)])
+SHARE: Kind[float] = _kind(Annotated[float, Field(ge=LEAST, le=1)])
+OBJECT_OR_NULL: Kind[Json | None] = _kind(Json | None, "an object, or null")
 
 # Keys of bookkeeping, generation, training and kernels, which do not change what a model computes.
-HARMLESS_BY_KIND: dict[Kind, str] = {
-    ANYTHING:
-        "_attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled bad_words_ids "
-        "begin_suppress_tokens custom_pipelines diversity_penalty do_sample early_stopping "
-        "encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task length_penalty max_length "
-        "min_length model_type no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores "
-        "prefix remove_invalid_values repetition_penalty suppress_tokens task_specific_params temperature "
-        "tf_legacy_loss top_k top_p transformers.js_config typical_p unsloth_fixed unsloth_version use_bfloat16",
-    Kind.of(Annotated[float, Field(ge=0, le=1)]):
-        "attention_dropout attention_probs_dropout_prob classifier_dropout hidden_dropout hidden_dropout_prob",
-    WHOLE: "chunk_size_feed_forward max_sequence_length num_labels pretraining_tp",
-    TRUTH:
-        "gradient_checkpointing is_decoder output_attentions output_hidden_states return_dict "
-        "return_dict_in_generate torchscript use_cache",
-    TEXT: "_name_or_path dtype problem_type tokenizer_class torch_dtype transformers_version",
-    Kind.of(list[str]): "architectures keys_to_ignore_at_inference",
-    Kind.of(_TokenId | list[_TokenId]):
-        "bos_token_id decoder_start_token_id eos_token_id forced_bos_token_id forced_eos_token_id pad_token_id "
-        "sep_token_id",
-    Kind.of(dict[str, Any], "an object"): f"{CODE} id2label label2id",
-}  # fmt: skip
-HARMLESS: Mapping[str, Kind] = {key: kind for kind, keys in HARMLESS_BY_KIND.items() for key in keys.split()}
+HARMLESS = frozenset(
+    (
+        "_attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path "
+        "architectures attention_dropout attention_probs_dropout_prob bad_words_ids begin_suppress_tokens bos_token_id "
+        "chunk_size_feed_forward classifier_dropout custom_pipelines decoder_start_token_id diversity_penalty "
+        "do_sample dtype early_stopping encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty "
+        "finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing hidden_dropout "
+        "hidden_dropout_prob id2label is_decoder keys_to_ignore_at_inference label2id length_penalty max_length "
+        "max_sequence_length min_length model_type no_repeat_ngram_size num_beam_groups num_beams num_labels "
+        "num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix pretraining_tp "
+        "problem_type remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id "
+        "suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype "
+        "torchscript transformers.js_config transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 "
+        f"use_cache {CODE}"
+    ).split()
+)
 
 
 class Only(NamedTuple):
     """A key that changes nothing for some values: a part that is switched off, or who wrote the file."""
 
-    accepts: Callable[[Any, dict[str, Any]], bool]  # (its value, the whole config.json)
+    accepts: Callable[[object, Json], bool]  # (its value, the whole config.json)
     otherwise: str  # what another value means
 
 
@@ -120,7 +121,7 @@ class Keys:
     ignore: keys known to change nothing, those of a section with a dot (rope_scaling.finetuned).
     """
 
-    def __init__(self, where: Path, values: dict[str, Any], ignore: tuple[str, ...] = ()) -> None:
+    def __init__(self, where: Path, values: Json, ignore: tuple[str, ...] = ()) -> None:
         self.where = where
         self._values = dict(values)
         self._ignored = set(ignore)
@@ -135,26 +136,36 @@ class Keys:
         self._read.add(key)
         return key in self._values
 
-    def take(self, key: str, default: Any = None) -> Any:
+    def take(self, key: str, default: object = None) -> object:
         """Return the value as it is, the default where it is missing."""
         self._read.add(key)
         return self._values.get(key, default)
 
-    def read(self, key: str, kind: Kind, default: Any = None) -> Any:
+    def read(self, key: str, kind: Kind[Value], default: Default = None) -> Value | Default:
         """Return a value of this kind, the default where the key is missing."""
-        return self._checked(key, self.take(key), kind) if self.has(key) else default
+        if not self.has(key):
+            return default
+        value = self.take(key)
+        try:
+            return kind.adapter.validate_python(value)
+        except ValidationError:
+            raise UserError(
+                f"E-IOP-03 {self.where} {key}={repr(value)[:200]}: must be {kind.words}. Fix: download or export the "
+                "folder again"
+            ) from None
 
-    def word(self, key: str, allowed: Mapping[Any, Any], default: Any) -> Any:
+    def word(self, key: str, allowed: Mapping[str | bool, Value], default: object) -> Value:
         """Return what `allowed` has for the value, which is one of its words (true and false are words too)."""
         value = self.take(key, default)
         if not isinstance(value, str | bool) or value not in allowed:
             raise self.wrong(f"{key}={value!r}", f"supported: {', '.join(map(str, allowed))}")
         return allowed[value]
 
-    def positive(self, what: str, value: Any) -> float:
+    def positive(self, what: str, value: object) -> float:
         """Return the number above 0 at `what`."""
         if not is_positive(value):
             raise self.wrong(f"{what}={value!r}", "a number above 0 is needed", "correct the file")
+        assert isinstance(value, int | float)
         return float(value)
 
     def ignored_in(self, section: str) -> frozenset[str]:
@@ -163,12 +174,10 @@ class Keys:
 
     def finish(self) -> None:
         """Refuse every key that was not read and may change what the model computes."""
-        known = self._read | self._ignored
+        known = self._read | self._ignored | HARMLESS
         left = {key: value for key, value in self._values.items() if key not in known and value is not None}
         if "quantization_config" in left:
             raise self.wrong("quantization_config", "weights in float32, bfloat16 or float16 are needed")
-        for key in left.keys() & HARMLESS.keys():
-            self._checked(key, left.pop(key), HARMLESS[key])
         for key in sorted(left.keys() & ONLY.keys()):
             if not ONLY[key].accepts(value := left.pop(key), self._values):
                 raise self.wrong(f"{key}={value!r}", f"it would mean {ONLY[key].otherwise}")
@@ -180,12 +189,3 @@ class Keys:
                 "it is unknown and may change what the model computes",
                 f"when it changes nothing, ignore={names} (in a training start.ignore=[{names}])",
             )
-
-    def _checked(self, key: str, value: Any, kind: Kind) -> Any:
-        try:
-            return kind.adapter.validate_python(value)
-        except ValidationError:
-            raise UserError(
-                f"E-IOP-03 {self.where} {key}={repr(value)[:200]}: must be {kind.words}. Fix: download or export the "
-                "folder again"
-            ) from None

@@ -1,14 +1,8 @@
-"""Conversions of initial weights to another model, as a training declares them (`start.convert`).
+"""Conversions of initial weights to another model, as a training declares them (`start.convert`)."""
 
-A conversion is a class of this file, or an entry point of another package in the group `coca_train.conversions`.
-"""
-
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import entry_points
-from inspect import getdoc
-from typing import Any, ClassVar, Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,11 +13,10 @@ from coca_train.hub import parity
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.weights import Source
 from coca_train.models.init import init_parameter
-from coca_train.positions.schemes.coca import fold_full_mean
+from coca_train.positions.schemes import coca, rope
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, UserError
 
-GROUP = "coca_train.conversions"  # of entry points
 KEYS = ("attention.k.weight", "attention.k.bias")  # K, and CoCA's T in its place
 EVERYWHERE = "everywhere"
 AT_FIRST = "at the first token"  # which attends to itself only, whatever the score
@@ -32,136 +25,108 @@ TFromK = Literal["mean_of_halves", "first_half", "random"]
 TWidth = Literal["half", "full_mean"]
 
 
-class Conversion(ABC):
-    """Converts the weights of a model to another model. The first line of its docstring is its summary."""
+class Conversion(NamedTuple):
+    """Converts the weights of a model to another model.
 
-    equal: ClassVar[str]  # where the logits must be unchanged: EVERYWHERE or AT_FIRST
-
-    @abstractmethod
-    def applies(self, before: Architecture, after: Architecture) -> bool:
-        """Return whether it converts `before` to `after`, or a step towards it."""
-
-    @abstractmethod
-    def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
-        """Return the converted source. seed: of random weights. Raises UserError where it cannot be converted."""
-
-
-class RopeToCoca(Conversion):
-    """CoCA in place of RoPE: T begins as K (arXiv 2309.08646, section 4.3; start.t_from_k).
-
-    Stage 1 of the paper then trains T.
+    equal: where the logits must be unchanged, EVERYWHERE or AT_FIRST. applies: whether it converts one architecture to
+    the other, or a step towards it. convert: (source, architecture of the run, `start`, seed of random weights) -> the
+    converted source; raises UserError where it cannot be converted.
     """
 
-    equal = AT_FIRST
-
-    def applies(self, before: Architecture, after: Architecture) -> bool:
-        return (before.position.scheme, after.position.scheme) == ("rope", "coca")
-
-    def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
-        return make_t_from_k(source, after.position.variant, start.t_from_k, after.position.t_width, seed)
+    summary: str
+    equal: str
+    applies: Callable[[Architecture, Architecture], bool]
+    convert: Callable[[Source, Architecture, StartConfig, int], Source]
 
 
-class CocaFullToHalf(Conversion):
-    """A T of full width, whose halves the model averages, as the T of half width of the same function.
-
-    Both halves of a full T get the same gradients, so nothing is lost for training either; in bfloat16 and float16 the
-    mean is rounded once.
-    """
-
-    equal = EVERYWHERE
-
-    def applies(self, before: Architecture, after: Architecture) -> bool:
-        return _t_widths(before, after) == ("full_mean", "half")
-
-    def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
-        return fold_t(source)
+def _rope_to_coca(source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
+    assert isinstance(after.position, coca.Settings)
+    return make_t_from_k(source, after.position.variant, start.t_from_k, after.position.t_width, seed)
 
 
-class CocaHalfToFull(Conversion):
-    """A T of half width as one of full width, whose halves the model averages: the half, twice."""
+def _half_to_full(source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
+    def double(tensor: Tensor) -> Tensor:
+        half = tensor.unflatten(0, (source.architecture.n_kv_heads, 1, -1))
+        return torch.cat((half, half), 1).flatten(0, 2)
 
-    equal = EVERYWHERE
-
-    def applies(self, before: Architecture, after: Architecture) -> bool:
-        return _t_widths(before, after) == ("half", "full_mean")
-
-    def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
-        def double(tensor: Tensor) -> Tensor:
-            half = tensor.unflatten(0, (source.architecture.n_kv_heads, 1, -1))
-            return torch.cat((half, half), 1).flatten(0, 2)
-
-        return _with_t_width(source, "full_mean", double, "half, twice")
+    return _with_t_width(source, "full_mean", double, "half, twice")
 
 
-class NewTheta(Conversion):
-    """Another base of the rotary frequencies, as Code Llama was tuned with (arXiv 2308.12950)."""
-
-    equal = AT_FIRST
-
-    def applies(self, before: Architecture, after: Architecture) -> bool:
-        pairs = zip(before.thetas, after.thetas, strict=False)
-        return any(None not in pair and pair[0] != pair[1] for pair in pairs)
-
-    def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
-        position = source.architecture.position
-        theirs: Any = getattr(position, "rope_scaling", None)
-        theta = getattr(getattr(after.position, "rope_scaling", None), "theta", None)
-        if theta is not None and getattr(theirs, "theta", None) is not None:
-            position = replace(position, rope_scaling=replace(theirs, theta=theta))
-        # The layers of the result: any other difference in them is refused afterwards.
-        return replace(source, architecture=replace(source.architecture, position=position, layers=after.layers))
+def _new_theta(source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
+    before, scaling, wanted = source.architecture, source.architecture.rope_scaling, after.rope_scaling
+    position = before.position
+    if scaling is not None and wanted is not None:
+        position = replace(position, rope_scaling=replace(scaling, theta=wanted.theta))
+    # The layers of the result: any other difference in them is refused afterwards.
+    return replace(source, architecture=replace(before, position=position, layers=after.layers))
 
 
-class RopeToNope(Conversion):
-    """No positions in place of RoPE, in all layers or in some: drop it after pretraining, recalibrate (2512.12167).
-
-    Every weight is kept; a short training at the trained window recalibrates the model without the rotation.
-    """
-
-    equal = AT_FIRST
-
-    def applies(self, before: Architecture, after: Architecture) -> bool:
-        return len(before.layer_types) == len(after.layer_types) and any(
-            (theirs.position.scheme, ours.position.scheme) == ("rope", "nope")
-            for theirs, ours in zip(before.layer_types, after.layer_types, strict=True)
-        )
-
-    def convert(self, source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
-        before = source.architecture
-        # Where only some layers lose it, the default keeps its scheme.
-        position = after.position if after.position.scheme == "nope" else before.position
-        return replace(source, architecture=replace(before, position=position, layers=after.layers))
+def _drops_rope(before: Architecture, after: Architecture) -> bool:
+    return len(before.layer_types) == len(after.layer_types) and any(
+        (theirs.position.scheme, ours.position.scheme) == ("rope", "nope")
+        for theirs, ours in zip(before.layer_types, after.layer_types, strict=True)
+    )
 
 
-BUILT_IN: dict[str, type[Conversion]] = {
-    "coca_full_to_half": CocaFullToHalf,
-    "coca_half_to_full": CocaHalfToFull,
-    "new_theta": NewTheta,
-    "rope_to_coca": RopeToCoca,
-    "rope_to_nope": RopeToNope,
+def _rope_to_nope(source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
+    before = source.architecture
+    # Where only some layers lose it, the default keeps its scheme.
+    position = after.position if after.position.scheme == "nope" else before.position
+    return replace(source, architecture=replace(before, position=position, layers=after.layers))
+
+
+def _t_widths(before: Architecture, after: Architecture) -> tuple[str, ...]:
+    return tuple(each.position.t_width if isinstance(each.position, coca.Settings) else "" for each in (before, after))
+
+
+CONVERSIONS = {
+    # Both halves of a full T get the same gradients, so nothing is lost for training either; in bfloat16 and float16
+    # the mean is rounded once.
+    "coca_full_to_half": Conversion(
+        "A T of full width, whose halves the model averages, as the T of half width of the same function.",
+        EVERYWHERE,
+        lambda before, after: _t_widths(before, after) == ("full_mean", "half"),
+        lambda source, after, start, seed: fold_t(source),
+    ),
+    "coca_half_to_full": Conversion(
+        "A T of half width as one of full width, whose halves the model averages: the half, twice.",
+        EVERYWHERE,
+        lambda before, after: _t_widths(before, after) == ("half", "full_mean"),
+        _half_to_full,
+    ),
+    "new_theta": Conversion(
+        "Another base of the rotary frequencies, as Code Llama was tuned with (arXiv 2308.12950).",
+        AT_FIRST,
+        lambda before, after: any(
+            None not in pair and pair[0] != pair[1] for pair in zip(before.thetas, after.thetas, strict=False)
+        ),
+        _new_theta,
+    ),
+    # Stage 1 of the paper then trains T.
+    "rope_to_coca": Conversion(
+        "CoCA in place of RoPE: T begins as K (arXiv 2309.08646, section 4.3; start.t_from_k).",
+        AT_FIRST,
+        lambda before, after: (before.position.scheme, after.position.scheme) == ("rope", "coca"),
+        _rope_to_coca,
+    ),
+    # Every weight is kept; a short training at the trained window recalibrates the model without the rotation.
+    "rope_to_nope": Conversion(
+        "No positions in place of RoPE, in all layers or in some: drop it after pretraining, recalibrate (2512.12167).",
+        AT_FIRST,
+        _drops_rope,
+        _rope_to_nope,
+    ),
 }
-
-
-def known() -> dict[str, type[Conversion]]:
-    """Return all conversions by name. Raises UserError E-CFG-70 for a plugin with the name of one of ours."""
-    plugins = {point.name: point for point in entry_points(group=GROUP)}
-    for name in sorted(BUILT_IN.keys() & plugins.keys()):
-        raise UserError(
-            f"E-CFG-70 entry point {GROUP}: {name} = {plugins[name].value}: coca_train ships one of this name. "
-            "Fix: rename it in the package that offers it"
-        )
-    both = BUILT_IN | {name: point.load() for name, point in plugins.items()}
-    return {name: both[name] for name in sorted(both)}
 
 
 def summaries() -> dict[str, str]:
     """Return the summary of each conversion, by name."""
-    return {name: (getdoc(each) or "").partition("\n")[0] for name, each in known().items()}
+    return {name: conversion.summary for name, conversion in CONVERSIONS.items()}
 
 
 def ways(before: Architecture, after: Architecture) -> list[str]:
     """Return the conversions from one architecture to the other, or a step towards it."""
-    return [name for name, each in known().items() if each().applies(before, after)]
+    return [name for name, conversion in CONVERSIONS.items() if conversion.applies(before, after)]
 
 
 def apply(source: Source, after: Architecture, start: StartConfig, seed: int) -> tuple[Source, list[str]]:
@@ -170,29 +135,28 @@ def apply(source: Source, after: Architecture, start: StartConfig, seed: int) ->
     after: the architecture of the run. seed: of random weights. Raises UserError E-STA-06 for an unknown conversion,
     and as `Conversion.convert`.
     """
-    conversions, done = known(), []
+    done = []
     for name in start.convert:
-        if name not in conversions:
-            close = nearest(name, list(conversions))
-            fix = f"did you mean {close[0]}?" if close else f"there are {', '.join(conversions)}"
+        if name not in CONVERSIONS:
+            close = nearest(name, list(CONVERSIONS))
+            fix = f"did you mean {close[0]}?" if close else f"there are {', '.join(CONVERSIONS)}"
             raise UserError(
                 f"E-STA-06 start.convert={name}: there is no such conversion; python -m coca_train schemes lists them. "
                 f"Fix: {fix}"
             )
     for name in start.convert:
-        conversion = conversions[name]()
-        if conversion.applies(source.architecture, after):
-            source = conversion.convert(source, after, start, seed)
+        if CONVERSIONS[name].applies(source.architecture, after):
+            source = CONVERSIONS[name].convert(source, after, start, seed)
             done.append(name)
     return source, done
 
 
-def prove(before: Source, after: Source, done: Sequence[str], n_tokens: int) -> dict[str, Any]:
+def prove(before: Source, after: Source, done: Sequence[str], n_tokens: int) -> dict[str, object]:
     """Check that the conversions keep the logits that they must keep; log and return the figures for parity.json.
 
     n_tokens: of each probe. Raises CheckpointError E-STA-05.
     """
-    everywhere = all(known()[name].equal == EVERYWHERE for name in done)
+    everywhere = all(CONVERSIONS[name].equal == EVERYWHERE for name in done)
     probes = parity.probes(before.architecture, None, n_tokens)
     if not everywhere:
         first = probes[0].tokens_BT[:, :1]
@@ -228,8 +192,8 @@ def make_t_from_k(source: Source, variant: str, how: TFromK, t_width: TWidth, se
     no K to take T from.
     """
     before = source.architecture.position
-    if before.scheme != "rope" or before.rotary_pct < 1:
-        share = f" with rotary_pct {before.rotary_pct:g}" if before.scheme == "rope" else ""
+    if not isinstance(before, rope.Settings) or before.rotary_pct < 1:
+        share = f" with rotary_pct {before.rotary_pct:g}" if isinstance(before, rope.Settings) else ""
         raise UserError(
             f"E-IOP-14 {source.path}: its scheme is {before.scheme}{share}; CoCA takes T from the K of a RoPE that "
             "rotates the whole head. Fix: keep its scheme: "
@@ -254,7 +218,7 @@ def make_t_from_k(source: Source, variant: str, how: TFromK, t_width: TWidth, se
         if how == "first_half":
             first = k.unflatten(0, (architecture.n_kv_heads, 2, -1))[:, :1]
             return (first if t_width == "half" else torch.cat((first, first), 1)).flatten(0, 2)
-        return k if t_width == "full_mean" else fold_full_mean(k.float(), architecture.n_kv_heads).to(k.dtype)
+        return k if t_width == "full_mean" else coca.fold_full_mean(k.float(), architecture.n_kv_heads).to(k.dtype)
 
     origin = source.origin | {"t_from_k": how, "t_width": t_width, "seed": seed if how == "random" else None}
     return replace(source, architecture=architecture, shapes=shapes, read=read, origin=origin)
@@ -262,15 +226,15 @@ def make_t_from_k(source: Source, variant: str, how: TFromK, t_width: TWidth, se
 
 def fold_t(source: Source) -> Source:
     """Return a T of full width as one of half width, formed in float32. Raises UserError E-IOP-14 for another T."""
-    settings = source.architecture.position
-    if getattr(settings, "t_width", "") != "full_mean":
+    position = source.architecture.position
+    if not isinstance(position, coca.Settings) or position.t_width != "full_mean":
         raise UserError(
-            f"E-IOP-14 {source.path} t_width=half: its T is not of full width (scheme {settings.scheme}). "
+            f"E-IOP-14 {source.path} t_width=half: its T is not of full width (scheme {position.scheme}). "
             "Fix: omit t_width"
         )
 
     def fold(tensor: Tensor) -> Tensor:
-        return fold_full_mean(tensor.float(), source.architecture.n_kv_heads).to(tensor.dtype)
+        return coca.fold_full_mean(tensor.float(), source.architecture.n_kv_heads).to(tensor.dtype)
 
     return _with_t_width(source, "half", fold, "folded to half")
 
@@ -290,7 +254,3 @@ def _with_t_width(source: Source, t_width: TWidth, convert_key: Callable[[Tensor
         read=read,
         origin=source.origin | {"t_width": origin},
     )
-
-
-def _t_widths(before: Architecture, after: Architecture) -> tuple[str, ...]:
-    return tuple(getattr(architecture.position, "t_width", "") for architecture in (before, after))

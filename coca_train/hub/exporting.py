@@ -1,76 +1,61 @@
-"""`export`: a run as a folder for transformers, natively where one of its classes computes the same; and `verify`.
-
-`export merge=false` writes the adapters of a run whose last stage is a LoRA stage, as a folder that `peft` reads. They
-belong to the model that the stage began with: the one `start.path` was imported from, or an export of the run before
-it, which the user gives to `PeftModel.from_pretrained(model, folder)`.
-"""
+"""`export`: a run as a folder for transformers, natively where one of its classes computes the same; and `verify`."""
 
 import json
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from coca_train import checkpoint
 from coca_train.checkpoint.format import file_size
-from coca_train.checkpoint.manifest import LORA
 from coca_train.data.special_tokens import ROLES
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import card, config_json, forms, parity, small_copy, tokenizer_files, transformers_side
-from coca_train.hub.config_keys import read_json
-from coca_train.hub.options import ExportConfig, Form, VerifyConfig
+from coca_train.hub.config_keys import Json, read_json
+from coca_train.hub.options import ExportConfig, VerifyConfig
 from coca_train.hub.publishing import Tensors, new_folder, write_shards
 from coca_train.hub.safetensors_folder import INDEX, SINGLE, Folder
-from coca_train.hub.weights import Source, locate, open_source, translate
-from coca_train.models.lora import is_adapter
+from coca_train.hub.weights import Source, open_source, translate
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import UserError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-PEFT_PREFIX = "base_model.model."  # what peft writes before every name
 
 
 def export_run(options: ExportConfig) -> Path:
     """Export a run; return the new folder. Raises UserError and its subclasses; nothing is left on the disk then."""
     to = Path(options.to)
-    if not options.merge:
-        return export_adapters(Path(options.run), to, options.form)
     with open_source(options.run) as source:
         config = forms.choose(source.architecture, options.form, source.family)
-        form = f"{config['architectures'][0]} ({config['model_type']})"
+        model_type = str(config["model_type"])
+        form = f"{forms.class_name(model_type)} ({model_type})"
         if options.form == "auto":
             form = forms.describe(source.architecture, source.family)
         dist.log(f"export    {options.run} to {options.to}: {form}")
-        for caveat in forms.caveats(source.architecture, config):
+        for caveat in forms.caveats(source.architecture, model_type):
             dist.log(f"WARNING: {caveat}")
         path = tokenizer_files.find(source, options.tokenizer)
         tokenizer = tokenizer_files.open_for(source, path)
         for file in tokenizer_files.files_of(path) if path is not None else ():
             if file.name == tokenizer_files.CONFIG:
                 transformers_side.check_tokenizer(file)
-        theirs = translate(source, config, DTYPES.get(options.dtype))
+        theirs = translate(source, model_type, DTYPES.get(options.dtype))
         with new_folder(to, file_size(theirs.shapes, theirs.dtypes)) as folder:
             if path is not None and tokenizer is not None:
                 tokenizer_files.export(path, tokenizer, folder, transformers_side.token_ids)
             _write_configs(folder, config, theirs, tokenizer, tokenizer_files.generation_config(path, tokenizer))
             _write_weights(folder, theirs)
-            for name, text in forms.export_code(config["model_type"]).items():
+            for name, text in forms.export_code(model_type).items():
                 durable.write_new(folder / name, text)
-            report = _check_parity(folder, options, source, config, tokenizer)
-            durable.write_new(folder / "README.md", card.render_card(to.name, source, config, report, path).encode())
-    calls = [*filter(None, [card.required_import(config)]), card.loading_call("AutoModelForCausalLM", str(to), config)]
-    dist.log(f"Done. {to} loads with {'; '.join(calls)}")
+            report = _check_parity(folder, options, source, model_type, tokenizer)
+            readme = card.render_card(to.name, source, model_type, report, path)
+            durable.write_new(folder / "README.md", readme.encode())
+    dist.log(f"Done. {to} loads with {'; '.join(card.loading_lines(str(to), model_type, 'AutoModelForCausalLM'))}")
     return to
 
 
-def _write_configs(
-    folder: Path, config: dict[str, Any], theirs: Tensors, tokenizer: Tokenizer | None, generation: dict[str, Any]
-) -> None:
+def _write_configs(folder: Path, config: Json, theirs: Tensors, tokenizer: Tokenizer | None, generation: Json) -> None:
     """Write config.json and generation_config.json. generation: the run's own of the latter."""
-    ends: dict[str, Any] = {}
+    ends: Json = {}
     if tokenizer is not None:  # as the tokenizer's own folder had them, several stops too
         chosen = [role for role, by in tokenizer.special.said.items() if by.startswith("option")]
         ends = {"bos_token_id": tokenizer.bos, "eos_token_id": tokenizer.eod, **tokenizer.special.model}
@@ -86,7 +71,7 @@ def _write_configs(
     _write_json(folder / tokenizer_files.GENERATION, generation)
 
 
-def _write_json(path: Path, values: dict[str, Any]) -> None:
+def _write_json(path: Path, values: Json) -> None:
     durable.write_new(path, (json.dumps(values, indent=2) + "\n").encode())
 
 
@@ -102,7 +87,7 @@ def _write_weights(folder: Path, theirs: Tensors) -> None:
 
 
 def _check_parity(
-    folder: Path, options: ExportConfig, source: Source, config: dict[str, Any], tokenizer: Tokenizer | None
+    folder: Path, options: ExportConfig, source: Source, model_type: str, tokenizer: Tokenizer | None
 ) -> parity.Report:
     """Compare the folder, as transformers loads it, with the run in the export's precision; and its class on caches,
     padding and packed texts."""
@@ -113,59 +98,12 @@ def _check_parity(
 
     theirs = transformers_side.side_of_folder(folder)
     results = parity.check(source.architecture, read, theirs, tokenizer, options.parity_tokens)
-    results += small_copy.check_decoding(source, config)
+    results += small_copy.check_decoding(source, model_type)
     report = parity.Report(f"{options.run} with weights as {options.dtype}", theirs.name, results)
     report.refuse_difference()
     durable.write_new(folder / parity.NAME, durable.as_json(report.record()).encode())
     dist.log(report.lines())
     return report
-
-
-def export_adapters(run: Path, to: Path, form: Form) -> Path:
-    """Write the adapters of a run in float32; return the new folder.
-
-    Raises UserError E-IOP-21 where the newest weights are not only adapters of a class of transformers, and what
-    `open_source` raises.
-    """
-    with open_source(run) as source:
-        choose = forms.config_to_compare if form == "auto" else partial(forms.choose, form=form)
-        model_type = choose(source.architecture, family=source.family)["model_type"]
-    newest = checkpoint.find(run) if source.kind == "run" else None
-    if newest is None or LORA not in newest.manifest:
-        raise _no_adapters(run, "its newest checkpoint is not of a stage with lora.rank")
-    in_full = [name for name in newest.manifest["trainable"] if not is_adapter(name)]
-    if in_full:
-        raise _no_adapters(run, f"the stage trained {len(in_full)} parameters in full as well, {in_full[0]} the first")
-    with checkpoint.open_weights(newest) as weights:
-        halves = {name: name.rsplit(".", 2) for name in weights.adapters}  # layer, lora_A or lora_B, weight
-        places = locate([f"{layer}.weight" for layer, _, _ in halves.values()], model_type)
-        if any(place.fusion is not None for place in places.values()):
-            raise _no_adapters(run, f"{model_type} has queries, keys and values in one matrix, and the run does not")
-        layers = {name.removesuffix(".weight"): place.tensor.removesuffix(".weight") for name, place in places.items()}
-        ours = {f"{layers[layer]}.{half}.weight": name for name, (layer, half, _) in halves.items()}
-        shapes = {theirs: weights.adapters[name] for theirs, name in ours.items()}
-        dtypes = dict.fromkeys(shapes, torch.float32)
-        tensors = Tensors(shapes, dtypes, lambda theirs: weights.adapter(ours[theirs]))
-        lora = newest.manifest[LORA]
-        settings = {
-            "peft_type": "LORA",
-            "task_type": "CAUSAL_LM",
-            "r": lora["rank"],
-            "lora_alpha": lora["alpha"],
-            "lora_dropout": 0.0,
-            "bias": "none",
-            "target_modules": sorted(layers.values()),
-            "inference_mode": True,
-        }
-        with new_folder(to, file_size(shapes)) as folder:
-            _write_json(folder / ADAPTER_CONFIG, settings)
-            write_shards(folder, tensors, ADAPTER_WEIGHTS, {"format": "pt"}, PEFT_PREFIX)
-    dist.log(f"Done. Load it over the model the stage began with: peft.PeftModel.from_pretrained(model, {str(to)!r})")
-    return to
-
-
-def _no_adapters(run: Path, why: str) -> UserError:
-    return UserError(f"E-IOP-21 {run} merge=false: {why}. Fix: merge=true, which exports the whole model")
 
 
 def verify_export(options: VerifyConfig) -> Path:

@@ -1,14 +1,13 @@
 """Model families with a class in transformers: a declaration of each, for `import` and `export`.
 
-A family declares its class, the keys of its config.json, options with a fixed value, how its layers differ, the names
-of its weights, and which of them are fused into one tensor. Both ways refuse, by NotTheSame or UserError, what the
-other side would compute differently.
+A family declares its class, the keys of its config.json, options with a fixed value, how its layers differ, and the
+names of its weights. Both ways refuse, by NotTheSame or UserError, what the other side would compute differently.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,11 +15,13 @@ from torch import Tensor
 from coca_train.attention.layer_types import describe_layers
 from coca_train.config.schema import DEFAULT, ModelConfig
 from coca_train.hub.architecture import Architecture
-from coca_train.hub.config_keys import COUNT, COUNT_OR_NULL, LAYERS, NUMBER, SHARE, TRUTH, Keys, Kind
+from coca_train.hub.config_keys import COUNT, COUNT_OR_NULL, LAYERS, NUMBER, SHARE, TRUTH, Json, Keys, Kind
 from coca_train.positions.hugging_face import NotTheSame, rotation
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-CAUSAL = {"name": "causal"}
+Words = Mapping[str | bool, object]  # theirs, and ours for each
+CAUSAL: Json = {"name": "causal"}
+Item = TypeVar("Item", int, str)
 
 
 class Field(NamedTuple):
@@ -28,16 +29,16 @@ class Field(NamedTuple):
 
     theirs: str
     ours: str
-    kind: Kind | Mapping[Any, Any]  # or their words, and ours for each
-    default: Any = None  # of the class, where the key is missing
+    kind: Kind[Any] | Words
+    default: object = None  # of the class, where the key is missing
 
-    def read(self, keys: Keys) -> Any:
+    def read(self, keys: Keys) -> object:
         """Return our value."""
         if isinstance(self.kind, Mapping):
             return keys.word(self.theirs, self.kind, self.default)
         return keys.read(self.theirs, self.kind, self.default)
 
-    def write(self, model: ModelConfig) -> Any:
+    def write(self, model: ModelConfig) -> object:
         """Return their value; the first of several words for one of ours."""
         value = getattr(model, self.ours)
         if isinstance(self.kind, Mapping):
@@ -49,21 +50,21 @@ class LayerRule(ABC):
     """How the layers of a model differ from each other."""
 
     @abstractmethod
-    def read(self, keys: Keys, n_layers: int) -> dict[str, Any]:
-        """Return our sections `attention_pattern` and `layers`. Raises NotTheSame."""
+    def read(self, keys: Keys, n_layers: int) -> tuple[Json, Json | None]:
+        """Return our section `attention_pattern`, and `layers` where they differ. Raises NotTheSame."""
 
     @abstractmethod
-    def write(self, architecture: Architecture) -> dict[str, Any]:
+    def write(self, architecture: Architecture) -> Json:
         """Return keys of config.json. Raises NotTheSame where the family has no such layers."""
 
 
 class CausalLayers(LayerRule):
     """All layers alike, without a window."""
 
-    def read(self, keys: Keys, n_layers: int) -> dict[str, Any]:
-        return {"attention_pattern": CAUSAL}
+    def read(self, keys: Keys, n_layers: int) -> tuple[Json, Json | None]:
+        return CAUSAL, None
 
-    def write(self, architecture: Architecture) -> dict[str, Any]:
+    def write(self, architecture: Architecture) -> Json:
         _refuse_other_layers(architecture, "causal")
         return {}
 
@@ -71,11 +72,11 @@ class CausalLayers(LayerRule):
 class WindowLayers(LayerRule):
     """All layers alike, with one window or none, as config.json says (Mistral)."""
 
-    def read(self, keys: Keys, n_layers: int) -> dict[str, Any]:
+    def read(self, keys: Keys, n_layers: int) -> tuple[Json, Json | None]:
         size = keys.read("sliding_window", COUNT_OR_NULL, 4096)
-        return {"attention_pattern": CAUSAL if size is None else {"name": "sliding_window", "window": size}}
+        return (CAUSAL if size is None else {"name": "sliding_window", "window": size}), None
 
-    def write(self, architecture: Architecture) -> dict[str, Any]:
+    def write(self, architecture: Architecture) -> Json:
         _refuse_other_layers(architecture, "causal", "sliding_window")
         return {"sliding_window": getattr(architecture.attention_pattern, "window", None)}
 
@@ -93,15 +94,14 @@ def _refuse_other_layers(architecture: Architecture, *attention_patterns: str) -
 class ListedLayers(LayerRule):
     """For each layer RoPE or no positions (`no_rope_layers`, 1: RoPE), and all keys or one window (`layer_types`)."""
 
-    def read(self, keys: Keys, n_layers: int) -> dict[str, Any]:
+    def read(self, keys: Keys, n_layers: int) -> tuple[Json, Json | None]:
         windowed = keys.read("use_sliding_window", TRUTH, False)
         size = keys.read("sliding_window", COUNT_OR_NULL)
         interval = keys.read("no_rope_layer_interval", COUNT, 4)
         ropes, types = keys.take("no_rope_layers"), keys.take("layer_types")
-        layers = self.section(n_layers, ropes, interval, types, size if windowed else None)
-        return {"attention_pattern": CAUSAL, "layers": layers}
+        return CAUSAL, self.section(n_layers, ropes, interval, types, size if windowed else None)
 
-    def section(self, n_layers: int, ropes: Any, interval: int, types: Any, window: int | None) -> dict[str, Any]:
+    def section(self, n_layers: int, ropes: object, interval: int, types: object, window: int | None) -> Json:
         """Return our `layers` section. window: None where use_sliding_window is false. Raises NotTheSame."""
         ropes = _of_layers("no_rope_layers", ropes, (0, 1), [int((i + 1) % interval != 0) for i in range(n_layers)])
         default = [SLIDING if window is not None and not rope else FULL for rope in ropes]
@@ -122,7 +122,7 @@ class ListedLayers(LayerRule):
         used = {name: kind for name, kind in kinds.items() if name in kind_of}
         return {"pattern": kind_of[:shortest] if used else [], "types": used}
 
-    def write(self, architecture: Architecture) -> dict[str, Any]:
+    def write(self, architecture: Architecture) -> Json:
         ropes, types, windows = [], [], set()
         for kind in architecture.layer_types:
             rotated = rotation(kind.position, architecture.head_dim)
@@ -145,42 +145,31 @@ class ListedLayers(LayerRule):
         }
 
 
-def _of_layers(key: str, values: Any, known: tuple[Any, Any], default: list[Any]) -> list[Any]:
+def _of_layers(key: str, values: object, known: tuple[Item, Item], default: list[Item]) -> list[Item]:
     """Return one of two values for each layer, the default where there are none. Raises NotTheSame."""
     if values is None:
         return default
-    right = isinstance(values, list) and len(values) == len(default)
-    if not right or not all(any(type(one) is type(value) and one == value for one in known) for value in values):
+    each = values if isinstance(values, list) else []
+    kept = [one for value in each for one in known if type(one) is type(value) and one == value]
+    if not len(each) == len(kept) == len(default):
         raise NotTheSame(f"{key}: {len(default)} of {known[0]} and {known[1]} are needed")
-    return values
+    return kept
 
 
-class Fusion(ABC):
-    """Several of our modules in one tensor of theirs, stacked by rows in some order. parts: the modules."""
-
-    parts: tuple[str, ...]
-
-    @abstractmethod
-    def split(self, tensor: Tensor, part: int, architecture: Architecture) -> Tensor:
-        """Return our parameter out of their tensor."""
-
-    @abstractmethod
-    def join(self, tensors: list[Tensor], architecture: Architecture) -> Tensor:
-        """Return their tensor out of ours, one for each part."""
+QKV = ("attention.q", "attention.k", "attention.v")
 
 
-class PerHeadQKV(Fusion):
-    """Query, key and value of the first head, then of the second, and so on; as many key heads as query heads."""
+def split_qkv(tensor: Tensor, part: int, architecture: Architecture) -> Tensor:
+    """Return one of QKV out of a tensor with the rows of the first head's query, key and value, then of the second's,
+    and so on; there are as many key heads as query heads."""
+    by_head = tensor.unflatten(0, (architecture.model.n_heads, len(QKV), architecture.head_dim))
+    return by_head[:, part].flatten(0, 1)
 
-    parts = ("attention.q", "attention.k", "attention.v")
 
-    def split(self, tensor: Tensor, part: int, architecture: Architecture) -> Tensor:
-        by_head = tensor.unflatten(0, (architecture.model.n_heads, len(self.parts), architecture.head_dim))
-        return by_head[:, part].flatten(0, 1)
-
-    def join(self, tensors: list[Tensor], architecture: Architecture) -> Tensor:
-        by_head = [tensor.unflatten(0, (architecture.model.n_heads, -1)) for tensor in tensors]
-        return torch.stack(by_head, 1).flatten(0, 2)
+def join_qkv(tensors: list[Tensor], architecture: Architecture) -> Tensor:
+    """Return that tensor out of the three."""
+    by_head = [tensor.unflatten(0, (architecture.model.n_heads, -1)) for tensor in tensors]
+    return torch.stack(by_head, 1).flatten(0, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,10 +178,10 @@ class Family:
 
     transformers_class: str
     fields: tuple[Field, ...]  # keys that are options of ours
-    always: Mapping[str, Any]  # options with a fixed value in its class
+    always: Json  # options with a fixed value in its class
     names: Mapping[str, str]  # of its modules, by ours
     layers: LayerRule = CausalLayers()  # noqa: RUF009  # it has no state
-    fused: tuple[Fusion, ...] = ()  # modules in one tensor
+    one_qkv: bool = False  # queries, keys and values are in one tensor
     theta_key: str = "rope_theta"
     theta: float = 10000.0
     share_key: str = "partial_rotary_factor"  # of the rotated share of a head
@@ -227,8 +216,8 @@ def llama_fields(tied: bool = False) -> tuple[Field, ...]:
 
 KV_HEADS, HEAD_DIM = ("num_key_value_heads", "n_kv_heads"), ("head_dim", "head_dim")
 BIASES = tuple(Field(key, "bias", TRUTH, False) for key in ("attention_bias", "mlp_bias"))
-GELU = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"}
-RMS = {"norm": "rmsnorm", "residual": "sequential", "qk_norm": "none"}
+GELU: Words = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"}
+RMS: Json = {"norm": "rmsnorm", "residual": "sequential", "qk_norm": "none"}
 
 # No permutation of rows: transformers' q_proj and k_proj already pair feature j with j + D/2 (its converter from Meta's
 # files did that), and so do we.
@@ -318,48 +307,10 @@ FAMILIES = {
         ),
         always={"norm": "layernorm", "qk_norm": "none"},
         names=NEOX_NAMES,
-        fused=(PerHeadQKV(),),
+        one_qkv=True,
         theta_key="rotary_emb_base",
         share_key="rotary_pct",
         share=0.25,
         whole_head=False,
     ),
 }
-
-NORM, BRANCH_NORMS = "norms that multiply by 1 + weight", "norms after attention and feed-forward"
-PARALLEL, PAIRS = "attention and feed-forward in parallel with one norm", "features rotated as pairs 2j and 2j + 1"
-SCALED_EMBEDDING, FUSED = "embeddings times the root of hidden_size", "projections that are one tensor"
-# What the models of other families have and ours lack: the reason in an error.
-NOT_COVERED: dict[str, tuple[str, ...]] = {
-    "cohere": (PARALLEL, "logits times logit_scale"),
-    "cohere2": (PARALLEL, "logits times logit_scale"),
-    "falcon": (f"{FUSED}, for one key head", "attention and feed-forward in parallel"),
-    "gemma": (NORM, SCALED_EMBEDDING, "a feed-forward layer gated by GELU"),
-    "gemma2": (NORM, BRANCH_NORMS, "scores and logits that are capped"),
-    "gemma3": (NORM, BRANCH_NORMS, SCALED_EMBEDDING, "a feed-forward layer gated by GELU", "query_pre_attn_scalar"),
-    "glm4": (BRANCH_NORMS, PAIRS),
-    "gpt2": ("learned positions with LayerNorm, in transposed projections",),
-    "gptj": (PARALLEL, PAIRS),
-    "granite": (
-        "embedding_multiplier, attention_multiplier, residual_multiplier and logits_scaling, which scale its parts",
-    ),
-    "llama4": ("a mixture of experts (num_local_experts)", PAIRS, "norms of queries and keys after the rotation"),
-    "ministral": ("windows in some of its layers",),
-    "mixtral": ("a mixture of experts (num_local_experts)",),
-    "olmo": ("norms without weights", "queries, keys and values that are clipped"),
-    "olmo2": (BRANCH_NORMS, "norms of queries and keys over all heads"),
-    "opt": ("learned positions with LayerNorm",),
-    "phi": (f"{FUSED} or biases everywhere", PARALLEL),
-    "phi3": (f"{FUSED} (qkv_proj, gate_up_proj)",),
-    "qwen2": ("biases in the query, key and value projections only",),
-    "qwen3": ("norms of queries and keys, head by head",),
-    "qwen3_moe": ("a mixture of experts (num_experts)",),
-    "stablelm": ("LayerNorm with a gated feed-forward layer",),
-    "starcoder2": ("biases everywhere with LayerNorm, and a feed-forward layer without a gate",),
-}
-
-
-def parts_not_covered(config: Mapping[str, Any]) -> list[str]:
-    """Return what the model of this config.json has and ours lack; empty: its family is unknown."""
-    missing = list(NOT_COVERED.get(str(config.get("model_type")).removesuffix("_text"), ()))
-    return [*missing, *(["a vision tower"] if missing and "text_config" in config else [])]

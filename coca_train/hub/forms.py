@@ -10,18 +10,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.machinery import all_suffixes
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coca_train.attention.layer_types import LayerType
 from coca_train.config.fields import fields_of
 from coca_train.config.schema import ModelConfig
-from coca_train.hub.architecture import Architecture
+from coca_train.hub.architecture import Architecture, rope_scaling_of
+from coca_train.hub.config_keys import Json
 from coca_train.hub.families import FAMILIES, Family
 from coca_train.hub.options import Form
 from coca_train.positions.hugging_face import NativeScaling, NotTheSame, rotation
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import UserError
 from coca_train.stages import Stage
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 FREQUENCIES_SECTION = "position.rope_scaling"
 OWN_SECTIONS = "coca_train"  # the key of our sections
@@ -45,7 +49,7 @@ SAID = (
 ACTIVATIONS = {"swiglu": ("silu", True), "gelu": ("gelu", False), "gelu_tanh": ("gelu_pytorch_tanh", False)}
 
 
-def choose(architecture: Architecture, form: Form, family: str = "") -> dict[str, Any]:
+def choose(architecture: Architecture, form: Form, family: str = "") -> Json:
     """Return the config.json of an export. family: the preferred native class where several fit.
 
     form=auto takes a native class only where cached decoding equals reading at any length. Raises UserError E-IOP-15
@@ -61,21 +65,26 @@ def choose(architecture: Architecture, form: Form, family: str = "") -> dict[str
     raise UserError(f"E-IOP-15 form={form}: this would not compute what the run computes: {why_not}. Fix: form=own")
 
 
-def config_to_compare(architecture: Architecture, family: str = "") -> dict[str, Any]:
+def config_to_compare(architecture: Architecture, family: str = "") -> Json:
     """Return the config.json of a class that computes the run's logits without a cache, native where there is one."""
     return _try_native(architecture, family)[0] or own_config(architecture)
 
 
-def decodes_otherwise(architecture: Architecture, config: Mapping[str, Any]) -> bool:
+def class_name(model_type: str) -> str:
+    """Return the class that loads an export of this model_type."""
+    return CLASSES[model_type] if model_type in OWN_TYPES else FAMILIES[model_type].transformers_class
+
+
+def decodes_otherwise(architecture: Architecture, model_type: str) -> bool:
     """Return whether a class that computes the run's logits without a cache decodes otherwise beyond some length."""
-    return config["model_type"] in FAMILIES and _rope_words(architecture).decodes_to is not None
+    return model_type in FAMILIES and _rope_words(architecture).decodes_to is not None
 
 
-def caveats(architecture: Architecture, config: Mapping[str, Any]) -> list[str]:
-    """Return a sentence on each case where an export with this config.json computes something else than the run."""
-    if config["model_type"] not in FAMILIES:
+def caveats(architecture: Architecture, model_type: str) -> list[str]:
+    """Return a sentence on each case where an export of this model_type computes something else than the run."""
+    if model_type not in FAMILIES:
         return []
-    words, family = _rope_words(architecture), FAMILIES[config["model_type"]]
+    words, family = _rope_words(architecture), FAMILIES[model_type]
     lines = []
     if words.decodes_to is not None:
         lines.append(
@@ -88,10 +97,10 @@ def caveats(architecture: Architecture, config: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"transformers before {family.scaled_since} do not read rope_scaling for this class: use a newer one"
         )
-    if config["max_position_embeddings"] < architecture.seq_len:
+    if (length := _max_positions(architecture)) < architecture.seq_len:
         lines.append(
-            f"max_position_embeddings is {config['max_position_embeddings']:,}, which the scaling is computed from, "
-            f"though the weights were trained on {architecture.seq_len:,} tokens"
+            f"max_position_embeddings is {length:,}, which the scaling is computed from, though the weights were "
+            f"trained on {architecture.seq_len:,} tokens"
         )
     return lines
 
@@ -110,9 +119,9 @@ def describe(architecture: Architecture, family: str = "", place: str = FREQUENC
     place: key of the section of frequencies that has this option.
     """
     native, why_not = _try_native(architecture, family)
-    config = choose(architecture, "auto", family)
-    name = f"{config['architectures'][0]} ({config['model_type']})"
-    if config["model_type"] in FAMILIES:
+    model_type = str(choose(architecture, "auto", family)["model_type"])
+    name = f"{class_name(model_type)} ({model_type})"
+    if model_type in FAMILIES:
         return f"{name}, a class of transformers"
     if native is not None:
         why_not = f"transformers decodes otherwise beyond {_rope_words(architecture).decodes_to:,} tokens"
@@ -120,13 +129,13 @@ def describe(architecture: Architecture, family: str = "", place: str = FREQUENC
     else:
         option = _native_option(architecture, family, place)
         way = f"; trained with {option} it is native" if option else ""
-    code = "its code is exported with it" if "auto_map" in config else "it loads where coca_train is installed"
+    code = "its code is exported with it" if model_type == COCA else "it loads where coca_train is installed"
     return f"{name}, {code}: {why_not}{way}"
 
 
 def _native_option(architecture: Architecture, family: str, place: str) -> str:
     """Return the option of a training that makes an architecture native, as its frequencies say (NATIVE); "": none."""
-    scaling = getattr(architecture.position, "rope_scaling", None)
+    scaling = architecture.rope_scaling
     if scaling is None or not (wanted := scaling.NATIVE):
         return ""
     position = replace(architecture.position, rope_scaling=replace(scaling, **wanted))
@@ -142,7 +151,13 @@ def _rope_words(architecture: Architecture) -> NativeScaling:
     return rotated.words
 
 
-def _try_native(architecture: Architecture, family: str) -> tuple[dict[str, Any] | None, str]:
+def _max_positions(architecture: Architecture) -> int:
+    """Return the max_position_embeddings of a native class."""
+    words = _rope_words(architecture)
+    return words.max_positions or max(architecture.seq_len, words.min_positions)
+
+
+def _try_native(architecture: Architecture, family: str) -> tuple[Json | None, str]:
     """Return the config.json of a native class, or None and why none computes the same."""
     try:
         return native_config(architecture, family), ""
@@ -150,7 +165,7 @@ def _try_native(architecture: Architecture, family: str) -> tuple[dict[str, Any]
         return None, str(error)
 
 
-def native_config(architecture: Architecture, preferred: str = "") -> dict[str, Any]:
+def native_config(architecture: Architecture, preferred: str = "") -> Json:
     """Return the config.json of a native class. preferred: which, where several would do. Raises NotTheSame.
 
     The scaling has the keys of released models (rope_theta, rope_scaling), which old and new versions read.
@@ -173,7 +188,7 @@ def native_config(architecture: Architecture, preferred: str = "") -> dict[str, 
         "architectures": [family.transformers_class],
         "model_type": chosen,
         **{field.theirs: field.write(model) for field in family.fields},
-        "max_position_embeddings": words.max_positions or max(architecture.seq_len, words.min_positions),
+        "max_position_embeddings": _max_positions(architecture),
         **({} if words.original is None else {"original_max_position_embeddings": words.original}),
         "rope_scaling": words.scaling,
         family.theta_key: words.theta,
@@ -187,7 +202,7 @@ def _differences(architecture: Architecture, rotary_pct: float, family: Family) 
     """Return why a family's class computes something else; empty: it does not."""
     model = architecture.complete
     options = {field.ours for field in family.fields}
-    known = {ours: [value] for ours, value in family.always.items()}
+    known: dict[str, list[object]] = {ours: [value] for ours, value in family.always.items()}
     known |= {field.ours: list(field.kind.values()) for field in family.fields if isinstance(field.kind, Mapping)}
     known |= {} if "n_kv_heads" in options else {"n_kv_heads": [model.n_heads]}
     known |= {} if "head_dim" in options else {"head_dim": [model.d_model / model.n_heads]}
@@ -216,12 +231,12 @@ def _unusual(model: ModelConfig, said: Collection[str]) -> list[str]:
     return [name for name, default in others.items() if getattr(model, name) != default]
 
 
-def own_config(architecture: Architecture) -> dict[str, Any]:
+def own_config(architecture: Architecture) -> Json:
     """Return the config.json of our own form: of modeling_coca.py where it computes every layer, else of coca_train."""
     model, used = architecture.complete, architecture.layer_type_names
     unknown = _unusual(model, SAID) or any(map(_needs_coca_train, architecture.layer_types))
     name = INSTALLED if unknown else COCA
-    shared = {
+    shared: Json = {
         "architectures": [CLASSES[name]],
         "model_type": name,
         "vocab_size": architecture.n_rows,
@@ -265,7 +280,7 @@ def own_config(architecture: Architecture) -> dict[str, Any]:
 
 def _needs_coca_train(kind: LayerType) -> bool:
     """Return whether modeling_coca.py does not compute layers of this kind."""
-    scaling = getattr(kind.position, "rope_scaling", None)
+    scaling = rope_scaling_of(kind.position)
     return (
         kind.position.scheme not in SCHEMES
         or kind.attention_pattern.name not in ATTENTION_PATTERNS
@@ -280,7 +295,7 @@ def export_code(model_type: str) -> dict[str, bytes]:
     return {f"{name}.py": (folder / f"{name}.py").read_bytes() for name in names}
 
 
-def own_classes(model_type: str) -> tuple[Any, Any]:
+def own_classes(model_type: str) -> "tuple[type[PreTrainedModel], type[PretrainedConfig]]":
     """Return (model class, config class) from this package; those of an export are copies."""
     if model_type == COCA:
         from coca_train.hub.export_files.modeling_coca import CocaConfig, CocaForCausalLM

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 
@@ -22,7 +22,7 @@ from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.special_tokens import MEANING, folder_of, has_template
 from coca_train.data.tokenizer import Tokenizer, main_name
 from coca_train.hub import config_json, conversions, forms, parity, small_copy, tokenizer_files, transformers_side
-from coca_train.hub.config_keys import read_json
+from coca_train.hub.config_keys import Json, read_json
 from coca_train.hub.families import FAMILIES
 from coca_train.hub.options import ImportConfig
 from coca_train.hub.publishing import Tensors, new_folder, write_shards
@@ -74,22 +74,20 @@ def write_run(source: Source, converted: Source, options: ImportConfig, done: Se
     if tokenizer is None:
         dist.log("WARNING: no tokenizer with the weights; generation and text need one (tokenizer=<file>)")
     with new_folder(run_dir, file_size(converted.shapes, converted.dtypes)) as folder:
-        figures: dict[str, Any] = {}
+        figures: Json = {}
         # A converted run of ours is compared with the run before the conversion only.
         if not done or source.kind == "huggingface":
             figures = _check_parity(source, converted, tokenizer, options)
         if done:
             figures |= {"conversion": conversions.prove(source, converted, done, options.parity_tokens)}
         durable.write_new(folder / parity.NAME, durable.as_json(figures).encode())
-        kept = replace(converted, origin=converted.origin | import_record(source, options, done))
+        kept = replace(converted, origin={**converted.origin, **import_record(source, options, done)})
         fill_run(folder, configured, kept, tokenizer, figures)
     dist.log(f"Done. {run_dir} is a run: {_summary(converted)}; weights at step 0, no optimizer state.")
     return run_dir
 
 
-def _check_parity(
-    source: Source, converted: Source, tokenizer: Tokenizer | None, options: ImportConfig
-) -> dict[str, Any]:
+def _check_parity(source: Source, converted: Source, tokenizer: Tokenizer | None, options: ImportConfig) -> Json:
     """Compare the source with transformers on the same folder, or with a class that its weights are streamed into.
 
     Return the content of parity.json. Raises CheckpointError E-IOP-13 where they differ.
@@ -113,24 +111,25 @@ def _check_parity(
     return report.record()
 
 
-def import_record(source: Source, options: ImportConfig, done: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what an import depends on, as JSON: its options, and the digest of a folder's files or of the manifest of
-    a checkpoint."""
+class ImportRecord(TypedDict):
+    """What an import depends on. asked: its options; digest: of a folder's files, or of a checkpoint's manifest."""
+
+    asked: Json
+    digest: str
+
+
+def import_record(source: Source, options: ImportConfig, done: Sequence[str] = ()) -> ImportRecord:
+    """Return what an import depends on."""
     free = {"source", "name", "root", "parity_tokens"} | (set() if options.t_from_k == "random" else {"seed"})
     written = asdict(options) | {"ignore": ",".join(options.ignore)}
-    decisive = {key: value for key, value in written.items() if key not in free}
+    decisive: Json = {key: value for key, value in written.items() if key not in free}
     decisive |= {"convert": ",".join(done)} if done else {}
-    is_folder = source.kind == "huggingface"
-    return {
-        "asked": decisive,
-        "digest": content_digest(source.path) if is_folder else source.origin["manifest_digest"],
-    }
+    return {"asked": decisive, "digest": source.manifest_digest or content_digest(source.path)}
 
 
 def _summary(source: Source) -> str:
     architecture = source.architecture
-    rope_scaling = getattr(architecture.position, "rope_scaling", None)
-    scaling = f"/{rope_scaling.name}" if rope_scaling is not None else ""
+    scaling = "" if architecture.rope_scaling is None else f"/{architecture.rope_scaling.name}"
     precision = ", ".join(sorted({str(dtype).removeprefix("torch.") for dtype in source.dtypes.values()}))
     return (
         f"{source.n_parameters / 1e6:,.1f}M parameters in {precision}, {architecture.position.scheme}{scaling}, "
@@ -159,7 +158,7 @@ def _statements(source: Source, tokenizer: Tokenizer | None) -> list[str]:
     return [*lines, f"{source.architecture.n_rows:,} rows of the embedding ({config_json.NAME})"]
 
 
-def _read_if_there(path: Path) -> dict[str, Any]:
+def _read_if_there(path: Path) -> Json:
     return read_json(path) if path.is_file() else {}
 
 
@@ -191,9 +190,7 @@ def run_config(name: str, root: str, source: Source, tokenizer: Path | None) -> 
     return load(Assembled(TRAIN, tree), launch=False)
 
 
-def fill_run(
-    folder: Path, configured: Loaded, source: Source, tokenizer: Tokenizer | None, parity: dict[str, Any]
-) -> None:
+def fill_run(folder: Path, configured: Loaded, source: Source, tokenizer: Tokenizer | None, parity: Json) -> None:
     """Write the files of a run into a folder. configured: by `run_config`. Raises OSError, CheckpointError."""
     config = configured.config
     if tokenizer is not None:
@@ -201,7 +198,7 @@ def fill_run(
         durable.write_new(folder / Path(config.data.tokenizer).name, untrusted_io.read_bytes(tokenizer.path))
     settings = flatten(asdict(config))
     decisive = {key: settings[key] for key in settings if key.startswith(("model.", "position.", "layers."))}
-    record = {
+    record: Json = {
         "format": FORMAT,
         "run_id": uuid.uuid4().hex,
         "settings": settings,
@@ -225,9 +222,9 @@ def fill_run(
     durable.write_new(folder / "run.json", (json.dumps(record, indent=1) + "\n").encode())
 
 
-def _write_checkpoint(folder: Path, source: Source, record: dict[str, Any], dtype: str) -> None:
+def _write_checkpoint(folder: Path, source: Source, record: Json, dtype: str) -> None:
     tensors = Tensors(source.shapes, source.dtypes, source.read)
-    metadata = {"run_id": record["run_id"], "step": "0"}
+    metadata = {"run_id": str(record["run_id"]), "step": "0"}
     shards = write_shards(folder, tensors, manifest.shard_name, metadata, MODEL)
     body = {
         "format": manifest.FORMAT,

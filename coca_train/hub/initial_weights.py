@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -24,10 +24,12 @@ from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import config_json, conversions, importing, tokenizer_files, transformers_side
 from coca_train.hub.architecture import Architecture
+from coca_train.hub.config_keys import Json
 from coca_train.hub.options import ImportConfig
 from coca_train.hub.weights import Source, open_source
 from coca_train.models.init import init_digests
 from coca_train.models.transformer import Transformer
+from coca_train.positions import SchemeSettings
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, UserError
 from coca_train.runtime.machine import cores
@@ -47,7 +49,7 @@ class Start(NamedTuple):
     """The run directory of the initial weights, existing or to be imported, and their note for run.json."""
 
     run_dir: Path
-    note: dict[str, Any]
+    note: Json
 
 
 def initial_digests(outline: Transformer, seed: int) -> dict[str, str]:
@@ -244,7 +246,7 @@ def _refuse_other_meaning(config: Config, theirs: Architecture, mine: Architectu
     )
 
 
-def _differences(theirs: Architecture, mine: Architecture) -> dict[str, tuple[Any, Any]]:
+def _differences(theirs: Architecture, mine: Architecture) -> dict[str, tuple[object, object]]:
     """Return (theirs, ours) of every option that weights depend on and that differs."""
     wrong = {key: pair for key, pair in _differing(theirs, mine).items() if not FREE.match(key)}
     by_layer = [[_fixed_position(kind.position) for kind in each.layer_types] for each in (theirs, mine)]
@@ -254,11 +256,11 @@ def _differences(theirs: Architecture, mine: Architecture) -> dict[str, tuple[An
     return wrong
 
 
-def _differing(theirs: Architecture, mine: Architecture) -> dict[str, tuple[Any, Any]]:
+def _differing(theirs: Architecture, mine: Architecture) -> dict[str, tuple[object, object]]:
     return _pairs(_options(theirs), _options(mine))
 
 
-def _options(architecture: Architecture) -> dict[str, Any]:
+def _options(architecture: Architecture) -> Json:
     """Return the options of an architecture that its weights or its runs depend on, by dotted key."""
     model = {key: value for key, value in asdict(architecture.complete).items() if key not in INDEPENDENT}
     scale = architecture.model.logit_scale
@@ -274,7 +276,7 @@ def _options(architecture: Architecture) -> dict[str, Any]:
     )
 
 
-def _fixed_position(position: Any) -> dict[str, Any]:
+def _fixed_position(position: SchemeSettings) -> Json:
     """Return the options of a position section that a run cannot change."""
     return {key: value for key, value in flatten({"position": asdict(position)}).items() if not FREE.match(key)}
 
@@ -294,21 +296,21 @@ def _changes(before: Architecture, theirs: Architecture, mine: Architecture, don
     return lines
 
 
-def _pairs(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _pairs(old: Json, new: Json) -> dict[str, tuple[object, object]]:
     """Return (old, new) of every key with different values."""
     return {key: (old.get(key), new.get(key)) for key in sorted(old | new) if old.get(key) != new.get(key)}
 
 
-def _describe(changed: dict[str, tuple[Any, Any]]) -> str:
+def _describe(changed: dict[str, tuple[object, object]]) -> str:
     return "; ".join(f"{key} {_word(old)} -> {_word(new)}" for key, (old, new) in changed.items())
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     """Return a value as it is typed on the command line."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _check_same_import(imported: Path, wanted: dict[str, Any], config: Config) -> None:
+def _check_same_import(imported: Path, wanted: importing.ImportRecord, config: Config) -> None:
     """Raise UserError E-STA-04 where an earlier launch imported something else."""
     before = read_record(imported).get("imported", {})
     changed = _pairs(flatten(before.get("asked", {})), flatten(wanted["asked"]))

@@ -22,6 +22,7 @@ from coca_train.hub import config_json
 from coca_train.hub.export_files.modeling_coca import CACHE, KNOWN, check_cache
 from coca_train.models.cache import AttendedKeys, DecodeTables
 from coca_train.models.init import init_parameter
+from coca_train.models.layers import Head
 from coca_train.positions.token_positions import Positions
 
 
@@ -36,7 +37,7 @@ class CocaTrainConfig(PretrainedConfig):
 
     def __init__(
         self,
-        coca_train: dict[str, Any] | None = None,
+        coca_train: dict[str, object] | None = None,
         vocab_size: int = 0,
         use_cache: bool = True,
         **kwargs: Any,
@@ -122,30 +123,30 @@ class CocaTrainForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: CocaTrainConfig) -> None:
         super().__init__(config)
-        sections = config.coca_train
-        model = sections.get("model", {}) | {"vocab_size": config.vocab_size}
-        self.architecture = config_json.architecture_of_sections(config_json.NAME, sections | {"model": model})
+        sections, vocab_size = config.coca_train, config.vocab_size
+        self.architecture = config_json.architecture_of_sections(config_json.NAME, sections, vocab_size)
         self.model = self.architecture.build()
         self.gradient_checkpointing = False
         self.post_init()
 
-    def get_input_embeddings(self) -> Any:
+    def get_input_embeddings(self) -> nn.Embedding:
         return self.model.embed
 
-    def set_input_embeddings(self, value: Any) -> None:
+    def set_input_embeddings(self, value: nn.Embedding) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.model.embed = value
 
-    def get_output_embeddings(self) -> Any:
+    def get_output_embeddings(self) -> Head:
         return self.model.head
 
-    def set_output_embeddings(self, new_embeddings: Any) -> None:
+    def set_output_embeddings(self, new_embeddings: Head) -> None:
         self.model.head = new_embeddings
 
     def _get_resized_lm_head(
-        self, old_lm_head: Any, new_num_tokens: int | None = None, *args: Any, **kwargs: Any
-    ) -> Any:
+        self, old_lm_head: Head, new_num_tokens: int | None = None, *args: object, **kwargs: object
+    ) -> Head:
         """Resize the head as an embedding, since it is no Linear."""
-        rows = nn.Embedding(*old_lm_head.weight.shape, _weight=old_lm_head.weight.detach())
+        n_rows, width = old_lm_head.weight.shape
+        rows = nn.Embedding(n_rows, width, _weight=old_lm_head.weight.detach())
         old_lm_head.weight = nn.Parameter(self._get_resized_embeddings(rows, new_num_tokens).weight.detach())
         return old_lm_head
 

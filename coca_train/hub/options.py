@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.fields import Names
-from coca_train.config.root import ConfigT, Root
+from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
 
 Form = Literal["auto", "native", "own", "llama", "mistral", "smollm3", "gpt_neox"]  # families: hub/families.py
@@ -65,10 +65,6 @@ class ExportConfig:
     form: Form = Field(default="auto", description="auto: native where a class of transformers fits")
     tokenizer: str = Field(default="auto", description="auto (the run's), none, or a file")
     parity_tokens: Positive = Field(default=2048, description=OF_PARITY)
-    merge: bool = Field(
-        default=True,
-        description="true: the whole model; false: the adapters of a LoRA stage alone, for peft, in float32",
-    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -81,10 +77,10 @@ class VerifyConfig:
     parity_tokens: Positive = Field(default=2048, description=OF_PARITY)
 
 
-def _root(name: str, schema: type[ConfigT], example: str) -> Root[ConfigT]:
-    return Root(name=name, schema=schema, command=f"coca_train {name}", examples=example)
-
-
-IMPORT = _root("import", ImportConfig, "source=Llama-2-7b-hf name=llama2")
-EXPORT = _root("export", ExportConfig, "run=runs/llama2 to=llama2-hf")
-VERIFY = _root("verify", VerifyConfig, "run=runs/llama2 against=Llama-2-7b-hf")
+IMPORT = Root(
+    name="import", schema=ImportConfig, command="coca_train import", examples="source=Llama-2-7b-hf name=llama2"
+)
+EXPORT = Root(name="export", schema=ExportConfig, command="coca_train export", examples="run=runs/llama2 to=llama2-hf")
+VERIFY = Root(
+    name="verify", schema=VerifyConfig, command="coca_train verify", examples="run=runs/llama2 against=Llama-2-7b-hf"
+)

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -166,7 +166,7 @@ class Report:
     against: str
     results: list[Result]
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the content of parity.json."""
         return {
             "passed": passed(self.results),
@@ -256,5 +256,5 @@ def _free(block: nn.Module) -> None:
             setattr(module, leaf, nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False))
 
 
-def _parameter(tensor: Tensor) -> Any:
+def _parameter(tensor: Tensor) -> nn.Parameter:
     return nn.Parameter(tensor.to(torch.float32), requires_grad=False)

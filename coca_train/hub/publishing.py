@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ class Shard(NamedTuple):
     """A file of tensors. record: its name, bytes and sha256."""
 
     tensors: list[str]
-    record: dict[str, Any]
+    record: dict[str, object]
 
 
 @contextmanager
@@ -87,20 +87,20 @@ def split_into_shards(shapes: Shapes, dtypes: dict[str, torch.dtype]) -> list[li
 def write_shards(
     folder: Path,
     tensors: Tensors,
-    file_name: Callable[[int, int], str] | str,
+    file_name: Callable[[int, int], str],
     metadata: dict[str, str],
     prefix: str = "",
 ) -> list[Shard]:
     """Write safetensors files, a tensor in memory at a time.
 
-    file_name: of file i of n; a text: of a single file of any size. prefix: before tensor names. Raises OSError, and
-    CheckpointError E-IOP-19 for a weight that is not finite.
+    file_name: of file i of n. prefix: before tensor names. Raises OSError, and CheckpointError E-IOP-19 for a weight
+    that is not finite.
     """
     shapes, dtypes, read = tensors
-    shards, parts = [], [list(shapes)] if isinstance(file_name, str) else split_into_shards(shapes, dtypes)
+    shards, parts = [], split_into_shards(shapes, dtypes)
     with tqdm(total=len(shapes), unit="tensor", disable=None, leave=False) as bar:
         for i, part in enumerate(parts):
-            name = file_name if isinstance(file_name, str) else file_name(i, len(parts))
+            name = file_name(i, len(parts))
             spec = {prefix + key: shapes[key] for key in part}
             writer = ShardWriter(folder / name, spec, metadata, {prefix + key: dtypes[key] for key in part})
             try:

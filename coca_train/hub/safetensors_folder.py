@@ -5,7 +5,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from coca_train.data.storage import digest
 from coca_train.hub.architecture import Shapes
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import CheckpointError, UserError
+
+if TYPE_CHECKING:
+    from safetensors import safe_open
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 READ = ("config.json", INDEX, "tokenizer.model", "tokenizer.json")
@@ -33,7 +36,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, safe_open] = {}
         self._owner: dict[str, str] = {}
         self.shapes: Shapes = {}
         self.dtypes: dict[str, torch.dtype] = {}
@@ -80,9 +83,8 @@ class Folder:
 
         try:
             os.close(untrusted_io.open_file(self.path / name))  # refuses pipes, which would block, and devices
-            file: Any = safe_open(self.path / name, framework="pt")
-            keys = list(file.keys())
-            entries = {key: file.get_slice(key) for key in keys}
+            file = safe_open(self.path / name, framework="pt")
+            entries = {key: file.get_slice(key) for key in list(file.keys())}
         except (OSError, SafetensorError, ValueError) as error:
             raise _damaged(self.path / name, str(error)) from None
         self._files[name] = file

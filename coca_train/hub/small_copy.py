@@ -9,25 +9,28 @@ Shape legend: B batch, T tokens, V vocab_size.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from coca_train.hub import config_json, forms, parity, transformers_side
 from coca_train.hub.architecture import Architecture
-from coca_train.hub.config_keys import read_json, without_code
+from coca_train.hub.config_keys import Json, read_json, without_code
 from coca_train.hub.weights import Source
 from coca_train.models.transformer import Transformer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 BEYOND = 32  # tokens that no longer see the first one
 WIDEST = 1 << 13  # a wider window is narrowed in the copy: a mask grows with its square [tokens]
 LONGEST = 512  # training window of the copy that decodes [tokens]
 LENGTHS = ("original_seq_len", "window", "max_distance", "length", "n_positions", "max_position")
+LAYERED = ("no_rope_layers", "layer_types")  # keys of config.json with an entry a layer
 PADDING = 5  # [tokens]
 N_HEADS, WIDTH, N_IDS, STD = 2, 32, 64, 0.15
 
@@ -72,9 +75,9 @@ def check_windows(source: Source, ignore: tuple[str, ...], tokens: int) -> list[
     return parity.compare([probe], ours, theirs, parity.our_spectra(small.architecture))
 
 
-def _small_config(values: dict[str, Any], architecture: Architecture) -> dict[str, Any]:
+def _small_config(values: Json, architecture: Architecture) -> Json:
     n_layers = _layers_of_all_kinds(architecture)
-    lists = {key: values[key][:n_layers] for key in ("no_rope_layers", "layer_types") if values.get(key) is not None}
+    lists = {key: each[:n_layers] for key in LAYERED if isinstance(each := values.get(key), list)}
     return {
         **values,
         **lists,
@@ -91,19 +94,20 @@ def _small_config(values: dict[str, Any], architecture: Architecture) -> dict[st
 
 
 @torch.no_grad()
-def check_decoding(source: Source, config: Mapping[str, Any]) -> list[parity.Result]:
-    """Compare a small copy of a source with the class of this config.json; where they differ, again with our
+def check_decoding(source: Source, model_type: str) -> list[parity.Result]:
+    """Compare a small copy of a source with the class of this model_type; where they differ, again with our
     frequencies in the class, as parity.py does."""
     small = random_source(source, _small_architecture(source.architecture))
-    name = config["model_type"]
-    is_own = name in forms.OWN_TYPES
-    values = forms.own_config(small.architecture) if is_own else forms.native_config(small.architecture, name)
+    is_own = model_type in forms.OWN_TYPES
+    values = forms.own_config(small.architecture) if is_own else forms.native_config(small.architecture, model_type)
     ours, theirs = small.architecture.build().eval(), transformers_side.model_of_source(small, values)
     ours.load_state_dict({each: small.read(each) for each in small.names}, strict=False)
     ours.tie()
     n_tokens = min(2 * small.architecture.seq_len + 4, ours.max_positions or 4 * LONGEST)
     tokens_BT = torch.randint(N_IDS, (1, n_tokens), generator=torch.Generator().manual_seed(0))
-    probes = [_packed, _padded] if forms.decodes_otherwise(small.architecture, values) else [_packed, _padded, _cached]
+    probes = (
+        [_packed, _padded] if forms.decodes_otherwise(small.architecture, model_type) else [_packed, _padded, _cached]
+    )
     results = []
     for probe in probes:
         transformers_side.reset_lengths(theirs)
@@ -121,7 +125,7 @@ def check_decoding(source: Source, config: Mapping[str, Any]) -> list[parity.Res
     return again
 
 
-def _cached(ours: Transformer, theirs: Any, tokens_BT: Tensor) -> parity.Result:
+def _cached(ours: Transformer, theirs: "PreTrainedModel", tokens_BT: Tensor) -> parity.Result:
     """Compare piece by piece with a cache, single tokens where the trained length is crossed and at the end."""
     from coca_train.hub.export_files.modeling_coca import CACHE  # imports transformers
 
@@ -137,7 +141,7 @@ def _cached(ours: Transformer, theirs: Any, tokens_BT: Tensor) -> parity.Result:
     return _compare("small copy, cached", tokens_BT, end, torch.cat(expected), torch.cat(got))
 
 
-def _padded(ours: Transformer, theirs: Any, tokens_BT: Tensor) -> parity.Result:
+def _padded(ours: Transformer, theirs: "PreTrainedModel", tokens_BT: Tensor) -> parity.Result:
     """Compare two rows, the shorter one padded on the left, as `generate` pads it."""
     short = tokens_BT[:, PADDING:]
     rows = torch.cat((tokens_BT, torch.cat((torch.zeros_like(tokens_BT[:, :PADDING]), short), 1)))
@@ -149,7 +153,7 @@ def _padded(ours: Transformer, theirs: Any, tokens_BT: Tensor) -> parity.Result:
     return _compare("small copy, padded", short, length, ours(short, length=length)[0], got)
 
 
-def _packed(ours: Transformer, theirs: Any, tokens_BT: Tensor) -> parity.Result:
+def _packed(ours: Transformer, theirs: "PreTrainedModel", tokens_BT: Tensor) -> parity.Result:
     """Compare three texts in a row, separated by positions that restart at 0."""
     n_tokens = tokens_BT.shape[1]
     lengths = [n_tokens // 2, n_tokens // 3, n_tokens - n_tokens // 2 - n_tokens // 3]
@@ -179,7 +183,7 @@ def _small_architecture(architecture: Architecture) -> Architecture:
         d_ff=WIDTH,
         vocab_size=N_IDS,
     )
-    sections = architecture.sections() | {"model": asdict(small)}
+    sections: Json = {**architecture.sections(), "model": asdict(small)}
     if architecture.seq_len > LONGEST:
         sections = _scale_lengths(sections, LONGEST / architecture.seq_len)
     return config_json.architecture_of_sections(
@@ -187,11 +191,12 @@ def _small_architecture(architecture: Architecture) -> Architecture:
     )
 
 
-def _scale_lengths(value: Any, share: float) -> Any:
+def _scale_lengths(section: Json, share: float) -> Json:
     """Multiply every length in these sections by a share."""
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: max(2, round(each * share)) if key in LENGTHS and isinstance(each, int) else _scale_lengths(each, share)
-        for key, each in value.items()
-    }
+    scaled = dict(section)
+    for key, value in section.items():
+        if isinstance(value, dict):
+            scaled[key] = _scale_lengths(value, share)
+        elif key in LENGTHS and isinstance(value, int):
+            scaled[key] = max(2, round(value * share))
+    return scaled

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from coca_train.data.special_tokens import COMPANIONS, MODEL_FILES, RECORD, folder_of
 from coca_train.data.storage import digest
 from coca_train.data.tokenizer import NOTHING, Tokenizer, main_file, main_name
-from coca_train.hub.config_keys import read_json, without_code
+from coca_train.hub.config_keys import Json, read_json, without_code
 from coca_train.hub.parity import TEXT
 from coca_train.hub.weights import Source
 from coca_train.runtime import dist, durable, untrusted_io
@@ -83,7 +82,7 @@ def keep(path: Path, tokenizer: Tokenizer, into: Path) -> None:
     durable.write_new(into / RECORD, tokenizer.special.as_json())
 
 
-def generation_config(path: Path | None, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def generation_config(path: Path | None, tokenizer: Tokenizer | None) -> Json:
     """Return a run's generation_config.json without tokens that the tokenizer lacks; empty: there is none."""
     file = None if path is None else folder_of(path) / GENERATION
     if tokenizer is None or file is None or not file.is_file():

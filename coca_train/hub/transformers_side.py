@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coca_train.engine.base import parameters_on_meta
 from coca_train.hub import forms
 from coca_train.hub.config_json import NAME
-from coca_train.hub.config_keys import CODE, Keys, read_json, without_code
+from coca_train.hub.config_keys import CODE, Json, Keys, read_json, without_code
 from coca_train.hub.families import FAMILIES
 from coca_train.hub.parity import Probe, Read, Side, Spectra, stream_blocks
 from coca_train.hub.safetensors_folder import INDEX, SINGLE, Folder
@@ -22,11 +23,14 @@ from coca_train.hub.weights import Source, translate
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
 Compute = Callable[[list[Probe], Spectra | None], tuple[list[Tensor], float]]  # as Side.logits_with
 SHARE = 0.4  # of the free memory that a whole model may take
 
 
-def library() -> Any:
+def library() -> ModuleType:
     """Import transformers. Raises UserError E-IOP-17 where that fails."""
     try:
         import transformers
@@ -49,7 +53,7 @@ def side_of_folder(folder: Path) -> Side:
     written = read_json(folder / NAME)
     config, is_own = without_code(written), written.get("model_type") in forms.OWN_TYPES
     if is_own:
-        forms.check_code(folder, config["model_type"])
+        forms.check_code(folder, str(config["model_type"]))
     else:
         _refuse_unknown(folder / NAME, written)
         if config != written:
@@ -67,23 +71,22 @@ def side_of_folder(folder: Path) -> Side:
     return _side(config, compute)
 
 
-def side_of_source(source: Source, config: dict[str, Any]) -> Side:
+def side_of_source(source: Source, config: Json) -> Side:
     """Stream a source's weights into the other side's class. config: its config.json."""
     library()
-    read = translate(source, config).read
+    read = translate(source, str(config["model_type"])).read
     return _side(config, lambda probes, spectra: _stream_model(config, read, probes, spectra))
 
 
-def _side(config: dict[str, Any], compute: Compute) -> Side:
+def _side(config: Json, compute: Compute) -> Side:
     """Return the side with its name for reports. Our own classes round frequencies as we do."""
-    name = config["model_type"]
-    family, own_class = FAMILIES.get(str(name)), forms.CLASSES.get(name)
-    what = own_class or (name if family is None else family.transformers_class)
+    name, is_own = str(config["model_type"]), config["model_type"] in forms.OWN_TYPES
+    what = forms.class_name(name) if is_own or name in FAMILIES else name
     title = f"{what} with transformers {library().__version__}"
-    return Side(title, lambda probes: compute(probes, None)[0], None if own_class else compute)
+    return Side(title, lambda probes: compute(probes, None)[0], None if is_own else compute)
 
 
-def _refuse_unknown(path: Path, config: dict[str, Any]) -> None:
+def _refuse_unknown(path: Path, config: Json) -> None:
     """Raise UserError E-IOP-04 for a model_type that transformers has no class of its own for."""
     name = config.get("model_type")
     if not isinstance(name, str) or name not in library().CONFIG_MAPPING:
@@ -94,7 +97,7 @@ def _refuse_unknown(path: Path, config: dict[str, Any]) -> None:
         )
 
 
-def _load_whole(folder: Path, config: dict[str, Any]) -> Any:
+def _load_whole(folder: Path, config: Json) -> "PreTrainedModel":
     """Load a model from a temporary folder with this config.json and links to the weights, and no other file."""
     with TemporaryDirectory() as fresh:
         place = Path(fresh)
@@ -117,7 +120,7 @@ def _load_whole(folder: Path, config: dict[str, Any]) -> Any:
 
 
 def _stream_folder(
-    folder: Path, config: dict[str, Any], probes: list[Probe], spectra: Spectra | None
+    folder: Path, config: Json, probes: list[Probe], spectra: Spectra | None
 ) -> tuple[list[Tensor], float]:
     weights = Folder(folder)
     try:
@@ -138,34 +141,33 @@ def _unloadable(folder: Path, error: Exception) -> CheckpointError:
     )
 
 
-def _class_of(config: dict[str, Any]) -> tuple[Any, Any, str, dict[str, str]]:
+def _class_of(config: Json) -> "tuple[type[PreTrainedModel], PretrainedConfig, str, dict[str, str]]":
     """Return the class of a config.json, its configuration, the module with its blocks, and the names of parameters
     that differ in its files (the head of GPT-NeoX)."""
-    if (name := config["model_type"]) in forms.OWN_TYPES:
+    if (name := str(config["model_type"])) in forms.OWN_TYPES:
         cls, config_class = forms.own_classes(name)
-        return cls, config_class(**config), forms.BLOCKS[name], {}
+        return cls, config_class.from_dict(config), forms.BLOCKS[name], {}
     family = FAMILIES[name]
     cls, configuration = getattr(library(), family.transformers_class), library().AutoConfig.for_model(**config)
     return cls, configuration, family.names["blocks"], {"lm_head.weight": f"{family.names['head']}.weight"}
 
 
-def _stream_model(
-    config: dict[str, Any], read: Read, probes: list[Probe], spectra: Spectra | None
-) -> tuple[list[Tensor], float]:
+def _stream_model(config: Json, read: Read, probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
     """Build the class of a config.json and read one block at a time. read: a parameter by its name in the files."""
     cls, configuration, blocks, on_disk = _class_of(config)
     configuration._attn_implementation = "sdpa"
     with parameters_on_meta():
         model = cls(configuration)
-    with stream_blocks(model, list(model.get_submodule(blocks)), lambda name: read(on_disk.get(name, name))):
+    stack = model.get_submodule(blocks)
+    with stream_blocks(model, list(stack.children()), lambda name: read(on_disk.get(name, name))):
         return _compute_logits(model, probes, None if config["model_type"] in forms.OWN_TYPES else spectra)
 
 
-def model_of_source(source: Source, config: dict[str, Any]) -> Any:
+def model_of_source(source: Source, config: Json) -> "PreTrainedModel":
     """Build the other side's class with all of a source's weights, in float32. config: its config.json."""
     cls, configuration, _, on_disk = _class_of(config)
     model = cls._from_config(configuration, attn_implementation="sdpa", dtype=torch.float32).eval()
-    theirs, in_memory = translate(source, config), {disk: name for name, disk in on_disk.items()}
+    theirs, in_memory = translate(source, str(config["model_type"])), {disk: name for name, disk in on_disk.items()}
     weights = {in_memory.get(tensor, tensor): theirs.read(tensor) for tensor in theirs.shapes}
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected and (not missing or source.architecture.model.tie_embeddings), (missing, unexpected)
@@ -174,7 +176,9 @@ def model_of_source(source: Source, config: dict[str, Any]) -> Any:
 
 
 @torch.no_grad()
-def _compute_logits(model: Any, probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
+def _compute_logits(
+    model: "PreTrainedModel", probes: list[Probe], spectra: Spectra | None
+) -> tuple[list[Tensor], float]:
     """Return the logits of each probe, and the largest relative difference of frequencies from ours."""
     logits, worst = [], 0.0
     for probe in probes:
@@ -191,7 +195,7 @@ def _compute_logits(model: Any, probes: list[Probe], spectra: Spectra | None) ->
     return logits, worst
 
 
-def reset_lengths(model: Any) -> None:
+def reset_lengths(model: nn.Module) -> None:
     """Reset dynamic frequencies after a longer text.
 
     transformers resets them only for texts below the trained length: a text of exactly that length would keep the
@@ -202,9 +206,10 @@ def reset_lengths(model: Any) -> None:
             module.inv_freq, module.max_seq_len_cached = module.original_inv_freq, module.original_max_seq_len
 
 
-def put_frequencies(model: Any, pos_BT: Tensor, inv_freq_J: Tensor) -> float:
+def put_frequencies(model: nn.Module, pos_BT: Tensor, inv_freq_J: Tensor) -> float:
     """Put our frequencies into the model's rotary embedding; return the largest relative difference of its own at these
     positions."""
+    rotary: Any  # a class of each family
     (rotary,) = (module for module in model.modules() if hasattr(module, "inv_freq"))
     rotary.rope_type = rotary.config.rope_parameters["rope_type"]  # an earlier call made it "default"
     rotary(torch.zeros(1), pos_BT)  # a dynamic one adapts to the length here
@@ -233,7 +238,7 @@ def check_tokenizer(path: Path) -> None:
         )
 
 
-def load_tokenizer(folder: Path, **options: Any) -> Any:
+def load_tokenizer(folder: Path, **options: object) -> "PreTrainedTokenizerBase":
     """Load a folder's tokenizer with transformers, and none of its code.
 
     Raises UserError E-IOP-17 where it, or a package that it reads them with, cannot be imported, DataError E-IOP-24

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,11 +15,13 @@ from coca_train.checkpoint.opening import read_record
 from coca_train.config.files import runs_in
 from coca_train.hub import config_json, forms
 from coca_train.hub.architecture import Architecture, Shapes
-from coca_train.hub.config_keys import read_json
-from coca_train.hub.families import FAMILIES, LLAMA_NAMES, Fusion
+from coca_train.hub.config_keys import Json, read_json
+from coca_train.hub.families import FAMILIES, LLAMA_NAMES, QKV, join_qkv, split_qkv
 from coca_train.hub.publishing import Tensors
 from coca_train.hub.safetensors_folder import Folder
+from coca_train.positions.schemes import rope
 from coca_train.runtime.errors import CheckpointError, UserError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import load_saved
 from coca_train.stages import resolve, stage_at
 
@@ -34,14 +36,16 @@ class Source:
     """Weights that are read one at a time: `with open_source(path) as source`. Names are ours."""
 
     path: Path
-    kind: str  # huggingface or run
+    kind: Literal["huggingface", "run"]
     family: str  # model_type of a Hugging Face folder
     architecture: Architecture
     shapes: Shapes
     dtypes: dict[str, torch.dtype]
     read: Callable[[str], Tensor]
     close: Callable[[], None] = lambda: None
-    origin: dict[str, Any] = field(default_factory=dict)  # for records, as JSON
+    origin: Json = field(default_factory=dict)  # for records
+    step: int | None = None  # of a run's checkpoint, as is
+    manifest_digest: str | None = None
 
     def __enter__(self) -> "Source":
         return self
@@ -61,11 +65,10 @@ class Source:
 
 
 class Place(NamedTuple):
-    """The tensor of a folder that holds a parameter of ours, and its part in a fused one."""
+    """The tensor of a folder that holds a parameter of ours. part: its place in QKV, where that is one tensor."""
 
     tensor: str
-    fusion: Fusion | None = None
-    part: int = 0
+    part: int | None = None
 
 
 def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None = None) -> dict[str, Place]:
@@ -77,7 +80,7 @@ def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None
         return {name: Place(OWN_PREFIX + name) for name in ours}
     family = FAMILIES.get(model_type)
     table = names or (COCA_NAMES if family is None else family.names)
-    fusions = {module: fusion for fusion in (family.fused if family else ()) for module in fusion.parts}
+    fused = QKV if family is not None and family.one_qkv else ()
 
     def place(name: str) -> Place:
         module, _, leaf = name.rpartition(".")
@@ -85,8 +88,7 @@ def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None
             return Place(f"{table[module]}.{leaf}")
         _, layer, inner = module.split(".", 2)
         tensor = f"{table['blocks']}.{layer}.{table[inner]}.{leaf}"
-        fusion = fusions.get(inner)
-        return Place(tensor) if fusion is None else Place(tensor, fusion, fusion.parts.index(inner))
+        return Place(tensor, fused.index(inner) if inner in fused else None)
 
     return {name: place(name) for name in ours}
 
@@ -94,7 +96,7 @@ def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None
 def _contents(places: Mapping[str, Place]) -> dict[str, list[str]]:
     """Return our parameters in each of their tensors, in the order of the parts."""
     contents: dict[str, list[str]] = {}
-    for name, place in sorted(places.items(), key=lambda item: item[1].part):
+    for name, place in sorted(places.items(), key=lambda item: item[1].part or 0):
         contents.setdefault(place.tensor, []).append(name)
     return contents
 
@@ -106,17 +108,17 @@ def _shapes_of(contents: Mapping[str, list[str]], shapes: Shapes) -> Shapes:
     }
 
 
-def translate(source: Source, config: dict[str, Any], dtype: torch.dtype | None = None) -> Tensors:
-    """Return a source's weights under the names and in the layout of an export with this config.json. dtype None: that
+def translate(source: Source, model_type: str, dtype: torch.dtype | None = None) -> Tensors:
+    """Return a source's weights under the names and in the layout of an export of this model_type. dtype None: that
     of the source."""
-    places = locate(source.names, config["model_type"])
+    places = locate(source.names, model_type)
     contents = _contents(places)
     dtypes = {tensor: dtype or source.dtypes[parts[0]] for tensor, parts in contents.items()}
 
     def read(tensor: str) -> Tensor:
-        parts = contents[tensor]
-        fusion, tensors = places[parts[0]].fusion, [source.read(part) for part in parts]
-        return (tensors[0] if fusion is None else fusion.join(tensors, source.architecture)).to(dtypes[tensor])
+        tensors = [source.read(part) for part in contents[tensor]]
+        whole = tensors[0] if places[contents[tensor][0]].part is None else join_qkv(tensors, source.architecture)
+        return whole.to(dtypes[tensor])
 
     return Tensors(_shapes_of(contents, source.shapes), dtypes, read)
 
@@ -153,8 +155,8 @@ def _open_huggingface(path: Path, ignore: tuple[str, ...], keys: str) -> Source:
     _check_tensors(path, folder, shapes, places, locate(["head.weight"], name)["head.weight"].tensor)
 
     def read(ours: str) -> Tensor:
-        tensor, fusion, part = places[ours]
-        return folder.read(tensor) if fusion is None else fusion.split(folder.read(tensor), part, architecture)
+        tensor, part = places[ours]
+        return folder.read(tensor) if part is None else split_qkv(folder.read(tensor), part, architecture)
 
     return Source(
         path=path,
@@ -184,6 +186,7 @@ def _official(
         raise UserError(f"E-IOP-04 {path} keys=k: its tensors are called {T_PROJ}. Fix: omit keys")
     if not named_t and keys != "t":
         return architecture, table
+    assert isinstance(architecture.position, rope.Settings)
     if architecture.position.rotary_pct < 1:
         raise UserError(
             f"E-IOP-04 {path} rotary_pct={architecture.position.rotary_pct:g}: CoCA rotates the whole head. "
@@ -243,7 +246,7 @@ def _refused(number: int, path: Path, what: str, needed: str) -> CheckpointError
     )
 
 
-def imported(record: dict[str, Any]) -> dict[str, Any] | None:
+def imported(record: JsonObject) -> JsonObject | None:
     """Return the record of the Hugging Face folder that a run's weights come from, directly or through other runs."""
     origin = record.get("imported") or record.get("start", {}).get("origin", {})
     return origin if "folder" in origin else origin.get("imported")
@@ -278,4 +281,6 @@ def _open_run(path: Path, verified: bool) -> Source:
             "commit": record.get("versions", {}).get("commit"),
             "imported": imported(record),
         },
+        step=newest.step,
+        manifest_digest=newest.manifest["digest"],
     )

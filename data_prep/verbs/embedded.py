@@ -11,14 +11,13 @@ on what a distribution packages separately.
 
 import ast
 import hashlib
-import json
 import shutil
 import sys
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -29,17 +28,23 @@ from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import Verb
-from coca_train.data.dataset import IndexedDataset, IndexedWriter, best_dtype, write_sums
-from coca_train.data.provenance import read_manifest
-from coca_train.data.storage import digest, flush_to_disk, lock_and_wait, storage
+from coca_train.data.dataset import best_dtype
+from coca_train.data.storage import flush_to_disk, lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.machine import cores
-from coca_train.runtime.printing import plain
+from data_prep.concatenate import DatasetRecord, DatasetWriter
+from data_prep.manifest import NAME as MANIFEST
+from data_prep.manifest import Manifest, SourceRecord, build, check_sizes, describe, dump, read
 from data_prep.messages import bar, say
+from data_prep.parts import DOCS, SPLITS, FileRecord
+from data_prep.selection import digest_of
 from data_prep.tokenizer_files import copy_companions, train_tokenizer
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 # In every Python from 3.11 to 3.14, and in every distribution's package of it.
 MODULES = """
@@ -71,7 +76,7 @@ class Document(NamedTuple):
     line: int = 1
 
 
-def read(path: Path) -> str | None:
+def read_source(path: Path) -> str | None:
     """Return the text of a file, or None where it is not clean UTF-8 text."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -127,7 +132,7 @@ def topics(library: Path) -> Iterator[Document]:
 
     Topics overlap (a chapter and its sections): a topic inside another one is left out, and none is held out.
     """
-    source = read(library / TOPICS)
+    source = read_source(library / TOPICS)
     if source is None:
         raise DataError(f"E-PREP-04 {library / TOPICS}: cannot be read. Fix: use a full Python installation")
     texts: dict[str, tuple[str, int]] = {}
@@ -144,7 +149,7 @@ def topics(library: Path) -> Iterator[Document]:
 def modules(library: Path) -> Iterator[Document]:
     """Yield the code and the docstrings of MODULES."""
     for path in python_files(library):
-        source, file = read(path), path.relative_to(library).as_posix()
+        source, file = read_source(path), path.relative_to(library).as_posix()
         if source is None or len(source) < MIN_CHARACTERS:
             continue
         yield Document("code", file, source)
@@ -165,15 +170,12 @@ def installation(library: Path | None = None) -> Iterator[Document]:
             yield document
 
 
-FORMAT = 1
-TOKENIZER = "tokenizer.model"
-SPLITS = ("train", "valid")
+NAME, TOKENIZER = "embedded", "tokenizer.model"
 WEIGHTS = {"text": 0.5, "code": 0.5}
 VOCABULARY_CHARACTERS = 4_000_000
 BATCH = 64  # documents encoded together
-LICENCES = {"the standard library's sources, docstrings and topics": "PSF-2.0 (Python Software Foundation)"}
+LICENCE = "PSF-2.0 (Python Software Foundation)"
 HELD_OUT_SHARE = 0.03
-ORIGINS = np.dtype([("input", "<u4"), ("line", "<u8")])
 # By length [characters], how many are held out of each part at least: more than 2,048 tokens, as many documents as a
 # verdict on 16 windows of 128 needs; more than 8,192. None is so long that one file is the held-out set.
 LONG = {range(8_000, 28_000): 6, range(28_000, 60_000): 5}
@@ -200,7 +202,7 @@ def _embedded(loaded: Loaded[EmbeddedConfig], arguments: Arguments) -> None:
     if manifest is None:
         make(options.dir, options.vocab_size)
     else:
-        print(f"{options.dir}: is there already, nothing to do\n{summary(Path(options.dir), manifest)}")
+        print(f"{options.dir}: is there already, nothing to do\n{describe(manifest)}")
 
 
 EMBEDDED = Root(
@@ -236,7 +238,7 @@ def make(
     progress: bool = True,
     documents: Iterable[Document] | None = None,
     tokenizer: Path | None = None,
-) -> dict[str, Any]:
+) -> Manifest:
     """Make the corpus in `dir` unless it is there, and return its manifest.
 
     Safe when several processes call it at once: one builds, the others wait and find it.
@@ -264,35 +266,28 @@ def make(
                 sync_folder(dir.parent)
             finally:
                 shutil.rmtree(building, ignore_errors=True)
-    say(summary(dir, manifest), progress)
+    say(describe(manifest), progress)
     return manifest
 
 
-def existing(dir: Path, vocab_size: int) -> dict[str, Any] | None:
+def existing(dir: Path, vocab_size: int) -> Manifest | None:
     """Return the manifest of a corpus already in `dir`, its file sizes checked; None when there is nothing yet."""
     if not dir.exists() or (dir.is_dir() and not any(dir.iterdir())):
         return None
-    manifest = read_manifest(dir / TOKENIZER) or {}
-    known = (manifest.get("kind"), manifest.get("format")) == ("embedded", FORMAT)
-    wrong = "is there, but holds no embedded corpus of this version (manifest.json); nothing is overwritten"
-    if known and {"files", "vocab_size"} <= manifest.keys():
-        has = manifest["vocab_size"]
+    manifest = read(dir) if (dir / MANIFEST).exists() else None
+    wrong = "is there, but holds no embedded corpus (manifest.json); nothing is overwritten"
+    if manifest is not None and manifest["name"] == NAME:
+        has = manifest["tokenizer"]["vocab_size"]
         wrong = f"holds a corpus with {has} token ids, and vocab_size={vocab_size}" if has != vocab_size else ""
-    if wrong:
+    if manifest is None or wrong:
         raise DataError(f"E-PREP-02 {dir}: {wrong}. Fix: choose another folder, or move this one away")
-    for name, record in manifest["files"].items():
-        n_bytes = (dir / name).stat().st_size if (dir / name).is_file() else None
-        if n_bytes != record["bytes"]:
-            raise DataError(
-                f"E-PREP-03 {dir / name}: {'missing' if n_bytes is None else f'{n_bytes} bytes'}, the manifest says "
-                f"{record['bytes']} bytes. Fix: remove {dir} and run the same command again"
-            )
+    check_sizes(dir, manifest)
     return manifest
 
 
 def _build(
     folder: Path, vocab_size: int, progress: bool, documents: Iterable[Document] | None, tokenizer: Tokenizer | None
-) -> dict[str, Any]:
+) -> Manifest:
     """Make everything in `folder`; the manifest is written last."""
     say("embedded corpus: reading the sources and docstrings of Python's standard library", progress)
     gathered = list(installation() if documents is None else documents)
@@ -317,17 +312,30 @@ def _build(
         (folder / TOKENIZER).write_bytes(untrusted_io.read_bytes(tokenizer.path))
         copy_companions(Path(tokenizer.path), tokenizer, (folder / TOKENIZER).with_suffix(""))
     tokenizer = Tokenizer(folder / TOKENIZER)
-    inputs = {part: sorted({d.file for d in gathered if d.part == part}) for part in WEIGHTS}
+    datasets: dict[str, DatasetRecord] = {}
+    files: dict[str, FileRecord] = {
+        TOKENIZER: {"bytes": (folder / TOKENIZER).stat().st_size, "sha256": tokenizer.digest}
+    }
+    sources: dict[str, SourceRecord] = {}
     with bar("tokenizing", sum(len(d.text) for d in gathered), progress) as tokenized:
-        for (part, split), group in groups.items():
-            tokenize([d.text for d in group], folder / f"{part}_{split}", tokenizer, tokenized)
-            rows = np.array([(inputs[part].index(d.file), d.line) for d in group], ORIGINS)
-            with open(folder / f"{part}_{split}.origins.npy", "wb") as file:
-                np.lib.format.write_array(file, rows, version=(1, 0), allow_pickle=False)
-                flush_to_disk(file)
-    manifest = _manifest(folder, tokenizer, groups, inputs)
-    with open(folder / "manifest.json", "w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=2, sort_keys=True)
+        for part in WEIGHTS:
+            inputs = sorted({d.file for d in gathered if d.part == part})
+            for split in SPLITS:
+                name = f"{part}_{split}"
+                group = groups[part, split]
+                datasets[name], written = _write_dataset(folder, name, group, inputs, tokenizer, tokenized)
+                files |= written
+            n = sum(len(groups[part, split]) for split in SPLITS)
+            sources[part] = {
+                "group": part,
+                "licence": LICENCE,
+                "about": f"the standard library of Python {sys.version.split()[0]}",
+                "inputs": [{"name": file} for file in inputs],
+                "counts": {"read": n, "kept": n},
+            }
+    manifest = build(NAME, folder, tokenizer, {"corpus": {}, "sources": {}}, sources, datasets, files)
+    with open(folder / MANIFEST, "wb") as file:
+        file.write(dump(manifest))
         flush_to_disk(file)
     sync_folder(folder)
     return manifest
@@ -339,54 +347,20 @@ def _vocabulary_sample(documents: Sequence[Document], weight: float) -> list[str
     return [d.text for i, d in enumerate(documents) if int((i + 1) * share) > int(i * share)]
 
 
-def tokenize(texts: Sequence[str], prefix: Path, tokenizer: Tokenizer, bar: Any) -> None:
-    """Write texts to a .bin/.idx pair with its sums, one document each, an end-of-document token after each."""
-    with IndexedWriter(prefix, best_dtype(tokenizer.vocab_size)) as writer:
-        for begin in range(0, len(texts), BATCH):
-            batch = list(texts[begin : begin + BATCH])
-            for ids in tokenizer.encode_batch(batch, num_threads=cores()):
-                writer.add_document([*ids, tokenizer.eod])
-            bar.update(sum(map(len, batch)))
-    write_sums(prefix)
-
-
-def _manifest(
-    folder: Path, tokenizer: Tokenizer, groups: dict[tuple[str, str], list[Document]], inputs: dict[str, list[str]]
-) -> dict[str, Any]:
-    datasets, files = {}, [TOKENIZER]
-    for (part, split), group in groups.items():
-        name = f"{part}_{split}"
-        data = IndexedDataset(folder / name)
-        datasets[name] = {
-            "documents": data.n_documents,
-            "tokens": data.n_tokens,
-            "characters": sum(len(d.text) for d in group),
-            "longest_document": int(np.diff(data.document_bounds()).max()),
-        }
-        files += [f"{name}{end}" for end in (".bin", ".idx", ".sums", ".origins.npy")]
-    return {
-        "format": FORMAT,
-        "kind": "embedded",
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "vocab_size": tokenizer.vocab_size,
-        "end_of_document": tokenizer.eod,
-        "weights": WEIGHTS,
-        "licences": LICENCES,
-        "tokenizer": {"file": TOKENIZER, "sha256": tokenizer.digest},
-        "sources": {part: {"inputs": [{"name": file} for file in files]} for part, files in inputs.items()},
-        "datasets": datasets,
-        "files": {name: digest(folder / name) for name in files},
-    }
-
-
-def summary(dir: Path, manifest: dict[str, Any]) -> str:
-    """Return a small table of what was made."""
-    rows = []
-    for name, record in manifest["datasets"].items():
-        ratio = f"{record['characters'] / record['tokens']:.2f}"
-        rows.append(
-            [name, f"{record['documents']:,}", f"{record['tokens']:,}", ratio, f"{record['longest_document']:,}"]
-        )
-    table = plain(("embedded corpus", "documents", "tokens", "chars/token", "longest document"), rows)
-    mix = ", ".join(f"{weight:.0%} {part}" for part, weight in manifest["weights"].items())
-    return f"{table}{dir}: {manifest['vocab_size']} token ids, mixed {mix} by tokens in training"
+def _write_dataset(
+    folder: Path, name: str, documents: Sequence[Document], inputs: list[str], tokenizer: Tokenizer, progress: "tqdm"
+) -> tuple[DatasetRecord, dict[str, FileRecord]]:
+    """Write documents to the files of a dataset; return what the manifest says of it and of them."""
+    dtype = np.dtype(best_dtype(tokenizer.vocab_size))
+    with DatasetWriter(folder, name, dtype, len(documents)) as writer:
+        for begin in range(0, len(documents), BATCH):
+            batch = documents[begin : begin + BATCH]
+            encoded = tokenizer.encode_batch([document.text for document in batch], num_threads=cores())
+            for (_, file, text, _, line), ids in zip(batch, encoded, strict=True):
+                row = np.zeros(1, DOCS)
+                row["line"], row["tokens"], row["characters"] = line, len(ids) + 1, len(text)
+                row["bytes"], row["digest"] = len(text.encode()), np.void(digest_of(text))
+                writer.write_tokens(np.array([*ids, tokenizer.eod], dtype.newbyteorder("<")).tobytes())
+                writer.add(inputs.index(file), row)
+            progress.update(sum(len(document.text) for document in batch))
+    return writer.counts, writer.files

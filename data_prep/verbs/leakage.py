@@ -5,10 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-
-import numpy as np
-from matplotlib.colors import PowerNorm
 
 from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.dataset import IndexedDataset
@@ -22,18 +18,15 @@ from coca_train.runtime.printing import markdown, percent, plain
 from data_prep.manifest import Corpus
 from data_prep.messages import bar
 from data_prep.overlap import WORST, Overlap, overlaps
-from data_prep.pictures import drawn_page
 
 ANY = "all sources"
 CHUNK = 1 << 20  # token ids looked at together
-MANY_CELLS = 12  # rows or columns of a heat map up to which its cells hold their number
-LONGEST_LABEL = 32  # characters; a longer name (a path) is cut to its end
 
-Table = Callable[[Any, Any, int], str]
+Table = Callable[[Sequence[str], Sequence[Sequence[str]], int], str]
 
 
 def run(config: PrepareConfig) -> int:
-    """Print a row for each held-out set; write report/leakage.{md,json} and, of several sets, report/leakage.png."""
+    """Print a row for each held-out set; write report/leakage.md and report/leakage.json."""
     corpus = Corpus(config)
     trained = {name: corpus.dataset(name, "train") for name in corpus.names("train")}
     held_out = {f"{name}_valid": corpus.dataset(name, "valid") for name in corpus.names("valid")}
@@ -55,7 +48,7 @@ def run(config: PrepareConfig) -> int:
         measured = overlaps(
             trained, held_out, corpus.tokenizer, n, max_share, Path(scratch), config.work.workers, progress
         )
-    _write(corpus, config, measured, list(trained), list(held_out))
+    _write(corpus, config, measured, list(held_out))
     return 0
 
 
@@ -86,7 +79,7 @@ def open_evaluation_sets(prefixes: list[str], tokenizer: Tokenizer, taken: set[s
     return sets
 
 
-def _write(corpus: Corpus, config: PrepareConfig, overlaps: list[Overlap], trained: list[str], sets: list[str]) -> None:
+def _write(corpus: Corpus, config: PrepareConfig, overlaps: list[Overlap], sets: list[str]) -> None:
     n, max_share, report = config.leakage.ngram, config.leakage.max_share, corpus.report
     records = [asdict(one) | {"source": one.source or ANY, "share": one.share} for one in overlaps]
     write_json(report / "leakage.json", {"ngram": n, "max_share": max_share, "overlaps": records})
@@ -105,15 +98,6 @@ def _write(corpus: Corpus, config: PrepareConfig, overlaps: list[Overlap], train
     page.append(markdown(header, pairs, 2) if pairs else "No run is found anywhere.\n")
     page += ["## Held-out documents with the highest shares\n", _worst(corpus, overlaps, markdown)]
     print(f"{about}\n\n{_summary(overlaps, sets, plain)}\n{_worst(corpus, overlaps, plain)}")
-    if len(sets) > 1:
-        by_pair = {(one.source, one.held_out): one.share for one in overlaps}
-        rows: list[str | None] = [*trained, None] if len(trained) > 1 else [*trained]
-        shares = np.array([[by_pair[source, name] for name in sets] for source in rows])
-        title = f"Overlap with held-out text: {corpus.manifest['name']}"
-        subtitle = f"share of the runs of {n} words of each held-out set that occur in training text"
-        overlap_picture(report / "leakage.png", [row or ANY for row in rows], sets, shares, title, subtitle)
-        page.append("![overlap](leakage.png)\n")
-        print(f"Picture: {report / 'leakage.png'}")
     write_text(report / "leakage.md", "\n".join(page))
     print(f"All of it: {report / 'leakage.md'}")
 
@@ -148,24 +132,3 @@ def _worst(corpus: Corpus, overlaps: list[Overlap], table: Table) -> str:
         most = where(f"{one.source}_train", worst.most or 0)
         rows.append([where(one.held_out, worst.document), percent(worst.share), f"{worst.ngrams:,}", most])
     return table(["held-out document", "found", "of its runs", "most of it in"], rows, 1) if rows else ""
-
-
-def overlap_picture(
-    path: Path, trained: Sequence[str], held_out: Sequence[str], shares: np.ndarray, title: str, subtitle: str
-) -> None:
-    """Draw a heat map: rows = what is trained on, columns = held-out sets; shares: float (rows, columns), of one."""
-    few = max(len(trained), len(held_out)) <= MANY_CELLS
-    size = (4.5 + (1.15 if few else 0.4) * len(held_out), 3.2 + (0.45 if few else 0.3) * len(trained))
-    with drawn_page(path, title, subtitle, (max(9.0, size[0]), size[1])) as (axes,):
-        top = max(0.05, float(shares.max()))
-        image = axes.imshow(100 * shares, cmap="YlOrRd", norm=PowerNorm(0.5, 0, 100 * top), aspect="auto")
-        names = [name if len(name) <= LONGEST_LABEL else f"…{name[1 - LONGEST_LABEL :]}" for name in held_out]
-        axes.set_xticks(range(len(names)), names, rotation=30 if few else 60, ha="right", rotation_mode="anchor")
-        axes.set_yticks(range(len(trained)), trained)
-        axes.set_xlabel("held-out set", fontsize=12)
-        axes.grid(False)
-        axes.figure.colorbar(image, ax=axes, label="found in training [%]")
-        if few:
-            for (row, column), share in np.ndenumerate(shares):
-                colour = "white" if share > 0.55 * top else "black"
-                axes.text(column, row, percent(share), ha="center", va="center", fontsize=10, color=colour)

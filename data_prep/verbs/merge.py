@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,24 +24,24 @@ from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError, StorageError
 from data_prep.collect import Collection, Part, format_place, gather_parts
-from data_prep.concatenate import ENDS, DatasetWriter, copy_part
-from data_prep.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Stretch, judge
+from data_prep.concatenate import ENDS, DatasetRecord, DatasetWriter, copy_part
+from data_prep.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, Stretch, judge
 from data_prep.fitting import fit_valid_share
-from data_prep.manifest import NAME, build, describe, dump, existing
+from data_prep.manifest import NAME, Manifest, SourceRecord, build, describe, dump, existing, settings_now
 from data_prep.messages import bar, say
-from data_prep.parts import COUNTS, SPLITS, n_read
+from data_prep.parts import COUNTS, SPLITS, FileRecord, RejectRecord, n_read
 
-REASONS = {DUPLICATE: "duplicates", NEAR_DUPLICATE: "near_duplicates", DUPLICATE_ID: "duplicate_ids"}
+REASONS = {DUPLICATE: "duplicates", DUPLICATE_ID: "duplicate_ids"}
 BYTES_A_DOCUMENT = 160  # index, origins and what is on the disk on the way
 SCRATCH, MARK = ".merging", "publishing"
 
 
-def merge(config: PrepareConfig) -> dict[str, Any]:
+def merge(config: PrepareConfig) -> Manifest:
     """Make the corpus of its parts and return its manifest; an existing corpus is left as it is.
 
-    Raises DataError E-TOK-15 (another process at work), 23 (parts missing), 18 (other settings), 08 (damaged part), 20
-    (list of near duplicates), E-RAW-19 (input changed), 21, 22 (ids), 27 (nothing left of a source), E-PREP-02 (files
-    that are not ours), StorageError E-IO-01.
+    Raises DataError E-TOK-15 (another process at work), 23 (parts missing), 18 (other settings), 08 (damaged part),
+    E-RAW-19 (input changed), 21, 22 (ids), 27 (nothing left of a source), E-PREP-02 (files that are not ours),
+    StorageError E-IO-01.
     """
     dir = Path(config.corpus.dir)
     manifest = existing(config)
@@ -76,7 +75,7 @@ def _leftovers(config: PrepareConfig, dir: Path) -> list[Path]:
     return [path for path in (dir / SCRATCH, *ours) if path.exists()]
 
 
-def _make(config: PrepareConfig, dir: Path) -> dict[str, Any]:
+def _make(config: PrepareConfig, dir: Path) -> Manifest:
     tokenizer = Tokenizer(config.tokenizer.path)
     collection = gather_parts(config, tokenizer)
     _undo(dir)
@@ -86,7 +85,7 @@ def _make(config: PrepareConfig, dir: Path) -> dict[str, Any]:
                 f"E-PREP-02 {path}: is there already, but no manifest.json says what it is; nothing is overwritten. "
                 "Fix: choose another corpus.dir, or move this file away"
             )
-    needed = BYTES_A_DOCUMENT * collection.n_documents + sum(map(_part_bytes, collection.parts))
+    needed = BYTES_A_DOCUMENT * collection.n_documents + sum(part.n_bytes for part in collection.parts)
     if (free := shutil.disk_usage(dir).free) < needed:  # now, not after an hour of copying
         raise StorageError(
             f"E-IO-01 {dir}: {free / 1e9:.2f} GB are free, merging needs {needed / 1e9:.2f} GB. Fix: free space, or "
@@ -116,52 +115,48 @@ def _undo(dir: Path) -> None:
         shutil.rmtree(dir / SCRATCH)
 
 
-def _part_bytes(part: Part) -> int:
-    return sum(file["bytes"] for file in part.record["files"].values())
-
-
 @dataclass(frozen=True)
-class Judged:
-    """Documents with what becomes of them. verdicts: uint8 (all documents,); drop: exact duplicates go."""
+class Verdicts:
+    """What becomes of the documents. of_all: uint8 (all documents,); drop: exact duplicates go."""
 
-    collection: Collection
-    verdicts: np.ndarray
+    of_all: np.ndarray
     drop: bool
 
-    def stretches(self, source: int | None = None, part: Part | None = None) -> Iterator[tuple[Stretch, np.ndarray]]:
-        """Yield the stretches of a source or a part, each with its verdicts."""
-        for stretch in self.collection.stretches(source, part):
-            yield stretch, self.verdicts[stretch.first : stretch.first + len(stretch.documents)]
+    def stretches(self, part: Part) -> Iterator[tuple[Stretch, np.ndarray]]:
+        """Yield the stretches of a part, each with its verdicts."""
+        for stretch in part.stretches():
+            yield stretch, self.of_all[stretch.first : stretch.first + len(stretch.documents)]
 
-    def stays(self, verdict: np.ndarray) -> np.ndarray:
+    def stay(self, verdict: np.ndarray) -> np.ndarray:
+        """Return which documents stay, bool (n,)."""
         return (verdict == KEPT) | ((verdict == DUPLICATE) & (not self.drop))
 
 
 def _build(
     config: PrepareConfig, tokenizer: Tokenizer, collection: Collection, scratch: Path
-) -> tuple[list[str], dict[str, Any]]:
+) -> tuple[list[str], Manifest]:
     """Make everything in the scratch folder; return the file names in the order of publishing, and the manifest."""
     sources, progress_bar = config.corpus.sources, config.work.progress_bar
     named = frozenset(i for i, name in enumerate(collection.names) if sources[name].id_field is not None)
     say(f"merging: looking for duplicates among {collection.n_documents:,} documents", progress_bar)
-    verdicts, clash = judge(collection.stretches, collection.n_documents, named)
+    of_all, clash = judge(collection.stretches, collection.n_documents, named)
     if clash is not None and config.work.on_error == "stop":
         raise DataError(
             f"E-RAW-22 {collection.format_place(clash.document)}: has the id of "
             f"{collection.format_place(clash.first)}, but another text; ids must be unique within a source. Fix: "
             "remove one, set id_field to a field that is unique or to null; or work.on_error=skip"
         )
-    judged = Judged(collection, verdicts, config.corpus.exact_duplicates == "drop")
+    verdicts = Verdicts(of_all, config.corpus.exact_duplicates == "drop")
     dtype = np.dtype(best_dtype(tokenizer.vocab_size))
     counts: dict[str, dict[str, int]] = {}
-    datasets: dict[str, dict[str, int]] = {}
-    files: dict[str, dict[str, Any]] = {}
-    with bar("merging", sum(map(_part_bytes, collection.parts)), progress_bar) as progress:
+    datasets: dict[str, DatasetRecord] = {}
+    files: dict[str, FileRecord] = {}
+    with bar("merging", sum(part.n_bytes for part in collection.parts), progress_bar) as progress:
         for source, name in enumerate(collection.names):
             parts = [part for part in collection.parts if part.source == source]
-            counts[name], sizes = _count(judged, source, parts)
+            counts[name], sizes = _count(parts, verdicts)
             _check_source(config, name, counts[name])
-            _write_rejects(scratch / f"{name}.rejects", parts, judged)
+            _write_rejects(scratch / f"{name}.rejects", parts, verdicts)
             with ExitStack() as stack:
                 writers = {
                     split: stack.enter_context(DatasetWriter(scratch, f"{name}_{split}", dtype, size))
@@ -169,28 +164,38 @@ def _build(
                     if size
                 }
                 for part in parts:
-                    kept = ((stretch, judged.stays(verdict)) for stretch, verdict in judged.stretches(part=part))
+                    kept = ((stretch, verdicts.stay(verdict)) for stretch, verdict in verdicts.stretches(part))
                     copy_part(part, kept, dtype.itemsize, writers)
-                    progress.update(_part_bytes(part))
+                    progress.update(part.n_bytes)
             for writer in writers.values():
                 datasets[writer.name] = writer.counts
                 files |= writer.files
-    return list(files), build(config, tokenizer, dtype, collection, counts, datasets, files)
+    records: dict[str, SourceRecord] = {
+        name: {
+            "group": sources[name].group,
+            "licence": sources[name].licence,
+            "about": sources[name].about,
+            "inputs": collection.identities[name],
+            "counts": counts[name],
+        }
+        for name in collection.names
+    }
+    corpus, now = config.corpus, settings_now(config, tokenizer)
+    return list(files), build(corpus.name, corpus.dir, tokenizer, now, records, datasets, files)
 
 
-def _count(judged: Judged, source: int, parts: Iterable[Part]) -> tuple[dict[str, int], list[int]]:
+def _count(parts: Iterable[Part], verdicts: Verdicts) -> tuple[dict[str, int], list[int]]:
     """Count what became of the documents of a source, and how many stay in each split."""
     counts = Counter({"read": 0, "kept": 0, **dict.fromkeys(REASONS.values(), 0), "rejected": 0})
+    sizes = np.zeros(len(SPLITS), np.int64)
     for part in parts:
         record = part.record
         counts.update({rule: n for rule, n in record["counts"].items() if rule not in COUNTS})
         counts["rejected"] += len(record["rejects"])
-        counts["read"] += n_read(record)
-    sizes = np.zeros(len(SPLITS), np.int64)
-    for stretch, verdict in judged.stretches(source):
-        for number, reason in REASONS.items():
-            counts[reason] += int((verdict == number).sum())
-        sizes += np.bincount(stretch.documents["split"][judged.stays(verdict)], minlength=len(SPLITS))
+        counts["read"] += n_read(record["counts"], record["rejects"])
+        for stretch, verdict in verdicts.stretches(part):
+            counts.update({reason: int((verdict == number).sum()) for number, reason in REASONS.items()})
+            sizes += np.bincount(stretch.documents["split"][verdicts.stay(verdict)], minlength=len(SPLITS))
     counts["kept"] = int(sizes.sum())
     return dict(counts), sizes.tolist()
 
@@ -211,12 +216,12 @@ def _check_source(config: PrepareConfig, name: str, counts: dict[str, int]) -> N
         )
 
 
-def _write_rejects(path: Path, parts: Iterable[Part], judged: Judged) -> None:
+def _write_rejects(path: Path, parts: Iterable[Part], verdicts: Verdicts) -> None:
     """Write one JSON object a line, in the order of the input: rejected documents, and those with a taken id."""
     with open(path, "w", encoding="utf-8") as file:
         for part in parts:
-            rows = list(part.record["rejects"])
-            for stretch, verdict in judged.stretches(part=part):
+            rows: list[RejectRecord] = list(part.record["rejects"])
+            for stretch, verdict in verdicts.stretches(part):
                 for line in stretch.documents["line"][verdict == DUPLICATE_ID].tolist():
                     reason = f"{format_place(part.input, line)} has the id of an earlier document, but another text"
                     rows.append({"line": line, "byte": None, "code": "E-RAW-22", "reason": reason, "excerpt": ""})
@@ -225,7 +230,7 @@ def _write_rejects(path: Path, parts: Iterable[Part], judged: Judged) -> None:
         flush_to_disk(file)
 
 
-def _publish(dir: Path, scratch: Path, names: list[str], files: list[str], manifest: dict[str, Any]) -> None:
+def _publish(dir: Path, scratch: Path, names: list[str], files: list[str], manifest: Manifest) -> None:
     """Move everything into its place, the manifest last."""
     data = dump(manifest)
     manifest["sha256"] = json.loads(data)["sha256"]

@@ -1,4 +1,4 @@
-"""python -m data_prep mix: the mixture to a token budget, as a table, a picture and a data choice for training.
+"""python -m data_prep mix: the mixture to a token budget, as a table and a data choice for training.
 
 A group's share is relative to the other groups; within a group a source counts by its weight, or by its tokens. All of
 it is exact (fractions); what is written are decimals of DIGITS places which add up to 1, group by group.
@@ -6,22 +6,17 @@ it is exact (fractions); what is written are decimals of DIGITS places which add
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import yaml
-from matplotlib.patches import Patch
 
 from coca_train.config.corpus_schema import CorpusConfig, MixConfig, PrepareConfig
 from coca_train.runtime.durable import write_json, write_text
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import markdown, percent, plain, short
-from data_prep.manifest import Corpus
-from data_prep.pictures import COLOURS, drawn_page
+from data_prep.manifest import Corpus, Manifest
 
 DIGITS = 8
 EVALUATIONS = ("valid", "eval", "test")  # books_valid, else books_eval, ... is the evaluation set of books
@@ -90,7 +85,7 @@ def as_fraction(number: float) -> Fraction:
     return Fraction(str(number))
 
 
-def plan(corpus: CorpusConfig, mix: MixConfig, manifest: dict[str, Any]) -> Plan:
+def plan(corpus: CorpusConfig, mix: MixConfig, manifest: Manifest) -> Plan:
     """Plan the mixture of a finished corpus.
 
     Raises DataError E-TOK-23 for a source that is not in the corpus, E-TOK-24 for a group or source without documents
@@ -173,7 +168,7 @@ def _held_out(corpus: CorpusConfig, datasets: set[str]) -> dict[str, str]:
     return dataset_of
 
 
-def data_choice(planned: Plan, folder: str, tokenizer: str) -> dict[str, Any]:
+def data_choice(planned: Plan, folder: str, tokenizer: str) -> dict[str, object]:
     """Return the data choice that training reads: what differs from the defaults of DataConfig.
 
     folder: of the corpus; tokenizer: its file, from there (or absolute).
@@ -190,7 +185,7 @@ def data_choice(planned: Plan, folder: str, tokenizer: str) -> dict[str, Any]:
     return {"dir": folder, "tokenizer": file, "sources": sources}
 
 
-def as_json(planned: Plan) -> dict[str, Any]:
+def as_json(planned: Plan) -> dict[str, object]:
     """Return the plan for report/mix.json; fractions become numbers."""
     tree = asdict(planned) | {"lasts": planned.lasts, "warnings": planned.warnings()}
     tree["groups"] = {name: float(share) for name, share in planned.groups.items()}
@@ -200,19 +195,15 @@ def as_json(planned: Plan) -> dict[str, Any]:
 
 
 def run(config: PrepareConfig) -> int:
-    """Print the plan, write report/mix.{md,png,json} and config/data/<name>.yaml below corpus.dir."""
+    """Print the plan, write report/mix.{md,json} and config/data/<name>.yaml below corpus.dir."""
     corpus = Corpus(config)
     planned = plan(config.corpus, config.mix, corpus.manifest)
     choice = corpus.folder / "config" / "data" / f"{planned.name}.yaml"
     tree = data_choice(planned, os.path.abspath(corpus.folder), corpus.manifest["tokenizer"]["file"])
     write_text(choice, _comment(planned) + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
     write_json(corpus.report / "mix.json", as_json(planned))
-    write_text(
-        corpus.report / "mix.md", f"# Mixture {planned.name}\n\n{_text(planned, markdown)}\n![mixture](mix.png)\n"
-    )
-    mixture_picture(corpus.report / "mix.png", planned)
+    write_text(corpus.report / "mix.md", f"# Mixture {planned.name}\n\n{_text(planned, markdown)}")
     print(_text(planned, plain))
-    print(f"Picture: {corpus.report / 'mix.png'}")
     print(
         f"Train on it: python -m coca_train --config-dir {shlex.quote(str(choice.parent.parent))} data={planned.name}"
     )
@@ -228,7 +219,7 @@ def _comment(planned: Plan) -> str:
     )
 
 
-def _text(planned: Plan, table) -> str:
+def _text(planned: Plan, table: Callable[[Sequence[str], Sequence[Sequence[str]], int], str]) -> str:
     """Render the plan in words and one table."""
     groups = ", ".join(f"{name} {percent(float(share))}" for name, share in planned.groups.items())
     rows = []
@@ -244,42 +235,3 @@ def _text(planned: Plan, table) -> str:
     notes = [f"* Warning: {warning}\n" for warning in planned.warnings()]
     notes += [f"* Not trained on: {name} ({why})\n" for name, why in planned.unused.items()]
     return "\n".join([*lines, "".join(notes)])
-
-
-def mixture_picture(path: Path, planned: Plan) -> None:
-    """Draw bars by source, coloured by group: share of the training tokens, and epochs with their limit."""
-    shares, rows = planned.shares, np.arange(len(planned.shares))[::-1]
-    group_colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(planned.groups)}
-    colours = [group_colours[share.group] for share in shares]
-    weights, epochs = [float(share.weight) for share in shares], [float(share.epochs) for share in shares]
-    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5}
-    label: dict[str, Any] = {
-        "xytext": (4, 0),
-        "textcoords": "offset points",
-        "va": "center",
-        "fontsize": 10,
-        "bbox": box,
-    }
-    subtitle = (
-        f"{short(planned.tokens)} tokens of training; the first source reaches its limit after {short(planned.lasts)}"
-    )
-    size = (12, 2.6 + 0.4 * len(shares))
-    with drawn_page(path, f"Mixture {planned.name}", subtitle, size, columns=2) as (left, right):
-        left.barh(rows, [100 * weight for weight in weights], height=0.7, color=colours)
-        right.barh(rows, epochs, height=0.7, color=colours)
-        for row, share, weight, epoch in zip(rows, shares, weights, epochs, strict=True):
-            left.annotate(f"{percent(weight)}  ({short(float(share.drawn))})", (100 * weight, row), **label)
-            right.annotate(f"{epoch:.3g} × {short(share.tokens)} tokens", (epoch, row), **label)
-        left.set_xlim(0, 145 * max(weights))
-        right.set_xlim(0, 1.6 * max(*epochs, planned.max_epochs))
-        right.axvline(planned.max_epochs, color="0.3", linewidth=1.5, linestyle="--")
-        left.set_xlabel("share of the training tokens [%]", fontsize=12)
-        right.set_xlabel(f"epochs (dashed: mix.max_epochs = {planned.max_epochs:g})", fontsize=12)
-        left.set_yticks(rows, [share.source for share in shares])
-        right.set_yticks(rows, [])
-        for axes in (left, right):
-            axes.set_ylim(-0.7, len(shares) - 0.3)
-            axes.grid(False, axis="y")
-        names = {name: f"{name} {percent(float(share))}" for name, share in planned.groups.items()}
-        patches = [Patch(color=group_colours[name], label=text) for name, text in names.items()]
-        right.figure.legend(handles=patches, loc="outside lower center", ncols=min(6, len(patches)), frameon=False)

@@ -5,7 +5,6 @@ import os
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from coca_train.config.corpus_schema import CorpusConfig, CorpusSourceConfig, PrepareConfig
 from coca_train.data.readers import inputs
@@ -71,8 +70,8 @@ def describe_place(source: CorpusSourceConfig) -> str:
         return "; ".join(f"{escape(path)}, {listing(path, 'files').describe()}" for path in source.files)
     if source.kind != "hub":
         return escape(" ".join(source.files))
-    parts: list[Any] = [source.hub, source.hub_config, source.hub_split, *source.hub_files]
-    return escape(", ".join(str(part) for part in parts if part))
+    parts = [source.hub, source.hub_config, source.hub_split, *source.hub_files]
+    return escape(", ".join(part for part in parts if part))
 
 
 def describe_inputs(corpus: CorpusConfig) -> str:

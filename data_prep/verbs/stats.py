@@ -5,19 +5,22 @@ have at most sqrt(2 n) of them: 50 billion tokens, 316 228 lengths. They are in 
 included.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from coca_train.config.corpus_schema import PrepareConfig
-from coca_train.runtime.durable import write_json, write_text
+from coca_train.runtime.durable import write_bytes, write_json, write_text
 from coca_train.runtime.printing import markdown, percent, plain, short
 from data_prep.manifest import Corpus, warnings
-from data_prep.pictures import COLOURS, drawn_page
 
 LONG = (4096, 16384, 32768, 65536)  # documents of at least so many tokens are counted
 QUANTILES = (0.1, 0.5, 0.9, 0.99)
@@ -25,6 +28,7 @@ CHUNK = 1 << 18  # documents looked at together
 MARKS = (4096, 16384, 65536)  # lengths that the picture marks [tokens]
 BINS_PER_OCTAVE = 4
 ROW = 0.85  # height of a histogram, where the rows are 1 apart
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,25 @@ def corpus_lengths(corpus: Corpus) -> dict[tuple[str, str], Lengths]:
     return by_dataset
 
 
+@contextmanager
+def _drawn(path: Path, title: str, subtitle: str, height: float) -> Iterator[Axes]:
+    """Give the axes of a page of so many inches, and write it as a PNG when the block ends."""
+    sheet = Figure(figsize=(12, height), dpi=140, layout="constrained")
+    FigureCanvasAgg(sheet)
+    sheet.suptitle(f"{title}\n", fontsize=15, fontweight="bold")
+    sheet.set_layout_engine("constrained", h_pad=0.07, w_pad=0.1)
+    sheet.text(0.5, 1 - 0.42 / height, subtitle, fontsize=10, color="0.35", ha="center", va="center")
+    axes = sheet.subplots()
+    axes.tick_params(labelsize=11)
+    axes.grid(True, which="major", color="0.88", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    yield axes
+    buffer = io.BytesIO()
+    sheet.savefig(buffer, format="png")
+    write_bytes(path, buffer.getvalue())
+
+
 def lengths_picture(path: Path, by_dataset: Mapping[tuple[str, str], Lengths], name: str) -> None:
     """Draw a row a source: where its tokens are by length of document (filled), and its documents (line).
 
@@ -107,7 +130,7 @@ def lengths_picture(path: Path, by_dataset: Mapping[tuple[str, str], Lengths], n
     edges = np.concatenate(([0], shown[1:])).astype(np.int64)  # what is shorter still is in the first bin
     subtitle = "filled: tokens, line: documents, by length of the document; each scaled to its own highest bin"
     title = f"Length of documents: {name}"
-    with drawn_page(path, title, subtitle, (12, 2.6 + 0.62 * len(names))) as (axes,):
+    with _drawn(path, title, subtitle, 2.6 + 0.62 * len(names)) as axes:
         for row, (name, colour) in enumerate(zip(names, cycle(COLOURS), strict=False)):
             documents, tokens = lengths[name].histogram(edges)
             base = float(len(names) - 1 - row)
@@ -133,7 +156,7 @@ def lengths_picture(path: Path, by_dataset: Mapping[tuple[str, str], Lengths], n
         axes.grid(False)
 
 
-def _long_shares(axes: Any, middles: Sequence[float], lengths: Sequence[Lengths]) -> None:
+def _long_shares(axes: Axes, middles: Sequence[float], lengths: Sequence[Lengths]) -> None:
     """Write to the right of each row the share of its tokens in documents of at least so many tokens."""
     right = axes.twinx()
     rows = [[percent(one.at_least(mark)[1] / max(1, one.n_tokens)) for mark in MARKS] for one in lengths]
@@ -143,14 +166,14 @@ def _long_shares(axes: Any, middles: Sequence[float], lengths: Sequence[Lengths]
     right.set_ylim(-0.05, len(middles) + 0.05)
     right.tick_params(length=0)
     for label in right.get_yticklabels():
-        label.set_family("monospace")
+        label.set_fontfamily("monospace")
         label.set_fontsize(9.5)
     for spine in right.spines.values():
         spine.set_visible(False)
 
 
 WORDS = {"train": "trained on", "valid": "held out"}
-Table = Callable[[Any, Any, int], str]
+Table = Callable[[Sequence[str], Sequence[Sequence[str]], int], str]
 
 
 def run(config: PrepareConfig) -> int:
@@ -195,7 +218,7 @@ def _text(corpus: Corpus, by_dataset: dict[tuple[str, str], Lengths], table: Tab
     return "\n".join([*parts, *warnings(corpus.manifest)])
 
 
-def _as_json(corpus: Corpus, by_dataset: dict[tuple[str, str], Lengths]) -> dict[str, Any]:
+def _as_json(corpus: Corpus, by_dataset: dict[tuple[str, str], Lengths]) -> dict[str, object]:
     datasets = {}
     for (name, split), lengths in by_dataset.items():
         record = corpus.record(name, split)

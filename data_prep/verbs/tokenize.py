@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class Encoder:
         tokens: tuple[list[np.ndarray], ...] = tuple([] for _ in SPLITS)
         counts: Counter[str] = Counter(documents=0, characters=0, bytes=0)
         rejects: list[Reject] = []
-        rows: list[tuple[Any, ...]] = []
+        rows: list[tuple[int | bytes, ...]] = []
         for item in documents(task.path, source, config.work, task.chunk):
             if isinstance(item, Reject):
                 rejects.append(item)

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coca_train.config.corpus_schema import CorpusSourceConfig, PrepareConfig
 from coca_train.data.readers import chunks, documents, inputs
@@ -38,6 +38,9 @@ from data_prep.tokenizer_files import (
     training_settings,
 )
 from data_prep.verbs.sources import describe_inputs
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 STRETCH = 1 << 14  # [characters]
 READ_FACTOR = 20
@@ -128,7 +131,7 @@ def draw(config: PrepareConfig) -> list[SourceSample]:
     return drawn
 
 
-def _draw(config: PrepareConfig, sample: SourceSample, evaluation: set[bytes], bar: Any) -> None:
+def _draw(config: PrepareConfig, sample: SourceSample, evaluation: set[bytes], bar: "tqdm") -> None:
     source = config.corpus.sources[sample.source]
     every = inputs(sample.source, source)
     # Shards are often sorted by time or topic; the beginnings that are read come from all over them.
@@ -189,7 +192,7 @@ def _add_to_sample(
     return None
 
 
-def _evaluation(config: PrepareConfig, bar: Any) -> set[bytes]:
+def _evaluation(config: PrepareConfig, bar: "tqdm") -> set[bytes]:
     """Return the first 8 bytes of the digests of all documents in sources that are held out as a whole."""
     digests: set[bytes] = set()
     for name, source in sorted(config.corpus.sources.items()):

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,9 +21,12 @@ from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import plain
 from data_prep.collect import file_digest
 from data_prep.concatenate import ENDS, ORIGINS
-from data_prep.manifest import read, warnings
+from data_prep.manifest import Manifest, read, warnings
 from data_prep.messages import bar
 from data_prep.selection import digest_of
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 CHUNK = 1 << 18  # entries of an index checked together
 SMALL_TOKENS = 1 << 20  # all documents of a dataset up to this size are decoded
@@ -40,7 +43,7 @@ class DocumentEnds:
     fault: called with the first fault of each kind, E-TOK-09 (id) and E-TOK-21 (end), in words.
     """
 
-    def __init__(self, data: IndexedDataset | None, manifest: dict[str, Any], fault: Callable[[str], None]) -> None:
+    def __init__(self, data: IndexedDataset | None, manifest: Manifest, fault: Callable[[str], None]) -> None:
         self._data, self._fault, self._reported = data, fault, set[str]()
         self._eod, self._vocab_size = manifest["end_of_document"], manifest["tokenizer"]["vocab_size"]
 
@@ -80,7 +83,7 @@ class Checked:
     faults: list[str] = field(default_factory=list)
 
 
-def verify(dir: Path, manifest: dict[str, Any], documents: int, bar: Any) -> Iterator[Checked]:
+def verify(dir: Path, manifest: Manifest, documents: int, bar: "tqdm") -> Iterator[Checked]:
     """Check everything the manifest lists, dataset by dataset; faults are collected, not raised.
 
     documents: decoded in each large dataset. bar: has update(bytes).
@@ -91,7 +94,7 @@ def verify(dir: Path, manifest: dict[str, Any], documents: int, bar: Any) -> Ite
         yield _DatasetCheck(dir, manifest, name, bar).check(tokenizer, documents)
 
 
-def _check_tokenizer(dir: Path, manifest: dict[str, Any]) -> tuple[Tokenizer | None, Checked]:
+def _check_tokenizer(dir: Path, manifest: Manifest) -> tuple[Tokenizer | None, Checked]:
     record, checked = manifest["tokenizer"], Checked("tokenizer")
     try:
         tokenizer = Tokenizer(dir / record["file"])
@@ -118,7 +121,7 @@ def _check_tokenizer(dir: Path, manifest: dict[str, Any]) -> tuple[Tokenizer | N
 class _DatasetCheck:
     """The check of one dataset."""
 
-    def __init__(self, dir: Path, manifest: dict[str, Any], name: str, bar: Any) -> None:
+    def __init__(self, dir: Path, manifest: Manifest, name: str, bar: "tqdm") -> None:
         self.prefix, self.manifest, self.name, self.bar = dir / name, manifest, name, bar
         self.checked = Checked(name)
         self.fault = self.checked.faults.append

@@ -21,8 +21,7 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         writer.add_document(range(100))
     data = (tmp_path / "x.bin").read_bytes()
     sums = b"".join(dataset.block_sum(data[at : at + 16]) for at in range(0, len(data), 16))
-    dataset.write_sums(tmp_path / "x")
-    assert (tmp_path / "x.sums").read_bytes() == sums
+    (tmp_path / "x.sums").write_bytes(sums)
     return tmp_path / "x"
 
 

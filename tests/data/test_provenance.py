@@ -143,7 +143,6 @@ DAMAGED = {
     "sources": json.dumps(WHOLE | {"sources": [1]}),
     "inputs": json.dumps(WHOLE | {"sources": {"text": {"inputs": [{}]}}}),
     "a shard": json.dumps(WHOLE | {"sources": {"text": {"inputs": [{"hub": "a", "name": "b"}]}}}),
-    "licences": json.dumps(WHOLE | {"licences": "MIT"}),
 }
 
 
@@ -179,5 +178,6 @@ def test_of_another_tool_nothing_is_known(data_config, tmp_path: Path, other: st
 
 
 def test_licences(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text(json.dumps(WHOLE | {"licences": {"code": "PSF"}}))
-    assert card._licences(str(tmp_path / "text")) == "CC0; code: PSF"
+    sources = {name: {"licence": licence, "inputs": []} for name, licence in (("a", "CC0"), ("b", "PSF"), ("c", "CC0"))}
+    (tmp_path / "manifest.json").write_text(json.dumps(WHOLE | {"sources": sources}))
+    assert card._licences(str(tmp_path / "text")) == "CC0; PSF"

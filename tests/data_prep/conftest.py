@@ -37,7 +37,7 @@ class ForkedContext:
 
 @pytest.fixture
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker processes that start at once. Spawned ones are tested in test_pool, test_tokenize and test_kills."""
+    """Worker processes that start at once. Spawned ones are tested in test_pool and test_kills."""
     context = ForkedContext()
     monkeypatch.setattr(workers.multiprocessing, "get_context", lambda _: context)
 

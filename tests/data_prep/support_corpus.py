@@ -1,7 +1,6 @@
 """A small finished corpus on disk, made without the tokenize verb: what the verbs that look at one are tested on."""
 
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,12 @@ import yaml
 
 from coca_train.config.corpus_schema import PrepareConfig
 from coca_train.data.corpus_config import load
-from coca_train.data.dataset import IndexedWriter, best_dtype
+from coca_train.data.dataset import best_dtype
 from coca_train.data.tokenizer import Tokenizer
 from data_prep import manifest
-from data_prep.concatenate import ORIGINS
+from data_prep.concatenate import DatasetWriter
+from data_prep.parts import DOCS
+from data_prep.selection import digest_of
 from tests.data.vocabularies import trained
 
 
@@ -70,41 +71,20 @@ def write(dir: Path, sources: dict[str, Made]) -> None:
             "counts": {"read": len(source.train) + len(source.valid), "kept": len(source.train) + len(source.valid)}
             | source.counts,
         }
-    content = {
-        "format": manifest.FORMAT,
-        "kind": "corpus",
-        "name": "tiny",
-        "dtype": np.dtype(best_dtype(model.vocab_size)).name,
-        "end_of_document": model.eod,
-        "tokenizer": {
-            "file": "tokenizer.model",
-            "sha256": model.digest,
-            "kind": "sentencepiece",
-            "vocab_size": model.vocab_size,
-        },
-        "settings": {},
-        "sources": records,
-        "datasets": datasets,
-        "files": {},
-        "blocks": {"bytes": 4 << 20, "files": {}},
-    }
+    now: manifest.Settings = {"corpus": {}, "sources": {}}
+    content = manifest.build("tiny", dir, model, now, records, datasets, {}) | {"files": {}}
     (dir / manifest.NAME).write_bytes(manifest.dump(content))
 
 
 def write_dataset(prefix: Path, texts: list[str], model: Tokenizer) -> dict[str, int]:
     """One .bin/.idx pair with its origins; returns its record of the manifest."""
-    origins, longest = np.zeros(len(texts), ORIGINS), 0
-    with IndexedWriter(prefix, best_dtype(model.vocab_size)) as writer:
+    dtype = np.dtype(best_dtype(model.vocab_size))
+    with DatasetWriter(prefix.parent, prefix.name, dtype, len(texts)) as writer:
         for i, text in enumerate(texts):
             ids = [*model.encode(text), model.eod]
-            writer.add_document(ids)
-            longest = max(longest, len(ids))
-            origins[i] = (i % 2, i + 1, blake2b(text.encode(), digest_size=16).digest())
-    np.save(f"{prefix}.origins.npy", origins, allow_pickle=False)
-    return {
-        "documents": writer.n_documents,
-        "tokens": writer.n_tokens,
-        "characters": sum(map(len, texts)),
-        "bytes": sum(len(text.encode()) for text in texts),
-        "longest_document": longest,
-    }
+            row = np.zeros(1, DOCS)
+            row["line"], row["tokens"], row["characters"] = i + 1, len(ids), len(text)
+            row["bytes"], row["digest"] = len(text.encode()), np.void(digest_of(text))
+            writer.write_tokens(np.array(ids, dtype).tobytes())
+            writer.add(i % 2, row)
+    return dict(writer.counts)

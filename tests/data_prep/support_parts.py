@@ -14,8 +14,7 @@ from coca_train.data.corpus_config import load
 from coca_train.data.dataset import best_dtype
 from coca_train.data.readers import inputs
 from coca_train.data.tokenizer import Tokenizer
-from data_prep import minhash
-from data_prep.parts import DOCS, SPLITS, plan, settings
+from data_prep.parts import DOCS, SPLITS, Encoded, Part, settings
 
 BASE: list[PrepareConfig] = []
 HOLD_OUT = {"hash": 0.3, "none": 0.0, "all": 1.0}
@@ -81,74 +80,39 @@ def write_parts(
             line = 0
             for number, documents in enumerate(parts):
                 stem = Path(config.corpus.dir) / "parts" / name / f"{input.number:05d}" / f"{number:05d}"
-                line = write_part(config, name, stem, tokenizer, documents, line, rules)
-                finish_part(config, name, stem, tokenizer, input.identity(), number, len(parts))
+                stem.parent.mkdir(parents=True, exist_ok=True)
+                part = Part(stem, {"chunk": number} if number else None)
+                encoded, line = encode(config.corpus.sources[name], tokenizer, documents, line, rules)
+                part.add(encoded)
+                now, identity = settings(config, name, tokenizer), input.identity()
+                part.commit(now, identity, {"chunk": number + 1}, number == len(parts) - 1)
 
 
-def write_part(
-    config: PrepareConfig, name: str, stem: Path, tokenizer: Tokenizer, documents: Sequence[Doc], line: int,
-    rules: dict[str, int] | None = None,
-) -> int:  # fmt: skip
-    """The .bin and .npy of one part, and a .json without what concerns the part's place; the last line."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
+def encode(
+    source: CorpusSourceConfig, tokenizer: Tokenizer, documents: Sequence[Doc], line: int, rules: dict[str, int] | None
+) -> tuple[Encoded, int]:
+    """A chunk of documents, the first after a line; and the last line."""
     dtype = best_dtype(tokenizer.vocab_size)
     rows = np.zeros(len(documents), DOCS)
-    tokens: dict[str, list[int]] = {split: [] for split in SPLITS}
+    tokens: dict[int, list[int]] = {split: [] for split in range(len(SPLITS))}
     for row, doc in zip(rows, documents, strict=True):
         line = doc.line or line + 1
         ids = [*tokenizer.encode(doc.text), tokenizer.eod]
-        split = int(is_held_out(doc.text, config.corpus.sources[name].hold_out))
-        tokens[SPLITS[split]] += ids
+        split = int(is_held_out(doc.text, source.hold_out))
+        tokens[split] += ids
         row["line"], row["tokens"], row["characters"] = line, len(ids), len(doc.text)
         row["bytes"], row["split"], row["digest"] = len(doc.text.encode()), split, text_digest(doc.text)
         if doc.id is not None:
-            row["id"] = hashlib.blake2b(doc.id.encode(), digest_size=16).digest()
-    for split, ids in tokens.items():
-        np.array(ids, dtype).tofile(f"{stem}.{split}.bin")
-    np.save(f"{stem}.docs.npy", rows, allow_pickle=False)
+            row["id"] = text_digest(doc.id)
     counts = {"documents": len(documents), "characters": int(rows["characters"].sum())}
     counts |= {"bytes": int(rows["bytes"].sum()), **(rules or {})}
-    Path(f"{stem}.json").write_text(json.dumps({"counts": counts, "rejects": []}))
-    return line
-
-
-def finish_part(
-    config: PrepareConfig, name: str, stem: Path, tokenizer: Tokenizer, identity: dict[str, Any], number: int, n: int
-) -> None:
-    """The .json of a part, as the number-th of n of its input."""
-    made_with = settings(config, name, tokenizer)
-    ends = ("train.bin", "valid.bin", "docs.npy")
-    files = {f"{stem.name}.{end}": Path(f"{stem}.{end}").read_bytes() for end in ends}
-    record = json.loads(Path(f"{stem}.json").read_text()) | {
-        "format": 1,
-        "plan": plan(made_with),
-        "settings": made_with,
-        "input": identity,
-        "first": {"chunk": number} if number else None,
-        "after": {"chunk": number + 1},
-        "last": number == n - 1,
-        "files": {k: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for k, data in files.items()},
-    }
-    Path(f"{stem}.json").write_text(json.dumps(record))
+    return Encoded(tuple(np.array(ids, dtype) for ids in tokens.values()), rows, counts, []), line
 
 
 def change_record(stem: Path, **changes: Any) -> None:
     """Change a part's .json."""
     record = json.loads(Path(f"{stem}.json").read_text())
     Path(f"{stem}.json").write_text(json.dumps(record | changes))
-
-
-def write_near(config: PrepareConfig, name: str, rows: Sequence[tuple[int, int]]) -> None:
-    """The list of near duplicates of a source: (input, line); and the report that says it is finished."""
-    path = Path(config.corpus.dir) / "near_duplicates" / f"{name}.npy"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.save(path, np.array(sorted(rows), [("input", "<u4"), ("line", "<u8")]), allow_pickle=False)
-    inputs_now = {
-        other: [input.identity() for input in inputs(other, source)] for other, source in config.corpus.sources.items()
-    }
-    every = [identity for other in sorted(inputs_now) for identity in inputs_now[other]]
-    report = {"inputs": inputs_now, "plan": minhash.plan(config, every)}
-    (path.parent / "report.json").write_text(json.dumps(report))
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep import duplicates
-from data_prep.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, NEAR_DUPLICATE, Clash, Stretch, judge
+from data_prep.duplicates import DUPLICATE, DUPLICATE_ID, KEPT, Clash, Stretch, judge
 from data_prep.parts import DOCS
 from tests.cases import slow_unless
 
@@ -25,11 +25,10 @@ class Given:
     text: int
     id: int
     held_out: bool
-    near: bool
 
 
 def by_definition(corpus: list[Given], named: frozenset[int]) -> tuple[list[int], Clash | None]:
-    """The three rules with dictionaries."""
+    """Both rules with dictionaries."""
     verdicts = [KEPT] * len(corpus)
     owners: dict[tuple[int, int], int] = {}
     clash = None
@@ -39,9 +38,6 @@ def by_definition(corpus: list[Given], named: frozenset[int]) -> tuple[list[int]
             if corpus[owner].text != doc.text:
                 verdicts[i] = DUPLICATE_ID
                 clash = clash or Clash(i, owner)
-    for i, doc in enumerate(corpus):
-        if doc.near and verdicts[i] == KEPT:
-            verdicts[i] = NEAR_DUPLICATE
     seen: set[int] = set()
     for held_out in (True, False):
         for i, doc in enumerate(corpus):
@@ -67,7 +63,6 @@ documents = st.builds(
     text=st.integers(0, 8),
     id=st.integers(0, 5),
     held_out=st.booleans(),
-    near=st.sampled_from([False, False, False, True]),
 )
 
 
@@ -89,7 +84,7 @@ def test_the_rules_are_their_definition(
         borders = sorted({*borders, *(i for i in range(1, len(corpus)) if corpus[i].source != corpus[i - 1].source)})
         for begin, end in itertools.pairwise(borders):
             part = corpus[begin:end]
-            yield Stretch(part[0].source, begin, rows(part), np.array([doc.near for doc in part]))
+            yield Stretch(part[0].source, begin, rows(part))
 
     with pytest.MonkeyPatch.context() as patch:
         if small:
@@ -105,7 +100,7 @@ def test_keys_that_share_a_half_are_different() -> None:
     documents["digest"] = [np.void(digest) for digest in digests]
 
     def stretches() -> Iterator[Stretch]:
-        yield Stretch(0, 0, documents, np.zeros(5, bool))
+        yield Stretch(0, 0, documents)
 
     verdicts, _ = judge(stretches, 5, frozenset())
     assert verdicts.tolist() == [KEPT, KEPT, KEPT, DUPLICATE, KEPT]
@@ -113,10 +108,10 @@ def test_keys_that_share_a_half_are_different() -> None:
 
 def test_of_many_clashes_the_first_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "KEYS_AT_A_TIME", 4)
-    documents = rows([Given(0, text=i, id=i % 20 + 1, held_out=False, near=False) for i in range(40)])
+    documents = rows([Given(0, text=i, id=i % 20 + 1, held_out=False) for i in range(40)])
 
     def stretches() -> Iterator[Stretch]:
-        yield Stretch(0, 0, documents, np.zeros(40, bool))
+        yield Stretch(0, 0, documents)
 
     verdicts, clash = judge(stretches, 40, frozenset({0}))
     assert clash == Clash(20, 0)
@@ -126,15 +121,14 @@ def test_of_many_clashes_the_first_is_returned(monkeypatch: pytest.MonkeyPatch) 
 def peak(n: int, n_texts: int) -> int:
     """Most memory judge held at once for n documents of n_texts texts [bytes]."""
 
+    texts = np.random.default_rng(0).integers(0, n_texts, n)
+    digests = [hashlib.blake2b(b"%d" % text, digest_size=16).digest() for text in texts]
+    documents = np.zeros(n, DOCS)
+    documents["digest"] = documents["id"] = np.frombuffer(b"".join(digests), "V16")
+
     def stretches() -> Iterator[Stretch]:
         for first in range(0, n, 500):
-            random = np.random.default_rng(first)
-            documents = np.zeros(500, DOCS)
-            texts = random.integers(0, n_texts, 500)
-            digests = [hashlib.blake2b(b"%d" % text, digest_size=16).digest() for text in texts]
-            documents["digest"] = np.frombuffer(b"".join(digests), "V16")
-            documents["id"] = documents["digest"]
-            yield Stretch(0, first, documents, random.random(500) < 0.01)
+            yield Stretch(0, first, documents[first : first + 500].copy())
 
     tracemalloc.start()
     judge(stretches, n, frozenset({0}))

@@ -17,7 +17,6 @@ from tests.data_prep import slowly
 from tests.data_prep.tokenizing import (
     ENVIRONMENT,
     bytes_of,
-    counted,
     has_ended,
     model,
     overrides,
@@ -169,7 +168,7 @@ def test_a_killed_worker_ends_the_run_in_words(raw, tmp_path, reference):
     [
         (signal.SIGTERM, 75, "SIGTERM"),
         pytest.param(signal.SIGUSR1, 75, "SIGUSR1", marks=pytest.mark.slow),
-        (signal.SIGINT, 130, "Interrupted"),
+        pytest.param(signal.SIGINT, 130, "Interrupted", marks=pytest.mark.slow),
     ],
 )
 def test_stop_signal(raw, tmp_path, reference, number, code, word):
@@ -213,17 +212,6 @@ def test_stop_signal_from_the_first_worker_on(raw, tmp_path, reference, number):
     assert vanish(workers)
     assert not list(tmp_path.rglob("*.tmp"))
     finish(raw, tmp_path, reference)
-
-
-def test_3000_workers_are_lowered_in_words(raw, tmp_path, reference, monkeypatch, capsys):
-    """As from the command line, on a machine of which four workers are the most."""
-    monkeypatch.setattr("coca_train.runtime.machine.ALWAYS", 4)
-    monkeypatch.setattr("coca_train.runtime.machine.cores", lambda: 1)
-    started = counted(monkeypatch, most=4)
-    assert main(["tokenize", *words_for(raw, tmp_path, work_workers=3000)]) == 0
-    assert "work.workers=3000: " in (said := capsys.readouterr().err) and "work.workers=4\n" in said
-    assert len(started) == 4
-    assert bytes_of(tmp_path) == reference
 
 
 @pytest.mark.slow

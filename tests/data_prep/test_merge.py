@@ -11,7 +11,7 @@ import shutil
 import signal
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import cycle, product
 from pathlib import Path
@@ -39,7 +39,6 @@ from tests.data_prep.support_parts import (
     contents,
     is_held_out,
     text_digest,
-    write_near,
     write_parts,
 )
 from tests.faults import inject
@@ -112,7 +111,7 @@ def test_what_is_made(small: PrepareConfig, tokenizer: Path) -> None:
         assert [json.loads(line)["text"] for line in lines] == bodies
     counts = manifest["sources"]["code"]["counts"]
     assert counts == {
-        "read": 12, "kept": 9, "duplicates": 1, "near_duplicates": 0, "duplicate_ids": 0, "rejected": 0, "short": 2
+        "read": 12, "kept": 9, "duplicates": 1, "duplicate_ids": 0, "rejected": 0, "short": 2
     }  # fmt: skip
     assert manifest["sources"]["code"]["licence"] == "MIT"
     assert len(manifest["sources"]["books"]["inputs"]) == 2
@@ -142,10 +141,9 @@ def test_a_second_call_does_nothing(small: PrepareConfig) -> None:
 
 @dataclass(frozen=True)
 class Trial:
-    """A random corpus. sources: hold_out, ids or not, documents by input and part; near: source, input, line."""
+    """A random corpus. sources: hold_out, ids or not, documents by input and part."""
 
     sources: dict[str, tuple[str, bool, list[list[list[Doc]]]]]
-    near: frozenset[tuple[str, int, int]]
     drop: bool
 
 
@@ -159,15 +157,7 @@ def trials(draw: st.DrawFn) -> Trial:
     parts = st.lists(st.lists(document, max_size=4), min_size=1, max_size=2)
     files = st.lists(parts, min_size=1, max_size=2)
     source = st.tuples(st.sampled_from(["hash", "none", "all"]), st.booleans(), files)
-    sources = draw(st.dictionaries(st.sampled_from("abc"), source, min_size=1, max_size=3))
-    places = [
-        (name, number, line)
-        for name, (_, _, files) in sources.items()
-        for number, parts in enumerate(files)
-        for line in range(1, sum(map(len, parts)) + 1)
-    ]
-    near = draw(st.frozensets(st.sampled_from(places), max_size=3)) if places else frozenset()
-    return Trial(sources, near, draw(st.booleans()))
+    return Trial(draw(st.dictionaries(st.sampled_from("abc"), source, min_size=1, max_size=3)), draw(st.booleans()))
 
 
 def by_definition(trial: Trial) -> tuple[dict[str, list[tuple[int, int, str]]], dict[str, Counter[str]], list[str]]:
@@ -184,8 +174,6 @@ def by_definition(trial: Trial) -> tuple[dict[str, list[tuple[int, int, str]]], 
         if has_id and owner.setdefault((name, doc.id), doc.text) != doc.text:
             counts[name]["duplicate_ids"] += 1
             clashes.append(f"{name}-{number:03d}.jsonl:{line}")
-        elif (name, number, line) in trial.near:
-            counts[name]["near_duplicates"] += 1
         else:
             left.append(row)
     seen = set()
@@ -200,8 +188,17 @@ def by_definition(trial: Trial) -> tuple[dict[str, list[tuple[int, int, str]]], 
     return datasets, counts, clashes
 
 
+@pytest.fixture(scope="module")
+def small_blocks() -> Iterator[None]:
+    """Two documents are read at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collect, "BLOCK", 2)
+        yield
+
+
 @settings(max_examples=30, deadline=None)
 @given(trial=trials(), stop=st.booleans())
+@pytest.mark.usefixtures("small_blocks")
 def test_merging_is_its_definition(
     tmp_path_factory: pytest.TempPathFactory, tokenizer: Path, trial: Trial, stop: bool
 ) -> None:
@@ -214,8 +211,6 @@ def test_merging_is_its_definition(
         work=replace(config.work, on_error="stop" if stop else "skip", max_reject_share=1.0),
     )
     write_parts(config, {name: files for name, (_, _, files) in trial.sources.items()})
-    for name in trial.sources:
-        write_near(config, name, [(number, line) for of, number, line in trial.near if of == name])
     datasets, counts, clashes = by_definition(trial)
     dir = Path(config.corpus.dir)
     if clashes and stop:
@@ -247,12 +242,6 @@ def test_merging_is_its_definition(
     trained = {text for name, rows in datasets.items() if name.endswith("train") for _, _, text in rows}
     held_out = {text for name, rows in datasets.items() if name.endswith("valid") for _, _, text in rows}
     assert not (trained & held_out) or not trial.drop
-
-
-def test_ids_are_of_a_source(tmp_path: Path, tokenizer: Path) -> None:
-    config = configuration(tmp_path, tokenizer, a={"id_field": "id"}, b={"id_field": "id"})
-    write_parts(config, {"a": [[[Doc("one", "1"), Doc("two", "2")]]], "b": [[[Doc("three", "1")]]]})
-    assert merge(config)["sources"]["b"]["counts"]["kept"] == 1
 
 
 def test_too_many_taken_ids_are_a_mistake(tmp_path: Path, tokenizer: Path) -> None:
@@ -306,8 +295,6 @@ def rewrite(path: Path, **changes: Any) -> None:
     change_record(stem, files=files)
 
 
-NEAR = "near_duplicates/books.npy"
-REPORT = "near_duplicates/report.json"
 # what is done to the folder of the corpus, and code, file and value of what is said
 BAD_PARTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "last part missing": (
@@ -338,18 +325,6 @@ BAD_PARTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda dir: (dir.parent / "raw" / "books-000.jsonl").write_text('{"text": "new"}\n'),
         "E-RAW-19 .*books-000.jsonl: ",
     ),
-    "near list of another shape": (
-        lambda dir: np.save(dir / NEAR, np.zeros(3, np.int64)),
-        r"E-TOK-20 .*books.npy: int64 \(3,\)",
-    ),
-    "near list cut": (lambda dir: (dir / NEAR).write_bytes(b"\x93NUMPY"), "E-TOK-20 .*books"),
-    "near list not sorted": (lambda dir: np.save(dir / NEAR, np.load(dir / NEAR)[::-1]), "E-TOK-20 .*not sorted"),
-    "near list damaged": (lambda dir: (dir / REPORT).write_text("{"), r"E-TOK-20 .*report\.json .*Expecting"),
-    "near list unfinished": (lambda dir: remove(dir / REPORT), "E-TOK-20 .*not finished"),
-    "near list of other files": (
-        lambda dir: (dir / REPORT).write_text('{"inputs": {"books": [], "code": []}}'),
-        "E-TOK-20 .* books, code",
-    ),
     "files that are not ours": (
         lambda dir: (dir / "code_train.bin").write_bytes(b"mine"),
         "E-PREP-02 .*code_train.bin: ",
@@ -357,18 +332,9 @@ BAD_PARTS: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
-def test_near_duplicates_of_other_settings_are_refused(small: PrepareConfig) -> None:
-    """Under another filter the one document that stays of a cluster may be gone."""
-    other = replace(small, near_duplicates=replace(small.near_duplicates, ngram=7))
-    write_near(other, "books", [(0, 2)])
-    with pytest.raises(DataError, match=r"E-TOK-20 .*filters"):
-        merge(small)
-
-
 @pytest.mark.parametrize("case", BAD_PARTS)
 def test_what_cannot_be_merged_is_reported(small: PrepareConfig, case: str) -> None:
     dir = Path(small.corpus.dir)
-    write_near(small, "books", [(0, 2), (1, 3)])
     change, message = BAD_PARTS[case]
     change(dir)
     before = contents(dir) if dir.exists() else {}
@@ -405,10 +371,6 @@ def test_other_settings_are_refused_and_nothing_changes(small: PrepareConfig, tm
     with pytest.raises(DataError, match=r"E-TOK-18 .*inputs of books"):
         merge(small)
     raw.unlink()
-    write_near(small, "books", [(0, 1)])
-    with pytest.raises(DataError, match=r"E-TOK-18 .*near_duplicates.books"):
-        merge(small)
-    shutil.rmtree(dir / "near_duplicates")
     os.utime(dir.parent / "raw" / "books-000.jsonl", (1, 1))
     assert merge(small), "a copy of the raw files is as good as they"
     shutil.rmtree(dir.parent / "raw")

@@ -15,11 +15,9 @@ from coca_train.data.mixture import Mixture
 from coca_train.runtime.printing import WIDTH, plain
 from coca_train.settings import load
 from data_prep.__main__ import main
-from data_prep.verbs.mix import DIGITS, Plan, Share, _text, apportion, as_fraction, data_choice, mixture_picture, plan
+from data_prep.verbs.mix import DIGITS, Plan, Share, _text, apportion, as_fraction, data_choice, plan
 from tests.data_prep.support_corpus import Made, configuration, make
 from tests.fixes import first, fix_of
-
-PNG = b"\x89PNG"
 
 
 def counted(**tokens: int) -> dict[str, Any]:
@@ -171,7 +169,7 @@ def test_what_is_written_loads_and_trains(tmp_path: Path, capsys: pytest.Capture
     folder = tmp_path / "tiny"
     assert f"python -m coca_train --config-dir {folder}/config data=tiny\n" in out
     assert "code_eval (validates code)" in out and "Warning: code: seen" in out
-    assert max(map(len, out.partition("Picture")[0].splitlines())) <= WIDTH
+    assert max(map(len, out.partition("Train on it")[0].splitlines())) <= WIDTH
     data = load(["data=tiny"], (folder / "config",)).config.data
     assert data.dir == str(folder) and data.tokenizer == f"{folder}/tokenizer.model"
     assert {name: one.weight for name, one in data.sources.items()} == {"wiki": 0.75, "code": 0.25}
@@ -181,7 +179,6 @@ def test_what_is_written_loads_and_trains(tmp_path: Path, capsys: pytest.Capture
     assert mixture.samples(0, 4).tokens_BT.shape == (4, 16)
     report = json.loads((folder / "report" / "mix.json").read_text())
     assert {share["source"]: share["weight"] for share in report["shares"]} == {"wiki": 0.75, "code": 0.25}
-    assert (folder / "report" / "mix.png").read_bytes()[:4] == PNG
     assert "| text" in (folder / "report" / "mix.md").read_text()
     lines = (folder / "config" / "data" / "tiny.yaml").read_text().splitlines()
     assert lines[0].startswith("# Corpus tiny: 75.00 % text, 25.00 % code; ") and "20,000 tokens" in lines[0]
@@ -203,8 +200,3 @@ def test_training_reads_the_folder_the_tokenizer_and_the_sources() -> None:
     assert [as_fraction(read[f"source_{i:02d}"]["weight"]) for i in range(3)] == [
         share.weight for share in a_plan(3).shares
     ]
-
-
-def test_a_picture_of_thirty_sources(tmp_path: Path) -> None:
-    mixture_picture(tmp_path / "mix.png", a_plan(30))
-    assert (tmp_path / "mix.png").read_bytes()[:4] == PNG

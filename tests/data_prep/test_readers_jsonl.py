@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -15,20 +13,6 @@ from coca_train.runtime.errors import DataError
 from tests.data_prep.reading import complaint, cut, line, parsed, read, rejects, source_of, texts, work_of
 
 GOOD = line("fine")
-
-
-def test_what_is_accepted(tmp_path: Path) -> None:
-    """BOM, CRLF, blank lines, no newline at the end, empty documents, and text that looks like special tokens."""
-    content = b"\xef\xbb\xbf" + GOOD + b"\r\n \n" + line("")[:-1] + b"\r\n\n" + line("<|endoftext|></s>\n\té😀")[:-1]
-    (tmp_path / "x.jsonl").write_bytes(content)
-    for chunk_bytes in (1, 7, 40, 1 << 16):
-        items = read(source_of(tmp_path / "x.jsonl"), work_of(chunk_bytes=chunk_bytes))
-        assert [(i.line, i.text) for i in items if isinstance(i, Document)] == [
-            (1, "fine"),
-            (4, ""),
-            (6, "<|endoftext|></s>\n\té😀"),
-        ]
-        assert not rejects(items)
 
 
 def test_the_record_comes_along(tmp_path: Path) -> None:
@@ -118,23 +102,6 @@ def test_a_line_of_200_mb_in_little_memory(tmp_path: Path) -> None:
     assert len(reject.excerpt) <= 80
 
 
-def test_a_line_of_200_mb_under_a_hard_limit(tmp_path: Path) -> None:
-    """The same with an address space that could not hold the line."""
-    path = tmp_path / "x.jsonl"
-    with open(path, "wb") as file:
-        file.write(GOOD)
-        file.truncate(200_000_000)
-    script = f"""
-import resource
-from tests.data_prep.reading import read, source_of, work_of
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
-print([(type(i).__name__, i.line) for i in read(source_of({str(path)!r}), work_of(max_line_bytes=4 << 20))])
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.strip() == "[('Document', 1), ('Reject', 2)]", done.stderr
-
-
 @pytest.mark.slow
 def test_a_terabyte_without_a_line_is_no_jsonl(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
@@ -143,13 +110,6 @@ def test_a_terabyte_without_a_line_is_no_jsonl(tmp_path: Path) -> None:
         file.truncate(1 << 40)
     with pytest.raises(DataError, match=r"E-RAW-30 \S+:2: .* 1,077,936,128 bytes"):
         read(source_of(path), work_of(max_line_bytes=4 << 20))
-
-
-def test_a_cursor_at_the_end(tmp_path: Path) -> None:
-    for content in (GOOD * 2, GOOD * 2 + GOOD[:-1]):
-        (tmp_path / "x.jsonl").write_bytes(content)
-        source = source_of(tmp_path / "x.jsonl")
-        assert read(source, work_of(), cut(source)[-1].after) == []
 
 
 def test_a_chunk_is_bytes_and_its_cursor_is_json(tmp_path: Path) -> None:

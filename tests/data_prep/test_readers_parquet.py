@@ -8,7 +8,7 @@ import pytest
 
 from coca_train.data.readers import chunks, inputs
 from coca_train.data.readers.base import Document, Reject
-from tests.data_prep.reading import FILTER, complaint, cut, parsed, read, rejects, source_of, texts, work_of
+from tests.data_prep.reading import FILTER, complaint, read, rejects, source_of, texts, work_of
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -18,18 +18,6 @@ TEXTS = [f"document {i} {i * i} é" for i in range(100)]
 def write(path: Path, table: Any, rows: int = 30, **more: Any) -> Any:
     pq.write_table(pa.table(table) if isinstance(table, dict) else table, path, row_group_size=rows, **more)
     return source_of(path, kind="parquet")
-
-
-@pytest.mark.parametrize("chunk_bytes", [1, 500, 1 << 20])
-@pytest.mark.parametrize("rows", [1, 7, 30, 1000])
-def test_round_trip(tmp_path: Path, chunk_bytes: int, rows: int) -> None:
-    source = write(tmp_path / "x.parquet", {"id": list(range(100)), "text": TEXTS, "more": [b"\xff"] * 100}, rows)
-    pieces = cut(source, work_of(chunk_bytes=chunk_bytes))
-    items = parsed(pieces, source)
-    assert texts(items) == TEXTS and [item.line for item in items] == list(range(1, 101))
-    assert items[3].fields == {"text": TEXTS[3]}  # type: ignore[union-attr]
-    assert pieces[-1].position == (tmp_path / "x.parquet").stat().st_size
-    assert (len(pieces) == 1) is (chunk_bytes == 1 << 20)
 
 
 @pytest.mark.parametrize(

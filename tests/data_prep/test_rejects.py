@@ -34,7 +34,7 @@ def test_skip_counts_and_lists(tmp_path):
     assert set(record["rejects"][0]) == {"line", "byte", "code", "reason", "excerpt"}
     assert record["counts"]["documents"] == 10 and record["counts"]["empty"] == 1
     assert documents(tmp_path / "out")["line"].tolist() == [*range(1, 6), *range(8, 13)]
-    assert parts.n_read(record) == 13
+    assert parts.n_read(record["counts"], record["rejects"]) == 13
 
 
 def test_too_many_bad_documents_at_the_end_of_an_input(tmp_path):

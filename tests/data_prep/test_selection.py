@@ -1,6 +1,7 @@
 """Which documents are kept, under which name the others are counted, and which are held out."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from coca_train.data.readers.base import Document
 from coca_train.runtime.errors import UserError
 from coca_train.statistics import answers
 from data_prep import fitting
-from data_prep.selection import FILTERS, Rules, digest_of, quality_filters, split_of, word_splitter
+from data_prep.selection import FILTERS, Rules, digest_of, quality_filter, split_of
 from tests.data_prep.reading import FILTER, SOURCE
 
 
@@ -120,14 +121,14 @@ def test_the_first_rule_gives_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order: empty, short, long, language, licence, stars, quality; quality is not asked in vain."""
     calls: list[str] = []
 
-    def quality_filters(names: list[str]) -> list[Any]:
-        def ask(name: str, text: str) -> str | None:
+    def quality_filter(name: str) -> Callable[[str], str | None]:
+        def ask(text: str) -> str | None:
             calls.append(name)
             return name if "bad" in text else None
 
-        return [lambda text, name=name: ask(name, text) for name in names]
+        return ask
 
-    monkeypatch.setattr("data_prep.selection.quality_filters", quality_filters)
+    monkeypatch.setattr("data_prep.selection.quality_filter", quality_filter)
     rules: dict[str, Any] = {"min_chars": 3, "max_chars": 20, "quality": ["a", "b"]}
     rules |= {"language_field": "l", "languages": ["en"], "licence_field": "c", "licences": ["MIT"]}
     rules |= {"stars_field": "s", "min_stars": 1}
@@ -160,7 +161,7 @@ LINE = "This line is said again and again, to be sure.\n"
 
 def test_a_filter_gives_its_name_or_nothing() -> None:
     pytest.importorskip("datatrove")
-    (refuses,) = quality_filters(["c4_paragraph"])
+    refuses = quality_filter("c4_paragraph")
     assert refuses("one short line") == "c4_paragraph"
     assert refuses("\n".join([PARAGRAPH] * 2)) == "c4_paragraph"
     assert refuses("\n".join([PARAGRAPH] * 3)) is None
@@ -168,12 +169,12 @@ def test_a_filter_gives_its_name_or_nothing() -> None:
 
 def test_no_filters_need_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datatrove", None)
-    assert quality_filters([]) == []
+    assert Rules(FILTER).quality == []
 
 
 def test_an_unknown_filter_is_refused_with_those_there_are() -> None:
     with pytest.raises(UserError, match=r"^E-RAW-29 filter.quality=gopher: .*gopher_quality.* Fix:"):
-        quality_filters(["gopher"])
+        quality_filter("gopher")
 
 
 @pytest.mark.parametrize("missing", ["datatrove", "loguru"])
@@ -182,7 +183,7 @@ def test_a_missing_library_is_reported_in_words(monkeypatch: pytest.MonkeyPatch,
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(UserError, match=rf"^E-RAW-25 filter.quality=c4_paragraph: .*{missing}.*\[quality\]"):
-        quality_filters(["c4_paragraph"])
+        quality_filter("c4_paragraph")
 
 
 @pytest.mark.parametrize("name", sorted(set(FILTERS) - {"c4_paragraph"}))
@@ -194,13 +195,7 @@ def test_a_missing_word_splitter_is_reported_before_any_document(monkeypatch: py
 
     monkeypatch.setattr(words, "load_word_tokenizer", not_there)
     with pytest.raises(UserError, match=rf"^E-RAW-25 filter.quality={name}: .*pip install spacy"):
-        quality_filters([name])
-
-
-def test_a_language_nobody_knows() -> None:
-    pytest.importorskip("datatrove")
-    with pytest.raises(UserError, match=r"^E-RAW-29 here: .*'english'.*Fix:"):
-        word_splitter("english", "here")
+        quality_filter(name)
 
 
 SPOILT = {
@@ -215,7 +210,7 @@ SPOILT = {
 def test_filters_that_need_spacy(name: str) -> None:
     pytest.importorskip("datatrove")
     pytest.importorskip("spacy")
-    (refuses,) = quality_filters([name])
+    refuses = quality_filter(name)
     assert refuses(PROSE) is None
     assert refuses(SPOILT[name]) == name
     assert refuses(PROSE) is None  # nothing is remembered from text to text
@@ -231,7 +226,7 @@ def test_datatrove_keeps_quiet() -> None:
         logger.enable("datatrove")
         log_pipeline([])
         assert len(messages) == 1
-        quality_filters(["c4_paragraph"])
+        quality_filter("c4_paragraph")
         log_pipeline([])
         assert len(messages) == 1
     finally:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from data_prep import manifest
 from data_prep.__main__ import main
 from data_prep.verbs.sources import describe_place, look
 from tests.data.vocabularies import trained
@@ -114,6 +115,6 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_folder_that_holds_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     configuration(tmp_path, raw(tmp_path))
     (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "manifest.json").write_text('{"kind": "embedded", "format": 1}')
+    (tmp_path / "tiny" / "manifest.json").write_bytes(manifest.dump({"kind": "other", "format": 1}))
     assert main(["sources", "--config-dir", str(tmp_path / "choices"), "corpus=tiny"]) == 3
     assert capsys.readouterr().err.startswith("E-PREP-02")

@@ -84,11 +84,6 @@ def test_a_part_ends_with_the_chunk_that_fills_it(raw: Path, reference: Path):
     assert all(record["input"] == input.identity() for record in part_records)
 
 
-def test_two_workers_give_the_same_bytes(raw: Path, reference: Path, tmp_path: Path):
-    run(raw, tmp_path, work_workers=2)
-    assert bytes_of(tmp_path) == bytes_of(reference)
-
-
 @pytest.mark.usefixtures("forked_workers")
 def test_three_workers_give_the_same_bytes(raw: Path, reference: Path, tmp_path: Path):
     run(raw, tmp_path, work_workers=3)
@@ -127,14 +122,6 @@ def test_a_second_run_changes_nothing(raw: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(tokenizing, "chunks", None)  # nothing is read
     run(raw, tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")} == before
-
-
-@pytest.mark.parametrize("hold_out", ["none", "all"])
-def test_hold_out(raw: Path, tmp_path: Path, hold_out: str):
-    run(raw, tmp_path, text_hold_out=hold_out)
-    assert set(documents(tmp_path)["split"].tolist()) == {int(hold_out == "all")}
-    empty = {"none": "valid", "all": "train"}[hold_out]
-    assert ids(tmp_path, empty).size == 0
 
 
 def test_what_rules_leave_out_is_counted(tmp_path: Path):

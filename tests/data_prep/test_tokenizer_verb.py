@@ -21,7 +21,6 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.data.tokenizer_backends import fields
 from coca_train.runtime.errors import DataError, StorageError, UserError
 from data_prep import tokenizer_files
-from data_prep.__main__ import main
 from data_prep.tokenizer_files import TEXT as TEST_TEXT
 from data_prep.tokenizer_files import import_tokenizer, train
 from data_prep.verbs import tokenizer as verb
@@ -93,15 +92,6 @@ def test_the_same_again_is_nothing_to_do(config: PrepareConfig, capsys: pytest.C
     assert path.stat().st_mtime_ns == before
 
 
-def test_the_same_files_give_the_same_bytes(config: PrepareConfig, tmp_path: Path) -> None:
-    verb.run(config)
-    other = tmp_path / "other" / "tokenizer.model"
-    verb.run(replace(config, tokenizer=replace(config.tokenizer, path=str(other))))
-    assert other.read_bytes() == Path(config.tokenizer.path).read_bytes()
-    records = [tokenizer_files.record_path(p).read_bytes() for p in (other, Path(config.tokenizer.path))]
-    assert records[0] == records[1]
-
-
 def with_source(config: PrepareConfig, **changes: Any) -> PrepareConfig:
     sources = {**config.corpus.sources, "a": replace(config.corpus.sources["a"], **changes)}
     return replace(config, corpus=replace(config.corpus, sources=sources))
@@ -145,15 +135,6 @@ def test_a_tokenizer_of_unknown_origin_is_left_alone(config: PrepareConfig, reco
         record in ("", "[]")
     )  # where it is damaged
     assert path.read_bytes() == before
-
-
-@QUICK
-def test_a_tokenizer_that_was_changed_is_not_the_same(config: PrepareConfig) -> None:
-    verb.run(config)
-    with open(config.tokenizer.path, "ab") as file:
-        file.write(b"x")
-    with pytest.raises(DataError, match="E-TKN-05"):
-        verb.run(config)
 
 
 @QUICK
@@ -359,20 +340,6 @@ def test_changed_while_it_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Tokenizer, "decode", decode)
     with pytest.raises(DataError, match="E-TKN-11 "):
         import_tokenizer(origin, tmp_path / "x.model")
-
-
-def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path, "a", [prose(i) for i in range(200)])
-    words = [
-        f"corpus.sources.text.files=['{tmp_path}/raw/a-*.jsonl']",
-        f"corpus.dir={tmp_path}/corpus",
-        *("tokenizer.vocab_size=512", "tokenizer.sample_bytes=20000", "tokenizer.model_type=bpe"),
-    ]
-    assert main(["tokenizer", *words]) == 0
-    assert "512 token ids" in capsys.readouterr().out
-    assert Tokenizer(tmp_path / "corpus/tokenizer.model").vocab_size == 512
-    assert main(["tokenizer", *words, "tokenizer.byte_fallback=false"]) == 3
-    assert "E-TKN-05" in capsys.readouterr().err
 
 
 def test_a_folder_whose_json_knows_more_is_imported_and_found_by_the_next_verb(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ KNOWN = {
         {"coca_train/data/readers/hub.py"},
         None,
     ),  # datasets 4 has no scripts, no keyword
-    "load": ({"data_prep/collect.py", "data_prep/overlap.py"}, "allow_pickle"),  # numpy's
+    "load": ({"data_prep/overlap.py"}, "allow_pickle"),  # numpy's
 }
 NEVER = {"load_dataset", "load_from_disk", "from_config", "spec_from_file_location", "exec", "eval", "unsafe_load"}
 MODULES = {"pickle", "dill", "joblib", "marshal", "shelve"}

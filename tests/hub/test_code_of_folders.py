@@ -157,7 +157,7 @@ def test_evaluation_reads_weights_and_tokenizer_only(with_tokenizer, canary):
         open_folder(str(with_tokenizer), "cpu", "auto")
 
 
-@pytest.mark.parametrize("kind", ["own", "evil"])
+@pytest.mark.parametrize("kind", [pytest.param("own", marks=pytest.mark.slow), "evil"])
 def test_commands_in_the_folder_itself(kind, run_of_coca, import_run, export_run, copy, canary, tmp_path):
     """As typed, in the hostile folder, with nobody to answer. What Python imports from there itself (`-m`: a torch.py,
     say) is not ours to refuse."""

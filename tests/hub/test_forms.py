@@ -29,9 +29,9 @@ def test_what_decodes_as_it_reads_is_native(name):
     native = forms.choose(architecture, "native")
     assert native["model_type"] == forms.choose(architecture, "llama")["model_type"] == "llama"
     assert forms.config_to_compare(architecture) == native
-    said = forms.caveats(architecture, native)
+    said = forms.caveats(architecture, "llama")
     assert any(f"beyond {rope_cases.L} tokens" in line and "form=own" in line for line in said) == decodes_otherwise
-    assert forms.caveats(architecture, forms.choose(architecture, "own")) == []
+    assert forms.caveats(architecture, forms.COCA) == []
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_decodes_as_it_reads_is_native(name):
 )
 def test_who_computes_something_else_is_named(name, family, phrases):
     architecture = models.random_source(support.rope(rope_cases.SCALINGS[name]), **WIDE).architecture
-    lines = forms.caveats(architecture, forms.choose(architecture, family))
+    lines = forms.caveats(architecture, family)
     assert len(lines) == len(phrases)
     assert all(phrase in line for phrase, line in zip(phrases, lines, strict=True))
 
@@ -63,14 +63,14 @@ def test_a_factor_that_no_two_lengths_give():
     architecture = models.random_source(support.rope(section)).architecture
     config = forms.choose(architecture, "native")
     assert config["max_position_embeddings"] == 13 < architecture.seq_len == models.LENGTH
-    said = " ".join(forms.caveats(architecture, config))
+    said = " ".join(forms.caveats(architecture, "llama"))
     assert "1.33" in said and f" {models.LENGTH} tokens" in said
 
 
 def test_a_temperature_that_others_do_not_read():
     section = rope_cases.SCALINGS["longrope-one-list"] | {"temperature": 1.5}
     architecture = models.random_source(support.rope(section), **WIDE).architecture
-    (line,) = forms.caveats(architecture, forms.choose(architecture, "native"))
+    (line,) = forms.caveats(architecture, "llama")
     assert "vLLM" in line and "attention_factor=1.5" in line
 
 

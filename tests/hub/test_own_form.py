@@ -191,7 +191,7 @@ model.save_pretrained(sys.argv[5])
     ("choice", "package", "names"),
     [
         ("coca", "without", ["CocaForCausalLM", "coca"]),
-        ("coca", "with", ["CocaForCausalLM", "coca"]),
+        pytest.param("coca", "with", ["CocaForCausalLM", "coca"], marks=pytest.mark.slow),
         ("fox", "with", ["CocaTrainForCausalLM", "coca_train"]),
     ],
 )

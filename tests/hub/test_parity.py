@@ -67,7 +67,7 @@ def test_a_window_that_is_read_otherwise_is_seen(copy, import_run, monkeypatch):
     """At 4,128 tokens, where the folder's own probes have 96."""
     folder = copy("mistral")
     models.edit(folder, sliding_window=...)
-    wrong = {"attention_pattern": {"name": "sliding_window", "window": 4000}}
+    wrong = {"name": "sliding_window", "window": 4000}, None
     monkeypatch.setattr(families.WindowLayers, "read", lambda self, keys, n_layers: wrong)
     with pytest.raises(CheckpointError, match=r"E-IOP-13.*beyond the window"):
         import_run(folder)
@@ -183,8 +183,7 @@ def test_a_real_window_is_decoded_as_it_is_read(name, monkeypatch):
     rope_scaling = {"name": name, "theta": 1e4} | (scaled if name == "yarn" else {})
     source = models.random_source({"scheme": "rope", "rotary_pct": 1.0, "rope_scaling": rope_scaling}, head_dim=128)
     source = replace(source, architecture=replace(source.architecture, seq_len=1024))
-    values = forms.native_config(source.architecture, "llama")
-    results = small_copy.check_decoding(source, values)
+    results = small_copy.check_decoding(source, "llama")
     assert {result.probe for result in results} == {f"small copy, {how}" for how in ("packed", "padded", "cached")}
     assert parity.passed(results)
     assert any(result.relative > parity.BOUND for result in results)
@@ -196,7 +195,7 @@ def test_a_real_window_is_decoded_as_it_is_read(name, monkeypatch):
         return values
 
     monkeypatch.setattr(forms, "native_config", turned)
-    assert not any(result.passed for result in small_copy.check_decoding(source, values))
+    assert not any(result.passed for result in small_copy.check_decoding(source, "llama"))
 
 
 def test_difference_and_scale():

@@ -99,8 +99,6 @@ HARMLESS = [
     (READ["SmolLM3 3B"] | {"use_sliding_window": True}, "max_window_layers", None, 28),
     (NEOX, "rope_theta", 10000, 20000),
     (NEOX, "partial_rotary_factor", 0.25, 0.5),
-    (NEOX, "attention_probs_dropout_prob", 0, "0"),
-    (LLAMA2, "eos_token_id", [2, 3], [2, "3"]),
     (LLAMA2, "rope_scaling", YARN, YARN | {"finetuned": "yes"}),
 ]
 

@@ -75,8 +75,9 @@ def test_a_prompt_begins_as_the_folders_texts_do(begins, tmp_path, import_run, m
 def test_a_card_has_both_figures_where_probes_were_compared_twice():
     once = parity.Result("p", 8, 8, 4e-5, 2.0, relative=2e-5)
     twice = replace(once, with_our_frequencies=7e-7, frequencies=1.2e-7)
-    assert [len(row) for row in card.parity_rows([once])] == [5]
-    assert [row[5] for row in card.parity_rows([once, twice])] == ["2.0e-05", "7.0e-07"]
+    figures, rounded = (parity.Report("run", "class", [result]).lines() for result in (once, twice))
+    assert "frequencies" not in figures and "frequencies differ by 1.2e-07, with equal ones 7.00e-07" in rounded
+    assert card._rounded([once]) == "" and "1e-07" in card._rounded([once, twice])
 
 
 def test_an_import_ignores_the_launcher(model, import_run, monkeypatch):
@@ -187,9 +188,18 @@ def test_a_tensor_larger_than_a_file_has_its_own():
     assert publishing.split_into_shards(shapes, float32) == [list(shapes)]
 
 
-@pytest.mark.parametrize(("config", "argument"), [({}, ""), ({"auto_map": {}}, ", trust_remote_code=True")])
-def test_code_of_its_own_is_allowed_where_there_is_any(config, argument):
-    assert card.loading_call("AutoTokenizer", "there", config) == f'AutoTokenizer.from_pretrained("there"{argument})'
+@pytest.mark.parametrize(
+    ("model_type", "first", "argument"),
+    [
+        ("llama", "from transformers", ""),
+        ("coca", "from transformers", ", trust_remote_code=True"),
+        ("coca_train", "import coca_train.transformers", ""),
+    ],
+)
+def test_code_of_its_own_is_allowed_where_there_is_any(model_type, first, argument):
+    lines = card.loading_lines("there", model_type, "AutoTokenizer")
+    assert lines[0].startswith(first)
+    assert lines[-1] == f'tokenizer = AutoTokenizer.from_pretrained("there"{argument})'
 
 
 def test_the_card_says_where_it_comes_from(worded, import_run, export_run):

@@ -150,7 +150,6 @@ EXTRAS = {
         Step(prepare("tokenize", "of_json", NOTES_ALONE, "tokenizer.path=tokenizer.json"), "E-TKN-04"),
     ],
     "quality": [
-        Step(prepare("near_duplicates", "good", NOTES_ALONE, MINE, GOOD), "E-RAW-25"),
         Step(prepare("tokenize", "good", NOTES_ALONE, MINE, GOOD), "E-RAW-25"),
     ],
     "bench": [Step("python -m benchmarks.run --device cpu --dtypes fp32 --only decoding --positions alibi --rounds 1")],

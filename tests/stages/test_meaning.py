@@ -190,13 +190,13 @@ def test_another_weight_than_the_conversion_names_is_seen_at_the_first_token(
 ) -> None:
     """Without positions all logits but the first token's are others in any case."""
     runs, folders = sources
-    convert: Any = conversions.RopeToNope.convert
+    rope_to_nope = conversions.CONVERSIONS["rope_to_nope"]
 
-    def spoilt(self: conversions.Conversion, source: Source, *rest: Any) -> Source:
+    def spoilt(source: Source, *rest: Any) -> Source:
         read = lambda name: source.read(name) * (1.5 if name == "blocks.1.attention.v.weight" else 1)  # noqa: E731
-        return replace(convert(self, source, *rest), read=read)
+        return replace(rope_to_nope.convert(source, *rest), read=read)
 
-    monkeypatch.setattr(conversions.RopeToNope, "convert", spoilt)
+    monkeypatch.setitem(conversions.CONVERSIONS, "rope_to_nope", rope_to_nope._replace(convert=spoilt))
     words = said(OTHER, "position=nope start.convert=rope_to_nope")
     with pytest.raises(CheckpointError, match=r"E-STA-05 .*at the first token"):
         runs.train("spoilt", *words, f"start.path={folders['rope']}")

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from coca_train.config.corpus_schema import CorpusSourceConfig, WorkConfig
 from coca_train.data.readers import files, hub, jsonl, parquet, text
-from coca_train.data.readers.base import Chunk, Document, Input, Reject
+from coca_train.data.readers.base import Chunk, Cursor, Document, Input, Reject
 
 READERS: dict[str, ModuleType] = {"jsonl": jsonl, "parquet": parquet, "text": text, "hub": hub}
 
@@ -40,7 +40,7 @@ def all_inputs(sources: Mapping[str, CorpusSourceConfig]) -> list[Input]:
     return [input for name in sorted(sources) for input in inputs(name, sources[name])]
 
 
-def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None) -> Iterator[Chunk]:
+def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: Cursor | None) -> Iterator[Chunk]:
     """Cut an input into chunks of about work.chunk_bytes, from a cursor (None: the beginning) on; for the main process.
 
     Raises DataError E-RAW-03 no document in the whole input, 14 damaged, 16 a decompression bomb, 19 changed while

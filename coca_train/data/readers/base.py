@@ -6,15 +6,18 @@ The main process cuts an input into chunks (cheap, no parsing), a worker makes d
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Generic, NamedTuple, NoReturn, TypeVar
 
 from coca_train.config.corpus_schema import CorpusSourceConfig, WorkConfig
 from coca_train.runtime.errors import DataError, UserError
 
+Data = TypeVar("Data")
+Cursor = dict[str, int]  # JSON: where reading goes on; its keys are the reader's
+Identity = dict[str, object]  # JSON that identifies an input later
 BOM = b"\xef\xbb\xbf"
 SHOWN_CHARACTERS = 80
 EDGE_BYTES = 1 << 16
@@ -38,7 +41,7 @@ class Document(NamedTuple):
     line: int
     text: str
     id: str | None
-    fields: dict[str, Any]
+    fields: Mapping[str, object]
 
 
 class Reject(NamedTuple):
@@ -75,10 +78,10 @@ class Input:
     path: str
     size: int
     files: tuple[str, ...] = ()
-    hub: tuple[tuple[str, Any], ...] = ()
+    hub: tuple[tuple[str, object], ...] = ()
 
-    def identity(self) -> dict[str, Any]:
-        """Return JSON that identifies the input later: name, size, time of change, and a digest.
+    def identity(self) -> Identity:
+        """Return name, size, time of change, and a digest.
 
         file: SHA-256 of its first and last 64 KiB; text source: of the names, sizes and times of all its files;
         shard: the data set's name, configuration, split, shard and fingerprint. Raises DataError E-RAW-02.
@@ -93,7 +96,11 @@ class Input:
                     stat = os.stat(path)
                     sha.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode(errors="surrogateescape"))
                     size, newest = size + stat.st_size, max(newest, stat.st_mtime_ns)
-                return {"name": self.path, "files": len(self.files), "bytes": size, "mtime_ns": newest} | {
+                return {
+                    "name": self.path,
+                    "files": len(self.files),
+                    "bytes": size,
+                    "mtime_ns": newest,
                     "sha256": sha.hexdigest(),
                 }
             with open(self.path, "rb") as file:
@@ -112,18 +119,18 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class Chunk(Generic[Data]):
     """Consecutive lines of an input, as they go to a worker.
 
     first: number of the first line, from 1; n_bytes: raw text bytes; position: bytes of the file on disk read so far;
-    data: what the reader's `documents` understands (picklable); after: JSON cursor to the next chunk.
+    data: what the reader's `documents` understands (picklable); after: where the next one begins.
     """
 
     first: int
     n_bytes: int
     position: int
-    data: Any
-    after: dict[str, int]
+    data: Data
+    after: Cursor
 
 
 def excerpt(text: str | bytes) -> str:
@@ -170,7 +177,7 @@ def package_needed(name: str, reads: str) -> Iterator[None]:
         ) from error
 
 
-def field(record: Any, dotted: str) -> Any:
+def field(record: object, dotted: str) -> object:
     """Return record["meta"]["lang"] for "meta.lang". Raises KeyError with a reason in words."""
     name = ""
     for key in dotted.split("."):
@@ -184,13 +191,15 @@ def field(record: Any, dotted: str) -> Any:
     return record
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: object) -> str:
     """Return JSON's word for a value's type."""
     names = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
     return "null" if value is None else names.get(type(value), f"a {type(value).__name__}")
 
 
-def document(line: int, byte: int | None, record: dict[str, Any], source: CorpusSourceConfig) -> Document | Reject:
+def document(
+    line: int, byte: int | None, record: Mapping[str, object], source: CorpusSourceConfig
+) -> Document | Reject:
     """Return text and id of a record, or a Reject: E-RAW-06 (missing, null, not text), 11 (lone surrogate), 12
     (NUL)."""
     values: list[str | None] = []
@@ -216,7 +225,9 @@ def document(line: int, byte: int | None, record: dict[str, Any], source: Corpus
     return Document(line, text, identity, record)
 
 
-def row_document(row: int, record: dict[str, Any], source: CorpusSourceConfig, work: WorkConfig) -> Document | Reject:
+def row_document(
+    row: int, record: Mapping[str, object], source: CorpusSourceConfig, work: WorkConfig
+) -> Document | Reject:
     """Return `document` of a table's row, or Reject E-RAW-13 when its text is longer than work.max_line_bytes."""
     item = document(row, None, record, source)
     if isinstance(item, Document) and 4 * len(item.text) > work.max_line_bytes:

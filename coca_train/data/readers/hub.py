@@ -7,13 +7,18 @@ only. Code of a data set is never run. Cursor: {"row": number of the next record
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coca_train.config.corpus_schema import CorpusSourceConfig, WorkConfig
 from coca_train.data.readers import base
-from coca_train.data.readers.base import Chunk, Document, Input, Reject, escape, excerpt
+from coca_train.data.readers.base import Chunk, Cursor, Document, Input, Reject, escape, excerpt
 from coca_train.data.readers.parquet import needed
 from coca_train.runtime.errors import DataError, UserError
+
+if TYPE_CHECKING:
+    from datasets import IterableDataset
+
+Record = dict[str, object]
 
 
 def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
@@ -26,7 +31,7 @@ def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
         )
     data, fingerprint = _open(source)
     label = source.hub + (f"/{source.hub_config}" if source.hub_config else "")
-    hub: dict[str, Any] = {"hub": source.hub, "config": source.hub_config, "split": source.hub_split}
+    hub: dict[str, object] = {"hub": source.hub, "config": source.hub_config, "split": source.hub_split}
     hub |= {"fingerprint": fingerprint} | ({"files": source.hub_files} if source.hub_files else {})
     shards = []
     for shard in range(data.num_shards):
@@ -36,7 +41,7 @@ def inputs(name: str, source: CorpusSourceConfig) -> list[Input]:
     return shards
 
 
-def _open(source: CorpusSourceConfig) -> tuple[Any, str]:
+def _open(source: CorpusSourceConfig) -> "tuple[IterableDataset, str]":
     """Open the streamed data set; return it with its fingerprint (hash of the revision and of the list of files)."""
     name = source.hub or ""
     folder = Path(name)
@@ -59,11 +64,13 @@ def _open(source: CorpusSourceConfig) -> tuple[Any, str]:
 
 
 @functools.lru_cache(maxsize=4)
-def _load(name: str, config: str | None, split: str, files: tuple[str, ...]) -> tuple[Any, str]:
+def _load(name: str, config: str | None, split: str, files: tuple[str, ...]) -> "tuple[IterableDataset, str]":
     with base.package_needed("datasets", "data sets of the hub"):
         import datasets
     builder = datasets.load_dataset_builder(name, config, data_files={split: list(files)} if files else None)
-    return builder.as_streaming_dataset(split=split), str(builder.hash)
+    data = builder.as_streaming_dataset(split=split)
+    assert not isinstance(data, dict)  # which it is where no split is named
+    return data, str(builder.hash)
 
 
 def _words(error: Exception) -> str:
@@ -71,7 +78,9 @@ def _words(error: Exception) -> str:
     return words if len(words) <= 240 else words[:237] + "..."
 
 
-def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None) -> Iterator[Chunk]:
+def chunks(
+    input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: Cursor | None
+) -> Iterator[Chunk[list[Record]]]:
     """Yield records with about work.chunk_bytes of text together. Raises as `readers.chunks` says; E-RAW-06, 24."""
     first = row = cursor["row"] if cursor else 1
     data, _ = _open(source)
@@ -83,7 +92,7 @@ def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: d
                 "is needed. Fix: set text_field or id_field to a field that every record has"
             )
     columns = list(dict.fromkeys(name.split(".")[0] for name in needed(source)))
-    held: list[dict[str, Any]] = []
+    held: list[Record] = []
     n_bytes = 0
     for record in _records(data, input, row):
         held.append({name: record[name] for name in columns if name in record})
@@ -98,16 +107,19 @@ def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: d
         raise base.no_documents(input.path, "no records", "check hub_split")
 
 
-def documents(path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk) -> Iterator[Document | Reject]:
+def documents(
+    path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk[list[Record]]
+) -> Iterator[Document | Reject]:
     """Yield every record, in order."""
     for row, record in enumerate(chunk.data, chunk.first):
         yield base.row_document(row, record, source, work)
 
 
-def _records(data: Any, input: Input, row: int) -> Iterator[dict[str, Any]]:
+def _records(data: "IterableDataset", input: Input, row: int) -> Iterator[Record]:
     """Yield the records of a shard from a row on. The one before it is read too: without it the cursor is wrong."""
-    shard = dict(input.hub)
-    records = data.shard(shard["shards"], shard["shard"])
+    n_shards = dict(input.hub)["shards"]
+    assert isinstance(n_shards, int)
+    records = data.shard(n_shards, input.number)
     try:
         if row > 1:
             records = iter(records.skip(row - 2))
@@ -125,7 +137,7 @@ def _records(data: Any, input: Input, row: int) -> Iterator[dict[str, Any]]:
         ) from error
 
 
-def _text_bytes(record: dict[str, Any], text_field: str) -> int:
+def _text_bytes(record: Record, text_field: str) -> int:
     """Return the UTF-8 bytes of the text, and one for the record, so that records without text fill chunks too."""
     try:
         text = base.field(record, text_field)

@@ -9,11 +9,11 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from coca_train.config.corpus_schema import CorpusSourceConfig, WorkConfig
 from coca_train.data.readers import base
-from coca_train.data.readers.base import BOM, Chunk, Document, Input, Reject, escape, excerpt, kind_of
+from coca_train.data.readers.base import BOM, Chunk, Cursor, Document, Input, Reject, escape, excerpt, kind_of
 from coca_train.data.readers.files import HEAD_BYTES, Watched, compression, content, zstd_skippable
 from coca_train.runtime.errors import DataError
 
@@ -147,6 +147,9 @@ class TooLong(NamedTuple):
     n_bytes: int
 
 
+Lines = Chunk[bytes | TooLong]
+
+
 class Buffer:
     """Bytes read ahead of the next chunk."""
 
@@ -167,7 +170,7 @@ class Buffer:
         return taken
 
 
-def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None) -> Iterator[Chunk]:
+def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: Cursor | None) -> Iterator[Lines]:
     """Yield whole lines of at most work.chunk_bytes, or one longer line. Raises as `readers.chunks` says."""
     after = dict(cursor or START)
     watched = Watched(input.path, input.size)
@@ -196,7 +199,7 @@ def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: d
         raise base.no_documents(input.path, f"{after['byte']} bytes, all blank")
 
 
-def documents(path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk) -> Iterator[Document | Reject]:
+def documents(path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Lines) -> Iterator[Document | Reject]:
     """Yield every line that is not blank, in order."""
     byte = chunk.after["byte"] - chunk.n_bytes
     if isinstance(chunk.data, TooLong):
@@ -275,7 +278,7 @@ def _skip_line(buffer: Buffer, work: WorkConfig) -> TooLong:
     return TooLong(start, n_bytes, n_bytes)
 
 
-def _chunk(data: bytes | TooLong, at: dict[str, int]) -> Chunk:
+def _chunk(data: bytes | TooLong, at: Cursor) -> Lines:
     if isinstance(data, TooLong):
         n_bytes, n_lines, any_document = data.n_bytes, 1, True
     else:
@@ -289,7 +292,7 @@ class _Refused(ValueError):
     """What the decoder's hooks refuse: (code, reason)."""
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     record = dict(pairs)
     if len(record) != len(pairs):
         twice = next(key for key, n in Counter(key for key, _ in pairs).items() if n > 1)

@@ -6,27 +6,32 @@ their row group (all its columns), so batches depend on the file's footer alone.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from coca_train.config.corpus_schema import CorpusSourceConfig, WorkConfig
 from coca_train.data.readers import base
-from coca_train.data.readers.base import Chunk, Document, Input, Reject, escape, excerpt
+from coca_train.data.readers.base import Chunk, Cursor, Document, Input, Reject, escape, excerpt
 from coca_train.data.readers.files import Watched
 from coca_train.runtime.errors import DataError
+
+if TYPE_CHECKING:
+    from pyarrow import DataType, RecordBatch, Schema
+    from pyarrow.parquet import ParquetFile
 
 START = {"row": 1, "group": 0, "offset": 0}
 BATCHES_PER_CHUNK = 8
 READ_BYTES = 1 << 20
 
 
-def _pyarrow() -> Any:
+def _pyarrow() -> ModuleType:
     with base.package_needed("pyarrow", ".parquet files"):
         import pyarrow
         import pyarrow.parquet
     return pyarrow
 
 
-def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None) -> Iterator[Chunk]:
+def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: Cursor | None) -> Iterator[Chunk[bytes]]:
     """Yield batches of rows, about work.chunk_bytes of text. Raises as `readers.chunks` says, and E-RAW-06."""
     after = dict(cursor or START)
     arrow = _pyarrow()
@@ -40,7 +45,7 @@ def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: d
             columns = _columns(file.schema_arrow, source, input.path)
             if not (n_rows := file.metadata.num_rows):
                 raise base.no_documents(input.path, f"{file.metadata.num_row_groups} row groups, no rows")
-            held: list[Any] = []
+            held: list[RecordBatch] = []
             n_bytes, first = 0, after["row"]
             for batch, end in _batches(file, columns, work, after, input.path):
                 held.append(batch)
@@ -63,8 +68,8 @@ def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: d
 
 
 def _chunk(
-    arrow: Any, batches: list[Any], first: int, n_bytes: int, after: dict[str, int], bytes_a_row: float
-) -> Chunk:
+    arrow: ModuleType, batches: "list[RecordBatch]", first: int, n_bytes: int, after: Cursor, bytes_a_row: float
+) -> Chunk[bytes]:
     sink = arrow.BufferOutputStream()
     with arrow.ipc.new_stream(sink, batches[0].schema) as writer:
         for batch in batches:
@@ -72,7 +77,9 @@ def _chunk(
     return Chunk(first, n_bytes, round((after["row"] - 1) * bytes_a_row), sink.getvalue().to_pybytes(), after)
 
 
-def documents(path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk) -> Iterator[Document | Reject]:
+def documents(
+    path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk[bytes]
+) -> Iterator[Document | Reject]:
     """Yield every row, in order."""
     row = chunk.first
     for batch in _pyarrow().ipc.open_stream(chunk.data):
@@ -92,16 +99,16 @@ def needed(source: CorpusSourceConfig) -> list[str]:
     return list(dict.fromkeys([source.text_field, *(name for name in optional if name is not None)]))
 
 
-def _columns(schema: Any, source: CorpusSourceConfig, path: str) -> list[str]:
+def _columns(schema: "Schema", source: CorpusSourceConfig, path: str) -> list[str]:
     """Return the needed columns that exist; text and id must exist and be text (id: or whole numbers), E-RAW-06."""
     from pyarrow import types
 
     columns = []
     for name in needed(source):
-        kind: Any = schema
+        kind: Schema | DataType | None = schema
         for key in name.split("."):
-            index = kind.get_field_index(key) if hasattr(kind, "get_field_index") else -1
-            kind = kind.field(index).type if index >= 0 else None
+            index = kind.get_field_index(key) if kind is not None and hasattr(kind, "get_field_index") else -1
+            kind = kind.field(index).type if kind is not None and index >= 0 else None
         if kind is not None:
             columns.append(name)
         if name not in (source.text_field, source.id_field):
@@ -120,8 +127,8 @@ def _columns(schema: Any, source: CorpusSourceConfig, path: str) -> list[str]:
 
 
 def _batches(
-    file: Any, columns: list[str], work: WorkConfig, start: dict[str, int], path: str
-) -> Iterator[tuple[Any, dict[str, int]]]:
+    file: "ParquetFile", columns: list[str], work: WorkConfig, start: Cursor, path: str
+) -> "Iterator[tuple[RecordBatch, Cursor]]":
     """Yield (record batch, cursor after it) from a cursor on; DataError E-RAW-26 beyond the end."""
     groups, row = file.metadata.num_row_groups, start["row"]
     stopped = f"and the cursor is row {row} (row group {start['group']}, offset {start['offset']})"
@@ -144,7 +151,7 @@ def _batches(
             raise OSError(f"row group {group} has {at} rows, its footer says {rows}")
 
 
-def _records(batch: Any) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
+def _records(batch: "RecordBatch") -> Iterator[dict[str, object] | UnicodeDecodeError]:
     """Yield rows as Python objects; Arrow does not check UTF-8 before, so one bad row spoils its batch."""
     try:
         yield from batch.to_pylist()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from coca_train.config.corpus_schema import CorpusSourceConfig, WorkConfig
 from coca_train.data.readers import base
-from coca_train.data.readers.base import BOM, Chunk, Document, Input, Reject, excerpt
+from coca_train.data.readers.base import BOM, Chunk, Cursor, Document, Input, Reject, excerpt
 from coca_train.data.readers.files import Watched
 
 MAX_FILES_PER_CHUNK = 1000  # empty files fill no chunk
@@ -23,7 +23,9 @@ class File(NamedTuple):
     size: int
 
 
-def chunks(input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: dict | None) -> Iterator[Chunk]:
+def chunks(
+    input: Input, source: CorpusSourceConfig, work: WorkConfig, cursor: Cursor | None
+) -> Iterator[Chunk[list[File]]]:
     """Yield files of about work.chunk_bytes together. Raises as `readers.chunks` says."""
     start, n_files = cursor["file"] if cursor else 1, len(input.files)
     if start > n_files + 1:
@@ -49,7 +51,9 @@ def _size(path: str) -> int:
         base.raise_unreadable(path, error)
 
 
-def documents(path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk) -> Iterator[Document | Reject]:
+def documents(
+    path: str, source: CorpusSourceConfig, work: WorkConfig, chunk: Chunk[list[File]]
+) -> Iterator[Document | Reject]:
     """Yield the text of every file, in order. Raises DataError E-RAW-02 unreadable, 19 changed since it was listed."""
     for file in chunk.data:
         if file.size > work.max_line_bytes:
