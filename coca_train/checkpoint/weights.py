@@ -112,13 +112,15 @@ def read_merged(key: str, checkpoint: Checkpoint, spec: Spec, read: Callable[[st
 class Weights:
     """The weights of a checkpoint in files that this process has opened; a context manager, which closes them.
 
-    spec: shapes by parameter name. merged: False leaves adapters out, and returns the weights as the stage
+    spec, adapters: shapes by parameter name. merged: False leaves adapters out, and returns the weights as the stage
     has them.
     """
 
     def __init__(self, checkpoint: Checkpoint, stored: Stored, merged: bool = True) -> None:
         self._checkpoint, self._stored, self._merged = checkpoint, stored, merged
         self.spec = {key.removeprefix(MODEL): shape for key, shape in plain(stored.spec).items()}
+        of_model = {key.removeprefix(MODEL): shape for key, shape in stored.spec.items() if key.startswith(MODEL)}
+        self.adapters = {name: shape for name, shape in of_model.items() if is_adapter(name)}
 
     def dtype(self, name: str) -> torch.dtype:
         """Return the dtype of the tensor in the file; float32 is what adapters are added in."""
@@ -136,6 +138,10 @@ class Weights:
         if self._merged and adapter_of(MODEL + name)[0] in self._stored.spec:
             return self.tensor(name).flatten()[start:stop]
         return self._stored.values(MODEL + name, start, stop)
+
+    def adapter(self, name: str) -> Tensor:
+        """Return half of an adapter, a CPU tensor. Raises OSError."""
+        return self._stored.tensor(MODEL + name)
 
     def close(self) -> None:
         self._stored.close()

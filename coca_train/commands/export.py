@@ -1,5 +1,7 @@
 """Write a run as a folder for transformers, proven equal."""
 
+from pathlib import Path
+
 from coca_train.commands.import_ import NOTHING_LEFT
 from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
@@ -15,9 +17,14 @@ as anyone would load it and compared with the run.
 
 
 def _export(loaded: Loaded[ExportConfig], arguments: Arguments) -> None:
+    from coca_train.hub.adapters import export_adapters
     from coca_train.hub.exporting import export_run
 
-    export_run(loaded.config)
+    options = loaded.config
+    if options.merge:
+        export_run(options)
+    else:
+        export_adapters(Path(options.run), Path(options.to), options.form)
 
 
 VERB = Verb(EXPORT, USAGE, _export, foot="See docs/interop.md", goes_on=NOTHING_LEFT, needs_words=True)

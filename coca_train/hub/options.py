@@ -65,6 +65,10 @@ class ExportConfig:
     form: Form = Field(default="auto", description="auto: native where a class of transformers fits")
     tokenizer: str = Field(default="auto", description="auto (the run's), none, or a file")
     parity_tokens: Positive = Field(default=2048, description=OF_PARITY)
+    merge: bool = Field(
+        default=True,
+        description="true: the whole model; false: the adapters of a LoRA stage alone, for peft, in float32",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -70,13 +70,14 @@ def new_folder(target: Path, n_bytes: int) -> Iterator[Path]:
         ) from problem
 
 
-def split_into_shards(shapes: Shapes, dtypes: dict[str, torch.dtype]) -> list[list[str]]:
-    """Return the names of the tensors of each file, in order; a tensor larger than the limit has a file of its own."""
+def split_into_shards(shapes: Shapes, dtypes: dict[str, torch.dtype], limit: float) -> list[list[str]]:
+    """Return the names of the tensors of each file, in order; a tensor larger than the limit [bytes] has a file of its
+    own."""
     parts: list[list[str]] = [[]]
     used = 0
     for name, shape in shapes.items():
         size = file_size({name: shape}, dtypes)
-        if parts[-1] and used + size > LIMIT:
+        if parts[-1] and used + size > limit:
             parts.append([])
             used = 0
         parts[-1].append(name)
@@ -90,14 +91,15 @@ def write_shards(
     file_name: Callable[[int, int], str],
     metadata: dict[str, str],
     prefix: str = "",
+    limit: float = LIMIT,
 ) -> list[Shard]:
     """Write safetensors files, a tensor in memory at a time.
 
-    file_name: of file i of n. prefix: before tensor names. Raises OSError, and CheckpointError E-IOP-19 for a weight
+    file_name: of file i of n. prefix: before tensor names. limit: of a file [bytes]. Raises OSError, and CheckpointError E-IOP-19 for a weight
     that is not finite.
     """
     shapes, dtypes, read = tensors
-    shards, parts = [], split_into_shards(shapes, dtypes)
+    shards, parts = [], split_into_shards(shapes, dtypes, limit)
     with tqdm(total=len(shapes), unit="tensor", disable=None, leave=False) as bar:
         for i, part in enumerate(parts):
             name = file_name(i, len(parts))

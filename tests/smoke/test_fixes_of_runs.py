@@ -13,6 +13,7 @@ generate run={run} prompt=x device=cuda | E-RUN-04
 generate run={run} prompt=x max_new_tokens=99999999999 | E-CFG-74
 train {words} train.max_steps=4 | E-CKP-21
 train {words} engine.dtype=bf16 | E-CKP-24
+export run={run} to=whole merge=false | E-IOP-21
 evaluate checkpoint={run} +eval=recall work.sequence_parallel=2 grid.lengths=[256] eval.n_cases=2 | E-EVAL-08
 evaluate checkpoint={run} text.sources=[none] grid.lengths=[1x] | E-EVAL-04
 train {words} run.name=other data.order=stream data.sources.text.weight=0.01 | E-MIX-02
