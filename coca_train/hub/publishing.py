@@ -95,8 +95,8 @@ def write_shards(
 ) -> list[Shard]:
     """Write safetensors files, a tensor in memory at a time.
 
-    file_name: of file i of n. prefix: before tensor names. limit: of a file [bytes]. Raises OSError, and CheckpointError
-    E-IOP-19 for a weight that is not finite.
+    file_name: of file i of n. prefix: before tensor names. limit: of a file [bytes]. Raises OSError, and
+    CheckpointError E-IOP-19 for a weight that is not finite.
     """
     shapes, dtypes, read = tensors
     shards, parts = [], split_into_shards(shapes, dtypes, limit)
