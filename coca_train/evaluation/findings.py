@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from coca_train.evaluation.pages import OTHER_TOKENS, in_words
-from coca_train.evaluation.results import GridRow, as_trained, same_tokens, with_variant
+from coca_train.evaluation.results import GridRow, Result, as_trained, same_tokens, with_variant
 from coca_train.evaluation.verdict import Judged, clauses, is_untrained, multiple
 from coca_train.report.blocks import MISSING, Line, Lines, Row, Spread, Table, Value
 from coca_train.report.headlines import NATS, headline, size
@@ -31,7 +31,7 @@ NOTE = (
 )
 
 
-def finding(rows: Sequence[GridRow], perplexities: Table, judged: Sequence[Judged]) -> list[str]:
+def finding(rows: Sequence[GridRow[Result]], perplexities: Table, judged: Sequence[Judged]) -> list[str]:
     """Return sentences, the most important one first; none without a result. rows: those of the table, in its order."""
     if not any(row.results for row in rows):
         return []
@@ -64,7 +64,7 @@ def _name_untrained(judged: Sequence[Judged]) -> list[str]:
     return said
 
 
-def _describe_one_model(rows: Sequence[GridRow], perplexities: Table) -> list[str]:
+def _describe_one_model(rows: Sequence[GridRow[Result]], perplexities: Table) -> list[str]:
     """Say what becomes of the perplexity beyond the training window, and which variant helps."""
     values = {int(point): value for point, value in zip(rows[0].cells, perplexities.rows[0].values, strict=False)}
     known = {n: value for n, value in values.items() if value.number is not None}
@@ -94,7 +94,7 @@ def _describe_change(before: Value, after: Value, first: str, times: str) -> str
     return f"Perplexity {'rises' if found.bounds.estimate < 0 else 'falls'} {ends}."
 
 
-def _describe_best_variant(rows: Sequence[GridRow], perplexities: Table, column: int) -> list[str]:
+def _describe_best_variant(rows: Sequence[GridRow[Result]], perplexities: Table, column: int) -> list[str]:
     """Name the variant that is surely better than the model as it was trained, in the longest windows; or that none
     is."""
     standing = perplexities.standings(theirs=False)[column]
@@ -112,7 +112,7 @@ def _describe_best_variant(rows: Sequence[GridRow], perplexities: Table, column:
     return [f"{name[0].upper()}{name[1:]} keeps it to {three_digits(perplexities.rows[best].values[column])}{counted}."]
 
 
-def _variant(row: GridRow) -> str:
+def _variant(row: GridRow[Result]) -> str:
     """Return a variant's words without the model's name."""
     return with_variant("", row.variant).removeprefix(" + ") or row.label
 
@@ -142,7 +142,7 @@ class Compared(NamedTuple):
         return len(self.found.seeds)
 
 
-def compare_models(rows: Sequence[GridRow], perplexities: Table) -> list[Compared]:
+def compare_models(rows: Sequence[GridRow[Result]], perplexities: Table) -> list[Compared]:
     """Return all pairs of models that can be. rows: those of the table, in its order; a seed of a model is part of its
     row."""
     ours = [i for i, row in enumerate(rows) if row in as_trained(rows)]
@@ -213,7 +213,7 @@ def _size(found: Difference) -> str:
 
 
 def difference_curves(
-    rows: Sequence[GridRow], perplexities: Table, name: str, marks: Sequence[tuple[float, str]]
+    rows: Sequence[GridRow[Result]], perplexities: Table, name: str, marks: Sequence[tuple[float, str]]
 ) -> Lines | None:
     """Draw the loss of each row minus that of the first one, by window, with the interval that it is judged by; None
     without two rows of the same documents. rows: those of the table, in its order."""

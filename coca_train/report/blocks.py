@@ -180,6 +180,12 @@ class Line:
         }
         return cls(label=label, x=tuple(map(float, columns[0])), y=columns[1], theirs=theirs, **bounds)
 
+    @classmethod
+    def of_values(cls, label: str, values: Iterable[tuple[float, Value]]) -> "Line":
+        """Return the curve of figures by x, with the intervals and the spreads that they have."""
+        ends = ((x, v.number, v.low, v.high, v.spread and v.spread.low, v.spread and v.spread.high) for x, v in values)
+        return cls.through(label, ends)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
@@ -299,7 +305,7 @@ class Verdict:
 class Document:
     """A report. finding: the result in a few sentences, the first of which is the page's headline. title: its subject.
     verdicts: one for each model and variant. summary: what else a newcomer should take away. facts: label and value of
-    what was run. command: how to run it again. cells: name and command of its parts."""
+    what was run. command: how to run it again."""
 
     title: str
     summary: Sequence[str]
@@ -308,4 +314,3 @@ class Document:
     command: str
     finding: Sequence[str] = ()
     verdicts: Sequence[Verdict] = ()
-    cells: Sequence[tuple[str, str]] = ()

@@ -151,7 +151,7 @@ class Probe:
             _, cells = self.reach.measure(module, Progress(shown=False), path="", step=step, weights="")
         losses = {}
         for cell in cells:
-            if cell.status == "done":
+            if cell.result is not None:
                 pooled = list(cell.result["sources"].values())[-1]
                 losses[f"probe/{cell.variant}/{cell.point}"] = pooled["nll_sum"] / pooled["n_tokens"]
         if not losses:

@@ -50,17 +50,15 @@ def test_what_cannot_be_measured_says_why(grid):
     assert grid.find("rope", "plain", 4096).reason.split()[-2] == "4,097"
 
 
-def test_positions_and_octaves_have_intervals(grid):
+def test_positions_have_intervals(grid):
     result = grid.find("rope", "plain", 64).result["all"]
     assert all(a < b < c for a, b, c in zip(result["low"], result["loss"], result["high"], strict=True))
-    assert [octave[:2] for octave in result["octaves"]] == [[1, 1], [2, 2], [3, 4], [5, 8], [9, 16], [17, 32], [33, 64]]
     page = blocks(position_loss.Evaluator(settings("position_loss", block=16)).page(grid))
     assert all(line.low is not None for line in page["position-loss"].lines)
-    assert all(value.range for value in row(page["position-loss-octaves"], "rope", "plain").values)
     assert grid.find("rope", "plain", 64).result["b"]["low"][0] is None  # of one document nothing is known
 
 
-def test_the_page_shows_curves_octaves_and_growing_context(grid):
+def test_the_page_shows_curves_and_growing_context(grid):
     document = position_loss.Evaluator(settings("position_loss", block=16)).page(grid)
     curves = blocks(document)
     assert [line.label for line in curves["position-loss"].lines] == [
@@ -73,9 +71,6 @@ def test_the_page_shows_curves_octaves_and_growing_context(grid):
     assert curves["growing-context"].lines[0].x == (32.0, 64.0)
     growing = curves["growing-context"].lines[0]
     assert growing.low[1] <= growing.y[1] <= growing.high[1]
-    octaves = blocks(document)["position-loss-octaves"]
-    assert octaves.columns == ("1", "2", "3 to 4", "5 to 8", "9 to 16", "17 to 32", "33 to 64")
-    assert row(octaves, "learned", "plain").values[-1].number is None
     value = row(blocks(document)["growing-context-perplexity"], "rope", "plain").values[1]
     result = grid.find("rope", "plain", 64).result["all"]
     assert (value.number, value.low, value.high) == tuple(result[key] for key in ("perplexity", "ci_low", "ci_high"))

@@ -39,7 +39,7 @@ def test_a_value_or_a_sentence(suite, texts, kind):
         if not module.Evaluator(options).impossible(who, point, material):
             part = module.Evaluator(options).measure(who, point, material, shared)
             assert as_json(
-                module.Evaluator(options).combine(point, material, [part])
+                module.Evaluator(options).combine(point, material, part)
             )  # a bin without a prediction is NaN
 
 
@@ -54,7 +54,7 @@ def test_perplexity_of_texts_shorter_than_window_and_stride(cut, counts, weighti
     for point in shared.points:
         if not module.Evaluator(options).impossible(who, point, material):
             part = module.Evaluator(options).measure(who, point, material, shared)
-            found = module.Evaluator(options).combine(point, material, [part])["sources"]["books"]
+            found = module.Evaluator(options).combine(point, material, part)["sources"]["books"]
             assert math.isfinite(found["perplexity"]) and found["n_documents"] == 3
 
 

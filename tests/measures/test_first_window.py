@@ -36,5 +36,3 @@ def test_means_over_documents_by_position_and_of_the_last_block(fake_model, leng
     assert begin == length
     each = [plain_loop(doc, length) for doc in docs]
     assert summary.last_by_document == pytest.approx([sum(nll[-block:]) for nll in each], rel=1e-5)
-    octaves = [[sum(nll[o.first - 1 : o.last]) for o in summary.octaves] for nll in each]
-    np.testing.assert_allclose(summary.octaves_by_document, octaves, rtol=1e-5)

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def scored(losses_D, window, uses=1.0):
         "uses": {str(window): [[uses * N_TOKENS + i, N_TOKENS] for i in range(len(losses_D))]},
         **({"holds": [[-1.0 - i, N_TOKENS] for i in range(len(losses_D))]} if window > 128 else {}),
     }
-    figures = asdict(summarise(sums_D2, n_bytes=5 * N_TOKENS * len(losses_D)))
+    figures = summarise(sums_D2, n_bytes=5 * N_TOKENS * len(losses_D))
     curve = {"ends": ends, "loss_by_position": [float(np.mean(losses_D))] * len(ends)}
     curve |= {"loss_low": [0.0] * len(ends), "loss_high": [9.0] * len(ends)}
     return json.loads(json.dumps({"stride": 128, "sources": {"books": figures | curve | by_document}}))
@@ -193,7 +193,7 @@ def test_a_row_is_the_mean_over_seeds_with_what_they_lie_between():
     assert value.spread.deviation == pytest.approx(np.std(np.exp(losses), ddof=1))
     assert value.spread.words == f"seeds {np.exp(min(losses)):.2f} to {np.exp(max(losses)):.2f}"
     over_documents = summarise(np.mean(each, axis=0))
-    assert value.interval == pytest.approx((over_documents.ci_low, over_documents.ci_high))
+    assert value.interval == pytest.approx((over_documents["ci_low"], over_documents["ci_high"]))
     # What it is compared by has every seed and every document.
     assert value.sample.seeds == ("1234", "1235", "1236")
     np.testing.assert_allclose(value.sample.sums_SU2, each)
