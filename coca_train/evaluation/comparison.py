@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from coca_train.checkpoint.recovery import newest
 from coca_train.checkpoint.weights import Stored
@@ -17,6 +16,7 @@ from coca_train.evaluation.results import RESULTS, Evaluation, Point
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import read_json
 from coca_train.runtime.errors import DataError, UserError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.tracking.writers import read_jsonl
 
 LAST_SHARE = 0.1  # of the logged steps, for the training loss shown
@@ -31,10 +31,10 @@ class FinishedRun:
     """What a finished run recorded about itself."""
 
     directory: Path
-    settings: dict[str, Any]  # config.yaml
+    settings: JsonObject  # config.yaml
     init_digests: dict[str, str]  # of the initial weights, by name
     shapes: dict[str, tuple[int, ...]]  # of the parameters, by name
-    records: list[dict[str, Any]]  # metrics.jsonl
+    records: list[JsonObject]  # metrics.jsonl
     evaluation: Evaluation[ByText]  # of its report
 
     @property
@@ -225,7 +225,7 @@ def merge_evaluations(runs: Mapping[str, FinishedRun], seeds: Seeds, command: st
     )
 
 
-def training_facts(run: FinishedRun) -> dict[str, Any]:
+def training_facts(run: FinishedRun) -> JsonObject:
     """Return numbers of a training.
 
     parameters; loss: mean over the last tenth of the logged steps [nats per token]; valid/*: the last;
@@ -238,7 +238,7 @@ def training_facts(run: FinishedRun) -> dict[str, Any]:
     last = losses[-max(1, round(len(losses) * LAST_SHARE)) :]
     train = run.settings["train"]
     speed = speeds[len(speeds) // 2] if speeds else None
-    facts: dict[str, Any] = {
+    facts: JsonObject = {
         "run_dir": str(run.directory),
         "parameters": sum(math.prod(shape) for shape in run.shapes.values()),
         "loss": sum(last) / len(last) if last else None,

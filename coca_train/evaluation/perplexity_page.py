@@ -13,11 +13,9 @@ import numpy as np
 from coca_train.evaluation.findings import (
     Compared,
     compare_models,
-    difference_curves,
     difference_sentences,
     difference_table,
     finding,
-    hidden_by_levels,
 )
 from coca_train.evaluation.measures.perplexity import ByText, OneText
 from coca_train.evaluation.measures.windows import bin_middles
@@ -76,21 +74,16 @@ FAR_OFF = 1.0  # [nats per token] above the median: where the picture of differe
 CONTEXT = "What the context is good for"  # title of the section with the answers
 
 
-def page(
-    evaluation: Evaluation[ByText], more: Sections | None = None, compared: bool = False, pool: bool = True
-) -> Document:
+def page(evaluation: Evaluation[ByText], more: Sections | None = None, compared: bool = False) -> Document:
     """Return the document, the seeds of a model as one row. more: what else there is to see, before what is missing and
-    the definition. compared: whether it says which models differ, as it does of several seeds. pool: false: a row a
-    training; models differ as they do over their seeds."""
-    models = main_text(pool_seeds(evaluation))  # what is compared, whatever the rows of the page are
-    evaluation = evaluation if pool else replace(evaluation, seeds={})
+    the definition. compared: whether it says which models differ, as it does of several seeds."""
     whole, parts = pool_seeds(evaluation), reach_parts(evaluation)
     main, results = main_text(whole), dict[str, list[Block | str | None]]()
     found, first = list[Compared](), list[str]()
     if main.source:
-        perplexities, judged_by = main.perplexities, models.perplexities
-        first = finding(models.rows, judged_by, judge_rows(evaluation, parts))
-        found = compare_models(models.rows, judged_by) if compared or most_seeds(models.evaluation) else []
+        perplexities = main.perplexities
+        first = finding(main.rows, perplexities, judge_rows(evaluation, parts))
+        found = compare_models(main.rows, perplexities) if compared or most_seeds(evaluation) else []
         bits = main.by_window(
             "bits-per-byte",
             _bits,
@@ -99,7 +92,7 @@ def page(
         )
         others = [MainText(whole, source) for source in sources_of(whole) if source != main.source]
         results = {
-            f"Perplexity, {main.source}": [*_pictures(main, perplexities), perplexities, bits],
+            f"Perplexity, {main.source}": [*perplexity_by_window(main), perplexities, bits],
             CONTEXT: [answers_table(evaluation, parts)],
             "Differences between models": [difference_table(found)],
             **{f"Perplexity, {other.source}": [other.perplexities] for other in others},
@@ -115,19 +108,6 @@ def page(
         facts=main.facts,
         verdicts=verdicts(evaluation, parts),
     )
-
-
-def _pictures(main: "MainText", perplexities: Table) -> list[Lines]:
-    """Draw levels by window, and differences to the first row; these first where levels would hide them."""
-    levels = perplexity_by_window(main)
-    name = main.file("perplexity-differences")
-    found = difference_curves(main.rows, perplexities, name, training_windows(main.evaluation))
-    if found is None or not levels:
-        return levels
-    first, *rest = levels
-    first = replace(first, view="Levels", other=found.name)
-    found = replace(found, other=first.name)
-    return [found, first, *rest] if hidden_by_levels(perplexities) else [first, found, *rest]
 
 
 @plain_dataclass(frozen=True)

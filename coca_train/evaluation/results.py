@@ -118,6 +118,9 @@ def as_trained(rows: Sequence[GridRow[Result]]) -> list[GridRow[Result]]:
     return [row for row in rows if row.variant == row.subject.variants[0]]
 
 
+AnyRow: TypeAlias = GridRow[Any]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Generic[Result]):
     """All of it. settings: of the suite. facts: what was run, label and value. command: how to run it again.

@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from coca_train.evaluation.perplexity_page import number
 from coca_train.evaluation.perplexity_page import page as perplexity_page
 from coca_train.evaluation.results import Evaluation, most_seeds, pool_seeds
 from coca_train.report.blocks import MISSING, Document, Line, Lines, Row, Spread, Table, Value
+from coca_train.runtime.untrusted_io import JsonObject
 
 TOLERANCE = 1.05  # of the perplexity, where a window still keeps up
 POINTS = 60  # of the training's curve: more hide one another
@@ -41,8 +42,8 @@ TRAINING_NOTE = (
     "included). In brackets: relative to the first."
 )
 
-Record = Mapping[str, Any]  # of metrics.jsonl
-Facts = Mapping[str, Mapping[str, Any]]  # by run, what comparison.training_facts returns
+Record = JsonObject  # of metrics.jsonl
+Facts = Mapping[str, JsonObject]  # by run, what comparison.training_facts returns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +84,13 @@ def run_page(report: RunReport) -> Document:
     return replace(page, title=f"{report.title}: windows of {tokens(lengths)}")
 
 
-def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str], pool: bool = True) -> Document:
-    """Compare runs on a page. facts: by run. checks: what was verified to be the same for all runs, in words. pool: the
-    seeds of a model as one row."""
+def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str]) -> Document:
+    """Compare runs on a page. facts: by run. checks: what was verified to be the same for all runs, in words."""
     held_fixed = "\n".join(f"* {line}" for line in checks)
-    shown, n_seeds = evaluation if pool else replace(evaluation, seeds={}), most_seeds(evaluation)
-    sections: Sections = {"Training": [training_table(facts, shown.seeds)], "What was held fixed": [held_fixed]}
-    page = perplexity_page(evaluation, sections, compared=True, pool=pool)
-    seeds = f", {n_seeds} seeds" if n_seeds else ""
-    return replace(page, title=f"Comparison: {grid_in_words(pool_seeds(shown))}{seeds}")
+    sections: Sections = {"Training": [training_table(facts, evaluation.seeds)], "What was held fixed": [held_fixed]}
+    page = perplexity_page(evaluation, sections, compared=True)
+    seeds = f", {n_seeds} seeds" if (n_seeds := most_seeds(evaluation)) else ""
+    return replace(page, title=f"Comparison: {grid_in_words(pool_seeds(evaluation))}{seeds}")
 
 
 def loss_curves(records: Sequence[Record]) -> Lines:
@@ -284,11 +283,11 @@ class SweepRun:
 
     name: str
     point: Mapping[str, str]
-    records: Sequence[Mapping[str, Any]]
+    records: Sequence[Record]
     ended: str = ""
 
     @cached_property
-    def last(self) -> dict[str, Any]:
+    def last(self) -> Record:
         """The last of everything."""
         return {key: value for record in self.records for key, value in record.items()}
 

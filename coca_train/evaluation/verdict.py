@@ -24,13 +24,13 @@ itself, and the model is sure of what every seed is sure of.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from coca_train.evaluation.measures.perplexity import OneText
-from coca_train.evaluation.results import Cell, Evaluation, GridRow, Result, model_names, model_of, with_variant
+from coca_train.evaluation.results import AnyRow, Cell, Evaluation, Result, model_names, model_of, with_variant
 from coca_train.report.blocks import ANSWERED, ANSWERS, Row, State, Table, Value, Verdict
 from coca_train.statistics.answers import LEAST, SURE, WRONG, Answer, above, below, share_above
 from coca_train.statistics.intervals import Bounds, OverDocuments
@@ -140,7 +140,7 @@ class Judged(NamedTuple):
     """A model under a variant: its seeds' parts, one list a seed."""
 
     label: str
-    row: GridRow[Any]
+    row: AnyRow
     seeds: list[Sequence[Part]]
 
     @property

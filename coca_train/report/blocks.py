@@ -192,7 +192,6 @@ class Lines:
     """Curves over one axis. marks: (x, words) of vertical lines, such as the training window.
 
     x_shown: what the axis shows in addition to the curves' own x, where pictures side by side have one axis.
-    view, other: what a page calls it in a choice between two views of the same curves, and the name of the other one.
     """
 
     name: str
@@ -209,8 +208,6 @@ class Lines:
     levels: tuple[tuple[float, str], ...] = ()  # (y, words) of horizontal lines, such as what must be passed
     interval: str = INTERVAL  # what low and high of its curves are
     note: str = ""
-    view: str = ""
-    other: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from importlib.resources import files
 from typing import Any
 
 from coca_train.report.blocks import Row, Value
+from coca_train.runtime.untrusted_io import JsonObject
 
 Series = Mapping[str, Sequence[float | None]]  # by method, a figure for each length of `context()`
 
@@ -40,7 +41,7 @@ WINDOW, LLAMA_WINDOW = 512, 2048  # of CoCA's models, and of LLaMA-7B [tokens]
 
 
 @cache
-def _read(name: str) -> Mapping[str, Any]:
+def _read(name: str) -> JsonObject:
     return json.loads(files("coca_train.report").joinpath(f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -49,7 +50,7 @@ def context() -> tuple[int, ...]:
     return tuple(_read("paper_tables")["context"])
 
 
-def table(name: str) -> Mapping[str, Any]:
+def table(name: str) -> JsonObject:
     """Return a table as printed, nested as in paper_tables.json.
 
     name: table1_perplexity, table2_passkey, table3_slack_vs_strict, table4_pi, table5_opencompass; coca_text and

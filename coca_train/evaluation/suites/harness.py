@@ -6,7 +6,7 @@ A point is the name of a task, or of a group of tasks.
 import hashlib
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypedDict
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
@@ -38,7 +38,7 @@ class Settings:
     suite: Literal["harness"]
     tasks: list[str] = Field(min_length=1, description="names of tasks or groups of lm-evaluation-harness, or your own")
     include_path: str | None = Field(description="folder with task files of your own; null = none")
-    metadata: dict[str, Any] = Field(
+    metadata: JsonObject = Field(
         description="what is passed to tasks that make or choose their texts by length: {max_seq_lengths: [4096, "
         "8192]} for ruler, {max_seq_lengths: 4k} for babilong"
     )

@@ -33,8 +33,8 @@ def write_report(document: Document, directory: Path) -> dict[str, Path]:
         write(f"tables/{block.name}.csv", csv_text(data_table(block)))
         for suffix, data in picture(block).items():
             write(f"figures/{block.name}.{suffix}", data)
-    if pictures := split_opening(document).pictures:
-        write(THUMBNAIL, thumbnail(pictures[0]))
+    if opening := split_opening(document).picture:
+        write(THUMBNAIL, thumbnail(opening))
     write("report.md", markdown_text(document))
     write(SUMMARY, summary_json(document))
     write("report.html", render_page(document))

@@ -53,10 +53,10 @@ class Cell(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """What a page opens with, and the sections without it. pictures: none, one, or two views of one."""
+    """What a page opens with, and the sections without it."""
 
     answers: Table | None
-    pictures: list[Picture]
+    picture: Picture | None
     table: Table | None
     sections: list[Section]
 
@@ -78,21 +78,19 @@ def named_blocks(document: Document) -> Iterator[Table | Picture]:
 
 
 def split_opening(document: Document) -> Opening:
-    """Take out the table of answers, the first picture with the other view of it, and the first table of ours."""
+    """Take out the table of answers, the first picture, and the first table of ours."""
     blocks = [block for section in document.sections if not section.folded for block in section.blocks]
-    pictures = [block for block in blocks if isinstance(block, Picture)]
-    other = pictures[0].other if pictures and isinstance(pictures[0], Lines) else ""
-    pictures = pictures[:1] + [block for block in pictures[1:] if block.name == other]
+    picture = next((block for block in blocks if isinstance(block, Picture)), None)
     tables = [block for block in blocks if isinstance(block, Table)]
     answers = next((table for table in tables if table.name == ANSWERED), None)
     ours = (table for table in tables if table is not answers and not all(row.theirs for row in table.rows))
     table = next(ours, None)
-    taken = {block.name for block in (answers, *pictures, table) if block is not None}
+    taken = {block.name for block in (answers, picture, table) if block is not None}
     rest = [
         replace(section, blocks=[block for block in section.blocks if getattr(block, "name", "") not in taken])
         for section in document.sections
     ]
-    return Opening(answers, pictures, table, [section for section in rest if section.blocks])
+    return Opening(answers, picture, table, [section for section in rest if section.blocks])
 
 
 def best_places(table: Table) -> set[tuple[int, int]]:

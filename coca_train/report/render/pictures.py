@@ -5,10 +5,10 @@ import io
 import math
 import textwrap
 from collections.abc import Sequence
-from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -60,7 +60,7 @@ def thumbnail(block: Picture) -> bytes:
         for value, _ in lines.marks:
             axes.axvline(value, color=MARK, linewidth=1.0, linestyle=DOTTED)
         for index, line in enumerate(lines.lines):
-            _curve(axes, line, index, marker="", linewidth=1.6)
+            _curve(axes, line, index, marked=False, linewidth=1.6)
         _scale(axes, lines, X_TICKS, Y_TICKS)
     axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
     for patch in (sheet.patch, axes.patch):
@@ -76,7 +76,7 @@ def _saved(sheet: Figure, kind: str, dpi: int = DPI) -> bytes:
 
 def _sheet(
     title: str, size: tuple[float, float], n: int = 1, columns: int = 1, fontsize: int = 14
-) -> tuple[Figure, list[Any]]:
+) -> tuple[Figure, list[Axes]]:
     """Return a figure and n axes on it, row by row. size: [inches]"""
     sheet = Figure(figsize=size, dpi=DPI, layout="constrained")
     FigureCanvasAgg(sheet)
@@ -134,7 +134,7 @@ def _title_pad(block: Lines) -> float:
 
 
 def _curves(
-    axes: Any, block: Lines, curves: Sequence[int], n_x: int, n_y: int, room: int, markersize: float = 6
+    axes: Axes, block: Lines, curves: Sequence[int], n_x: int, n_y: int, room: int, markersize: float = 6
 ) -> None:
     """Draw these curves, the others in grey; the training window with its words above it; what must be passed;
     and at the edges what leaves the picture.
@@ -172,7 +172,7 @@ def _curves(
         )
 
 
-def _scale(axes: Any, block: Lines, n_x: int, n_y: int) -> None:
+def _scale(axes: Axes, block: Lines, n_x: int, n_y: int) -> None:
     """Set limits and ticks as on the page. n_x, n_y: ticks at most."""
     x_limits, y_limits = scales.axis_limits(block)
     kinds = {"xscale": "log" if block.x_log else "linear", "yscale": "log" if block.y_log else "linear"}
@@ -191,16 +191,27 @@ def _label(line: Line) -> str:
     return f"{line.label} ({PAPER})" if line.theirs else line.label
 
 
-def _curve(axes: Any, line: Line, index: int, **style: Any) -> None:
+def _curve(
+    axes: Axes, line: Line, index: int, *, marked: bool = True, markersize: float = 6, linewidth: float = 1.8
+) -> None:
     """Draw the index-th curve; points that are not finite are left out, and not every one of many has a marker."""
     number, marker, kind = scales.look(line.look_index(index))
     colour, dash = COLOURS[number], (THEIRS if line.theirs else OURS)[kind]
     x, y, low, high, least, most = np.array(list(line.points()) or np.empty((0, 6)), dtype=float).T  # None becomes NaN
     finite = np.isfinite(y)
-    look = {"color": colour, "marker": marker, "linestyle": dash, "markersize": 6, "linewidth": 1.8}
-    look["markerfacecolor"] = colour if dash == "-" else "white"  # as on the page
     every = math.ceil(len(x) / scales.MARKERS_A_LINE) or 1
-    axes.plot(x[finite], y[finite], label=_label(line), markevery=every, **look | style)
+    axes.plot(
+        x[finite],
+        y[finite],
+        label=_label(line),
+        markevery=every,
+        color=colour,
+        marker=marker if marked else "",
+        linestyle=dash,
+        markersize=markersize,
+        linewidth=linewidth,
+        markerfacecolor=colour if dash == "-" else "white",  # as on the page
+    )
     seeds = finite & np.isfinite(least) & np.isfinite(most)
     if seeds.any():
         axes.vlines(x[seeds], least[seeds], most[seeds], color=colour, linewidth=1.0)
@@ -225,13 +236,13 @@ def _heat_maps(block: HeatMaps) -> Figure:
     return sheet
 
 
-def _image(axes: Any, block: HeatMaps, panel: HeatMap) -> None:
+def _image(axes: Axes, block: HeatMaps, panel: HeatMap) -> None:
     colours = LinearSegmentedColormap.from_list("ramp", [hex_of(colour) for colour in RAMP])
     numbers = [[math.nan if value is None else value for value in row] for row in panel.values]
     axes.imshow(numbers, cmap=colours, vmin=block.low, vmax=block.high, aspect="auto")
 
 
-def _heat_map(axes: Any, block: HeatMaps, panel: HeatMap) -> None:
+def _heat_map(axes: Axes, block: HeatMaps, panel: HeatMap) -> None:
     _image(axes, block, panel)
     for i, row in enumerate(panel.values):
         for j, value in enumerate(row):
