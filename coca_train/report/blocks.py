@@ -189,10 +189,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """Curves over one axis. marks: (x, words) of vertical lines, such as the training window.
-
-    x_shown: what the axis shows in addition to the curves' own x, where pictures side by side have one axis.
-    """
+    """Curves over one axis. marks: (x, words) of vertical lines, such as the training window."""
 
     name: str
     title: str
@@ -201,30 +198,12 @@ class Lines:
     y_label: str
     lines: tuple[Line, ...]
     x_log: bool = False
-    x_shown: tuple[float, ...] = ()
     y_log: bool = False
     y_limits: tuple[float | None, float | None] = (None, None)
     marks: tuple[tuple[float, str], ...] = ()
     levels: tuple[tuple[float, str], ...] = ()  # (y, words) of horizontal lines, such as what must be passed
     interval: str = INTERVAL  # what low and high of its curves are
     note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Panels:
-    """Small pictures side by side that share their curves' looks and one legend: the i-th curve of each is of the same
-    model, and empty where there is none."""
-
-    name: str
-    title: str
-    alt: str
-    panels: tuple[Lines, ...]
-    note: str = ""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Of the curves."""
-        return tuple(line.label for line in self.panels[0].lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +240,7 @@ class Text:
     text: str
 
 
-Picture = Lines | Panels | HeatMaps
+Picture = Lines | HeatMaps
 Block = Text | Table | Picture
 
 

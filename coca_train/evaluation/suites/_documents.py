@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -93,17 +93,24 @@ def read_longest(subject: Subject, setup: Setup, lengths: Sequence[int], lengths
 
 
 class DocumentSuite(CellSuite[Settings, Prefixes, Part, Result], Generic[Settings, Part, Result]):
-    """Reads the first tokens of documents in one window; points are lengths, or settings of one length."""
+    """Reads the first tokens of documents in one window; points are lengths, or settings of one length. LENGTHS_FROM:
+    the option that lengths come from, for messages, where those are not the points."""
+
+    LENGTHS_FROM: ClassVar[str] = ""
+
+    def length(self, point: Point) -> int:
+        """Return how many predictions of a document a cell makes."""
+        return int(point)
 
     def prepare(self, subject: Subject, setup: Setup) -> Prefixes:
-        return read_longest(subject, setup, [int(point) for point in setup.points])
+        return read_longest(subject, setup, [self.length(point) for point in setup.points], self.LENGTHS_FROM)
 
     def work(self, subject: Subject, points: Sequence[Point], material: Prefixes) -> list[float]:
         """Estimate the work [tokens]."""
-        return [float(int(point) * len(material.texts)) for point in points]
+        return [float(self.length(point) * len(material.texts)) for point in points]
 
     def fingerprint(self, material: Prefixes, point: Point) -> str:
-        return material.digest(int(point))
+        return material.digest(self.length(point))
 
     def impossible(self, subject: Subject, point: Point, material: Prefixes) -> str:
-        return material.problem(subject, int(point))
+        return material.problem(subject, self.length(point))

@@ -76,7 +76,7 @@ class Evaluator(DocumentSuite[Settings, Part, Result]):
             return "a pair needs two tokens"
         if not isinstance(subject.model.position, Rotary):
             return f"{subject.model.position.settings.scheme} rotates nothing: there is no angle between query and key"
-        return material.problem(subject, int(point))
+        return super().impossible(subject, point, material)
 
     def measure(self, subject: Subject, point: Point, material: Prefixes, setup: Setup) -> dict[str, Part]:
         parts, length, position = dict[str, Part](), int(point), subject.model.position

@@ -6,19 +6,20 @@ evaluations find again. Its page has the verdict over all of them, and what each
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.evaluation.pages import BEYOND, build_sections, grid_in_words, training_windows
+from coca_train.evaluation.pages import BEYOND, build_sections, curves, grid_in_words, training_windows
 from coca_train.evaluation.perplexity_page import CONTEXT
 from coca_train.evaluation.results import Evaluation, GridRow
 from coca_train.evaluation.suite import AnySuite, Suite
 from coca_train.evaluation.suites import perplexity, recall, ruler
 from coca_train.evaluation.verdict import Name, Part, PartsByRow, answers_table, unmeasured, verdicts
-from coca_train.report.blocks import Block, Document, Line, Lines, Panels, Section, Text
+from coca_train.report.blocks import Block, Document, Line, Lines, Section, Text
 from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.statistics.answers import ANSWERS, LEAST, SURE, WRONG
 
@@ -114,7 +115,7 @@ class Evaluator(Suite[Settings, JsonObject]):
             title=f"How far the context reaches: {grid_in_words(evaluation)}",
             summary=[sentence for page in pages for sentence in page.summary],
             sections=[
-                *build_sections({"Each part, by length": [pictures, answers]}),
+                *build_sections({"Each part, by length": [*pictures, answers]}),
                 *(Section(title=title, blocks=merged, folded=folded) for (title, folded), merged in blocks.items()),
             ],
             facts=list(dict.fromkeys(fact for page in pages for fact in page.facts)),
@@ -124,46 +125,33 @@ class Evaluator(Suite[Settings, JsonObject]):
         )
 
 
-def _pictures(evaluation: Evaluation[JsonObject], said: PartsByRow) -> Panels | None:
-    """Return what all parts have to show at each length: a panel a part."""
-    rows = [row for row in evaluation.rows() if said.get(row.name)]
-    parts: dict[Name, list[Part | None]] = {}
-    for name in SHOWN:
+def _pictures(evaluation: Evaluation[JsonObject], said: PartsByRow) -> list[Lines]:
+    """Draw what each part has to show at each length, with the bound that it is held to; a model has one look in all of
+    them."""
+    rows, pictures = [row for row in evaluation.rows() if said.get(row.name)], list[Lines]()
+    for name, (file, y_label, must) in SHOWN.items():
         known = [next((each for each in said[row.name] if each.name == name), None) for row in rows]
-        parts |= {name: known} if any(known) else {}
-    lengths = sorted({each.length for row in rows for asked in said[row.name] for each in asked.evidence})
-    if not parts:
-        return None
-
-    def panel(name: Name, known: list[Part | None]) -> Lines:
-        file, y_label, must = SHOWN[name]
+        drawn = [Line.through(row.label, _points(row, part)) for row, part in zip(rows, known, strict=True)]
+        lines = tuple(replace(line, look=index) for index, line in enumerate(drawn) if line.x)
+        if not lines:
+            continue
         bound = next(part.bound for part in known if part)
-        lines = tuple(Line.through(row.label, _points(row, part)) for row, part in zip(rows, known, strict=True))
-        limits = {"holds": _limits(lines, bound), "uses": (None, None)}
-        return Lines(
-            name=file,
-            title=name,
-            alt=f"{name}: {y_label} against the length, one curve a model and variant; the table has the figures.",
+        limits = {"holds": _limits(lines, bound), "uses": (None, None)}.get(name, (0.0, 1.0))
+        picture = curves(
+            lines,
+            name=f"reach-{file}",
+            title=f"{name[0].upper()}{name[1:]}: {y_label} by length",
             x_label="length [tokens]",
             y_label=y_label,
-            lines=lines,
             x_log=True,
-            x_shown=tuple(map(float, lengths)),
-            y_limits=limits.get(name, (0.0, 1.0)),
+            y_limits=limits,
             marks=training_windows(evaluation),
             levels=((bound, f"yes is {must} this"),),
             interval=f"{SURE:.1%} interval",
+            note=BEYOND if name == "holds" and limits != (None, None) else "",
         )
-
-    panels = tuple(panel(name, known) for name, known in parts.items())
-    clipped = any(panel.name == "holds" and panel.y_limits != (None, None) for panel in panels)
-    return Panels(
-        name="reach-parts",
-        title="What was asked, by length",
-        alt="A panel a part, one curve a model and variant in each, with its interval and the bound it is held to.",
-        panels=panels,
-        note=BEYOND if clipped else "",
-    )
+        pictures += [picture] if picture else []
+    return pictures
 
 
 def _limits(lines: Sequence[Line], bound: float) -> tuple[float | None, float | None]:

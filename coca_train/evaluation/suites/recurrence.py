@@ -22,7 +22,7 @@ from coca_train.evaluation.measures.perplexity import Perplexity, evaluating, su
 from coca_train.evaluation.pages import by_length, by_point, curves, document, table, training_windows
 from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order, read_longest
+from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order
 from coca_train.models.memory import Memory
 from coca_train.models.transformer import Transformer
 from coca_train.report.blocks import Document, Value
@@ -92,16 +92,10 @@ class Evaluator(DocumentSuite[Settings, Part, Result]):
     """Perplexity by memory."""
 
     VERSION = 1
+    LENGTHS_FROM = "eval.document_tokens"
 
-    def prepare(self, subject: Subject, setup: Setup) -> Prefixes:
-        return read_longest(subject, setup, [self.settings.document_tokens], lengths_from="eval.document_tokens")
-
-    def work(self, subject: Subject, points: Sequence[Point], material: Prefixes) -> list[float]:
-        """Estimate the work [pairs of tokens]."""
-        return [float(self.settings.document_tokens * len(material.texts) * int(point)) for point in points]
-
-    def fingerprint(self, material: Prefixes, point: Point) -> str:
-        return material.digest(material.longest)
+    def length(self, point: Point) -> int:
+        return self.settings.document_tokens
 
     def impossible(self, subject: Subject, point: Point, material: Prefixes) -> str:
         position, segment = subject.model.position, self.settings.segment or subject.training_window
@@ -114,7 +108,7 @@ class Evaluator(DocumentSuite[Settings, Part, Result]):
                 return f"{name} looks back to the first tokens of a text, and a memory holds the last"
         if int(point) < segment:
             return f"a segment alone has {segment:,} tokens"
-        return material.problem(subject, self.settings.document_tokens)
+        return super().impossible(subject, point, material)
 
     def measure(self, subject: Subject, point: Point, material: Prefixes, setup: Setup) -> dict[str, Part]:
         length, parts = self.settings.document_tokens, dict[str, Part]()

@@ -24,7 +24,7 @@ from coca_train.evaluation.measures.perplexity import intervals
 from coca_train.evaluation.pages import curves, document
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order, read_longest
+from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order
 from coca_train.models.transformer import Transformer
 from coca_train.positions.rope_scaling import RopeScaling, stretch, yarn_temperature
 from coca_train.positions.rotary import Rotary
@@ -127,25 +127,20 @@ class Evaluator(DocumentSuite[Settings, Part, Result]):
 
     VERSION = 1
     AXIS = ("scales",)
+    LENGTHS_FROM = "eval.document_tokens"
 
     def points(self, lengths: Sequence[int]) -> tuple[Point, ...]:
         return tuple(f"{scale:g}" for scale in sorted(self.settings.scales))
 
-    def prepare(self, subject: Subject, setup: Setup) -> Prefixes:
-        return read_longest(subject, setup, [self.settings.document_tokens], lengths_from="eval.document_tokens")
-
-    def work(self, subject: Subject, points: Sequence[Point], material: Prefixes) -> list[float]:
-        return [float(self.settings.document_tokens * len(material.texts))] * len(points)
-
-    def fingerprint(self, material: Prefixes, point: Point) -> str:
-        return material.digest(material.longest)
+    def length(self, point: Point) -> int:
+        return self.settings.document_tokens
 
     def impossible(self, subject: Subject, point: Point, material: Prefixes) -> str:
         if len(set(subject.model.layer_types)) > 1:
             return "its layers are of several kinds, and one temperature would not be that of all rotations"
         if not isinstance(subject.model.position, Rotary):
             return f"{subject.model.position.settings.scheme} rotates nothing, and the temperature is in the rotation"
-        return material.problem(subject, self.settings.document_tokens)
+        return super().impossible(subject, point, material)
 
     def measure(self, subject: Subject, point: Point, material: Prefixes, setup: Setup) -> dict[str, Part]:
         length, block = self.settings.document_tokens, self.settings.block

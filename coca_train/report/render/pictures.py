@@ -12,22 +12,19 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 
-from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines, Panels, Picture
+from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines, Picture
 from coca_train.report.render import scales
-from coca_train.report.render.contents import PAPER, describe_axes
+from coca_train.report.render.contents import PAPER
 from coca_train.report.render.scales import COLOURS, RAMP, ground, hex_of, ink_on, tick_text, ticks, x_ticks
 
 SALT = "coca_train"  # of the ids inside an SVG
 DPI = 140
-SMALL, SMALL_DPI = (3.2, 1.8), 110  # of a thumbnail [inches]
 X_TICKS, Y_TICKS = 10, 9
 OURS, THEIRS = ("-", "-."), ("--", ":")  # lines of the first seven curves, of the next
 SQUARE = 0.62  # [inch]
 PANELS_A_ROW = 3  # heat maps
 CURVES_A_ROW = 4  # of panels with a curve each
-WORDS = 65  # characters of a line below a column of panels
 HALF_A_PANEL = 18  # characters of a mark's words in a panel of one curve
 ABOVE = 11  # [points] a line of words above a panel
 DOTTED = (0, (2, 2))
@@ -41,36 +38,14 @@ def picture(block: Picture) -> dict[str, bytes]:
     with matplotlib.rc_context({"svg.hashsalt": SALT, "svg.fonttype": "path", "text.parse_math": False}):
         if isinstance(block, HeatMaps):
             sheet = _heat_maps(block)
-        elif isinstance(block, Panels):
-            sheet = _side_by_side(block)
         else:
             sheet = _small_multiples(block) if scales.needs_panels(block) else _together(block)
         return {"png": _saved(sheet, "png"), "svg": _saved(sheet, "svg")}
 
 
-def thumbnail(block: Picture) -> bytes:
-    """Return a small PNG of the curves without words, to recognise a report by."""
-    sheet = Figure(figsize=SMALL, dpi=SMALL_DPI, layout="constrained")
-    FigureCanvasAgg(sheet)
-    axes = sheet.subplots()
-    if isinstance(block, HeatMaps):
-        _image(axes, block, block.panels[0])
-    else:
-        lines = block.panels[0] if isinstance(block, Panels) else block
-        for value, _ in lines.marks:
-            axes.axvline(value, color=MARK, linewidth=1.0, linestyle=DOTTED)
-        for index, line in enumerate(lines.lines):
-            _curve(axes, line, index, marked=False, linewidth=1.6)
-        _scale(axes, lines, X_TICKS, Y_TICKS)
-    axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
-    for patch in (sheet.patch, axes.patch):
-        patch.set_alpha(0.0)  # it lies on light pages and on dark ones
-    return _saved(sheet, "png", SMALL_DPI)
-
-
-def _saved(sheet: Figure, kind: str, dpi: int = DPI) -> bytes:
+def _saved(sheet: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
-    sheet.savefig(buffer, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)
+    sheet.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 
@@ -93,23 +68,6 @@ def _together(block: Lines) -> Figure:
     axes.set(xlabel=block.x_label, ylabel=block.y_label)
     if axes.lines:
         sheet.legend(loc="outside lower center", ncols=3, fontsize=9.5, frameon=False, handlelength=3.6)
-    return sheet
-
-
-def _side_by_side(block: Panels) -> Figure:
-    """Draw the panels with one legend."""
-    columns = min(2, len(block.panels))
-    size = 5.5 * columns, 1.2 + 3.0 * math.ceil(len(block.panels) / columns)
-    sheet, axes = _sheet(block.title, size, len(block.panels), columns)
-    for one, panel in zip(axes, block.panels, strict=True):
-        _curves(one, panel, range(len(panel.lines)), X_TICKS // 2 + 1, Y_TICKS // 2, room=35, markersize=5)
-        one.set_title(panel.title, fontsize=11, pad=_title_pad(panel))
-        one.set(ylabel=panel.y_label)
-    known = {text: handle for one in axes for handle, text in zip(*one.get_legend_handles_labels(), strict=True)}
-    if known:
-        options = {"loc": "outside lower center", "ncols": 3, "fontsize": 9.5, "frameon": False}
-        legend = sheet.legend(list(known.values()), list(known), **options)
-        legend.set_title(textwrap.fill(describe_axes(block), WORDS * columns), FontProperties(size=9.5))
     return sheet
 
 
@@ -145,7 +103,7 @@ def _curves(
         if index not in curves:
             axes.plot(line.x, [y if math.isfinite(y) else math.nan for y in line.y], color="0.86", linewidth=0.9)
     for index in curves:
-        _curve(axes, block.lines[index], index, markersize=markersize)
+        _curve(axes, block.lines[index], index, markersize)
     _scale(axes, block, n_x, n_y)
     left, right = axes.transData.transform([(end, 1.0) for end in axes.get_xlim()])[:, 0]
     for row, (value, words) in enumerate(reversed(block.marks)):
@@ -191,9 +149,7 @@ def _label(line: Line) -> str:
     return f"{line.label} ({PAPER})" if line.theirs else line.label
 
 
-def _curve(
-    axes: Axes, line: Line, index: int, *, marked: bool = True, markersize: float = 6, linewidth: float = 1.8
-) -> None:
+def _curve(axes: Axes, line: Line, index: int, markersize: float) -> None:
     """Draw the index-th curve; points that are not finite are left out, and not every one of many has a marker."""
     number, marker, kind = scales.look(line.look_index(index))
     colour, dash = COLOURS[number], (THEIRS if line.theirs else OURS)[kind]
@@ -206,10 +162,10 @@ def _curve(
         label=_label(line),
         markevery=every,
         color=colour,
-        marker=marker if marked else "",
+        marker=marker,
         linestyle=dash,
         markersize=markersize,
-        linewidth=linewidth,
+        linewidth=1.8,
         markerfacecolor=colour if dash == "-" else "white",  # as on the page
     )
     seeds = finite & np.isfinite(least) & np.isfinite(most)

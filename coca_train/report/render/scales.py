@@ -172,7 +172,7 @@ def axis_limits(block: Lines) -> tuple[tuple[float, float], tuple[float, float]]
 
 
 def _xs(block: Lines) -> list[float]:
-    return [*(x for line in block.lines for x in line.x), *block.x_shown]
+    return [x for line in block.lines for x in line.x]
 
 
 def look(index: int) -> tuple[int, str, int]:
