@@ -98,8 +98,7 @@ class WorkConfig:
         description="tokens a forward pass may hold, all rows together; memory against speed"
     )
     sequence_parallel: Annotated[int, Field(ge=1, le=1024)] = Field(
-        description="processes that share each window, one too long for a GPU (suites perplexity and position_loss); "
-        "1 = none"
+        description="processes that share each window, one too long for a GPU (suite perplexity); 1 = none"
     )
     seed: int = Field(ge=0, description="of everything drawn at random: places, keys, bootstrap")
     timeout_s: Positive = Field(description="how long one rank waits for the others at the end of a cell [s]")

@@ -74,7 +74,7 @@ def _check_sharing(suites: Sequence[AnySuite], n_ranks: int) -> None:
         if n_ranks > 1 and not suite.SHARES:
             raise UserError(
                 f"E-EVAL-08 work.sequence_parallel={n_ranks}: the suite {suite.settings.suite} reads each text on one "
-                "process. Fix: work.sequence_parallel=1, or +eval=perplexity or position_loss"
+                "process. Fix: work.sequence_parallel=1, or +eval=perplexity"
             )
     if dist.world_size() % n_ranks:
         raise UserError(

@@ -90,9 +90,10 @@ def page(evaluation: Evaluation[ByText], more: Sections | None = None, compared:
             title="Bits per byte by context window [tokens]",
             note="Comparable between tokenizers, as perplexity is not.",
         )
+        known = any(value.number is not None for row in bits.rows for value in row.values)
         others = [MainText(whole, source) for source in sources_of(whole) if source != main.source]
         results = {
-            f"Perplexity, {main.source}": [*perplexity_by_window(main), perplexities, bits],
+            f"Perplexity, {main.source}": [*perplexity_by_window(main), perplexities, bits if known else None],
             CONTEXT: [answers_table(evaluation, parts)],
             "Differences between models": [difference_table(found)],
             **{f"Perplexity, {other.source}": [other.perplexities] for other in others},

@@ -31,6 +31,7 @@ SETTINGS = Settings(
     weighting="tokens",
     window_counts="predictions",
     begin_windows=False,
+    last=None,
     bootstrap_resamples=RESAMPLES,
     holds_within=HOLDS_WITHIN,
     uses_gain=USES_GAIN,

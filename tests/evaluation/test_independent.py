@@ -82,14 +82,14 @@ def test_perplexity(evaluated, theirs, ids, books, pieces):
 
 
 def test_position_loss(evaluated, theirs, ids):
-    words = ["grid.lengths=[24,48]", "grid.rope_scalings=[trained]", "eval.block=16"]
+    words = ["grid.lengths=[24,48]", "grid.rope_scalings=[trained]", "eval.last=16"]
     for cell in evaluated("position_loss", *words)[0]["cells"]:
-        length, found = cell["point"], cell["result"]["books"]
+        length, found = cell["point"], cell["result"]["sources"]["books"]
         nll = first_windows(theirs, ids, length)
         last = nll[:, -16:].mean(1)
         expected = np.exp([last.mean(), last.min(), last.max()])
         assert [found[key] for key in ("perplexity", "ci_low", "ci_high")] == pytest.approx(expected, rel=NEAR)
-        assert found["loss"][:8] == pytest.approx(nll[:, :8].mean(0), rel=NEAR)
+        assert found["loss_by_position"][:8] == pytest.approx(nll[:, :8].mean(0), rel=NEAR)
 
 
 def test_temperature(evaluated, theirs, ids):

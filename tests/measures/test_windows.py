@@ -124,7 +124,7 @@ def test_frequencies_that_follow_the_length_are_told_apart():
     assert not same_at(segments, 24, 8)
 
 
-USUAL = {"weighting": "tokens", "window_counts": "predictions", "begin_windows": False}
+USUAL = {"weighting": "tokens", "window_counts": "predictions", "begin_windows": False, "last": None}
 
 
 @pytest.fixture

@@ -13,6 +13,9 @@ predictions counts as much as a later one of `stride`; window_counts=tokens says
 W - 1 after its first; begin_windows=true has the token that begins a text in front of every window, in place of the
 token that is there (YaRN's eval/perplexity.py does all three).
 
+last=256 scores the last 256 predictions of one window a document, cut to the window itself (YaRN, appendix B.3): at W =
+256, 512 ... consecutive blocks of the document, each read with all that precedes it, by frequencies that know no more.
+
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
 and the loss by position of each document's first window (measures/windows.py). `by_document`, its NLL and predictions,
 is what models are compared by (findings.py) where `predictions`, a digest of the tokens scored, is the same. And by
@@ -97,6 +100,10 @@ class Settings:
     begin_windows: bool = Field(
         description="the token of text.begin in place of the first one of every window, not of the document only (YaRN)"
     )
+    last: Positive | None = Field(
+        description="only so many predictions count, the last ones of one window a document; YaRN's B.3: 256; null: "
+        "all of them. It needs document_tokens=window [tokens]"
+    )
     bootstrap_resamples: Positive = Field(description="draws of the 95 % interval over documents")
     holds_within: Annotated[float, Field(gt=0, le=1)] = Field(
         description="a window holds when the loss of the same predictions is surely at most this much above that in "
@@ -106,6 +113,10 @@ class Settings:
         description="a length is used when its farther half lowers the loss of the same predictions surely by more "
         "than this [nats per token]"
     )
+
+    def __post_init__(self) -> None:
+        if self.last is not None and self.document_tokens != "window":
+            raise ValueError(f"last={self.last} needs document_tokens=window, one window a document")
 
 
 Sums = dict[str, list[object]]  # by source: `Scores` as plain lists
@@ -143,6 +154,8 @@ class Material:
         unread = 1 if self.settings.window_counts == "tokens" else 0
         n = window - unread
         cut = {"longest": self.windows[-1], "window": n, "whole": None}[self.settings.document_tokens]
+        if self.settings.last is not None:
+            return Windowing(n, n, n, ends=min(self.settings.last, n), unread=unread)
         return Windowing(n, min(self.stride, n), cut, unread=unread)
 
     def lengths(self, window: int) -> list[int]:
@@ -152,10 +165,13 @@ class Material:
         return [length for length in (*shorter, window) if length >= EIGHTHS]
 
     def read_for(self, window: int) -> dict[str | tuple[str, int], Windowing]:
-        """Return what its cell reads: the windows themselves (own); what they are compared with (training), where the
-        same predictions are scored; and the ends of windows of some lengths with more and with less before them."""
+        """Return what its cell reads: the windows themselves (own), and all of them for the loss by position (curve)
+        where not all is scored; what they are compared with (training), where the same predictions are scored; and the
+        ends of windows of some lengths with more and with less before them."""
         own = self.row(window)
         rows: dict[str | tuple[str, int], Windowing] = {"own": own}
+        if own.ends is not None:
+            rows["curve"] = own._replace(ends=None)
         if self.settings.document_tokens != "window" and window > self.training_window:
             slide = max(1, self.training_window // EIGHTHS)
             rows["training"] = Windowing(self.training_window, slide, own.cut)
@@ -213,15 +229,17 @@ class Evaluator(CellSuite[Settings, Material, dict[str, Sums], ByText]):
             raise UserError(
                 "E-EVAL-33 eval.window_counts=tokens: a window of 1 token predicts nothing. Fix: grid.lengths=[512]"
             )
-        library = Library(subject, setup)
+        library, last, trained = Library(subject, setup), self.settings.last, subject.training_window
+        full = int(last is not None)  # a window that must be full has the token after it predicted
         if self.settings.min_document_tokens is None:
-            windows = library.filled(windows) or windows[:1]
-            texts = library.choose(windows[-1])
+            windows = [n - full for n in library.filled([n + full for n in windows])] or windows[:1]
+            texts = library.choose(windows[-1] + full)
         else:
             texts = library.choose(self.settings.min_document_tokens + len(subject.begin), "eval.min_document_tokens")
-        trained = subject.training_window
+            windows = [n for n in windows if not full or n < library.longest] or windows[:1]
         begin = subject.begin[0] if self.settings.begin_windows and subject.begin else None
-        stride, counted = self.settings.stride or trained, count_frequencies(subject) if trained in windows else None
+        counted = count_frequencies(subject) if trained in windows and last is None else None
+        stride = self.settings.stride or trained
         return Material(
             self.settings, texts, tuple(windows), trained, stride, setup.seed, library.longest, begin, counted
         )
@@ -281,16 +299,18 @@ class Evaluator(CellSuite[Settings, Material, dict[str, Sums], ByText]):
         read = {name: _whole([part[str(name)] for part in parts.values()], size) for name in material.read_for(window)}
         if ALL in read["own"]:
             size[ALL] = sum(size.values())
+        of_all = self.settings.last is None  # what is scored is all of the text
         sources, predictions = dict[str, OneText](), material.predictions(window)
         for source, scores in read["own"].items():
-            summary = summarise(scores.documents, size[source], *draws)
+            summary = summarise(scores.documents, size[source] if of_all else None, *draws)
             if self.settings.weighting == "windows":
                 summary = weigh_windows(summary, scores.windows, *draws)
-            low, high = intervals(scores.bins, *draws)
+            curve = read.get("curve", read["own"])[source]
+            low, high = intervals(curve.bins, *draws)
             text: OneText = {
                 **summary,
                 "ends": bin_ends(material.row(window).window).tolist(),
-                "loss_by_position": means(scores.positions).tolist(),
+                "loss_by_position": means(curve.positions).tolist(),
                 "loss_low": low,
                 "loss_high": high,
                 "by_document": scores.documents.tolist(),
