@@ -224,7 +224,7 @@ class Model:
             tried = [Choice(rope_scaling, attention_pattern, logit_scale)]
             subject = subject_of(self._opened, self.path, suite, tried, config.text.begin)
             cell = measure_cells([(parts[0], setup)], subject, None, Progress(shown=False))[0]
-        if cell.status != "done":
+        if cell.result is None:
             raise UserError(f"E-API-04 evaluate: {suite} at {point}: {cell.reason}. Fix: another point or variant")
         return cell.result
 

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -25,6 +25,7 @@ from coca_train.config.schema import STRICT, Config
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import TRAIN, folder_flags, is_training_override
 from coca_train.stages import resolve
 
@@ -82,11 +83,10 @@ class CompareConfig:
     seeds: Annotated[int, Field(ge=1, le=100)] = Field(
         default=1, description="trainings of each scheme, each with its own seed"
     )
-    pool: bool = Field(default=True, description="one row a model, the mean over its seeds; false: a row a training")
     run: RootConfig = RootConfig()
 
 
-def _rules(sections: dict[str, Any], launch: bool) -> list[Problem]:
+def _rules(sections: JsonObject, launch: bool) -> list[Problem]:
     problems = []
     for key in ("schemes", "runs"):
         names = sections.get(key, [])
@@ -234,9 +234,8 @@ def place(root: Path, models: Sequence[str]) -> Path:
     return root / "comparisons" / short("-vs-".join(models))
 
 
-def compare(run_dirs: dict[str, Path], root: Path, command: str, pool: bool = True) -> None:
-    """Check that the runs can be compared, then write the report and the numbers into a folder below `root`. pool: the
-    seeds of a model as one row; which models differ is said over all seeds in either case."""
+def compare(run_dirs: dict[str, Path], root: Path, command: str) -> None:
+    """Check that the runs can be compared, then write the report and the numbers into a folder below `root`."""
     from coca_train.evaluation.comparison import check_comparable, merge_evaluations, read_run, training_facts
     from coca_train.evaluation.perplexity_page import perplexity_text
     from coca_train.evaluation.results import RESULTS, group_seeds
@@ -256,15 +255,14 @@ def compare(run_dirs: dict[str, Path], root: Path, command: str, pool: bool = Tr
         )
     evaluation = merge_evaluations(runs, seeds, command)
     facts = {name: training_facts(run) for name, run in runs.items()}
-    page = comparison_page(evaluation, facts, verified, pool)
-    shown = evaluation if pool else dataclasses.replace(evaluation, seeds={})
+    page = comparison_page(evaluation, facts, verified)
     said = {"checks": verified, "runs": facts, "summary": list(page.summary)}
     directory = place(root, list(seeds))
     write_json(directory / RESULTS, {**said, "evaluation": evaluation.to_json()})
     paths = write_report(page, directory)
     write_index(root)
-    print(f"\n{perplexity_text(shown)}", *page.summary, sep="\n")
-    print(f"\n{terminal_text(training_table(facts, shown.seeds))}")
+    print(f"\n{perplexity_text(evaluation)}", *page.summary, sep="\n")
+    print(f"\n{terminal_text(training_table(facts, evaluation.seeds))}")
     dist.log(f"Report: {paths['report.html']} (tables and figures beside it)")
 
 
@@ -289,7 +287,7 @@ def _compare(loaded: Loaded[CompareConfig], arguments: Arguments) -> int:
                 f"E-RUN-22 command line runs={','.join(given.runs)}: the last parts of the paths name the runs and "
                 "must differ. Fix: rename one of the directories"
             )
-        compare({Path(run).name: Path(run) for run in given.runs}, root, command, given.pool)
+        compare({Path(run).name: Path(run) for run in given.runs}, root, command)
         return 0
     listed = [entry(scheme, overrides) for scheme in given.schemes]
     # All schemes with one seed, then all with the next: what is there when it is stopped can be compared.
@@ -297,7 +295,7 @@ def _compare(loaded: Loaded[CompareConfig], arguments: Arguments) -> int:
     schemes = [each.with_seed(number, overrides, arguments.config_dirs) for number in numbers for each in listed]
     if code := train_all(schemes, str(root), overrides, arguments.config_dirs):
         return code
-    compare({scheme.name: root / scheme.name for scheme in schemes}, root, command, given.pool)
+    compare({scheme.name: root / scheme.name for scheme in schemes}, root, command)
     return 0
 
 

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from coca_train.checkpoint.recovery import newest
 from coca_train.checkpoint.weights import Stored
 from coca_train.config.load import saved_settings
-from coca_train.evaluation.results import RESULTS, Evaluation
+from coca_train.evaluation.measures.perplexity import ByText
+from coca_train.evaluation.perplexity_page import sources_of
+from coca_train.evaluation.results import RESULTS, Evaluation, Point
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import read_json
 from coca_train.runtime.errors import DataError, UserError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.tracking.writers import read_jsonl
 
 LAST_SHARE = 0.1  # of the logged steps, for the training loss shown
@@ -29,11 +31,11 @@ class FinishedRun:
     """What a finished run recorded about itself."""
 
     directory: Path
-    settings: dict[str, Any]  # config.yaml
+    settings: JsonObject  # config.yaml
     init_digests: dict[str, str]  # of the initial weights, by name
     shapes: dict[str, tuple[int, ...]]  # of the parameters, by name
-    records: list[dict[str, Any]]  # metrics.jsonl
-    evaluation: Evaluation  # of its report
+    records: list[JsonObject]  # metrics.jsonl
+    evaluation: Evaluation[ByText]  # of its report
 
     @property
     def batch_digests(self) -> dict[int, str]:
@@ -74,10 +76,10 @@ def read_run(directory: Path) -> FinishedRun:
         ) from error
 
 
-def _read_evaluation(path: Path) -> Evaluation:
+def _read_evaluation(path: Path) -> Evaluation[ByText]:
     try:
         evaluation = Evaluation.from_json(read_json(path))
-        for text in (text for cell in evaluation.cells for text in cell.result.get("sources", {}).values()):
+        for text in (text for cell in evaluation.cells if cell.result for text in cell.result["sources"].values()):
             _ = text["by_document"], text["predictions"]  # what models are compared by
         return evaluation
     except OSError as error:
@@ -193,18 +195,15 @@ def same_text(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
     """Compare windows, definition, and how much of each text was scored; a window without a result must have a
     reason."""
     first_name, first = next(iter(runs.items()))
-    seen: dict[tuple[str, Any], tuple[Any, ...]] = {}
+    seen: dict[tuple[str, Point], tuple[object, ...]] = {}
     for name, run in runs.items():
         mine, theirs = run.evaluation, first.evaluation
-        if (mine.points, mine.settings, _texts(run)) != (theirs.points, theirs.settings, _texts(first)):
+        if (mine.points, mine.settings, sources_of(mine)) != (theirs.points, theirs.settings, sources_of(theirs)):
             return f"held-out text: {first_name} and {name} were scored on other windows or texts", True
         for cell in mine.cells:
-            for source, result in cell.result.get("sources", {}).items():
-                size = (cell.result["stride"], result["n_documents"], result["n_tokens"], result["n_bytes"])
-                if seen.setdefault((source, cell.point), (size, result["predictions"])) != (
-                    size,
-                    result["predictions"],
-                ):
+            for source, text in cell.result["sources"].items() if cell.result else ():
+                scored = (text["n_documents"], text["n_tokens"], text["n_bytes"], text["predictions"])
+                if seen.setdefault((source, cell.point), scored) != scored:
                     return f"held-out text: {name} and those before it were scored on other tokens", True
         for subject in mine.subjects:
             for variant, point in product(subject.variants, mine.points):
@@ -213,11 +212,7 @@ def same_text(runs: Mapping[str, FinishedRun]) -> tuple[str, bool]:
     return "held-out text: the same windows, stride, documents and tokens", False
 
 
-def _texts(run: FinishedRun) -> list[str]:
-    return list(dict.fromkeys(source for cell in run.evaluation.cells for source in cell.result.get("sources", {})))
-
-
-def merge_evaluations(runs: Mapping[str, FinishedRun], seeds: Seeds, command: str) -> Evaluation:
+def merge_evaluations(runs: Mapping[str, FinishedRun], seeds: Seeds, command: str) -> Evaluation[ByText]:
     """Return the evaluations of comparable runs as one, each run under its name in the comparison."""
     first = next(iter(runs.values())).evaluation
     return replace(
@@ -230,7 +225,7 @@ def merge_evaluations(runs: Mapping[str, FinishedRun], seeds: Seeds, command: st
     )
 
 
-def training_facts(run: FinishedRun) -> dict[str, Any]:
+def training_facts(run: FinishedRun) -> JsonObject:
     """Return numbers of a training.
 
     parameters; loss: mean over the last tenth of the logged steps [nats per token]; valid/*: the last;
@@ -243,7 +238,7 @@ def training_facts(run: FinishedRun) -> dict[str, Any]:
     last = losses[-max(1, round(len(losses) * LAST_SHARE)) :]
     train = run.settings["train"]
     speed = speeds[len(speeds) // 2] if speeds else None
-    facts: dict[str, Any] = {
+    facts: JsonObject = {
         "run_dir": str(run.directory),
         "parameters": sum(math.prod(shape) for shape in run.shapes.values()),
         "loss": sum(last) / len(last) if last else None,

@@ -21,12 +21,13 @@ from coca_train.config.schema import STRICT, Name, Positive
 from coca_train.config.strict import type_sections
 from coca_train.evaluation.suites import SUITES
 from coca_train.runtime.trees import leaves
+from coca_train.runtime.untrusted_io import JsonObject
 
 Begin = Literal["auto", "bos", "none"]
 CELLS = "cells"  # folder of the measured cells of all evaluations
 
 
-def _length(value: Any) -> str:
+def _length(value: object) -> str:
     """Return 512, 4x or 0.5x as text."""
     text = str(value)
     if isinstance(value, bool) or not re.fullmatch(r"[1-9][0-9]{0,8}x?|(?!0+\.0+x)[0-9]{1,8}\.[0-9]{1,3}x", text):
@@ -97,8 +98,7 @@ class WorkConfig:
         description="tokens a forward pass may hold, all rows together; memory against speed"
     )
     sequence_parallel: Annotated[int, Field(ge=1, le=1024)] = Field(
-        description="processes that share each window, one too long for a GPU (suites perplexity and position_loss); "
-        "1 = none"
+        description="processes that share each window, one too long for a GPU (suite perplexity); 1 = none"
     )
     seed: int = Field(ge=0, description="of everything drawn at random: places, keys, bootstrap")
     timeout_s: Positive = Field(description="how long one rank waits for the others at the end of a cell [s]")
@@ -115,7 +115,7 @@ class EvaluateConfig:
     work: WorkConfig
 
 
-def problems(sections: dict[str, Any], launch: bool) -> list[Problem]:
+def problems(sections: JsonObject, launch: bool) -> list[Problem]:
     """Check the rules over sections that are right by themselves."""
     mistakes, grid, work = [], sections.get("grid"), sections.get("work")
 
@@ -157,7 +157,7 @@ def load(words: Sequence[str], dirs: tuple[Path, ...] = ()) -> tuple[EvaluateCon
     return loaded.config, loaded.yaml
 
 
-def build(choice: str, eval: Mapping[str, Any], **sections: Mapping[str, Any]) -> EvaluateConfig:
+def build(choice: str, eval: JsonObject, **sections: JsonObject) -> EvaluateConfig:
     """Return the configuration of a choice of `eval` with these values over the files', without a command line.
 
     eval: options of the suite. sections: grid, text, work. Raises ConfigError, which names every problem.
@@ -177,10 +177,10 @@ def build(choice: str, eval: Mapping[str, Any], **sections: Mapping[str, Any]) -
     return EvaluateConfig(**typed)
 
 
-def _values(choice: str, offered: Mapping[str, Path]) -> dict[str, Any]:
+def _values(choice: str, offered: Mapping[str, Path]) -> JsonObject:
     """Return the values of a choice's file over those of the choices that it names."""
     own = read_yaml(offered[choice])
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     defaults = own.pop("defaults", [])
     for name in defaults if isinstance(defaults, list) else ():
         values = values if name == "_self_" else merge(values, _values(name, offered))

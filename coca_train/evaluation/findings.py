@@ -6,15 +6,14 @@ of the other, which saw the same batches; seeds that only one of them has are le
 pair is shown, of more each against the first.
 """
 
-import math
 from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
 from coca_train.evaluation.pages import OTHER_TOKENS, in_words
-from coca_train.evaluation.results import GridRow, as_trained, same_tokens, with_variant
+from coca_train.evaluation.results import GridRow, Result, as_trained, same_tokens, with_variant
 from coca_train.evaluation.verdict import Judged, clauses, is_untrained, multiple
-from coca_train.report.blocks import MISSING, Line, Lines, Row, Spread, Table, Value
+from coca_train.report.blocks import MISSING, Row, Spread, Table, Value
 from coca_train.report.headlines import NATS, headline, size
 from coca_train.statistics.answers import LEAST
 from coca_train.statistics.intervals import student
@@ -31,7 +30,7 @@ NOTE = (
 )
 
 
-def finding(rows: Sequence[GridRow], perplexities: Table, judged: Sequence[Judged]) -> list[str]:
+def finding(rows: Sequence[GridRow[Result]], perplexities: Table, judged: Sequence[Judged]) -> list[str]:
     """Return sentences, the most important one first; none without a result. rows: those of the table, in its order."""
     if not any(row.results for row in rows):
         return []
@@ -64,7 +63,7 @@ def _name_untrained(judged: Sequence[Judged]) -> list[str]:
     return said
 
 
-def _describe_one_model(rows: Sequence[GridRow], perplexities: Table) -> list[str]:
+def _describe_one_model(rows: Sequence[GridRow[Result]], perplexities: Table) -> list[str]:
     """Say what becomes of the perplexity beyond the training window, and which variant helps."""
     values = {int(point): value for point, value in zip(rows[0].cells, perplexities.rows[0].values, strict=False)}
     known = {n: value for n, value in values.items() if value.number is not None}
@@ -94,7 +93,7 @@ def _describe_change(before: Value, after: Value, first: str, times: str) -> str
     return f"Perplexity {'rises' if found.bounds.estimate < 0 else 'falls'} {ends}."
 
 
-def _describe_best_variant(rows: Sequence[GridRow], perplexities: Table, column: int) -> list[str]:
+def _describe_best_variant(rows: Sequence[GridRow[Result]], perplexities: Table, column: int) -> list[str]:
     """Name the variant that is surely better than the model as it was trained, in the longest windows; or that none
     is."""
     standing = perplexities.standings(theirs=False)[column]
@@ -112,7 +111,7 @@ def _describe_best_variant(rows: Sequence[GridRow], perplexities: Table, column:
     return [f"{name[0].upper()}{name[1:]} keeps it to {three_digits(perplexities.rows[best].values[column])}{counted}."]
 
 
-def _variant(row: GridRow) -> str:
+def _variant(row: GridRow[Result]) -> str:
     """Return a variant's words without the model's name."""
     return with_variant("", row.variant).removeprefix(" + ") or row.label
 
@@ -142,7 +141,7 @@ class Compared(NamedTuple):
         return len(self.found.seeds)
 
 
-def compare_models(rows: Sequence[GridRow], perplexities: Table) -> list[Compared]:
+def compare_models(rows: Sequence[GridRow[Result]], perplexities: Table) -> list[Compared]:
     """Return all pairs of models that can be. rows: those of the table, in its order; a seed of a model is part of its
     row."""
     ours = [i for i, row in enumerate(rows) if row in as_trained(rows)]
@@ -210,49 +209,6 @@ def _size(found: Difference) -> str:
     """Return how much the better one is better by, with the interval."""
     bounds = (found.negated() if found.bounds.estimate < 0 else found).bounds
     return f"{size(bounds.estimate, NATS)} ({size(bounds.low, '')} to {size(bounds.high, '')})"
-
-
-def difference_curves(
-    rows: Sequence[GridRow], perplexities: Table, name: str, marks: Sequence[tuple[float, str]]
-) -> Lines | None:
-    """Draw the loss of each row minus that of the first one, by window, with the interval that it is judged by; None
-    without two rows of the same documents. rows: those of the table, in its order."""
-    judged, points = perplexities.standings(theirs=False), list(rows[0].cells) if rows else []
-    lines = []
-    for i, row in enumerate(rows[1:], 1):
-        found = [standing.difference(i, 0) for standing in judged]
-        ends = [(int(n), *each.bounds[:3]) for n, each in zip(points, found, strict=False) if each and each.paired]
-        known = [(n, y, low, high) if math.isfinite(high - low) else (n, y, None, None) for n, y, low, high in ends]
-        lines += [Line.through(row.label, known)] if known else []
-    if not lines:
-        return None
-    base = rows[0].label
-    zero = Line.through(base, ((x, 0.0) for x in sorted({x for line in lines for x in line.x})))
-    return Lines(
-        name=name,
-        title=f"Loss minus {base}'s, by context window",
-        alt=f"Mean loss minus that of {base} on the same predictions, against the context window; below 0 is better.",
-        x_label="context window [tokens]",
-        y_label=f"loss minus {base}'s [nats per token], below 0 is better",
-        lines=(zero, *lines),  # so that a model has the colour that it has in the other view
-        x_log=True,
-        marks=tuple(marks),
-        interval="interval of all comparisons together",
-        note="Below 0 is better. What all share, how hard the documents are, is taken away.",
-        view="Differences",
-    )
-
-
-def hidden_by_levels(perplexities: Table) -> bool:
-    """Tell whether some pair differs surely though the intervals of its levels meet: differences are to be seen
-    first."""
-    ours = [row.values for row in perplexities.rows if not row.theirs]
-    for column, standing in enumerate(perplexities.standings(theirs=False)):
-        for (i, j), found in standing.differences.items():
-            one, other = ours[i][column].interval, ours[j][column].interval
-            if found.significant and one and other and one[0] <= other[1] and other[0] <= one[1]:
-                return True
-    return False
 
 
 def difference_table(found: Sequence[Compared]) -> Table | None:

@@ -16,24 +16,25 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, starmap
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 import torch
 
 from coca_train.engine.process import is_out_of_memory, join_sequence_group
 from coca_train.evaluation.configuration import CELLS, EvaluateConfig
-from coca_train.evaluation.results import Cell, Measured, Point
+from coca_train.evaluation.results import AnyCell, Cell, Measured, Point, Status
 from coca_train.evaluation.subject import Setup, Subject, open_folder, subject_of
-from coca_train.evaluation.suite import CellSuite, suite_of
+from coca_train.evaluation.suite import AnySuite, suite_of
 from coca_train.evaluation.variants import Choice, Variant, described
 from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist
 from coca_train.runtime.durable import encode, read_json, sealed, unsealed, write_json
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.tracking.terminal import clock
 
 FORMAT = 1  # of a file with a cell
@@ -45,7 +46,7 @@ T = TypeVar("T")
 
 def run_grid(
     config: EvaluateConfig, names: Sequence[str], lengths: Sequence[int], setup: Setup, store: "Store"
-) -> tuple[list[Measured], list[Cell]]:
+) -> tuple[list[Measured], list[AnyCell]]:
     """Measure, or find among what was measured, every cell. COLLECTIVE. names: of the checkpoints. lengths [tokens]."""
     grid, n_ranks, subjects, cells = config.grid, config.work.sequence_parallel, [], []
     suites = [(part, replace(setup, points=part.points(lengths))) for part in suite_of(config.eval).parts()]
@@ -67,13 +68,13 @@ def run_grid(
     return subjects, cells
 
 
-def _check_sharing(suites: Sequence[CellSuite[Any, Any]], n_ranks: int) -> None:
+def _check_sharing(suites: Sequence[AnySuite], n_ranks: int) -> None:
     """Raise UserError E-EVAL-08 where no windows can be shared by so many ranks."""
     for suite in suites:
         if n_ranks > 1 and not suite.SHARES:
             raise UserError(
                 f"E-EVAL-08 work.sequence_parallel={n_ranks}: the suite {suite.settings.suite} reads each text on one "
-                "process. Fix: work.sequence_parallel=1, or +eval=perplexity or position_loss"
+                "process. Fix: work.sequence_parallel=1, or +eval=perplexity"
             )
     if dist.world_size() % n_ranks:
         raise UserError(
@@ -94,17 +95,17 @@ def _check_heads(model: Transformer, path: str, n_ranks: int) -> None:
 
 
 def measure_cells(
-    suites: Sequence[tuple[CellSuite[Any, Any], Setup]],
+    suites: Sequence[tuple[AnySuite, Setup]],
     subject: Subject,
     store: "Store | None",
     progress: "Progress",
     n_models: int = 1,
-) -> list[Cell]:
+) -> list[AnyCell]:
     """Measure all cells of one model, the first of n_models that are left; the last variant stays on it. COLLECTIVE.
 
     suites: each with its setup. store: None: nothing is kept.
     """
-    rows: list[dict[Slot, Cell | None]] = []
+    rows: list[dict[Slot, AnyCell | None]] = []
     left: dict[Slot, float] = {}  # to be measured, and the work it takes
     # All that is known or impossible first: only then is the time left known.
     for suite, setup in suites:
@@ -131,44 +132,44 @@ class Slot:
     material: what the suite prepared for the model.
     """
 
-    suite: CellSuite[Any, Any]
+    suite: AnySuite
     setup: Setup
     subject: Subject
     label: str
     variant: Variant
     point: Point
-    material: Any
+    material: object
 
-    def find(self, store: "Store | None") -> Cell | None:
+    def find(self, store: "Store | None") -> AnyCell | None:
         """Return a cell that is impossible, or was measured before; None: it must be measured. COLLECTIVE."""
         if self.variant.problem:
-            return self.record(status="impossible", reason=self.variant.problem)
+            return self.record("impossible", reason=self.variant.problem)
         self.variant.put_on(self.subject.model)
         if reason := self.suite.impossible(self.subject, self.point, self.material):
-            return self.record(status="impossible", reason=reason)
+            return self.record("impossible", reason=reason)
         if store is None or not self.suite.CACHED:
             return None
         # Looked up on one rank for all: a file that appears between two looks would send ranks different ways, and the
         # next collective would never end.
         known = dist.broadcast_from_rank0(lambda: store.get(self.content()))
-        return None if known is None else self.record(status="done", result=known["result"], seconds=known["seconds"])
+        return None if known is None else self.record("done", result=known.result, seconds=known.seconds)
 
-    def measure(self, progress: "Progress", store: "Store | None") -> Cell:
+    def measure(self, progress: "Progress", store: "Store | None") -> AnyCell:
         """Measure the cell. COLLECTIVE."""
         self.variant.put_on(self.subject.model)
         began, suite, setup = time.perf_counter(), self.suite, replace(self.setup, progress=progress.share)
         parts, reason = on_all_ranks(lambda: suite.measure(self.subject, self.point, self.material, setup))
         if reason:
-            return self.record(status="out_of_memory", reason=reason)
+            return self.record("out_of_memory", reason=reason)
         # On every rank, not on the first alone: a suite may keep what it has seen for the cells to come (perplexity
         # does), and all ranks must take the same way there.
-        result = suite.combine(self.point, self.material, parts)
+        result = suite.combine(self.point, self.material, {key: each for part in parts for key, each in part.items()})
         seconds = time.perf_counter() - began
         if store is not None and suite.CACHED:
-            dist.broadcast_from_rank0(lambda: store.put(self.content(), result, seconds))
-        return self.record(status="done", result=result, seconds=seconds)
+            dist.broadcast_from_rank0(lambda: store.put(self.content(), Known(result, seconds)))
+        return self.record("done", result=result, seconds=seconds)
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> JsonObject:
         """Return everything the result depends on, as plain JSON."""
         return {
             "suite": self.suite.settings.suite,
@@ -184,9 +185,19 @@ class Slot:
             "dtype": str(next(self.subject.model.parameters()).dtype),
         }
 
-    def record(self, **outcome: Any) -> Cell:
-        place = {"subject": self.subject.name, "variant": self.label, "point": self.point}
-        return Cell(suite=self.suite.settings.suite, **place, **outcome)
+    def record(
+        self, status: Status, *, result: JsonObject | None = None, reason: str = "", seconds: float = 0.0
+    ) -> AnyCell:
+        return Cell(
+            suite=self.suite.settings.suite,
+            subject=self.subject.name,
+            variant=self.label,
+            point=self.point,
+            status=status,
+            result=result,
+            reason=reason,
+            seconds=seconds,
+        )
 
 
 def on_all_ranks(action: Callable[[], T]) -> tuple[list[T], str]:
@@ -206,8 +217,9 @@ def on_all_ranks(action: Callable[[], T]) -> tuple[list[T], str]:
     result, reason = dist.raise_on_all_ranks(share)
     if reason:
         _free()
-    gathered: Any = dist.all_gather_object((result, reason))
-    return [result for result, _ in gathered], next((reason for _, reason in gathered if reason), "")
+    gathered = dist.all_gather_object((result, reason))
+    reason = next((reason for _, reason in gathered if reason), "")
+    return [result for result, _ in gathered if result is not None], reason
 
 
 def _free() -> None:
@@ -216,24 +228,30 @@ def _free() -> None:
         torch.cuda.empty_cache()
 
 
+class Known(NamedTuple):
+    """A measured cell. seconds: of measuring it."""
+
+    result: JsonObject
+    seconds: float
+
+
 class Store:
     """One JSON file a cell in `folder`; None: nothing is kept. also: further folders in which cells are looked for."""
 
     def __init__(self, folder: Path | None, also: Sequence[Path] = ()) -> None:
         self.folder, self.also = folder, also
 
-    def get(self, content: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return {result, seconds} of a measured cell; None when there is none, or its file is damaged."""
+    def get(self, content: JsonObject) -> Known | None:
+        """Return a measured cell; None when there is none, or its file is damaged."""
         for folder in (self.folder, *self.also):
             if folder is not None and (kept := _read(_file_of(folder, content))) is not None:
                 return kept
         return None
 
-    def put(self, content: Mapping[str, Any], result: Mapping[str, Any], seconds: float) -> None:
+    def put(self, content: JsonObject, known: Known) -> None:
         """Keep a cell, with its content for people to read. Raises StorageError when the disk refuses."""
         if self.folder is not None:
-            kept = {"content": content, "result": result, "seconds": seconds}
-            write_json(_file_of(self.folder, content), sealed(kept))
+            write_json(_file_of(self.folder, content), sealed({"content": content, **known._asdict()}))
 
 
 def kept_in_reports(runs: Iterable[Path]) -> list[Path]:
@@ -241,20 +259,19 @@ def kept_in_reports(runs: Iterable[Path]) -> list[Path]:
     return [folder for run in runs for folder in sorted((run / "report").glob(f"**/{CELLS}")) if folder.is_dir()]
 
 
-def _file_of(folder: Path, content: Mapping[str, Any]) -> Path:
+def _file_of(folder: Path, content: JsonObject) -> Path:
     # Sorted, so that the order in which settings are declared is no part of it.
     text = json.dumps(encode({"format": FORMAT, **content}), sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()
     return folder / key[:2] / f"{key}.json"
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> Known | None:
     try:
         kept = unsealed(read_json(path))
-    except (OSError, ValueError, AttributeError):  # a torn file is measured again, like none: it is a cache
+        return Known(dict(kept["result"]), float(kept["seconds"]))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # a torn file is measured again: it is a cache
         return None
-    complete = isinstance(kept.get("result"), dict) and isinstance(kept.get("seconds"), int | float)
-    return kept if complete else None
 
 
 class Progress:
@@ -265,7 +282,7 @@ class Progress:
 
         shown = shown and dist.is_main()
         form = "{desc} |{bar}|"
-        self._bar: Any = tqdm(total=0, bar_format=form, disable=None if shown else True, leave=False)
+        self._bar: tqdm[NoReturn] = tqdm(total=0, bar_format=form, disable=None if shown else True, leave=False)
         self._total, self._words = 0.0, ""
         self._before = self._work = self._done = 0.0
         self._began: float | None = None  # with the first cell: what comes before is no part of the work

@@ -7,48 +7,74 @@ FIGURES; of other metrics (a correlation, F1 over all documents) no document has
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 import numpy as np
 
-from coca_train.evaluation.pages import by_point, document, table
+from coca_train.evaluation.pages import document, figure, heading, table
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.report import paper
 from coca_train.report.blocks import MISSING, Document, Row, Table, Value
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.statistics.pairs import Sample
 from coca_train.statistics.shares import Z_95, wilson
 
-# Table 5 of the CoCA paper (arXiv 2309.08646), measured with OpenCompass -> the task of lm-evaluation-harness.
-PAPER = {
-    "COPA": "copa", "AX_b": None, "AX_g": None, "RTE": "sglue_rte", "OCNLI": None, "CMNLI": None, "C3": None,
-    "CSL": None, "EPRSTMT": None, "BoolQ": "boolq", "WiC": "wic", "WSC": "wsc", "CHID": None, "AFQMC": None,
-    "MMLU": "mmlu", "CMMLU": "cmmlu", "C-Eval": "ceval-valid",
-}  # fmt: skip
-HERE = {task: name for name, task in PAPER.items() if task is not None}
-# The others are asked by task files of one's own (eval.include_path), which have the paper's names in small letters.
-ALL = {task or name.lower(): name for name, task in PAPER.items()}
 ERRORS = "95 % interval: Wilson's of a task's share, else 1.96 of the harness's standard errors"
 SHARES = {"acc", "acc_norm", "acc_bytes", "exact_match", "f1", "em"}  # shown in per cent
 HOW = (
     "Prompts, few-shot examples, metrics and standard errors are those of lm-evaluation-harness. A choice is scored by "
     "the log-likelihood of its tokens after the question; generations are greedy."
 )
-OWN_FILE = "a task file of your own, `{}` (`eval.include_path`); lm-evaluation-harness has none"
-COVERAGE = "The 17 tasks of the CoCA paper's table 5, and what they are called here:\n\n" + "\n".join(
-    f"* {name}: " + (f"`{task}`" if task else OWN_FILE.format(name.lower())) for name, task in PAPER.items()
-)
 
 
-def page(evaluation: Evaluation) -> Document:
+class Metric(TypedDict):
+    """A figure of a task, or of a group of them. higher_is_better: None where the task does not say."""
+
+    metric: str
+    value: float
+    stderr: float | None
+    higher_is_better: bool | None
+
+
+class Task(TypedDict):
+    """documents: asked (effective), and how many there are (original)."""
+
+    version: str
+    num_fewshot: int
+    original: int
+    effective: int
+
+
+class Documents(TypedDict):
+    """Of one task. asked: a digest of its documents and what they want for an answer. metrics: of each one that has it
+    a list by document, in the order of the harness's ids: a number, or a sum and its divisor."""
+
+    asked: str
+    metrics: "dict[str, list[float] | list[list[float]]]"
+
+
+class Result(TypedDict):
+    """main: the figure of the overview. metrics: all of them, by task. n_clipped: requests that lost tokens on the
+    left."""
+
+    main: Metric | None
+    metrics: dict[str, dict[str, Metric]]
+    documents: dict[str, Documents]
+    tasks: dict[str, Task]
+    n_requests: int
+    n_clipped: int
+
+
+def page(evaluation: Evaluation[Result]) -> Document:
     results = [cell.result for cell in evaluation.cells if cell.result]
-    main = {cell.point: cell.result["main"] for cell in evaluation.cells if cell.result and cell.result["main"]}
-    lower = [point for point in evaluation.points if main.get(point, {}).get("higher_is_better") is False]
+    main = {cell.point: cell.result["main"] for cell in evaluation.cells if cell.result}
+    lower = [point for point in evaluation.points if (known := main.get(point)) and known["higher_is_better"] is False]
     higher = [point for point in evaluation.points if point not in lower]
-    limit = evaluation.settings.get("limit")
+    limit, metadata = evaluation.settings.get("limit"), evaluation.settings.get("metadata", {})
     documents = "all documents of each task" if limit is None else f"ONLY the first {limit:,} documents of each task"
     n_clipped, n_requests = (sum(result[key] for result in results) for key in ("n_clipped", "n_requests"))
     return document(
@@ -67,10 +93,7 @@ def page(evaluation: Evaluation) -> Document:
             ],
             "Every metric": [_every_metric(evaluation) if results else None],
         },
-        after={"The paper's tasks": [COVERAGE if HERE.keys() & set(evaluation.points) else None]},
-        facts=[
-            ("passed to tasks", f"{key}: {value}") for key, value in evaluation.settings.get("metadata", {}).items()
-        ],
+        facts=[("passed to tasks", f"{key}: {value}") for key, value in metadata.items()],
     )
 
 
@@ -83,21 +106,15 @@ def _read(window: int | str | None, n_clipped: int, n_requests: int) -> str:
 
 
 def _overview(
-    evaluation: Evaluation, name: str, title: str, points: Sequence[Point], best: Literal["high", "low"]
+    evaluation: Evaluation[Result], name: str, title: str, points: Sequence[Point], best: Literal["high", "low"]
 ) -> Table | None:
     if not points:
         return None
-    printed = tuple(_paper_rows(points))
+    theirs = paper.task_rows([str(point) for point in points])
     note = "Shares in per cent." if best == "high" else "Perplexities and the like, as they are."
-    if printed:
-        note += " The paper's figures are OpenCompass's, whose prompts differ: they show the order of magnitude."
-    columns = {}
-    for point in points:
-        columns |= by_point([point], partial(_main_value, point))
-    if _has_table_5(points):
-        columns[f"total of these {len(HERE)}"] = partial(_total, HERE)
-        columns[f"total of all {len(ALL)}"] = partial(_total, ALL)
-    theirs = printed + paper.yarn_task_rows([str(point) for point in points], n_columns=len(columns))
+    if any(row.theirs for row in theirs):
+        note += " OpenCompass's figures are of other prompts: they show the order of magnitude."
+    columns = {heading(point): partial(_main_value, point) for point in points}
     shown = table(
         evaluation.rows(), columns, name=name, title=title, theirs=theirs, best=best, interval=ERRORS, note=note
     )
@@ -124,53 +141,19 @@ def _describe_comparison(shown: Table) -> str:
     return f"Models are compared {alone}." if apart else ""
 
 
-def _main_value(point: Point, result: Mapping[str, Any]) -> Value:
-    """Return the figure of a task, or of a group of them."""
-    return _metric_value(result["main"], result["tasks"], _main_sample(point, result))
+def _main_value(point: Point, row: GridRow[Result]) -> Value:
+    """Return the figure of a task, or of a group of them, with what it is the mean of."""
+
+    def pick(result: Result) -> Value:
+        metrics = result["metrics"].get(str(point), {})
+        name = main_metric(metrics)
+        documents = None if name is None else sample(result["documents"], name, metrics[name]["value"])
+        return _metric_value(result["main"], result["tasks"], documents)
+
+    return figure(row.cells.get(point), pick)
 
 
-def _main_sample(point: Point, result: Mapping[str, Any]) -> Sample | None:
-    """Return what it is the mean of."""
-    metrics = result["metrics"].get(point, {})
-    name = main_metric(metrics)
-    return None if name is None else sample(result["documents"], name, metrics[name]["value"])
-
-
-def _has_table_5(points: Sequence[Point]) -> bool:
-    """Return whether all tasks of table 5 that there are here are among them, so that totals can be compared."""
-    return HERE.keys() <= set(points)
-
-
-def _total(tasks: Mapping[str, str], row: GridRow) -> Value:
-    """Return the sum of the tasks' shares, as the last row of table 5 is [per cent]."""
-    results = [row.results.get(task, {}) for task in tasks]
-    main = [_metric_value(result["main"], result["tasks"]) for result in results if result.get("main")]
-    if (n_missing := len(tasks) - len(main)) > 0:
-        return Value.of(None, missing=f"{n_missing} of them have no figure")
-    total, form = sum(value.number or 0.0 for value in main), "{:.1f}"
-    asked = weigh_tasks_evenly([_main_sample(task, row.results[task]) for task in tasks])
-    intervals = [value.interval for value in main if value.interval]
-    if len(intervals) < len(main):
-        return Value.of(total, form, sample=asked)
-    half = math.hypot(*((high - low) / 2 for low, high in intervals))  # other documents each
-    n = min(value.n or 0 for value in main)
-    return Value.of(total, form, low=total - half, high=total + half, n=n, sample=asked)
-
-
-def _paper_rows(points: Sequence[Point]) -> Iterator[Row]:
-    """Return the rows of table 5, where it has any of these tasks."""
-    if not ALL.keys() & set(points):
-        return
-    printed = paper.table("table5_opencompass")
-    for index, method in enumerate(printed["columns"]):
-        numbers = [printed[ALL[p]][index] if p in ALL else None for p in map(str, points)]
-        if _has_table_5(points):
-            numbers += [sum(printed[name][index] for name in HERE.values()), printed["Total"][index]]
-        values = tuple(Value.of(None if n is None else float(n), "{:.1f}") for n in numbers)
-        yield Row(label=(paper.method(method), "paper"), values=values, theirs=True)
-
-
-def _metric_value(metric: Mapping[str, Any] | None, tasks: Mapping[str, Any], documents: Sample | None = None) -> Value:
+def _metric_value(metric: Metric | None, tasks: Mapping[str, Task], documents: Sample | None = None) -> Value:
     """Show a metric. metric: None of a group of tasks without a figure of all. tasks: of which it is, by name, with
     what was asked. documents: what it is the mean of.
 
@@ -189,33 +172,29 @@ def _metric_value(metric: Mapping[str, Any] | None, tasks: Mapping[str, Any], do
     return Value.of(value, form, metric["metric"], low=low, high=high, n=n or None, sample=documents)
 
 
-def _every_metric(evaluation: Evaluation) -> Table:
+def _every_metric(evaluation: Evaluation[Result]) -> Table:
+    rows = []
+    for cell in evaluation.cells:
+        known = cell.result["tasks"] if cell.result else {}
+        for task, metrics in cell.result["metrics"].items() if cell.result else ():
+            own, of = {task: known[task]} if task in known else known, known.get(task)
+            counts = (MISSING,) * 4  # of a group
+            if of is not None:
+                numbers = (of["effective"], of["original"], of["num_fewshot"])
+                counts = (*(Value(f"{number:,}", float(number)) for number in numbers), Value(of["version"]))
+            rows += [
+                Row(label=(cell.subject, cell.variant, task, name), values=(_metric_value(metric, own), *counts))
+                for name, metric in metrics.items()
+            ]
     return Table(
         name="metrics",
         title="Every metric",
         label_columns=("model", "variant", "task", "metric"),
         columns=("value", "documents", "of", "few-shot", "version"),
-        rows=tuple(
-            Row(
-                label=(cell.subject, cell.variant, task, name),
-                values=(_metric_value(metric, own), *_counts(known.get(task))),
-            )
-            for cell in evaluation.cells
-            for known in [cell.result.get("tasks", {})]
-            for task, metrics in cell.result.get("metrics", {}).items()
-            for own in [{task: known[task]} if task in known else known]
-            for name, metric in metrics.items()
-        ),
+        rows=tuple(rows),
         interval=ERRORS,
         note="A group's figure is the harness's mean over its tasks. Documents: asked, and how many there are.",
     )
-
-
-def _counts(task: Mapping[str, Any] | None) -> tuple[Value, ...]:
-    if task is None:  # a group
-        return (MISSING,) * 4
-    numbers = (task["effective"], task["original"], task["num_fewshot"])
-    return (*(Value(f"{number:,}", float(number)) for number in numbers), Value(task["version"]))
 
 
 # What makes a figure of (sign * sum over documents) / (what that is of): shares and scores, perplexities, bits.
@@ -232,31 +211,27 @@ def metric_name(metric: str, chosen: str) -> str:
     return metric if chosen == "none" else f"{metric} ({chosen})"
 
 
-def main_metric(metrics: Mapping[str, Any]) -> str | None:
+def main_metric(metrics: Mapping[str, Metric]) -> str | None:
     """Return which of a task's metrics is its figure in an overview; None where it has none."""
     return "acc" if "acc" in metrics else next(iter(metrics), None)
 
 
-def by_document(log: Sequence[Mapping[str, Any]], figures: Mapping[str, float]) -> dict[str, Any]:
-    """Return of one task, as plain JSON: `asked`, a digest of its documents and what they want for an answer, and
-    `metrics`, of each one that has it a list by document, in the order of the harness's ids: a number, or a sum and its
-    divisor.
-
-    log: the harness's, an entry a document and filter. figures: of the task, by name.
-    """
+def by_document(log: Sequence[JsonObject], figures: Mapping[str, float]) -> Documents:
+    """Return what each document adds to the figures of one task, by name. log: the harness's, an entry a document and
+    filter."""
     ordered = sorted(log, key=lambda entry: entry["doc_id"])
     documents = dict.fromkeys((entry["doc_id"], entry["doc_hash"], entry["target_hash"]) for entry in ordered)
-    kept = {}
-    for name, figure in figures.items():
+    kept: dict[str, list[float] | list[list[float]]] = {}
+    for name, value in figures.items():
         named = ((metric_name(m, entry["filter"]), entry[m]) for entry in ordered for m in entry["metrics"])
-        found = [value for metric, value in named if metric == name]
-        if len(found) == len(documents) and (sums := _document_sums(figure, found)) is not None:
+        found = [each for metric, each in named if metric == name]
+        if len(found) == len(documents) and (sums := _document_sums(value, found)) is not None:
             kept[name] = sums
     digest = hashlib.sha256("\n".join(map(str, documents)).encode()).hexdigest()
     return {"asked": digest, "metrics": kept}
 
 
-def _document_sums(figure: float, found: Sequence[Any]) -> list[Any] | None:
+def _document_sums(figure: float, found: Sequence[object]) -> list[float] | list[list[float]] | None:
     """Return of each document what makes this figure, the larger the larger; None: it is not made that way."""
     try:
         sums_U2 = np.array([each if isinstance(each, list | tuple) else (each, 1) for each in found], dtype=float)
@@ -268,9 +243,8 @@ def _document_sums(figure: float, found: Sequence[Any]) -> list[Any] | None:
         with np.errstate(over="ignore"):
             made = of_mean(sign * sums_U2[:, 0].sum() / sums_U2[:, 1].sum())
         if math.isclose(made, figure, rel_tol=SAME, abs_tol=SAME):
-            alone = bool((sums_U2[:, 1] == 1).all())
-            kept = [(_json_number(sign * a), _json_number(b)) for a, b in sums_U2.tolist()]
-            return [a for a, _ in kept] if alone else [list(each) for each in kept]
+            kept = [[_json_number(sign * a), _json_number(b)] for a, b in sums_U2.tolist()]
+            return [a for a, _ in kept] if (sums_U2[:, 1] == 1).all() else kept
     return None
 
 
@@ -279,7 +253,7 @@ def _json_number(number: float) -> float | int:
     return int(number) if number.is_integer() else number
 
 
-def sample(documents: Mapping[str, Any], name: str, figure: float) -> Sample | None:
+def sample(documents: Mapping[str, Documents], name: str, figure: float) -> Sample | None:
     """Return what a figure of one task, or of several together, is the mean of; None where that is not known.
 
     documents: by task, what `by_document` gave. Of several tasks the harness's mean is over all their documents, or
@@ -309,7 +283,7 @@ def _concatenate(samples: Sequence[Sample | None]) -> Sample | None:
     return Sample(sums_SU2=np.concatenate([each.sums_SU2 for each in known], 1), units=units)
 
 
-def _task_sample(documents: Mapping[str, Any], name: str) -> Sample | None:
+def _task_sample(documents: Documents, name: str) -> Sample | None:
     if (found := documents["metrics"].get(name)) is None:
         return None
     sums_U2 = [each if isinstance(each, list) else (each, 1) for each in found]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from coca_train.evaluation.results import Cell, Evaluation, GridRow, Point, same_tokens
+from coca_train.evaluation.results import Cell, Evaluation, GridRow, Point, Result, same_tokens
 from coca_train.report import paper
 from coca_train.report.blocks import (
     MISSING,
@@ -27,6 +27,7 @@ from coca_train.report.blocks import (
     Value,
     Verdict,
 )
+from coca_train.report.headlines import NATS, headline
 from coca_train.statistics.shares import wilson
 
 FEW_NAMES = 4  # of models or tasks, that a title lists
@@ -43,7 +44,7 @@ Sections = Mapping[str, Iterable[Block | str | None]]  # by title
 
 
 def document(
-    evaluation: Evaluation,
+    evaluation: Evaluation[Result],
     title: str,
     summary: Sequence[str],
     sections: Sections,
@@ -70,7 +71,7 @@ def document(
     )
 
 
-def grid_in_words(evaluation: Evaluation, at: str = "") -> str:
+def grid_in_words(evaluation: Evaluation[Result], at: str = "") -> str:
     """Return what was asked, for a title: "quickstart, 128 to 2,048 tokens". at: in place of the lengths."""
     names = [subject.name for subject in evaluation.subjects]
     who = ", ".join(names) if len(names) <= FEW_NAMES else f"{len(names)} models"
@@ -86,17 +87,11 @@ def tokens(lengths: Sequence[int]) -> str:
     return f"{first:,} tokens" if first == last else f"{first:,} to {last:,} tokens"
 
 
-def paper_rows(evaluation: Evaluation, tables: Mapping[str, paper.Series]) -> tuple[Row, ...]:
+def paper_rows(evaluation: Evaluation[Result], tables: Mapping[str, paper.Series]) -> tuple[Row, ...]:
     """Return the methods of CoCA's tables ("table 1": ...) below ours: at the same multiple of the training window
     where our models have one and the same, else at the same length."""
     windows = {subject.training_window for subject in evaluation.subjects}
     return paper.rows_of_tables(tables, evaluation.points, next(iter(windows)) if len(windows) == 1 else None)
-
-
-def heat_map_precision(n: float) -> str:
-    """Say how precise a square of a heat map is that shows a share of n cases."""
-    low, high = wilson(n / 2, max(1, round(n)))
-    return f"A square has about {n:,.0f} cases: its share is known to {(high - low) / 2:.2f} either way, or better."
 
 
 def build_sections(sections: Sections) -> list[Section]:
@@ -118,7 +113,7 @@ def in_words(column: str) -> str:
     return f"{length} tokens {times}".rstrip()
 
 
-def figure(cell: Cell | None, pick: Pick, form: str = "{:.2f}") -> Value:
+def figure(cell: Cell[Result] | None, pick: Pick, form: str = "{:.2f}") -> Value:
     """Return what `pick` takes from a cell; otherwise why there is nothing. form: of a plain number."""
     if cell is None:
         return Value(MISSING.text, note="not asked for")
@@ -140,7 +135,7 @@ def by_point(
 
 
 def table(
-    rows: Sequence[GridRow],
+    rows: Sequence[GridRow[Result]],
     columns: Mapping[str, Column],
     *,
     by: Mapping[str, Sequence[str]] | None = None,
@@ -168,10 +163,32 @@ def table(
     return Table(label_columns=labels, columns=tuple(columns), rows=whole, **fields) if whole else None
 
 
-def by_length(row: GridRow, pick: Callable[[Mapping[str, Any]], Sequence[float | None]], label: str = "") -> Line:
-    """Return the curve of a model and variant against the length. pick: (y,) or (y, low, high) from a result."""
-    points = ((int(point), *pick(result)) for point, result in row.results.items())
-    return Line.through(label or row.label, points)
+def by_length(rows: Iterable[GridRow[Result]], pick: Pick) -> list[Line]:
+    """Return the curve of each model and variant against the length, of what the table of `by_point` has."""
+    return [
+        Line.of_values(row.label, ((int(point), figure(cell, pick)) for point, cell in row.cells.items()))
+        for row in rows
+    ]
+
+
+def best_at_the_longest(
+    rows: Sequence[GridRow[Result]], shown: Table | None, where: str, does: str, quantity: str, *units: str
+) -> list[str]:
+    """Say which model and variant is best at the longest length that has a figure, if any surely is.
+
+    shown: a row a model and variant. where: "In prompts of {} tokens". does: what a winner does. units: of differences,
+    and what was drawn, see `headline`; none: losses of a text's tokens.
+    """
+    if shown is None:
+        return []
+    ours = [row for row in shown.rows if not row.theirs]
+    known = [i for i, _ in enumerate(shown.columns) if any(row.values[i].number is not None for row in ours)]
+    if not known:
+        return []
+    if not units and not same_tokens(row.subject for row in rows if row.results):
+        return [OTHER_TOKENS]
+    said = where.format(shown.columns[known[-1]])
+    return [headline(shown, known[-1], [row.label for row in rows], said, does, quantity, *(units or (NATS,)))]
 
 
 def curves(lines: Iterable[Line], **fields: Any) -> Lines | None:
@@ -181,27 +198,29 @@ def curves(lines: Iterable[Line], **fields: Any) -> Lines | None:
     return Lines(lines=drawn, alt=alt, **fields) if drawn else None
 
 
-def share_by_length(evaluation: Evaluation, lines: Iterable[Line], **fields: Any) -> Lines | None:
-    """Draw curves of a share (0 to 1) against the length of a prompt. fields: other ones of Lines."""
-    marks = training_windows(evaluation)
-    axes: dict[str, Any] = {"x_label": PROMPT, "x_log": True, "y_limits": (0.0, 1.0), "marks": marks}
-    return curves(lines, **axes, **fields)
-
-
 PROMPT = "length of the prompt [tokens]"
 
 
+def share_curves(evaluation: Evaluation[Result], lines: Iterable[Line], **fields: Any) -> Lines | None:
+    """Draw curves of a share (0 to 1) against the length of a prompt. fields: other ones of Lines."""
+    marks = training_windows(evaluation)
+    return curves(lines, x_label=PROMPT, x_log=True, y_limits=(0.0, 1.0), marks=marks, **fields)
+
+
 def heat_maps(
-    rows: Sequence[GridRow],
+    rows: Sequence[GridRow[Result]],
     lengths: Sequence[int],
     y_names: Sequence[str],
-    share: Callable[[GridRow, int, int], float | None],
+    share: Callable[[GridRow[Result], int, int], float | None],
+    *,
+    n: float,
+    note: str = "",
     **fields: Any,
 ) -> HeatMaps | None:
     """Draw one panel a model and variant, with a line where its training window ends. share(row, length, index of the
-    y name): 0 to 1. fields: other ones of HeatMaps."""
+    y name): 0 to 1. n: cases of a square. fields: other ones of HeatMaps."""
 
-    def panel(row: GridRow) -> HeatMap:
+    def panel(row: GridRow[Result]) -> HeatMap:
         within = sum(length <= row.subject.training_window for length in lengths)
         return HeatMap(
             title=row.label,
@@ -212,12 +231,17 @@ def heat_maps(
         )
 
     alt = f"{fields['title']}, a panel for each model and variant: {fields['y_label']} against {PROMPT}."
-    note = {"note": "The line marks the training window.", **fields}
-    panels = tuple(map(panel, rows))
-    return HeatMaps(x_label=PROMPT, alt=alt, panels=panels, low=0.0, high=1.0, **note) if rows else None
+    low, high = wilson(n / 2, max(1, round(n)))
+    notes = (
+        note,
+        "The line marks the training window.",
+        f"A square has about {n:,.0f} cases: its share is known to {(high - low) / 2:.2f} either way, or better.",
+    )
+    words, panels = " ".join(filter(None, notes)), tuple(map(panel, rows))
+    return HeatMaps(x_label=PROMPT, alt=alt, panels=panels, low=0.0, high=1.0, note=words, **fields) if rows else None
 
 
-def training_windows(evaluation: Evaluation) -> tuple[tuple[float, str], ...]:
+def training_windows(evaluation: Evaluation[Result]) -> tuple[tuple[float, str], ...]:
     """Mark an axis of lengths or positions."""
     by_window: dict[int, list[str]] = {}
     for subject in evaluation.subjects:

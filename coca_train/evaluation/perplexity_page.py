@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from functools import cached_property, partial
@@ -13,12 +13,11 @@ import numpy as np
 from coca_train.evaluation.findings import (
     Compared,
     compare_models,
-    difference_curves,
     difference_sentences,
     difference_table,
     finding,
-    hidden_by_levels,
 )
+from coca_train.evaluation.measures.perplexity import ByText, OneText
 from coca_train.evaluation.measures.windows import bin_middles
 from coca_train.evaluation.pages import (
     BEYOND,
@@ -75,28 +74,26 @@ FAR_OFF = 1.0  # [nats per token] above the median: where the picture of differe
 CONTEXT = "What the context is good for"  # title of the section with the answers
 
 
-def page(evaluation: Evaluation, more: Sections | None = None, compared: bool = False, pool: bool = True) -> Document:
+def page(evaluation: Evaluation[ByText], more: Sections | None = None, compared: bool = False) -> Document:
     """Return the document, the seeds of a model as one row. more: what else there is to see, before what is missing and
-    the definition. compared: whether it says which models differ, as it does of several seeds. pool: false: a row a
-    training; models differ as they do over their seeds."""
-    models = main_text(pool_seeds(evaluation))  # what is compared, whatever the rows of the page are
-    evaluation = evaluation if pool else replace(evaluation, seeds={})
+    the definition. compared: whether it says which models differ, as it does of several seeds."""
     whole, parts = pool_seeds(evaluation), reach_parts(evaluation)
     main, results = main_text(whole), dict[str, list[Block | str | None]]()
     found, first = list[Compared](), list[str]()
     if main.source:
-        perplexities, judged_by = main.perplexities, models.perplexities
-        first = finding(models.rows, judged_by, judge_rows(evaluation, parts))
-        found = compare_models(models.rows, judged_by) if compared or most_seeds(models.evaluation) else []
+        perplexities = main.perplexities
+        first = finding(main.rows, perplexities, judge_rows(evaluation, parts))
+        found = compare_models(main.rows, perplexities) if compared or most_seeds(evaluation) else []
         bits = main.by_window(
             "bits-per-byte",
             _bits,
             title="Bits per byte by context window [tokens]",
             note="Comparable between tokenizers, as perplexity is not.",
         )
-        others = [OneText(whole, source) for source in sources_of(whole) if source != main.source]
+        known = any(value.number is not None for row in bits.rows for value in row.values)
+        others = [MainText(whole, source) for source in sources_of(whole) if source != main.source]
         results = {
-            f"Perplexity, {main.source}": [*_pictures(main, perplexities), perplexities, bits],
+            f"Perplexity, {main.source}": [*perplexity_by_window(main), perplexities, bits if known else None],
             CONTEXT: [answers_table(evaluation, parts)],
             "Differences between models": [difference_table(found)],
             **{f"Perplexity, {other.source}": [other.perplexities] for other in others},
@@ -114,29 +111,16 @@ def page(evaluation: Evaluation, more: Sections | None = None, compared: bool = 
     )
 
 
-def _pictures(main: "OneText", perplexities: Table) -> list[Lines]:
-    """Draw levels by window, and differences to the first row; these first where levels would hide them."""
-    levels = perplexity_by_window(main)
-    name = main.file("perplexity-differences")
-    found = difference_curves(main.rows, perplexities, name, training_windows(main.evaluation))
-    if found is None or not levels:
-        return levels
-    first, *rest = levels
-    first = replace(first, view="Levels", other=found.name)
-    found = replace(found, other=first.name)
-    return [found, first, *rest] if hidden_by_levels(perplexities) else [first, found, *rest]
-
-
 @plain_dataclass(frozen=True)
-class OneText:
+class MainText:
     """What was measured on one text of an evaluation."""
 
-    evaluation: Evaluation
+    evaluation: Evaluation[ByText]
     source: str
 
     @cached_property
-    def rows(self) -> list[GridRow]:
-        return self.evaluation.reduced(lambda result: result["sources"].get(self.source, {})).rows()
+    def rows(self) -> list[GridRow[OneText]]:
+        return self.evaluation.reduced(lambda result: result["sources"].get(self.source)).rows()
 
     def file(self, name: str) -> str:
         """Name the file of a block about this text."""
@@ -171,14 +155,14 @@ class OneText:
     def facts(self) -> list[tuple[str, str]]:
         """At the first window that was measured."""
         for cell in self.evaluation.cells:
-            if scored := cell.result.get("sources", {}).get(self.source):
+            if cell.result and (scored := cell.result["sources"].get(self.source)):
                 size = f", {scored['n_bytes']:,} bytes" if scored["n_bytes"] else ""
                 text = f"{scored['n_documents']} documents, {scored['n_tokens']:,} predictions{size} at {cell.point}"
                 return [("text", text), ("stride", f"{cell.result['stride']:,} tokens")]
         return []
 
 
-def _each_seed(evaluation: Evaluation) -> Sections:
+def _each_seed(evaluation: Evaluation[ByText]) -> Sections:
     """Return what the rows of the page are means of."""
     text = main_text(evaluation)
     if not most_seeds(evaluation) or not text.source:
@@ -193,7 +177,7 @@ def _each_seed(evaluation: Evaluation) -> Sections:
     return {"Each seed": [shown]}
 
 
-def reach_parts(evaluation: Evaluation) -> PartsByRow:
+def reach_parts(evaluation: Evaluation[ByText]) -> PartsByRow:
     """Return what is said of the text a comparison is about; seeds apart."""
     within = evaluation.settings.get("holds_within", HOLDS_WITHIN)
     gain = evaluation.settings.get("uses_gain", USES_GAIN)
@@ -204,39 +188,38 @@ def reach_parts(evaluation: Evaluation) -> PartsByRow:
     }
 
 
-def _parts(row: GridRow, within: float, gain: float) -> list[Part]:
+def _parts(row: GridRow[OneText], within: float, gain: float) -> list[Part]:
     """Return the parts of a row: `holds` only where a window beyond the training window says something of it."""
-    known = row.results.get(row.subject.training_window, {})
-    if why := untrained(known, gain):
-        return [Part("uses", "documents", (), bound=gain, untrained=why)]
     trained, results = row.subject.training_window, {int(point): result for point, result in row.results.items()}
+    if trained in results and (why := untrained(results[trained], gain)):
+        return [Part("uses", "documents", (), bound=gain, untrained=why)]
     stopped = row.absence_beyond(max(results, default=0))
     held = tuple(holds(n, result["holds"], within) for n, result in results.items() if "holds" in result)
-    gains = {int(n): gain for result in results.values() for n, gain in result.get("uses", {}).items()}
+    gains = {int(n): gained for result in results.values() for n, gained in result.get("uses", {}).items()}
     used = tuple(uses(n, gained, gain) for n, gained in sorted(gains.items()))
     asked = [Part("holds", "documents", held, granted=trained, stopped=stopped, bound=within)]
     asked.append(Part("uses", "documents", used, stopped=stopped, bound=gain))
     return [part for part in asked if part.evidence]
 
 
-def sources_of(evaluation: Evaluation) -> list[str]:
-    return list(dict.fromkeys(source for cell in evaluation.cells for source in cell.result.get("sources", {})))
+def sources_of(evaluation: Evaluation[ByText]) -> list[str]:
+    return list(dict.fromkeys(source for cell in evaluation.cells if cell.result for source in cell.result["sources"]))
 
 
-def main_text(evaluation: Evaluation) -> OneText:
+def main_text(evaluation: Evaluation[ByText]) -> MainText:
     """Return the text a comparison is about: all sources together, or the only one, or the first that every model has
     (long documents are not the same ones for two tokenizers); source "" without any result."""
     every, models = sources_of(evaluation), dict[str, set[str]]()
     for cell in evaluation.cells:
-        models.setdefault(cell.subject, set()).update(cell.result.get("sources", {}))
+        models.setdefault(cell.subject, set()).update(cell.result["sources"] if cell.result else ())
     known = [sources for sources in models.values() if sources]
     if all(sources == known[0] for sources in known):  # only then is `all` the same texts
-        return OneText(evaluation, ALL if ALL in every else next(iter(every), ""))
+        return MainText(evaluation, ALL if ALL in every else next(iter(every), ""))
     common = [source for source in every if source != ALL and all(source in sources for sources in known)]
-    return OneText(evaluation, next(iter(common), every[0]))
+    return MainText(evaluation, next(iter(common), every[0]))
 
 
-def perplexity_text(evaluation: Evaluation) -> str:
+def perplexity_text(evaluation: Evaluation[ByText]) -> str:
     """Write for a terminal: the finding, the answers, the table of the text a comparison is about, and what was not
     measured; the seeds of a model together."""
     main, shown = main_text(pool_seeds(evaluation)), ""
@@ -250,43 +233,47 @@ def perplexity_text(evaluation: Evaluation) -> str:
     return shown + "".join(f"not measured: {line}\n" for line in main.evaluation.absences())
 
 
-def _perplexity(result: Mapping[str, Any]) -> Value:
-    perplexity, ends = result["perplexity"], (result["ci_low"], result["ci_high"])
-    low, high = ends if perplexity < math.inf else (None, None)
-    spread, n = _spread(result, "perplexity", number), result["n_documents"]
-    return Value.of(perplexity, number, low=low, high=high, spread=spread, n=n, sample=losses(result))
+def _perplexity(result: OneText) -> Value:
+    perplexity, low, high = result["perplexity"], result["ci_low"], result["ci_high"]
+    if perplexity == math.inf:
+        low = high = None
+    return _value(result, perplexity, number, low, high, [each["perplexity"] for each in _seeds(result)])
 
 
-def losses(result: Mapping[str, Any]) -> Sample:
-    """Return what a perplexity is made of, by document: NLL and predictions or, where windows count as much as one
-    another, their mean losses and windows. result: of one text."""
-    key = "windows_by_document" if "windows_by_document" in result else "by_document"
-    seeds = result.get("seeds") or {"": result}
-    sums_SU2 = np.array([each[key] for each in seeds.values()], dtype=float)
-    return Sample(sums_SU2=sums_SU2, units=result["predictions"], seeds=tuple(seeds), rounding=ROUNDING)
-
-
-def _spread(result: Mapping[str, Any], key: str, form: Form) -> Spread | None:
-    """Return the spread over the seeds of a pooled result."""
-    figures = [each[key] for each in result.get("seeds", {}).values()]
-    return Spread.over(figures, form) if len(figures) > 1 else None
-
-
-def _bits(result: Mapping[str, Any]) -> Value:
+def _bits(result: OneText) -> Value:
     """Return the bits per byte; their interval is the perplexity's, as both grow with the loss."""
-    bits, form = result["bits_per_byte"], "{:.3f}"
+    bits, low, high = result["bits_per_byte"], result["ci_low"], result["ci_high"]
     if bits is None:
         return Value.of(None)
-    loss, low, high = math.log(result["perplexity"]), result["ci_low"], result["ci_high"]
+    loss = math.log(result["perplexity"])
     if low is None or high is None or not 0 < loss < math.inf:
         low = high = None
     else:
         low, high = (bits * (math.log(end) if end else -math.inf) / loss for end in (low, high))
-    spread, n = _spread(result, "bits_per_byte", form), result["n_documents"]
-    return Value.of(bits, form, low=low, high=high, spread=spread, n=n, sample=losses(result))
+    return _value(result, bits, "{:.3f}", low, high, [each["bits_per_byte"] or 0.0 for each in _seeds(result)])
 
 
-def _multiple(evaluation: Evaluation, point: Point) -> str:
+def _value(
+    result: OneText, figure: float, form: Form, low: float | None, high: float | None, seeds: Sequence[float]
+) -> Value:
+    spread = Spread.over(seeds, form) if len(seeds) > 1 else None
+    return Value.of(figure, form, low=low, high=high, spread=spread, n=result["n_documents"], sample=losses(result))
+
+
+def _seeds(result: OneText) -> list[OneText]:
+    """Return what a pooled result is of."""
+    return list(result.get("seeds", {}).values())
+
+
+def losses(result: OneText) -> Sample:
+    """Return what a perplexity is made of, by document: NLL and predictions or, where windows count as much as one
+    another, their mean losses and windows."""
+    seeds = result.get("seeds") or {"": result}
+    sums_SU2 = np.array([each.get("windows_by_document", each["by_document"]) for each in seeds.values()], dtype=float)
+    return Sample(sums_SU2=sums_SU2, units=result["predictions"], seeds=tuple(seeds), rounding=ROUNDING)
+
+
+def _multiple(evaluation: Evaluation[ByText], point: Point) -> str:
     """Write `2,048 (16×)` where all models were trained with one window."""
     windows = {subject.training_window for subject in evaluation.subjects}
     (window,) = windows if len(windows) == 1 else (0,)
@@ -299,7 +286,7 @@ def number(value: float) -> str:
     return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
 
 
-def perplexity_by_window(main: "OneText") -> list[Lines]:
+def perplexity_by_window(main: MainText) -> list[Lines]:
     """Draw all rows in one picture where they are few, else one a variant."""
     rows = main.rows
     pictures = {"": rows}
@@ -310,7 +297,7 @@ def perplexity_by_window(main: "OneText") -> list[Lines]:
                 pictures.setdefault(row.variant, []).append(row)
     files, pictures_of = file_names([name for name in pictures if name]), []
     for variant, shown in pictures.items():
-        lines = [by_length(row, _with_ends) for row in shown]
+        lines = by_length(shown, _perplexity)
         limits = _y_limits(lines)
         pictures_of.append(
             curves(
@@ -329,13 +316,6 @@ def perplexity_by_window(main: "OneText") -> list[Lines]:
     return [picture for picture in pictures_of if picture]
 
 
-def _with_ends(result: Mapping[str, Any]) -> list[float | None]:
-    """Return a point of a curve of perplexities: with its interval, and its lowest and highest seed."""
-    seeds = [each["perplexity"] for each in result.get("seeds", {}).values()]
-    ends = [min(seeds), max(seeds)] if len(seeds) > 1 else []
-    return [result["perplexity"], result["ci_low"], result["ci_high"], *ends]
-
-
 def _y_limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
     """Limit the y axis, so that most of many curves can be told apart; None: where the curves end."""
     ys, last = [y for line in lines for y in line.y], [line.y[-1] for line in lines if line.y]
@@ -346,15 +326,11 @@ def _y_limits(lines: Sequence[Line]) -> tuple[float | None, float | None]:
 
 
 def loss_by_position(
-    rows: Sequence[GridRow], file: Callable[[str], str], marks: Sequence[tuple[float, str]]
+    rows: Sequence[GridRow[OneText]], file: Callable[[str], str], marks: Sequence[tuple[float, str]]
 ) -> list[Block | str | None]:
     """Draw the loss by position in the longest window of each row; of several models, also minus their median. file:
     the name of a block. marks: of the axis."""
-    axis: dict[str, Any] = {
-        "x_label": "position: tokens before the prediction",
-        "x_log": True,
-        "marks": marks,
-    }
+    axis: dict[str, Any] = {"x_label": "position: tokens before the prediction", "x_log": True, "marks": marks}
     levels = _losses(rows if len(rows) <= FEW else as_trained(rows))
     looks = {line.label: index for index, line in enumerate(levels)}  # of a model, the same in both pictures
     compared = [replace(line, look=looks[line.label]) for line in _less_median(_losses(as_trained(rows)))]
@@ -382,17 +358,17 @@ def loss_by_position(
     ]
 
 
-def _losses(rows: Sequence[GridRow]) -> list[Line]:
+def _losses(rows: Sequence[GridRow[OneText]]) -> list[Line]:
     """Draw losses with their intervals; of rows that have several seeds, the lowest and the highest of them instead."""
     lines = []
     for row in rows:
-        if row.last:
-            none = [None] * len(row.last["ends"])
-            seeds = [each["loss_by_position"] for each in row.last.get("seeds", {}).values()]
-            seeds = seeds if len(seeds) > 1 else []
-            ends = [[end(losses) for losses in zip(*seeds, strict=True)] for end in (min, max)] if seeds else []
-            interval = [none, none] if seeds else [row.last["loss_low"], row.last["loss_high"]]
-            columns = (bin_middles(row.last["ends"]), row.last["loss_by_position"], *interval, *ends)
+        if last := row.last:
+            none = [None] * len(last["ends"])
+            columns = [bin_middles(last["ends"]), last["loss_by_position"]]
+            if len(seeds := [each["loss_by_position"] for each in _seeds(last)]) > 1:
+                columns += [none, none, *([end(losses) for losses in zip(*seeds, strict=True)] for end in (min, max))]
+            else:
+                columns += [last.get("loss_low", none), last.get("loss_high", none)]
             lines.append(Line.through(row.label, zip(*columns, strict=True)))
     return lines
 

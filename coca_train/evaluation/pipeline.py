@@ -1,18 +1,9 @@
-"""An evaluation from its configuration to its report; and the command of one cell.
-
-Such a command is its evaluation's, with the grid narrowed until little more than the cell is left. Run, it finds the
-cell again among those that are kept, and measures nothing. So what decides which text a cell reads stays in the grid:
-the run whose held-out documents are read where no text was named, and the longest length, to which documents are chosen
-and cut.
-"""
+"""An evaluation from its configuration to its report."""
 
 import platform
-import re
-import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from fractions import Fraction
-from itertools import product
 from pathlib import Path
 
 import torch
@@ -21,9 +12,9 @@ from coca_train import __version__
 from coca_train.checkpoint.record import versions
 from coca_train.config.load import saved_settings
 from coca_train.engine import process
-from coca_train.evaluation.configuration import CELLS, EvaluateConfig, quoted
+from coca_train.evaluation.configuration import CELLS, EvaluateConfig
 from coca_train.evaluation.grid import Store, kept_in_reports, run_grid
-from coca_train.evaluation.results import RESULTS, Cell, Evaluation, GridRow, Measured, Point, group_seeds
+from coca_train.evaluation.results import RESULTS, Evaluation, Measured, Point, group_seeds
 from coca_train.evaluation.subject import Setup, default_config
 from coca_train.evaluation.suite import suite_of
 from coca_train.evaluation.texts import read_once
@@ -34,6 +25,7 @@ from coca_train.report.render.plain import terminal_text, verdict_text
 from coca_train.runtime import dist
 from coca_train.runtime.durable import write_json
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.runtime.watchdog import Watchdog
 
 
@@ -90,12 +82,11 @@ def setup_of(config: EvaluateConfig, points: tuple[Point, ...], checkpoints: Seq
     )
 
 
-def _write(config: EvaluateConfig, evaluation: Evaluation, directory: Path) -> None:
+def _write(config: EvaluateConfig, evaluation: Evaluation[JsonObject], directory: Path) -> None:
     """Write the files; and in the terminal the finding, the answers, the page's first table, its summary, what is
     missing."""
     write_json(directory / RESULTS, evaluation.to_json())
     page = suite_of(config.eval).page(evaluation)
-    page = replace(page, cells=cell_commands(config, evaluation))
     write_report(page, directory)
     # The folder of evaluations, and those of the runs that were measured.
     runs = [Path(subject.path).parent for subject in evaluation.subjects if subject.kind == "run"]
@@ -163,55 +154,3 @@ def facts(suite: str, seed: int, on_gpu: bool) -> tuple[tuple[str, str], ...]:
         ("processes", str(dist.world_size())),
         ("seed", str(seed)),
     )
-
-
-PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z/][\w./@:-]*", re.IGNORECASE)  # what needs no quotes
-
-
-def cell_commands(config: EvaluateConfig, evaluation: Evaluation) -> list[tuple[str, str]]:
-    """Return name and command of every model and variant at every length that has a result; where points are no
-    lengths, of every model and variant."""
-    commands = {}
-    lengths = [point for point in evaluation.points if isinstance(point, int)]
-    done = {(cell.subject, cell.variant, _length(cell)) for cell in evaluation.cells if cell.result and lengths}
-    longest = max((length for *_, length in done), default=0)
-    for row in evaluation.rows():
-        for length in lengths or [None]:
-            if length is None or (*row.name, length) in done:
-                words, name = list(_row_options(config, evaluation, row)), row.label
-                if length is not None:  # and those beyond the longest, which were impossible for a model, or a text
-                    chosen = {length, longest, *(n for n in lengths if n > longest)}
-                    words.append(f"grid.lengths={_listed(sorted(chosen))}")
-                    name = f"{row.label} at {length:,} tokens"
-                words.append(f"work.name={evaluation.name}-cell")  # the report of the whole grid stays
-                replaced = {"checkpoint", *(word.partition("=")[0] for word in words)}
-                others = [w for w in shlex.split(evaluation.command) if w.partition("=")[0] not in replaced]
-                commands[name] = shlex.join([*others, *words])
-    return list(commands.items())
-
-
-def _row_options(config: EvaluateConfig, evaluation: Evaluation, row: GridRow) -> Iterator[str]:
-    """Yield the options of one model and variant. Where two choices are one variant, all choices stay."""
-    kept, grid = [row.subject], config.grid
-    if not config.text.files and config.text.corpus is None:
-        kept += [each for each in evaluation.subjects if each.kind == "run"][:1]
-    places = [place for place, each in enumerate(evaluation.subjects) if each in kept]
-    yield f"grid.checkpoints={_listed(grid.checkpoints[place] for place in places)}"
-    if grid.names:
-        yield f"grid.names={_listed(grid.names[place] for place in places)}"
-    choices = list(product(grid.rope_scalings, grid.attention_patterns, grid.logit_scales))
-    if len(choices) == len(row.subject.variants):
-        keys = ("rope_scalings", "attention_patterns", "logit_scales")
-        for key, choice in zip(keys, choices[row.subject.variants.index(row.variant)], strict=True):
-            yield f"grid.{key}={_listed([choice])}"
-
-
-def _length(cell: Cell) -> int:
-    """Return the length at which a cell was measured [tokens], a task too (`word@256`)."""
-    return int(str(cell.point).rpartition("@")[2])
-
-
-def _listed(values: Iterable[str | int]) -> str:
-    """Write values as an override has a list."""
-    words = (str(v) if isinstance(v, int) or PLAIN.fullmatch(v) else quoted(v) for v in values)
-    return f"[{','.join(words)}]"

@@ -11,15 +11,18 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product, takewhile
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from coca_train.evaluation.measures.perplexity import summarise, weigh_windows
+from coca_train.evaluation.measures.perplexity import ByText, OneText, summarise, weigh_windows
 from coca_train.runtime.durable import sealed, unsealed
+from coca_train.runtime.untrusted_io import JsonObject
 
 Point = int | str  # a length [tokens], or the name of what a suite measures at this place of the grid
 Status = Literal["done", "out_of_memory", "impossible"]
+Result = TypeVar("Result", bound=Mapping[str, object])  # of a cell: a TypedDict of its suite, plain JSON
+Other = TypeVar("Other", bound=Mapping[str, object])
 
 RESULTS = "results.json"  # an Evaluation, next to its report
 ALL = "all"  # the text of all sources together
@@ -47,8 +50,8 @@ def same_tokens(subjects: Iterable[Measured]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One cell. result: what the suite's `combine` made, plain JSON; empty unless status is done.
+class Cell(Generic[Result]):
+    """One cell. result: what the suite's `combine` made, plain JSON; None unless status is done.
 
     reason: why there is no result. seconds: of measuring it, when it was measured. suite: whose it is, where an
     evaluation asks several.
@@ -58,7 +61,7 @@ class Cell:
     variant: str
     point: Point
     status: Status
-    result: Mapping[str, Any] = field(default_factory=dict)
+    result: Result | None = None
     reason: str = ""
     seconds: float = 0.0
     suite: str = ""
@@ -69,7 +72,10 @@ class Cell:
         return {"done": "", "out_of_memory": "out of memory", "impossible": self.reason}[self.status]
 
 
-class GridRow(NamedTuple):
+AnyCell: TypeAlias = Cell[Any]
+
+
+class GridRow(NamedTuple, Generic[Result]):
     """One model under one variant. label: what legends and sentences call it.
 
     cells: by point, in the order of the points, whatever became of them.
@@ -78,7 +84,7 @@ class GridRow(NamedTuple):
     subject: Measured
     variant: str
     label: str
-    cells: Mapping[Point, Cell]
+    cells: Mapping[Point, Cell[Result]]
 
     @property
     def name(self) -> tuple[str, str]:
@@ -92,14 +98,14 @@ class GridRow(NamedTuple):
         return model, variant or self.variant
 
     @property
-    def results(self) -> dict[Point, Mapping[str, Any]]:
+    def results(self) -> dict[Point, Result]:
         """Of the cells that have one, in the order of the points."""
         return {point: cell.result for point, cell in self.cells.items() if cell.result}
 
     @property
-    def last(self) -> Mapping[str, Any]:
-        """The result at the last point that has one, the longest where points are lengths; {} without any."""
-        return next(reversed(self.results.values()), {})
+    def last(self) -> Result | None:
+        """The result at the last point that has one, the longest where points are lengths; None without any."""
+        return next(reversed(self.results.values()), None)
 
     def absence_beyond(self, length: int) -> str:
         """Say why the first length that was asked beyond this one [tokens] has no result; "" when it has one, or
@@ -107,13 +113,16 @@ class GridRow(NamedTuple):
         return next((cell.absence for point, cell in self.cells.items() if int(point) > length), "")
 
 
-def as_trained(rows: Sequence[GridRow]) -> list[GridRow]:
+def as_trained(rows: Sequence[GridRow[Result]]) -> list[GridRow[Result]]:
     """Return every model under its first variant: what it was trained with, unless the grid leaves that out."""
     return [row for row in rows if row.variant == row.subject.variants[0]]
 
 
+AnyRow: TypeAlias = GridRow[Any]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(Generic[Result]):
     """All of it. settings: of the suite. facts: what was run, label and value. command: how to run it again.
 
     seeds: by model, its subjects and the seed that each was trained with, where that is known.
@@ -121,19 +130,19 @@ class Evaluation:
 
     suite: str
     name: str
-    settings: Mapping[str, Any]
+    settings: JsonObject
     subjects: Sequence[Measured]
     points: Sequence[Point]
-    cells: Sequence[Cell]
+    cells: Sequence[Cell[Result]]
     facts: Sequence[tuple[str, str]]
     command: str
     seeds: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def find(self, subject: str, variant: str, point: Point) -> Cell | None:
+    def find(self, subject: str, variant: str, point: Point) -> Cell[Result] | None:
         """Return the cell, whatever became of it; None when it is not of this grid."""
         return self._by_place().get((subject, variant, point))
 
-    def rows(self) -> list[GridRow]:
+    def rows(self) -> list[GridRow[Result]]:
         """Return every model under every variant that could be measured somewhere, in order."""
         by_place = self._by_place()
         # A variant that is impossible everywhere would be a row of dashes; "Not measured" has its reason.
@@ -148,18 +157,19 @@ class Evaluation:
                     rows.append(GridRow(subject, variant, label, cells))
         return rows
 
-    def _by_place(self) -> dict[tuple[str, str, Point], Cell]:
+    def _by_place(self) -> dict[tuple[str, str, Point], Cell[Result]]:
         return {(cell.subject, cell.variant, cell.point): cell for cell in self.cells}
 
-    def reduced(self, part: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> "Evaluation":
-        """Return the same with only a part of every result: one text of several, say. An empty part shows nothing."""
-        cells = [replace(cell, result=part(cell.result)) if cell.result else cell for cell in self.cells]
-        return replace(self, cells=tuple(cells))
+    def reduced(self, part: "Callable[[Result], Other | None]") -> "Evaluation[Other]":
+        """Return the same with only a part of every result: one text of several, say. None shows nothing."""
+        cells = [Cell(**{**vars(cell), "result": cell.result and part(cell.result)}) for cell in self.cells]
+        return Evaluation(**{**vars(self), "cells": tuple(cells)})
 
-    def of_suite(self, settings: Mapping[str, Any], points: Sequence[Point]) -> "Evaluation":
-        """Return what one of several suites measured. settings, points: its own."""
-        cells = tuple(cell for cell in self.cells if cell.suite == settings["suite"])
-        return replace(self, suite=settings["suite"], settings=settings, points=points, cells=cells)
+    def of_suite(self, suite: str, settings: JsonObject) -> "Evaluation[Any]":
+        """Return what one of several suites measured. settings: its own."""
+        cells = tuple(cell for cell in self.cells if cell.suite == suite)
+        points = tuple(dict.fromkeys(cell.point for cell in cells))
+        return replace(self, suite=suite, settings=settings, points=points, cells=cells)
 
     def absences(self) -> list[str]:
         """Return cells without a result and why, a sentence each; equal reasons of one row together."""
@@ -172,11 +182,11 @@ class Evaluation:
             for (subject, variant, reason), at in points.items()
         ]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return sealed(asdict(self))
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Evaluation":
+    def from_json(cls, data: JsonObject) -> "Evaluation[Any]":
         """Read what `to_json` made. Raises KeyError, TypeError or ValueError when `data` did not come from
         `to_json`."""
         data = unsealed(data)
@@ -229,12 +239,11 @@ def _spoken(part: str) -> str:
     return f"{ROPE_SCALINGS.get(name, name.replace('_', ' '))}{bracket}{options.replace('_', ' ')}"
 
 
-Result = Mapping[str, Any]
 NUMBER = re.compile(r"[-_.]?(seed)?[-_.]?[0-9]*$")  # what is left of a run's name in front of where seeds differ
 SEED = re.compile(r"[-_.]?seed[-_.]?[0-9]+$")
 
 
-def without_seeds(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def without_seeds(settings: JsonObject) -> tuple[JsonObject, str]:
     """Return (what else a run was trained with, its seed): of its whole configuration, as plain values."""
     run, data = settings.get("run", {}), settings.get("data", {})
     rest = {**settings, "data": {**data, "seed": None}}
@@ -243,13 +252,13 @@ def without_seeds(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return rest, f"{weights}" if order in (weights, None) else f"{weights}, data {order}"
 
 
-def group_seeds(settings: Mapping[str, Mapping[str, Any]], others: Collection[str] = ()) -> dict[str, dict[str, str]]:
+def group_seeds(settings: Mapping[str, JsonObject], others: Collection[str] = ()) -> dict[str, dict[str, str]]:
     """Return by model, its runs and their seeds: runs that differ in nothing else are one model. settings: by run.
     others: names that are taken, of what is no run.
 
     Runs that have one and the same seed too stay apart: a training repeated says nothing of seeds.
     """
-    alike: list[tuple[dict[str, Any], dict[str, str]]] = []
+    alike: list[tuple[JsonObject, dict[str, str]]] = []
     for name, whole in settings.items():
         rest, seed = without_seeds(whole)
         for other, seeds in alike:
@@ -279,47 +288,44 @@ def _common(runs: list[str]) -> str:
     return (SEED if common in runs else NUMBER).sub("", common)
 
 
-def most_seeds(evaluation: Evaluation) -> int:
+def most_seeds(evaluation: Evaluation[Result]) -> int:
     """Return how many seeds the model with the most of them has; 0 where none has more than one."""
     most = max((len(seeds) for seeds in evaluation.seeds.values()), default=0)
     return most if most > 1 else 0
 
 
-def model_of(evaluation: Evaluation) -> dict[str, str]:
+def model_of(evaluation: Evaluation[Result]) -> dict[str, str]:
     """Return by subject, the model that it is a seed of: itself, where nothing is known of that."""
     known = {subject: model for model, seeds in evaluation.seeds.items() for subject in seeds}
     return {subject.name: known.get(subject.name, subject.name) for subject in evaluation.subjects}
 
 
-def pool_seeds(evaluation: Evaluation) -> Evaluation:
-    """Make one subject of a model, in the order of their first seeds. A cell that a seed has no result of has none.
-
-    evaluation: of suite perplexity, where a model has several seeds.
-    """
+def pool_seeds(evaluation: Evaluation[ByText]) -> Evaluation[ByText]:
+    """Make one subject of a model, in the order of their first seeds. A cell that a seed has no result of has none."""
     known, models = model_of(evaluation), dict[str, list[Measured]]()
     for subject in evaluation.subjects:
         models.setdefault(known[subject.name], []).append(subject)
-    subjects, cells = [], list[Cell]()
-    places = {(cell.subject, cell.variant, cell.point): cell for cell in evaluation.cells}
+    subjects, cells = [], list[Cell[ByText]]()
     for model, seeds in models.items():
         subjects.append(replace(seeds[0], name=model))
+        names = evaluation.seeds.get(model, {})
         for variant, point in product(seeds[0].variants, evaluation.points):
-            names = evaluation.seeds.get(model, {})
             by_seed = {
-                names.get(seed.name, seed.name if seeds[1:] else ""): places[place]
+                names.get(seed.name, seed.name if seeds[1:] else ""): cell
                 for seed in seeds
-                if (place := (seed.name, variant, point)) in places
+                if (cell := evaluation.find(seed.name, variant, point))
             }
-            absent = [cell for cell in by_seed.values() if cell.status != "done"]
-            if absent:
-                cells.append(replace(absent[0], subject=model))
-            elif by_seed:
-                result = _pool({seed: cell.result for seed, cell in by_seed.items()})
-                cells.append(replace(next(iter(by_seed.values())), subject=model, result=result))
+            results = {seed: cell.result for seed, cell in by_seed.items() if cell.result is not None}
+            shown = next(
+                (cell for cell in by_seed.values() if cell.status != "done"), next(iter(by_seed.values()), None)
+            )
+            if shown is not None:
+                pooled = None if shown.status != "done" else _pool(results)
+                cells.append(replace(shown, subject=model, result=pooled))
     return replace(evaluation, subjects=tuple(subjects), cells=tuple(cells))
 
 
-def _pool(seeds: Mapping[str, Result]) -> dict[str, Any]:
+def _pool(seeds: Mapping[str, ByText]) -> ByText:
     """Pool a cell's results by seed, text by text."""
     texts = [result["sources"] for result in seeds.values()]
     common = [source for source in texts[0] if all(source in text for text in texts)]
@@ -328,19 +334,19 @@ def _pool(seeds: Mapping[str, Result]) -> dict[str, Any]:
     return {"stride": stride, "sources": {source: _pool_text(results) for source, results in each.items()}}
 
 
-def _pool_text(seeds: Mapping[str, Result]) -> dict[str, Any]:
+def _pool_text(seeds: Mapping[str, OneText]) -> OneText:
     """Return every figure of the mean loss over seeds, and what each of them has (`seeds`), of one seed too."""
-    if len(seeds) == 1:
-        ((seed, alone),) = seeds.items()
-        return {**alone, "seeds": {seed: alone}}
-    sums_SD2 = np.array([result["by_document"] for result in seeds.values()], dtype=float)
     first = next(iter(seeds.values()))
-    summary = summarise(sums_SD2.mean(0), first["n_bytes"])
+    if len(seeds) == 1:
+        return {**first, "seeds": dict(seeds)}
+    sums_D2 = np.mean([result["by_document"] for result in seeds.values()], 0)
+    summary = summarise(sums_D2, first["n_bytes"])
     if "windows_by_document" in first:
-        windows_SD2 = np.array([result["windows_by_document"] for result in seeds.values()], dtype=float)
-        summary = weigh_windows(summary, windows_SD2.mean(0))
+        windows_SD2 = [result["windows_by_document"] for result in seeds.values() if "windows_by_document" in result]
+        summary = weigh_windows(summary, np.mean(windows_SD2, 0))
     return {
-        **asdict(summary),
+        **summary,
+        "by_document": sums_D2.tolist(),
         "ends": first["ends"],
         "loss_by_position": np.mean([result["loss_by_position"] for result in seeds.values()], axis=0).tolist(),
         "predictions": first["predictions"],

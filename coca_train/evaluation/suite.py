@@ -6,21 +6,32 @@ Each file of suites/ holds `Settings`, a frozen pydantic dataclass with the opti
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
-from coca_train.evaluation.results import Evaluation, Point
+from coca_train.evaluation.results import Evaluation, Point, Result
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suites import SUITES
 from coca_train.evaluation.verdict import PartsByRow
 from coca_train.report.blocks import Document
 
-Settings = TypeVar("Settings")
+
+class SuiteSettings(Protocol):
+    """What the settings of suites have in common."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def suite(self) -> str: ...
+
+
+Settings = TypeVar("Settings", bound=SuiteSettings)
 Material = TypeVar("Material")
+Part = TypeVar("Part")  # what a rank measured of one item of a cell (a document, a prompt), as plain JSON
 
 
-class Suite(ABC, Generic[Settings]):
+class Suite(ABC, Generic[Settings, Result]):
     """What may be asked of a grid: by cells of its own, or by those of the suites that it is made of."""
 
     def __init__(self, settings: Settings) -> None:
@@ -31,20 +42,20 @@ class Suite(ABC, Generic[Settings]):
         return tuple(lengths)
 
     @abstractmethod
-    def parts(self) -> "list[CellSuite[Any, Any]]":
+    def parts(self) -> "list[AnySuite]":
         """Return the suites whose cells are measured."""
 
     @abstractmethod
-    def page(self, evaluation: Evaluation) -> Document:
+    def page(self, evaluation: Evaluation[Result]) -> Document:
         """Show the results: sections of the blocks that pages.py makes."""
 
-    def reach_parts(self, evaluation: Evaluation) -> PartsByRow:
+    def reach_parts(self, evaluation: Evaluation[Result]) -> PartsByRow:
         """Return by model and variant what the cells say of how far the model reads (verdict.py)."""
         return {}
 
 
-class CellSuite(Suite[Settings], Generic[Settings, Material]):
-    """Measures cells: a model under a variant at a point.
+class CellSuite(Suite[Settings, Result], Generic[Settings, Material, Part, Result]):
+    """Measures cells: a model under a variant at a point. Result: a TypedDict of plain JSON.
 
     VERSION: count it up whenever the same inputs give other numbers; cells of other versions are measured again.
     CACHED: false where a cell measured again is another measurement (times). SHARES: whether it asks a model for
@@ -57,42 +68,44 @@ class CellSuite(Suite[Settings], Generic[Settings, Material]):
     SHARES: ClassVar[bool] = False
     AXIS: ClassVar[tuple[str, ...]] = ()
 
-    def parts(self) -> "list[CellSuite[Any, Any]]":
+    def parts(self) -> "list[AnySuite]":
         return [self]
 
-    def options(self, point: Point) -> dict[str, Any]:
+    def options(self, point: Point) -> dict[str, object]:
         """Return the options that a cell depends on, as plain values: one more point must not make the others new."""
-        known: Any = self.settings
-        return {key: value for key, value in asdict(known).items() if key not in self.AXIS}
+        return {key: value for key, value in asdict(self.settings).items() if key not in self.AXIS}
 
     @abstractmethod
     def prepare(self, subject: Subject, setup: Setup) -> Material:
         """Make what is measured on this model, once: tokens, prompts."""
 
     @abstractmethod
-    def work(self, subject: Subject, points: Sequence[Any], material: Material) -> list[float]:
+    def work(self, subject: Subject, points: Sequence[Point], material: Material) -> list[float]:
         """Estimate what cells under the model's variant cost when they are measured in this order, for the time left:
         in tokens where other suites count in them too, as they are added up."""
 
     @abstractmethod
-    def fingerprint(self, material: Material, point: Any) -> str:
+    def fingerprint(self, material: Material, point: Point) -> str:
         """Return a digest of the material that a cell at this point reads."""
 
     @abstractmethod
-    def impossible(self, subject: Subject, point: Any, material: Material) -> str:
+    def impossible(self, subject: Subject, point: Point, material: Material) -> str:
         """Say why a cell cannot be measured; "" when it can."""
 
     @abstractmethod
-    def measure(self, subject: Subject, point: Any, material: Material, setup: Setup) -> Any:
-        """Measure this rank's share of one cell, as plain JSON. It calls no collective: a rank that runs out of memory
-        would leave the others waiting."""
+    def measure(self, subject: Subject, point: Point, material: Material, setup: Setup) -> Mapping[str, Part]:
+        """Measure this rank's share of one cell: what it made of each item, by a name that no other rank gives. It
+        calls no collective: a rank that runs out of memory would leave the others waiting."""
 
     @abstractmethod
-    def combine(self, point: Any, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
-        """Make the cell's result of all ranks' parts, by rank: plain JSON, the same numbers for every world size.
-        Called when all ranks have succeeded, on all of them."""
+    def combine(self, point: Point, material: Material, parts: Mapping[str, Part]) -> Result:
+        """Make the cell's result of all ranks' items, by rank: the same numbers for every world size. Called when all
+        ranks have succeeded, on all of them."""
 
 
-def suite_of(settings: Any) -> Suite[Any]:
+AnySuite: TypeAlias = CellSuite[Any, Any, Any, Any]
+
+
+def suite_of(settings: SuiteSettings) -> Suite[Any, Any]:
     """Return the suite of these settings."""
     return SUITES.module(settings.suite).Evaluator(settings)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from coca_train.data.tokenizer import Tokenizer
 from coca_train.evaluation.configuration import TextConfig
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.runtime.errors import DataError, UserError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import HELD_OUT, load_saved
 from coca_train.statistics.answers import LEAST as ENOUGH
 
@@ -247,7 +248,7 @@ def count_frequencies(subject: Subject) -> TokenFrequencies | None:
     return TokenFrequencies((file.tokens(0, min(file.n_tokens, COUNTED)) for file in files), n_tokens)
 
 
-def _check_unchanged(run: str, saved: Config, fingerprints: Mapping[str, Any]) -> None:
+def _check_unchanged(run: str, saved: Config, fingerprints: Mapping[str, JsonObject]) -> None:
     """Raise DataError E-TOK-14 where a held-out file is not the one that a stage of the run was validated on."""
     for stage in read_record(Path(run)).get("stages", []):
         for name, now in fingerprints.items():

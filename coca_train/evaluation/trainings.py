@@ -3,12 +3,6 @@
 A report and a comparison begin with their perplexities. A training of a sweep has one loss on its held-out text and no
 interval of it, so that page says whose is the lowest and no more; which difference is more than luck is for `compare`
 to say, by the documents of the runs' own reports.
-
-How reach grew during training is read from the probes in metrics.jsonl (coca_train/training/reach.py). A window keeps
-up at a step when its perplexity there is at most 1.05 times that of the training window at the same step. It keeps up
-from a step on when it does at that probe and at every later one. A model that has learnt nothing keeps up at every
-window, equally badly: what counts is where a window came to keep up and went on doing so. It is a figure of few
-documents, without an interval: that a window *holds* is for the verdict to say (verdict.py).
 """
 
 import math
@@ -16,23 +10,20 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from coca_train.evaluation.measures.perplexity import perplexity_of
 from coca_train.evaluation.pages import FEW_NAMES, Sections, build_sections, curves, file_names, grid_in_words, tokens
-from coca_train.evaluation.perplexity_page import number
 from coca_train.evaluation.perplexity_page import page as perplexity_page
 from coca_train.evaluation.results import Evaluation, most_seeds, pool_seeds
 from coca_train.report.blocks import MISSING, Document, Line, Lines, Row, Spread, Table, Value
+from coca_train.runtime.untrusted_io import JsonObject
 
-TOLERANCE = 1.05  # of the perplexity, where a window still keeps up
 POINTS = 60  # of the training's curve: more hide one another
-KEEPS_UP = (
-    f"A window keeps up when its perplexity is at most {TOLERANCE:g} times that of the training window at the same "
-    "step, there and at every later probe. It is a figure of few documents without an interval, to watch a training "
-    "by; how far the context reaches is answered above."
+PROBES = (
+    "Of few documents and without an interval, to watch a training by; how far the context reaches is answered above."
 )
 LOSS_NOTE = "Of many logged steps a point is the mean of a stretch of them, its band the lowest and the highest."
 TRAINING_NOTE = (
@@ -41,8 +32,8 @@ TRAINING_NOTE = (
     "included). In brackets: relative to the first."
 )
 
-Record = Mapping[str, Any]  # of metrics.jsonl
-Facts = Mapping[str, Mapping[str, Any]]  # by run, what comparison.training_facts returns
+Record = JsonObject  # of metrics.jsonl
+Facts = Mapping[str, JsonObject]  # by run, what comparison.training_facts returns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,35 +54,26 @@ class RunReport:
 def run_page(report: RunReport) -> Document:
     """Return the document; a section for each thing there is."""
     probes = read_probes(report.records)
-    summary = sentences(probes)
     sections: Sections = {
         "Training": [loss_curves(report.records)],
-        "Reach during training": [
-            "\n".join([KEEPS_UP, "", *(f"* {sentence}" for sentence in summary)]),
-            *reach_curves(probes),
-            _reach_table(probes),
-        ]
-        if probes
-        else [],
+        "Reach during training": [PROBES, *reach_curves(probes)] if probes else [],
         "Sample (greedy)": [report.sample],
     }
     if report.evaluation is None:
         known = {"facts": report.facts, "command": report.command}
-        return Document(title=report.title, summary=summary, sections=build_sections(sections), **known)
+        return Document(title=report.title, summary=(), sections=build_sections(sections), **known)
     page = perplexity_page(report.evaluation, sections)
     lengths = [int(point) for point in report.evaluation.points]
     return replace(page, title=f"{report.title}: windows of {tokens(lengths)}")
 
 
-def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str], pool: bool = True) -> Document:
-    """Compare runs on a page. facts: by run. checks: what was verified to be the same for all runs, in words. pool: the
-    seeds of a model as one row."""
+def comparison_page(evaluation: Evaluation, facts: Facts, checks: Sequence[str]) -> Document:
+    """Compare runs on a page. facts: by run. checks: what was verified to be the same for all runs, in words."""
     held_fixed = "\n".join(f"* {line}" for line in checks)
-    shown, n_seeds = evaluation if pool else replace(evaluation, seeds={}), most_seeds(evaluation)
-    sections: Sections = {"Training": [training_table(facts, shown.seeds)], "What was held fixed": [held_fixed]}
-    page = perplexity_page(evaluation, sections, compared=True, pool=pool)
-    seeds = f", {n_seeds} seeds" if n_seeds else ""
-    return replace(page, title=f"Comparison: {grid_in_words(pool_seeds(shown))}{seeds}")
+    sections: Sections = {"Training": [training_table(facts, evaluation.seeds)], "What was held fixed": [held_fixed]}
+    page = perplexity_page(evaluation, sections, compared=True)
+    seeds = f", {n_seeds} seeds" if (n_seeds := most_seeds(evaluation)) else ""
+    return replace(page, title=f"Comparison: {grid_in_words(pool_seeds(evaluation))}{seeds}")
 
 
 def loss_curves(records: Sequence[Record]) -> Lines:
@@ -129,12 +111,6 @@ class Probed(NamedTuple):
     training_window: int
     losses: Mapping[str, Mapping[int, float]]
 
-    def keeps_up(self, variant: str, window: int) -> bool:
-        """Return whether a window keeps up (see the module); a window that was not scored does not."""
-        losses = self.losses.get(variant, {})
-        own = losses.get(self.training_window, math.nan)
-        return losses.get(window, math.inf) - own <= math.log(TOLERANCE)
-
     def perplexity(self, variant: str, window: int) -> float | None:
         """Return the perplexity; None where the window was not scored."""
         loss = self.losses.get(variant, {}).get(window)
@@ -154,31 +130,6 @@ def read_probes(records: Sequence[Record]) -> list[Probed]:
                     losses.setdefault(variant, {})[int(window)] = math.inf if loss is None else loss
         probes.append(Probed(record["step"], int(own), losses))
     return probes
-
-
-def keeps_up_from(probes: Sequence[Probed], variant: str, window: int) -> int | None:
-    """Return the step from which the window keeps up to the end; None: it does not at the last probe."""
-    first = None
-    # Backwards: one good probe in between is luck, what counts is where it stayed good.
-    for probe in reversed(probes):
-        if not probe.keeps_up(variant, window):
-            break
-        first = probe.step
-    return first
-
-
-def sentences(probes: Sequence[Probed]) -> list[str]:
-    """Say of each variant which windows beyond the training window keep up and since when. Nothing without a probe."""
-    lines = []
-    for variant, losses in probes[-1].losses.items() if probes else ():
-        own = probes[-1].training_window
-        since = {window: keeps_up_from(probes, variant, window) for window in sorted(losses) if window > own}
-        kept = [f"{window:,} from step {step:,} on" for window, step in since.items() if step is not None]
-        lost = [f"{window:,}" for window, step in since.items() if step is None]
-        words = [f"keep up: {', '.join(kept)}"] * bool(kept) + [f"fall behind: {', '.join(lost)}"] * bool(lost)
-        if words:
-            lines.append(f"{variant}: windows beyond the training window ({own:,}) {'; '.join(words)}")
-    return lines
 
 
 def _windows(probes: Sequence[Probed]) -> list[int]:
@@ -207,26 +158,6 @@ def reach_curves(probes: Sequence[Probed]) -> list[Lines]:
         )
         for variant in variants
     ]
-
-
-def _reach_table(probes: Sequence[Probed]) -> Table:
-    def value(probe: Probed, variant: str, window: int) -> Value:
-        perplexity = probe.perplexity(variant, window)
-        return Value.of(perplexity, number(perplexity or 0.0), missing="not scored")
-
-    windows = _windows(probes)
-    return Table(
-        name="reach",
-        title="Perplexity by training step and context window [tokens]",
-        label_columns=("variant", "step"),
-        columns=tuple(f"{window:,}" for window in windows),
-        rows=tuple(
-            Row(label=(variant, f"{probe.step:,}"), values=tuple(value(probe, variant, window) for window in windows))
-            for variant in probes[-1].losses
-            for probe in probes
-        ),
-        note="On the held-out documents of the probe.",
-    )
 
 
 def training_table(facts: Facts, seeds: Mapping[str, Iterable[str]]) -> Table:
@@ -284,11 +215,11 @@ class SweepRun:
 
     name: str
     point: Mapping[str, str]
-    records: Sequence[Mapping[str, Any]]
+    records: Sequence[Record]
     ended: str = ""
 
     @cached_property
-    def last(self) -> dict[str, Any]:
+    def last(self) -> Record:
         """The last of everything."""
         return {key: value for record in self.records for key, value in record.items()}
 

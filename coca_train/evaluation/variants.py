@@ -6,12 +6,16 @@ A name is a choice of the config group, with options after it: `dynamic_ntk@alph
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from coca_train.attention import PatternSettings
 from coca_train.config.choice import EXAMPLES, SPELLING, Selection
 from coca_train.config.messages import ConfigError
 from coca_train.config.schema import Config, LogitScaleConfig
+from coca_train.models.transformer import Transformer
+from coca_train.positions import SchemeSettings
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.vary import IncompatibleError, with_inference
 
 AS_TRAINED = "trained"  # how a grid names what the weights were trained with
@@ -23,15 +27,17 @@ class Variant(NamedTuple):
     logit_scale: None, as the weights were trained.
     """
 
-    position: Any
-    attention_pattern: Any
+    position: SchemeSettings
+    attention_pattern: PatternSettings
     problem: str = ""
     logit_scale: LogitScaleConfig | None = None
 
-    def put_on(self, model: Any) -> None:
-        """Exchange frequencies, attention pattern and logit scale on the same weights. model: a Transformer."""
-        model.set_position(self.position)
-        model.set_attention_pattern(self.attention_pattern)
+    def put_on(self, model: Transformer) -> None:
+        """Exchange what differs of frequencies, attention pattern and logit scale on the same weights."""
+        if model.position.settings != self.position:
+            model.set_position(self.position)
+        if model.attention_pattern.settings != self.attention_pattern:
+            model.set_attention_pattern(self.attention_pattern)
         model.set_logit_scale(self.logit_scale)
 
 
@@ -85,6 +91,8 @@ def _readable(text: str) -> str:
 def _variant(config: Config, choice: Choice) -> Variant:
     """Type a choice. Settings that cannot go with this model are a variant with a problem; wrong words are the user's
     error."""
+    if choice == Choice():
+        return Variant(config.position, config.attention_pattern)
     rope_scaling, attention_pattern, logit_scale = map(_selection, EXAMPLES, choice)
     try:
         varied = with_inference(
@@ -106,7 +114,7 @@ def _selection(group: str, text: str) -> Selection | None:
         raise UserError(f"E-EVAL-02 grid {text!r}: {error}. Fix: e.g. {EXAMPLES[group]}") from None
 
 
-def described(variant: Variant) -> dict[str, Any]:
+def described(variant: Variant) -> JsonObject:
     """Return everything a cell's content depends on in a variant, as plain values."""
     content = {"position": asdict(variant.position), "attention_pattern": asdict(variant.attention_pattern)}
     return content | ({"logit_scale": asdict(variant.logit_scale)} if variant.logit_scale else {})

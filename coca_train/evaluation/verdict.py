@@ -24,14 +24,16 @@ itself, and the model is sure of what every seed is sure of.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from coca_train.evaluation.results import Cell, Evaluation, GridRow, model_names, model_of, with_variant
+from coca_train.evaluation.measures.perplexity import OneText
+from coca_train.evaluation.results import AnyRow, Cell, Evaluation, Result, model_names, model_of, with_variant
 from coca_train.report.blocks import ANSWERED, ANSWERS, Row, State, Table, Value, Verdict
 from coca_train.statistics.answers import LEAST, SURE, WRONG, Answer, above, below, share_above
-from coca_train.statistics.intervals import OverDocuments
+from coca_train.statistics.intervals import Bounds, OverDocuments
 
 HOLDS_WITHIN = 0.01  # [nats per token]
 USES_GAIN = 0.005  # [nats per token]
@@ -97,7 +99,7 @@ def uses(length: int, gain_D2: Sequence[Sequence[float]], gain: float = USES_GAI
     return Evidence(length, above(_over(gain_D2), gain))
 
 
-def untrained(result: Mapping[str, Any], gain: float = USES_GAIN) -> str:
+def untrained(result: OneText, gain: float = USES_GAIN) -> str:
     """Say why a model is too little trained to judge, in words; "" of one that is not, or may not be.
 
     It must be better than the frequencies of tokens and of pairs of tokens in its training text, where that is known,
@@ -126,7 +128,7 @@ def finds(length: int, n_found: int, n_prompts: int, share: float = FOUND_SHARE)
     return Evidence(length, share_above(n_found, n_prompts, share))
 
 
-def _over(sums_D2: Any) -> Any:
+def _over(sums_D2: ArrayLike) -> Bounds:
     return OverDocuments(sums_D2).interval(SURE)
 
 
@@ -138,7 +140,7 @@ class Judged(NamedTuple):
     """A model under a variant: its seeds' parts, one list a seed."""
 
     label: str
-    row: GridRow
+    row: AnyRow
     seeds: list[Sequence[Part]]
 
     @property
@@ -152,7 +154,7 @@ class Judged(NamedTuple):
             yield name, [part for parts in self.seeds for part in parts if part.name == name]
 
 
-def judge_rows(evaluation: Evaluation, asked: PartsByRow) -> list[Judged]:
+def judge_rows(evaluation: Evaluation[Result], asked: PartsByRow) -> list[Judged]:
     """Return every model and variant of whom anything was asked, its seeds together."""
     models, rows = model_of(evaluation), dict[tuple[str, str], Judged]()
     names = model_names({models[subject.name]: subject.scheme for subject in evaluation.subjects})
@@ -164,7 +166,7 @@ def judge_rows(evaluation: Evaluation, asked: PartsByRow) -> list[Judged]:
     return list(rows.values())
 
 
-def verdicts(evaluation: Evaluation, asked: PartsByRow) -> list[Verdict]:
+def verdicts(evaluation: Evaluation[Result], asked: PartsByRow) -> list[Verdict]:
     """Judge each model and variant."""
     return [verdict(each) for each in judge_rows(evaluation, asked)]
 
@@ -180,7 +182,7 @@ def clauses(each: Judged, only: str = "") -> str:
     return "; ".join(_clause(name, parts, each.window) for name, parts in each.parts() if not only or name == only)
 
 
-def unmeasured(part: Part, cells: Iterable[Cell]) -> Part:
+def unmeasured(part: Part, cells: Iterable[Cell[Result]]) -> Part:
     """Return the same part of a model that could be asked it at no length, with the reason."""
     return part._replace(evidence=(), stopped=next((cell.absence for cell in cells if cell.absence), NOTHING))
 
@@ -288,7 +290,7 @@ def multiple(length: int, window: int) -> str:
     return f"{times:.2g}×" if times < 99.5 else f"{times:,.0f}×"  # .2g would write 99.6 as 1e+02
 
 
-def lengths(evaluation: Evaluation, asked: PartsByRow) -> dict[str, float]:
+def lengths(evaluation: Evaluation[Result], asked: PartsByRow) -> dict[str, float]:
     """Return for trackers, of one model, the length up to which each part is sure under each variant [tokens],
     `uses/<variant>`."""
     return {
@@ -312,7 +314,7 @@ KEY = (
 )
 
 
-def answers_table(evaluation: Evaluation, asked: PartsByRow) -> Table | None:
+def answers_table(evaluation: Evaluation[Result], asked: PartsByRow) -> Table | None:
     """Return what was asked, by length: a row a model, variant and part, a column a length, a sign in each."""
     every = judge_rows(evaluation, asked)
     at = sorted({seen.length for each in every for parts in each.seeds for part in parts for seen in part.evidence})

@@ -180,14 +180,16 @@ class Line:
         }
         return cls(label=label, x=tuple(map(float, columns[0])), y=columns[1], theirs=theirs, **bounds)
 
+    @classmethod
+    def of_values(cls, label: str, values: Iterable[tuple[float, Value]]) -> "Line":
+        """Return the curve of figures by x, with the intervals and the spreads that they have."""
+        ends = ((x, v.number, v.low, v.high, v.spread and v.spread.low, v.spread and v.spread.high) for x, v in values)
+        return cls.through(label, ends)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """Curves over one axis. marks: (x, words) of vertical lines, such as the training window.
-
-    x_shown: what the axis shows in addition to the curves' own x, where pictures side by side have one axis.
-    view, other: what a page calls it in a choice between two views of the same curves, and the name of the other one.
-    """
+    """Curves over one axis. marks: (x, words) of vertical lines, such as the training window."""
 
     name: str
     title: str
@@ -196,32 +198,12 @@ class Lines:
     y_label: str
     lines: tuple[Line, ...]
     x_log: bool = False
-    x_shown: tuple[float, ...] = ()
     y_log: bool = False
     y_limits: tuple[float | None, float | None] = (None, None)
     marks: tuple[tuple[float, str], ...] = ()
     levels: tuple[tuple[float, str], ...] = ()  # (y, words) of horizontal lines, such as what must be passed
     interval: str = INTERVAL  # what low and high of its curves are
     note: str = ""
-    view: str = ""
-    other: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Panels:
-    """Small pictures side by side that share their curves' looks and one legend: the i-th curve of each is of the same
-    model, and empty where there is none."""
-
-    name: str
-    title: str
-    alt: str
-    panels: tuple[Lines, ...]
-    note: str = ""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Of the curves."""
-        return tuple(line.label for line in self.panels[0].lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +240,7 @@ class Text:
     text: str
 
 
-Picture = Lines | Panels | HeatMaps
+Picture = Lines | HeatMaps
 Block = Text | Table | Picture
 
 
@@ -299,7 +281,7 @@ class Verdict:
 class Document:
     """A report. finding: the result in a few sentences, the first of which is the page's headline. title: its subject.
     verdicts: one for each model and variant. summary: what else a newcomer should take away. facts: label and value of
-    what was run. command: how to run it again. cells: name and command of its parts."""
+    what was run. command: how to run it again."""
 
     title: str
     summary: Sequence[str]
@@ -308,4 +290,3 @@ class Document:
     command: str
     finding: Sequence[str] = ()
     verdicts: Sequence[Verdict] = ()
-    cells: Sequence[tuple[str, str]] = ()

@@ -19,6 +19,7 @@ from importlib.resources import files
 from typing import Any
 
 from coca_train.report.blocks import Row, Value
+from coca_train.runtime.untrusted_io import JsonObject
 
 Series = Mapping[str, Sequence[float | None]]  # by method, a figure for each length of `context()`
 
@@ -31,11 +32,16 @@ NAMES = {
     "pi": "PI",
 }
 YARN_AUTHORS = "YaRN's authors"
+# CoCA's table 5, measured with OpenCompass: the tasks that lm-evaluation-harness has, and what the paper calls them.
+OPENCOMPASS = {
+    "copa": "COPA", "sglue_rte": "RTE", "boolq": "BoolQ", "wic": "WiC", "wsc": "WSC", "mmlu": "MMLU", "cmmlu": "CMMLU",
+    "ceval-valid": "C-Eval",
+}  # fmt: skip
 WINDOW, LLAMA_WINDOW = 512, 2048  # of CoCA's models, and of LLaMA-7B [tokens]
 
 
 @cache
-def _read(name: str) -> Mapping[str, Any]:
+def _read(name: str) -> JsonObject:
     return json.loads(files("coca_train.report").joinpath(f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -44,7 +50,7 @@ def context() -> tuple[int, ...]:
     return tuple(_read("paper_tables")["context"])
 
 
-def table(name: str) -> Mapping[str, Any]:
+def table(name: str) -> JsonObject:
     """Return a table as printed, nested as in paper_tables.json.
 
     name: table1_perplexity, table2_passkey, table3_slack_vs_strict, table4_pi, table5_opencompass; coca_text and
@@ -134,15 +140,21 @@ def yarn_perplexity_rows(text: str, lengths: Sequence[int | str]) -> tuple[Row, 
     return tuple(rows)
 
 
-def yarn_task_rows(tasks: Sequence[str], n_columns: int) -> tuple[Row, ...]:
-    """Return a row for each model, with its shares of these tasks of lm-evaluation-harness [per cent]; none where fewer
-    than two tasks are among theirs. n_columns: of the table, whose first are the tasks."""
-    rows = []
-    for model, shares in _read("yarn_authors")["harness"].items():
-        if len(shares.keys() & set(tasks)) > 1:
-            values = [Value.of(None, missing="not published")] * n_columns
-            for column, task in enumerate(tasks):
-                if published := shares.get(task):
-                    values[column] = Value.of(100 * published["share"], "{:.1f}", published["metric"])
+def task_rows(tasks: Sequence[str]) -> tuple[Row, ...]:
+    """Return a row for each model with a share of these tasks of lm-evaluation-harness [per cent]: of CoCA's table 5,
+    and of YaRN's authors where two or more are among theirs."""
+    printed, rows = table("table5_opencompass"), []
+    for index, name in enumerate(printed["columns"] if OPENCOMPASS.keys() & set(tasks) else ()):
+        shares = {task: printed[theirs][index] for task, theirs in OPENCOMPASS.items()}
+        values = tuple(Value.of(shares.get(task), "{:.1f}", missing="not in the paper") for task in tasks)
+        rows.append(Row(label=(method(name), "CoCA, table 5"), values=values, theirs=True))
+    for model, published in _read("yarn_authors")["harness"].items():
+        if len(published.keys() & set(tasks)) > 1:
+            values = (
+                Value.of(100 * published[task]["share"], "{:.1f}", published[task]["metric"])
+                if task in published
+                else Value.of(None, missing="not published")
+                for task in tasks
+            )
             rows.append(Row(label=(model, YARN_AUTHORS), values=tuple(values), theirs=True))
     return tuple(rows)

@@ -28,9 +28,10 @@ seeds, and its interval is that over documents.
 
 import math
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
@@ -59,7 +60,7 @@ class OverDocuments:
     NaN; with fewer than three the interval is infinite.
     """
 
-    def __init__(self, sums_D2: Any) -> None:
+    def __init__(self, sums_D2: ArrayLike) -> None:
         self.sums_D2 = np.asarray(sums_D2, dtype=float).reshape(-1, 2)
         self.n = len(self.sums_D2)
         whole_2 = self.sums_D2.sum(0)
@@ -110,10 +111,10 @@ class Crossed:
     documents: the mean and its interval over documents alone. seeds_S: the mean of each seed.
     """
 
-    def __init__(self, sums_SD2: Any) -> None:
-        sums_SD2 = np.asarray(sums_SD2, dtype=float)
-        self.documents = OverDocuments(sums_SD2.mean(0))
-        self.seeds_S = sums_SD2[..., 0].sum(1) / sums_SD2[..., 1].sum(1)
+    def __init__(self, sums_SD2: ArrayLike) -> None:
+        whole_SD2 = np.asarray(sums_SD2, dtype=float)
+        self.documents = OverDocuments(whole_SD2.mean(0))
+        self.seeds_S = whole_SD2[..., 0].sum(1) / whole_SD2[..., 1].sum(1)
 
     @property
     def n_seeds(self) -> int:

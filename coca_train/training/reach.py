@@ -31,6 +31,7 @@ SETTINGS = Settings(
     weighting="tokens",
     window_counts="predictions",
     begin_windows=False,
+    last=None,
     bootstrap_resamples=RESAMPLES,
     holds_within=HOLDS_WITHIN,
     uses_gain=USES_GAIN,
@@ -152,7 +153,7 @@ class Probe:
             _, cells = self.reach.measure(module, Progress(shown=False), path="", step=step, weights="")
         losses = {}
         for cell in cells:
-            if cell.status == "done":
+            if cell.result is not None:
                 pooled = list(cell.result["sources"].values())[-1]
                 losses[f"probe/{cell.variant}/{cell.point}"] = pooled["nll_sum"] / pooled["n_tokens"]
         if not losses:

@@ -85,7 +85,7 @@ def test_analyses_of_yarn():
     assert (heat.eval.document_tokens, heat.eval.block) == (16_384, 2048)
     assert "ntk_by_parts@factor:8" in heat.grid.rope_scalings
     assert min(heat.eval.scales) < 1.0 < 1.208 < max(heat.eval.scales)
-    assert growth.eval.block == 256
+    assert (growth.eval.last, growth.eval.document_tokens) == (256, "window")
     assert {"trained", "dynamic_linear", "dynamic_yarn"} <= set(growth.grid.rope_scalings)
 
 

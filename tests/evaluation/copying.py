@@ -46,6 +46,7 @@ class CopyHead(nn.Module):
 
     max_positions = None
     layer_types = ("default",)
+    position = attention_pattern = SimpleNamespace(settings=None)  # other than any that is put on it
 
     def __init__(self, reach: int, says: Callable[[list[int], int], int] = successor) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from coca_train.config.schema import ModelConfig
 from coca_train.evaluation import suites
 from coca_train.evaluation.results import Cell, Evaluation, Measured
 from coca_train.evaluation.subject import Setup, Subject, begin_of
-from coca_train.evaluation.suite import CellSuite, suite_of
+from coca_train.evaluation.suite import AnySuite, suite_of
 from coca_train.evaluation.variants import Variant
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
@@ -85,9 +85,10 @@ def byte_subject(scheme: str = "rope", kind: str = "run") -> Subject:
 def parrot(monkeypatch: pytest.MonkeyPatch, suite: ModuleType, answer: Callable[[str], str]) -> None:
     """The model's part replaced: answer(prompt's text) is what it answers."""
 
-    def measure(self: Any, subject: Any, point: Any, material: Any, setup: Any) -> list[tuple[int, str]]:
+    def measure(self: Any, subject: Any, point: Any, material: Any, setup: Any) -> dict[str, str]:
         texts = [subject.tokenizer.decode(list(case.tokens)) for case in material[point]]
-        return [(i, answer(text)) for i, text in enumerate(texts)][dist.rank() :: dist.world_size()]
+        mine = list(enumerate(texts))[dist.rank() :: dist.world_size()]
+        return {str(i): answer(text) for i, text in mine}
 
     monkeypatch.setattr(suite.Evaluator, "measure", measure)
 
@@ -100,15 +101,15 @@ def setup(points: Sequence[Any], texts: Any = None, micro_batch_tokens: int = 25
 
 
 def result(
-    suite: CellSuite[Any, Any], who: Subject, point: Any, shared: Setup, ranks: int = 1, material: Any = None
+    suite: AnySuite, who: Subject, point: Any, shared: Setup, ranks: int = 1, material: Any = None
 ) -> dict[str, Any]:
     """Of one cell, measured by so many ranks one after the other; parts and result as JSON gives them back."""
-    parts, material = [], material or suite.prepare(who, shared)
+    parts, material = {}, material or suite.prepare(who, shared)
     for rank in range(ranks):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("RANK", str(rank))
             patch.setenv("WORLD_SIZE", str(ranks))
-            parts.append(json.loads(json.dumps(suite.measure(who, point, material, shared))))
+            parts |= json.loads(json.dumps(suite.measure(who, point, material, shared)))
     return json.loads(json.dumps(suite.combine(point, material, parts), allow_nan=False))
 
 
@@ -136,7 +137,7 @@ def evaluate(
 def cell(name: str, variant: str, point: Any, result: Mapping[str, Any] | None = None, **absent: str) -> Cell:
     """absent: reason, and status where it is not impossible."""
     status: Any = "done" if result is not None else absent.pop("status", "impossible")
-    return Cell(subject=name, variant=variant, point=point, status=status, result=result or {}, **absent)
+    return Cell(subject=name, variant=variant, point=point, status=status, result=result, **absent)
 
 
 def evaluation(

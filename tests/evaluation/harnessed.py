@@ -39,7 +39,7 @@ def setup_of(seed: int = 0) -> Setup:
 
 def settings(suite, *tasks: str, **changes):
     given = {
-        "include_path": str(TASKS), "data": None, "metadata": {}, "num_fewshot": None, "limit": None,
+        "include_path": str(TASKS), "metadata": {}, "num_fewshot": None, "limit": None,
         "window": "training", "seed": [0, 1234, 1234, 1234],
     }  # fmt: skip
     return suite.Settings(suite="harness", tasks=list(tasks), **given | changes)
@@ -52,11 +52,11 @@ def cells(suite, wanted, subject, monkeypatch, n_ranks: int = 1):
     for point in suite.Evaluator(wanted).points([]):
         assert suite.Evaluator(wanted).impossible(subject, point, material) == ""
         assert suite.Evaluator(wanted).work(subject, [point], material)[0] > 0
-        parts = []
+        parts = {}
         for rank in range(n_ranks):
             monkeypatch.setenv("RANK", str(rank))
             monkeypatch.setenv("WORLD_SIZE", str(n_ranks))
-            parts.append(json.loads(json.dumps(suite.Evaluator(wanted).measure(subject, point, material, setup_of()))))
+            parts |= json.loads(json.dumps(suite.Evaluator(wanted).measure(subject, point, material, setup_of())))
         monkeypatch.delenv("RANK")
         monkeypatch.delenv("WORLD_SIZE")
         by_point[point] = json.loads(json.dumps(suite.Evaluator(wanted).combine(point, material, parts)))

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from coca_train.config.messages import ConfigError
-from coca_train.evaluation import configuration, harness_page
+from coca_train.evaluation import configuration
 from coca_train.evaluation.measures.harness_text import OwnText
 from coca_train.evaluation.subject import Subject
+from coca_train.report import paper
 from coca_train.report.render.contents import best_places
 from tests.evaluation.grids import cell, evaluation, measured
 from tests.evaluation.harnessed import TASKS, WINDOW, cells, lines, log_p, random_subject, settings, setup_of
@@ -278,8 +279,6 @@ def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
     grid_cells.append(cell("mine", "plain", "copa", reason="no network"))
     points = ("own_lands", "own_tales", "copa")
     grid = evaluation("harness", {"limit": None}, [measured("mine")], points, grid_cells)
-    printed = {"columns": ("llama7b",), "COPA": (72,)}
-    monkeypatch.setattr(harness_page.paper, "table", lambda name: printed)
     document = suite.Evaluator(None).page(grid)
     higher, lower = (block for block in document.sections[0].blocks if hasattr(block, "rows"))
     assert higher.columns == ("own_lands", "copa")
@@ -289,7 +288,6 @@ def test_page_shows_ours_and_says_what_is_missing(suite, subject, monkeypatch):
     assert lower.columns == ("own_tales",)
     words = "\n".join(block.text for section in document.sections for block in section.blocks if hasattr(block, "text"))
     assert "at copa: no network" in words
-    assert "OCNLI" in words and "`ocnli`" in words
     assert "all documents" in document.summary[0]
 
 
@@ -310,7 +308,7 @@ def test_shots_are_of_each_task(suite, subject, monkeypatch):
     assert by_task.options("own_tales")["num_fewshot"] is None
     # The window's word, and where texts lie, are no part of a cell: its fingerprint has what is read.
     assert by_task.options("own_capitals")["window"] is None
-    assert not {"data", "metadata", "tasks"} & by_task.options("own_capitals").keys()
+    assert not {"metadata", "tasks"} & by_task.options("own_capitals").keys()
     with pytest.raises(ValueError, match=r"own_lands.* own_capitals"):
         settings(suite, "own_capitals", num_fewshot={"own_lands": 1})
 
@@ -334,25 +332,23 @@ def test_wrong_shots_are_one_problem_in_words(shots, code, named):
 
 
 PAPERS = ("harness_yarn", "harness_coca")
-LONG = tuple(f"harness_{name}" for name in (
-    "ruler", "babilong", "longbench", "longbench2", "infinitebench", "scrolls"))  # fmt: skip
+LONG = tuple(f"harness_{name}" for name in ("ruler", "babilong", "longbench", "longbench2"))
 
 
 def test_the_papers_presets():
     yarn, coca = (configuration.load([f"+eval={name}", "checkpoint=x"])[0].eval for name in PAPERS)
     shots = {"arc_challenge": 25, "hellaswag": 10, "mmlu": 5, "truthfulqa_mc2": 0}
     assert {task: yarn.shots(task) for task in yarn.tasks} == shots
-    assert set(coca.tasks) == set(harness_page.HERE) and len(harness_page.PAPER) == 17
+    assert set(coca.tasks) == set(paper.OPENCOMPASS)
 
 
 @pytest.mark.slow
-def test_the_harness_has_the_presets_tasks_and_none_of_those_said_to_be_missing(subject):
+def test_the_harness_has_the_presets_tasks(subject):
     from coca_train.evaluation.measures.harness import find_tasks
 
     index = set(find_tasks((), None, OwnText(subject.tokenizer)).index.all_tasks)
     for name in PAPERS + LONG:
         assert set(configuration.load([f"+eval={name}", "checkpoint=x"])[0].eval.tasks) <= index
-    assert not index & {name.lower() for name, task in harness_page.PAPER.items() if task is None}
 
 
 def answered(
@@ -384,19 +380,11 @@ def column_of(table: Any, task: str) -> Any:
     return table.standings(theirs=False)[table.columns.index(task)]
 
 
-def test_totals_of_table_5_stand_beside_ours(suite):
-    """The paper's of all 17 as printed; of the 8 that are here, added up (by hand for LLaMA-7B); ours of all 17 where
-    task files of one's own ask the rest."""
-    shown = tables_of(suite, {"mine": {task: answered(0.25) for task in harness_page.HERE}})[0]
-    assert shown.columns[-2:] == ("total of these 8", "total of all 17")
-    mine, llama = shown.rows[0].values, shown.rows[1].values
-    assert mine[-2].number == pytest.approx(8 * 25) and mine[-1].number is None and "9 of them" in mine[-1].note
-    own = tables_of(suite, {"mine": {task: answered(0.25) for task in harness_page.ALL}})[0]
-    assert own.rows[0].values[-1].number == pytest.approx(17 * 25)  # with task files of one's own
-    by_task = dict(zip(own.columns, own.rows[1].values, strict=True))
-    assert (by_task["ax_b"].number, by_task["chid"].number) == (57.5, 26.2)
-    assert llama[-2].number == pytest.approx(72 + 46.9 + 69.4 + 50.2 + 40.4 + 35 + 26.8 + 27.1)
-    assert [row.values[-1].number for row in shown.rows[1:]] == [776.2, 785.7, 791.2, 797.4]
+def test_table_5_stands_beside_the_tasks_that_are_here(suite):
+    shown = tables_of(suite, {"mine": {task: answered(0.25) for task in (*paper.OPENCOMPASS, "own")}})[0]
+    llama, *others = (row for row in shown.rows if row.theirs)
+    assert [value.number for value in llama.values] == [72, 46.9, 69.4, 50.2, 40.4, 35, 26.8, 27.1, None]
+    assert len(others) == 3 and llama.label == ("LLaMA-7B", "CoCA, table 5")
 
 
 def test_what_yarns_authors_have_stands_beside_the_tasks_of_their_table_3(suite):

@@ -62,14 +62,6 @@ def window_of(place, window, stride):
     return 0 if place <= window else -(-(place - window) // stride) * stride
 
 
-def octaves(length):
-    """Places from ... to, counted from 1: 1, 2, 3 to 4, 5 to 8 ..."""
-    ends = [1]
-    while ends[-1] < length:
-        ends.append(min(2 * ends[-1], length))
-    return list(zip([1, *(end + 1 for end in ends[:-1])], ends, strict=True))
-
-
 def test_perplexity(evaluated, theirs, ids, books, pieces):
     record, _ = evaluated("perplexity", "grid.lengths=[12,24,48]", "eval.stride=7", "text.max_documents=24")
     n_bytes = sum(len(pieces.decode(each[1:].tolist()).encode()) for each in ids)
@@ -90,17 +82,14 @@ def test_perplexity(evaluated, theirs, ids, books, pieces):
 
 
 def test_position_loss(evaluated, theirs, ids):
-    words = ["grid.lengths=[24,48]", "grid.rope_scalings=[trained]", "eval.block=16"]
+    words = ["grid.lengths=[24,48]", "grid.rope_scalings=[trained]", "eval.last=16"]
     for cell in evaluated("position_loss", *words)[0]["cells"]:
-        length, found = cell["point"], cell["result"]["books"]
+        length, found = cell["point"], cell["result"]["sources"]["books"]
         nll = first_windows(theirs, ids, length)
         last = nll[:, -16:].mean(1)
         expected = np.exp([last.mean(), last.min(), last.max()])
         assert [found[key] for key in ("perplexity", "ci_low", "ci_high")] == pytest.approx(expected, rel=NEAR)
-        assert found["loss"][:8] == pytest.approx(nll[:, :8].mean(0), rel=NEAR)
-        for (first, end), octave in zip(octaves(length), found["octaves"], strict=True):
-            each = nll[:, first - 1 : end].mean(1)
-            assert octave == [first, end, *(pytest.approx(n, rel=NEAR) for n in (each.mean(), each.min(), each.max()))]
+        assert found["loss_by_position"][:8] == pytest.approx(nll[:, :8].mean(0), rel=NEAR)
 
 
 def test_temperature(evaluated, theirs, ids):
@@ -146,19 +135,18 @@ def projected(model, ids):
 
 def begun(model, ids):
     """Of every document, layer, pair of tokens m > n, head and pair of features: the angle from key to query [radians],
-    |q||k|, and what the distance turns it by."""
+    and what the distance turns it by."""
     length, halves = ids.shape[1], model.config.hidden_size // model.config.num_attention_heads // 2
     slow = model.model.rotary_emb.inv_freq.double().numpy()
-    angles, weights, turned = [], [], []
+    angles, turned = [], []
     for q, k in projected(model, ids):
         for m in range(length):
             for n in range(m):
                 qx, qy = q[:, m, :, :halves].numpy(), q[:, m, :, halves:].numpy()
                 kx, ky = k[:, n, :, :halves].numpy(), k[:, n, :, halves:].numpy()
                 angles.append((np.arctan2(qy, qx) - np.arctan2(ky, kx)) % (2 * np.pi))
-                weights.append(np.hypot(qx, qy) * np.hypot(kx, ky))
                 turned.append(np.broadcast_to((m - n) * slow, angles[-1].shape))
-    return (np.stack(each, 1) for each in (angles, weights, turned))
+    return (np.stack(each, 1) for each in (angles, turned))
 
 
 def test_anomaly(evaluated, theirs, ids):
@@ -166,28 +154,22 @@ def test_anomaly(evaluated, theirs, ids):
     record, _ = evaluated("anomaly", "grid.lengths=[2,12]", "eval.pairs=3000")
     for cell in record["cells"]:
         found, near = cell["result"], NEAR if cell["point"] == 2 else 0.03
-        angle, weight, turned = begun(theirs, ids[:, : cell["point"]])
+        angle, turned = begun(theirs, ids[:, : cell["point"]])
         wrong = angle > np.pi
-        slow = turned.reshape(-1, turned.shape[-1])[0]
         inside = wrong & (turned < 2 * np.pi - angle)
         theta = angle + turned - 2 * np.pi * wrong
-        of_documents = {
-            "anomalous": wrong.mean((1, 2, 3)),
-            "weighted": (weight * wrong).sum((1, 2, 3)) / weight.sum((1, 2, 3)),
-            "abnormal": inside.mean((1, 2, 3)),
-            "placed": wrong.mean((1, 2, 3)),
+        of_pairs = {
+            "anomalous": wrong,
+            "abnormal": inside,
+            "k": wrong & ~inside,
+            "-q": np.maximum(np.floor(theta / np.pi + 1) // 2, 0),
+            "q": np.maximum(np.floor(theta / 2 / np.pi), 0),
         }
-        for name, each in of_documents.items():
-            whole = (weight * wrong).sum() / weight.sum() if name == "weighted" else each.mean()
-            expected = (whole, each.min(), each.max())
-            assert [found[name], found["low"][name], found["high"][name]] == pytest.approx(expected, abs=near)
-        crossed = {"k": wrong & ~inside, "-q": np.floor(theta / np.pi + 1) // 2, "q": np.floor(theta / 2 / np.pi)}
-        assert found["borders"] == pytest.approx({b: np.maximum(n, 0).mean() for b, n in crossed.items()}, abs=near)
-        density = np.histogram(angle, bins=36, range=(0, 2 * np.pi))[0] / angle.size * 36
-        assert found["density"] == pytest.approx(density, abs=36 * near)
+        for name, each in of_pairs.items():
+            of_documents = each.mean((1, 2, 3))
+            expected = (each.mean(), of_documents.min(), of_documents.max())
+            assert found["shares"][name] == pytest.approx(expected, abs=near)
         if cell["point"] == 2:
-            reach = np.where(wrong, (2 * np.pi - angle) / slow, 0).sum((0, 1, 2)) / wrong.sum((0, 1, 2))
-            assert found["reach_by_pair"] == pytest.approx(reach, rel=1e-4)
             by_layer = wrong.reshape(3, 2, 1, *wrong.shape[2:])  # layers, the one pair of tokens
             assert np.array(found["by_head"]) == pytest.approx(by_layer.mean((0, 2, 4)), abs=near)
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from coca_train.evaluation.suites import position_loss
+from coca_train.evaluation.suites import anomaly
 from coca_train.evaluation.suites._documents import read_longest
 from coca_train.runtime.errors import DataError
 from tests.evaluation.grids import ROPE, settings, setup, subject
 
-prepare = position_loss.Evaluator(settings("position_loss")).prepare
+prepare = anomaly.Evaluator(settings("anomaly")).prepare
 TEXTS = {"a": ["x" * n for n in (33, 40, 32, 50, 34, 60, 35, 38, 36)], "b": ["y" * 20]}
 
 

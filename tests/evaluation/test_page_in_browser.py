@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coca_train.report.blocks import Row, Section, Table, Value
-from coca_train.report.render import write_index, write_report
+from coca_train.report.render import write_report
 from tests.evaluation.demo import document
 
 CHROMIUM = os.environ.get("COCA_TRAIN_CHROMIUM", "")
@@ -174,16 +174,6 @@ def test_controls_do_what_they_say(page):
     page.get_by_text("What was run").click()
     page.click("#copy")
     page.get_by_text("Copied.").or_(page.get_by_text("Selected: copy it")).wait_for()
-
-
-def test_a_thumbnail_in_an_index_is_no_white_box_in_the_dark(page, tmp_path):
-    write_report(document(), tmp_path / "one")
-    page.goto(write_index(tmp_path).as_uri())
-    look = "(({backgroundColor, filter}) => [backgroundColor, filter])(getComputedStyle(document.querySelector('img')))"
-    inverted = "invert(1) hue-rotate(180deg)"
-    for theme in (page.theme, "light" if page.theme == "dark" else "dark"):
-        assert page.evaluate(look) == ["rgba(0, 0, 0, 0)", inverted if theme == "dark" else "none"]
-        page.click("#theme")
 
 
 def test_signs_by_length_fit_on_a_telephone(page, tmp_path):

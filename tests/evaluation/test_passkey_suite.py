@@ -28,12 +28,12 @@ def test_right_answers_are_counted(monkeypatch):
 
     parrot(monkeypatch, passkey, answer)
     scores = result(passkey.Evaluator(small(n_cases=12)), byte_subject(), 900, setup([900]))
-    assert (scores["accuracy"], scores["contained"], scores["n_cases"]) == (0.5, pytest.approx(8 / 12), 12)
+    assert (scores["accuracy"], scores["more"]["contained"], scores["n_cases"]) == (0.5, pytest.approx(8 / 12), 12)
     assert (scores["low"], scores["high"]) == pytest.approx((0.2538, 0.7462), abs=1e-4)  # 6 of 12
     assert all(len(prompt) <= 900 for prompt in prompts)
     assert [case["depth"] for case in scores["cases"][:3]] == [0, 4 / 7, 1]  # of seven fillers
     for case, prompt in zip(scores["cases"], prompts, strict=True):
-        assert prompt[-case["distance"] :].startswith(f"The passkey is {case['key']}.")
+        assert prompt[-case["distance"] :].startswith(f"The passkey is {case['hidden']}.")
         assert len(case["answer"]) <= 40
 
 
@@ -54,7 +54,7 @@ def test_yarns_evaluation_asks_as_its_authors(monkeypatch):
 
 
 def case(correct, depth=0.0, distance=100):
-    return {"key": 12345, "depth": depth, "distance": distance, "found": correct, "answer": ""}
+    return {"hidden": "12345", "depth": depth, "distance": distance, "found": correct, "answer": ""}
 
 
 def done(subject, point, cases, variant="plain"):

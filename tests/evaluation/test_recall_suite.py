@@ -32,19 +32,19 @@ def test_answers_are_counted(monkeypatch):
 
     parrot(monkeypatch, recall, answer)
     known = result(recall.Evaluator(small(n_cases=8)), byte_subject(), 200, setup([200]))
-    assert (known["accuracy"], known["others"], known["n_cases"]) == (0.25, 0.25, 8)
+    assert (known["accuracy"], known["more"]["others"], known["n_cases"]) == (0.25, 0.25, 8)
     assert [case["found"] for case in known["cases"]] == [True, False, False, False] * 2
     assert (known["low"], known["high"]) == pytest.approx((0.0715, 0.5907), abs=1e-4)  # Wilson, 2 of 8
-    assert known["chance"] == pytest.approx(sum(1 / len(held) for _, held in asked) / 8)
+    assert known["more"]["chance"] == pytest.approx(sum(1 / len(held) for _, held in asked) / 8)
     assert all(len(case["answer"]) <= 60 for case in known["cases"])
 
 
 def test_the_page():
     def done(point, *found):
-        case = {"value": "x", "n_pairs": 9, "depth": 0.0, "distance": point - 8, "answer": ""}
+        case = {"hidden": "x", "depth": 0.0, "distance": point - 8, "answer": ""}
         cases = [case | {"found": each} for each in found]
-        kept = {"accuracy": sum(found) / len(found), "cases": cases, "n_cases": len(cases), "others": 0.5}
-        return cell("one", "plain", point, kept | {"chance": 1 / 9})
+        kept = {"accuracy": sum(found) / len(found), "cases": cases, "n_cases": len(cases)}
+        return cell("one", "plain", point, kept | {"more": {"others": 0.5, "chance": 1 / 9}})
 
     cells, subjects = [done(128, True, True), done(512, False, True)], [measured("one", window=128)]
     document = recall.Evaluator(small()).page(evaluation("recall", vars(small()), subjects, (128, 512), cells))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coca_train.report.blocks import HeatMap, HeatMaps, Table, Text
+from coca_train.report.blocks import HeatMap, HeatMaps, Line, Table, Text
 from coca_train.report.render import pictures, write_report
 from coca_train.report.render.scales import COLOURS, limits, tick_text, ticks, x_ticks
 from tests.evaluation.demo import GROWTH, curves, document_of, heat_maps, lines_of, perplexity_table
@@ -20,7 +20,6 @@ PLACES = {
     "report.html",
     "report.md",
     "summary.json",
-    "thumbnail.png",
     *(f"tables/{name}.csv" for name in ("perplexity", "perplexity-curves", "passkey")),
     "tables/perplexity.tex",
     *(f"figures/{name}.{kind}" for name in ("perplexity-curves", "passkey") for kind in ("png", "svg")),
@@ -134,7 +133,8 @@ def test_ticks():
     assert ticks(20, 22, True, 9) == pytest.approx([20, 20.25, 20.5, 20.75, 21, 21.25, 21.5, 21.75, 22])
     assert x_ticks(curves(), 400, 40000, 10) == [512, 1024, 2048, 4096, 8192, 16384, 32768]
     assert x_ticks(curves(), 400, 40000, 5) == [512, 2048, 8192, 32768]
-    beside = replace(curves(), lines=(), x_shown=(64, 128, 192, 256, 512, 1024, 2048))
+    xs = (64.0, 128.0, 192.0, 256.0, 512.0, 1024.0, 2048.0)
+    beside = replace(curves(), lines=(Line(label="one", x=xs, y=xs),))
     assert x_ticks(beside, 60, 2200, 6) == [64, 128, 256, 512, 1024, 2048]
     assert x_ticks(beside, 60, 2200, 4) == [128, 512, 2048]
     places = (512, 8192, 16384, 131072, 20000, 0.25, 2e6, 1e12)

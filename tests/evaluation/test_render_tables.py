@@ -155,32 +155,22 @@ def test_csv_has_both_ends_of_every_interval():
 
 
 def test_the_first_picture_and_the_first_table_of_ours_lead():
-    answers, pictures, table, sections = split_opening(document())
-    assert answers is None and table is not None
-    assert [block.name for block in (*pictures, table)] == ["perplexity-curves", "perplexity"]
+    answers, picture, table, sections = split_opening(document())
+    assert answers is None and table is not None and picture is not None
+    assert (picture.name, table.name) == ("perplexity-curves", "perplexity")
     assert [section.title for section in sections] == ["Passkey retrieval", "Definitions"]
     theirs = replace(perplexity_table(), name="theirs", rows=perplexity_table().rows[-4:])
     folded = replace(only(curves()), folded=True)
-    _, pictures, table, sections = split_opening(
+    _, picture, table, sections = split_opening(
         replace(document(), sections=[only(theirs), folded, only(perplexity_table())])
     )
-    assert pictures == [] and table is not None and table.name == "perplexity"
+    assert picture is None and table is not None and table.name == "perplexity"
     assert [len(section.blocks) for section in sections] == [1, 1]
     # What is answered stands before all of them, wherever its section is.
     said = replace(perplexity_table(), name=ANSWERED)
     answers, _, table, sections = split_opening(replace(document(), sections=[*document().sections, only(said)]))
     assert answers == said and table is not None and table.name == "perplexity"
     assert [section.title for section in sections] == ["Passkey retrieval", "Definitions"]
-
-
-def test_two_views_of_one_picture_stand_in_one_place():
-    levels = replace(curves(), view="Levels", other="differences")
-    both = (replace(curves(), name="differences", view="Differences", other=levels.name), levels)
-    _, pictures, _, _ = split_opening(replace(document(), sections=[only(perplexity_table()), *map(only, both)]))
-    assert pictures == list(both)
-    html = render("views", pictures)
-    assert html.count('type="radio"') == 2 and html.count(" checked") == 1
-    assert html.index("Differences</label>") < html.index("Levels</label>")
 
 
 def test_numbers_people_can_read():

@@ -61,7 +61,7 @@ def test_the_page():
         *(done("two", point, 0.5) for point in ("needle@100", "needle_values@100", "needle@400", "needle_values@400")),
     ]  # fmt: skip
     points = ("needle@100", "needle@400", "needle_values@100", "needle_values@400")
-    document = ruler.Evaluator(None).page(
+    document = ruler.Evaluator(small()).page(
         evaluation("ruler", SMALL, [measured(name, window=300) for name in ("one", "two")], points, cells)
     )
     shown = blocks(document)
@@ -72,9 +72,9 @@ def test_the_page():
         ((100.0,), (0.75,)), ((100.0, 400.0), (0.5, 0.5))
     ]  # fmt: skip
     rows = {row.label: row.values for row in shown["ruler-tasks"].rows}
-    assert [value.number for value in rows["needle", "one", "plain"]] == [1.0, 0.25]
-    assert rows["needle_values", "one", "plain"][1].text == "OOM"
-    assert rows["needle", "one", "plain"][0].note == "4 cases, standard error 0.100"
+    assert [value.number for value in rows["one", "plain", "needle"]] == [1.0, 0.25]
+    assert rows["one", "plain", "needle_values"][1].text == "OOM"
+    assert rows["one", "plain", "needle"][0].note == "4 cases, standard error 0.100"
     one, _ = shown["ruler-map"].panels
     assert one.values == ((1.0, 0.25), (0.5, None))
     assert one.mark_after_x == 1

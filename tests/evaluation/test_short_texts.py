@@ -14,7 +14,7 @@ SHORT = {"empty": [""], "one": ["a"], "two": ["ab"], "mixed": ["", "a", "ab", "a
 # By suite: its options; min_document_tokens leaves nothing out.
 OPTIONS = {
     "perplexity": {"min_document_tokens": 1},
-    "position_loss": {},
+    "position_loss": {"min_document_tokens": 1},
     "temperature": {"document_tokens": 1, "scales": [1.0, 1.2], "block": 4},
     "anomaly": {},
     "recurrence": {"segment": 4, "document_tokens": 1},
@@ -25,7 +25,8 @@ OPTIONS = {
 @pytest.mark.parametrize("texts", SHORT)
 @pytest.mark.parametrize("suite", OPTIONS)
 def test_a_value_or_a_sentence(suite, texts, kind):
-    options, module = settings(suite, **OPTIONS[suite]), SUITES.module(suite)
+    options = settings(suite, **OPTIONS[suite])
+    module = SUITES.module(options.suite)
     who = byte_subject(kind=kind)
     points = module.Evaluator(options).points([1, 2, 3, 32])
     shared = setup(points, {"books": SHORT[texts]})
@@ -39,7 +40,7 @@ def test_a_value_or_a_sentence(suite, texts, kind):
         if not module.Evaluator(options).impossible(who, point, material):
             part = module.Evaluator(options).measure(who, point, material, shared)
             assert as_json(
-                module.Evaluator(options).combine(point, material, [part])
+                module.Evaluator(options).combine(point, material, part)
             )  # a bin without a prediction is NaN
 
 
@@ -54,7 +55,7 @@ def test_perplexity_of_texts_shorter_than_window_and_stride(cut, counts, weighti
     for point in shared.points:
         if not module.Evaluator(options).impossible(who, point, material):
             part = module.Evaluator(options).measure(who, point, material, shared)
-            found = module.Evaluator(options).combine(point, material, [part])["sources"]["books"]
+            found = module.Evaluator(options).combine(point, material, part)["sources"]["books"]
             assert math.isfinite(found["perplexity"]) and found["n_documents"] == 3
 
 
@@ -68,7 +69,7 @@ def test_windows_of_one_token_alone_are_refused_in_words():
 def test_their_page_is_written(suite, evaluated, tmp_path):
     books = tmp_path / "short.jsonl"
     books.write_text("".join(f"{json.dumps({'text': text})}\n" for text in SHORT["mixed"][1:]))
-    least = ["eval.min_document_tokens=1"] if suite == "perplexity" else []
+    least = ["eval.min_document_tokens=1"] if suite != "anomaly" else []
     grid = ["grid.lengths=[1,2,8]", "grid.rope_scalings=[trained]"]
     record, page = evaluated(suite, f"text.files=[{books}]", *grid, *least)
     assert {cell["status"] for cell in record["cells"]} <= {"done", "impossible"} and page.sections

@@ -54,33 +54,3 @@ def test_the_page_says_which_is_best_beside_what_is_recommended(grid):
         (1.0, "recommended for RoPE"),
         (pytest.approx(1.2079, abs=1e-4), "recommended for RoPE + PI"),
     )
-
-
-def test_the_fit_over_several_factors_stands_beside_the_rule():
-    """Documents as long as each factor makes the window; what the curves say is put there, so that the fit is known."""
-    options = settings("temperature_yarn", scales=[0.9, 1.0, 1.1, 1.2, 1.3, 1.4], block=16)
-    linear = LINEAR | {"factor": 2.0}
-    parts = {"name": "ntk_by_parts", "theta": 10000.0, "factor": 3.0, "original_seq_len": 32, "beta_fast": 32.0}
-    parts |= {"beta_slow": 1.0, "convention": "paper"}
-    long = {"a": [WORDS * 3, WORDS[5:] * 3]}
-    grid = evaluate(options, [subject("rope", ROPE, [linear, parts])], (), long)
-    tokens = {name: grid.find("rope", name, "1").result["tokens"] for name in ("plain", "linear", "ntk_by_parts")}
-    assert tokens == {"plain": [16, 16], "linear": [16] * 4, "ntk_by_parts": [16] * 6}
-    for cell in grid.cells:
-        s = {"plain": 1.0, "linear": 2.0, "ntk_by_parts": 3.0}[cell.variant]
-        best = 0.05 * math.log(s) + 1.1
-        cell.result["nll"] = [[n * (3 + (float(cell.point) - best) ** 2) for n in cell.result["tokens"]]] * 2
-    shown = blocks(temperature.Evaluator(options).page(grid))
-    ours, line, rule = shown["temperature-rule"].lines
-    assert ours.x == line.x == rule.x == (1.0, 2.0, 3.0)
-    assert ours.y == pytest.approx([0.05 * math.log(s) + 1.1 for s in ours.x], abs=2e-3)
-    assert line.label == "rope, 0.050 ln s + 1.100"
-    assert rule.theirs and rule.y == pytest.approx([1.0, 1.0693, 1.1099], abs=1e-4)
-    assert [value.number for value in row(shown["temperature-fit"], "rope").values] == pytest.approx(
-        [0.05, 1.1, 3], abs=2e-3
-    )
-
-
-def test_one_factor_alone_has_no_fit(grid):
-    """Of nope there is nothing at all, and of rope's two factors the best is an end of the two values tried."""
-    assert "temperature-rule" not in blocks(temperature.Evaluator(OPTIONS).page(grid))

@@ -88,7 +88,7 @@ def read(model: Copier, n_documents: int = LEAST, **changes: Any) -> Evaluation:
     cells = []
     for length in reversed(LENGTHS):
         part = perplexity.Evaluator(options).measure(who, length, material, setup(LENGTHS, micro_batch_tokens=10**6))
-        cells.append(cell("copier", "plain", length, perplexity.Evaluator(options).combine(length, material, [part])))
+        cells.append(cell("copier", "plain", length, perplexity.Evaluator(options).combine(length, material, part)))
     return evaluation("perplexity", {"holds_within": 0.01}, [who.facts], LENGTHS, cells)
 
 
@@ -332,7 +332,7 @@ def test_who_ran_out_of_memory_everywhere_is_unknown_and_says_so(suite: str) -> 
     point = "needle@64" if suite == "ruler" else 64
     cells = [cell("one", "plain", point, status="out_of_memory")]
     grid = evaluation(suite, {}, [measured("one", window=128)], (point,), cells)
-    (said,) = verdicts(grid, SUITES.module(suite).Evaluator(None).reach_parts(grid))
+    (said,) = verdicts(grid, SUITES.module(suite).Evaluator(settings(suite)).reach_parts(grid))
     assert said.state == "unknown" and "out of memory" in said.line
     assert all(words.endswith("out of memory") for _, words in said.parts)
 

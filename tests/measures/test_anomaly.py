@@ -47,17 +47,11 @@ def test_a_tally_by_hand():
     q, k = pairs(280, 270, 90, 180.5, 7), pairs(10, 0, 0, 0, 0)
     k[4] = 0
     sums = tally(2 * q, k, [15, 16, 500, 1, 3], 0.1)
-    assert sums["known"].tolist() == [[4]] and sums["drawn"] == 5
-    assert sums["anomalous"].tolist() == [[3]] and sums["placed"] == 3
-    assert sums["weight"].tolist() == [[6.0, 8.0]]
-    assert sums["abnormal"].tolist() == [2]  # 15 of 270 degrees, 1 of 180.5
+    assert sums["known"].tolist() == [[4]]
+    assert sums["anomalous"].tolist() == [[3]]
+    assert sums["abnormal"] == 2  # 15 of 270 degrees, 1 of 180.5
     # 500 tokens are 50 radians from 90 degrees: π/2 + 50 = 16.4 π, past 8 odd and 8 even multiples of π
-    assert sums["borders"].tolist() == [[1], [8], [8]]
-    reach = (90 + 90 + 179.5) * DEGREES / 0.1
-    assert sums["reach"].tolist() == pytest.approx([reach])
-    histogram = sums["by_head"][0]
-    assert histogram.sum() == 4 and histogram[27] == 2 and histogram[9] == 1 and histogram[18] == 1
-    assert sums["by_pair"].tolist() == sums["by_head"].tolist()
+    assert sums["borders"].tolist() == [1, 8, 8]
 
 
 def test_a_border_of_k_is_one_pair_of_features_in_one_head_of_one_layer():
@@ -104,14 +98,11 @@ def test_coca_begins_collinear(scheme, dtype):
     model = build(LLAMA, scheme).to(dtype)
     text = np.random.default_rng(0).integers(0, 101, 40)
     (sums,) = anomaly.anomaly_sums(model, [text], [0], n_pairs=100, seed=1)
-    known, drawn = sums["known"].sum(), sums["drawn"]
-    assert sums["anomalous"].sum() == 0 and sums["abnormal"].sum() == 0
-    assert sums["by_pair"][:, 0].sum() == known
-    assert 0.2 * drawn < known < 0.8 * drawn  # about half of t is below 0
-    assert (sums["placed"] > 0.1 * known) == (scheme is SLACK)
+    assert sums["anomalous"].sum() == 0 and sums["abnormal"] == 0
+    assert 0.2 < sums["known"].mean() / 100 < 0.8  # about half of t is below 0
 
 
-@pytest.mark.parametrize("scheme", [ROPE, COCA, SLACK], ids=["rope", "strict", "slack"])
+@pytest.mark.parametrize("scheme", [ROPE, COCA], ids=["rope", "strict"])
 def test_the_angles_give_the_scores_of_the_scheme(scheme):
     model = build(replace(LLAMA, n_kv_heads=None), scheme)
     position, generator = model.position, torch.Generator().manual_seed(2)
@@ -122,17 +113,9 @@ def test_the_angles_give_the_scores_of_the_scheme(scheme):
     terms = (turned_q * turned_k).unflatten(-1, (2, 6)).sum(-2)
     theta_J = anomaly.inv_freq(position, 64)
     q_PHJ, k_PHJ = anomaly.vectors(position, q, k)
-    angle = anomaly.placed_angle(position, q_PHJ, k_PHJ, n_P, theta_J)
-    length = k_PHJ.abs()
-    if angle is None:
-        angle = anomaly.initial_angle(q_PHJ, k_PHJ)
-    else:  # slack: the second vector of the term is q ∘ R_n (t, t)
-        phase = (n_P[:, None] * theta_J)[:, None]
-        length = (
-            (k_PHJ.real * (phase.cos() - phase.sin())) ** 2 + (k_PHJ.imag * (phase.cos() + phase.sin())) ** 2
-        ).sqrt()
+    angle = anomaly.initial_angle(q_PHJ, k_PHJ)
     distance = ((m_P - n_P)[:, None] * theta_J)[:, None]
-    expected = q_PHJ.abs() * length * torch.cos(angle + distance)
+    expected = q_PHJ.abs() * k_PHJ.abs() * torch.cos(angle + distance)
     torch.testing.assert_close(terms.double(), expected, atol=1e-4, rtol=1e-4)
 
 

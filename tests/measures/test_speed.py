@@ -1,13 +1,10 @@
 """Times in turns, twins of the same shape, peak memory."""
 
-import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from coca_train.config.schema import LayersConfig, LayerTypeConfig
 from coca_train.evaluation.measures import speed
 from tests.models.conftest import LLAMA, NEOX, PLAIN, build
 
@@ -89,38 +86,3 @@ def test_what_is_read_and_decoded(work, monkeypatch):
         assert read == [(12, 12, 0)] * 3
     else:
         assert read == [(12, 21, 0), *((1, 21, held) for held in range(12, 21))]
-
-
-def test_a_process_that_was_killed_ran_out_of_memory(monkeypatch):
-    model = build(NEOX, ROPE)
-    ended = SimpleNamespace(returncode=-9, stdout="", stderr="")
-    monkeypatch.setattr(speed.subprocess, "run", lambda *a, **k: ended)
-    with pytest.raises(MemoryError, match="prefill of 64 tokens"):
-        speed.peak_bytes(model, ["prefill"], 64)
-    ended.returncode, ended.stderr = 1, "Traceback: wrong"
-    with pytest.raises(RuntimeError, match="wrong"):
-        speed.peak_bytes(model, ["prefill"], 64)
-
-
-def test_a_process_of_its_own_builds_a_model_with_layers_of_several_kinds(monkeypatch, tmp_path):
-    monkeypatch.setattr(speed, "RESET", tmp_path / "clear_refs")
-    built, turn = [], speed.turn
-    monkeypatch.setattr(speed, "turn", lambda model, *a: built.append(model) or turn(model, *a))
-    layers = LayersConfig(pattern=["default", "far"], types={"far": LayerTypeConfig(position={"scheme": "nope"})})
-    model = build(NEOX, ROPE, layers=layers)
-    assert list(speed._child(json.loads(json.dumps(speed._child_task(model, ["prefill"], 16))))) == ["prefill"]
-    assert built[0].layers == layers
-    assert built[0].config == NEOX
-
-
-@pytest.mark.slow
-def test_peak_memory_of_the_reference_grows_with_the_square_and_of_plain_attention_with_the_length():
-    eager, plain = build(NEOX, ROPE, attention="eager").eval(), build(NEOX, ROPE).eval()
-    peaks = {
-        name: [speed.peak_bytes(model, ["prefill"], n)["prefill"] for n in (2048, 4096)]
-        for name, model in (("eager", eager), ("plain", plain))
-    }
-    heads = NEOX.n_heads
-    assert peaks["eager"][1] > heads * 4096**2 * 4  # the matrix of scores, float32
-    assert peaks["eager"][1] / peaks["eager"][0] > 3
-    assert peaks["plain"][1] / peaks["plain"][0] < 2.6

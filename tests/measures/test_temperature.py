@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from coca_train.evaluation.suites.temperature import attention_scale, changes, lowest, recommended, segments, times_best
+from coca_train.evaluation.suites.temperature import attention_scale, changes, recommended, segments, times_best
 from tests.models.conftest import LLAMA, PLAIN, build
 
 TOKENS_BT = torch.randint(0, 101, (2, 33), generator=torch.Generator().manual_seed(5))
@@ -84,11 +84,3 @@ def test_the_best_of_each_document_is_counted_once():
     }
     # whole: 6, 7, 7 / 4, 3, 7 / 2, 4, 4; equal ones go to the smallest 1/√t
     assert times_best(nll) == {0.9: [0, 2, 1], 1.0: [1, 1, 2], 1.2: [2, 0, 0]}
-
-
-def test_the_lowest_lies_between_the_values_tried():
-    tried = [1.0, 1.1, 1.2, 1.25, 1.3, 1.5]  # not evenly
-    assert lowest({scale: 3 * (scale - 1.2173) ** 2 - 0.04 for scale in tried}) == pytest.approx(1.2173)
-    assert lowest({1.0: 0.0, 1.1: -0.1, 1.2: -0.2}) is None  # beyond the last
-    assert lowest({1.0: 0.0, 1.1: 0.1, 1.2: 0.2}) is None
-    assert lowest({1.0: 0.0, 1.1: 0.0, 1.2: 0.0, 0.9: 0.0}) is None

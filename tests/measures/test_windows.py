@@ -124,7 +124,7 @@ def test_frequencies_that_follow_the_length_are_told_apart():
     assert not same_at(segments, 24, 8)
 
 
-USUAL = {"weighting": "tokens", "window_counts": "predictions", "begin_windows": False}
+USUAL = {"weighting": "tokens", "window_counts": "predictions", "begin_windows": False, "last": None}
 
 
 @pytest.fixture
@@ -145,9 +145,9 @@ def measured():
             if forget:
                 material.shared.clear()
             part = suite.Evaluator(settings).measure(SimpleNamespace(model=model), window, material, setup)  # type: ignore[arg-type]
-            results[window], counts[window] = part["own"], len(n)
+            results[window], counts[window] = part["0"]["own"], len(n)
             if window not in short_of_memory:
-                suite.Evaluator(settings).combine(window, material, [part])  # type: ignore[arg-type]
+                suite.Evaluator(settings).combine(window, material, part)  # type: ignore[arg-type]
         assert shares[-1] == 1.0
         assert max(shares) == 1.0
         return results, counts

@@ -20,7 +20,7 @@ def scored(run, variant, window, loss, sources=("text",), slope=0.0, stride=128)
         return cell(run, variant, window, reason=reason)
     ends = bin_ends(window)
     sums_D2 = np.array([[loss * 100, 100], [loss * 110, 100]])
-    score = asdict(summarise(sums_D2, n_bytes=600)) | {"by_document": sums_D2.tolist(), "predictions": "same"}
+    score = summarise(sums_D2, n_bytes=600) | {"by_document": sums_D2.tolist(), "predictions": "same"}
     losses = 5 + slope * np.log2(ends)
     score |= {"ends": ends.tolist(), "loss_by_position": losses.tolist()}
     score |= {"loss_low": (losses - 0.5).tolist(), "loss_high": (losses + 0.5).tolist()}

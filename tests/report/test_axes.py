@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coca_train.report.blocks import Line, Panels
+from coca_train.report.blocks import Line
 from coca_train.report.render import pictures
-from coca_train.report.render.chart import NARROW_PART, PART, WIDE, Plot, small_multiples
+from coca_train.report.render.chart import NARROW, PANEL, WIDE, Plot, small_multiples
 from coca_train.report.render.scales import LEAST_RATIO, TIMES_INTERVAL, axis_limits
 from tests.evaluation.demo import lines_of
 from tests.evaluation.page_parser import render
@@ -20,10 +20,6 @@ NOISE = (602.72, 602.55, 602.95)  # perplexities of three documents
 def picture(y, half=None, **fields):
     low, high = (None if half is None else tuple(v + sign * half for v in y) for sign in (-1, 1))
     return lines_of(Line(label="one", x=tuple(map(float, range(1, len(y) + 1))), y=y, low=low, high=high), **fields)
-
-
-def panels(*blocks):
-    return pictures._side_by_side(Panels(name="p", title="", alt="", panels=blocks))
 
 
 def height(block):
@@ -71,10 +67,10 @@ def test_what_must_be_passed_lies_in_the_picture(level):
     block = picture((0.063, 0.034), 0.005, levels=((level, "what passes is more than this"),))
     low, high = axis_limits(block)[1]
     assert low < level < high and low < 0.029 and high > 0.068
-    drawn = render("chart", Plot(block, PART, ""))
+    drawn = render("chart", Plot(block, PANEL, ""))
     (place,) = re.findall(r'class="level" d="M[0-9.]+ ([0-9.-]+)H', drawn)
-    assert 10 < float(place) < PART.height - PART.bottom
-    (axes,) = panels(block).axes
+    assert 10 < float(place) < PANEL.height - PANEL.bottom
+    (axes,) = pictures._together(block).axes
     assert axes.get_ylim() == pytest.approx((low, high))
     assert level in [float(np.ravel(line.get_ydata())[0]) for line in axes.lines]
 
@@ -86,7 +82,7 @@ def clipped():
     return lines_of(*lines, x_log=True, y_limits=(0.5, 4.0), marks=((128.0, "training window"),))
 
 
-@pytest.mark.parametrize("sheet", [WIDE, PART, NARROW_PART])
+@pytest.mark.parametrize("sheet", [WIDE, NARROW, PANEL])
 def test_what_leaves_the_picture_is_shown_at_its_edge(sheet):
     drawn = render("chart", Plot(clipped(), sheet, ""))
     found = re.findall(
@@ -104,9 +100,9 @@ def banded():
 
 
 def test_what_leaves_the_picture_is_shown_in_files_too():
-    for figure in (pictures._together(clipped()), panels(clipped())):
-        signs = [(each.get_text(), each.xy) for each in figure.axes[0].texts if each.get_text() in "▲▼"]
-        assert signs == [("▲", (512.0, 1.0)), ("▼", (256.0, 0.0)), ("▲", (512.0, 1.0))]
+    figure = pictures._together(clipped())
+    signs = [(each.get_text(), each.xy) for each in figure.axes[0].texts if each.get_text() in "▲▼"]
+    assert signs == [("▲", (512.0, 1.0)), ("▼", (256.0, 0.0)), ("▲", (512.0, 1.0))]
 
 
 def test_alone_in_a_panel_it_stands_at_its_place():
@@ -117,13 +113,13 @@ def test_alone_in_a_panel_it_stands_at_its_place():
 
 
 def test_every_panel_says_what_its_dotted_line_is():
-    plots = [Plot(banded(), PART, ""), Plot(banded(), NARROW_PART, ""), *small_multiples(banded())]
-    assert [[mark.words for mark in plot.marks] for plot in plots] == [["training window"]] * 6
-    for figure in (pictures._small_multiples(banded()), panels(banded(), banded())):
-        assert all("training window" in [words.get_text() for words in axes.texts] for axes in figure.axes)
+    plots = small_multiples(banded())
+    assert [[mark.words for mark in plot.marks] for plot in plots] == [["training window"]] * 4
+    figure = pictures._small_multiples(banded())
+    assert all("training window" in [words.get_text() for words in axes.texts] for axes in figure.axes)
 
 
 def test_words_that_have_no_room_give_way_to_the_value():
-    marks = ((128.0, "training window of a long name"), (256.0, "training window of another"))
-    plot = Plot(replace(clipped(), marks=marks), NARROW_PART, "")
+    marks = ((128.0, "training window of a very long name, and more"), (256.0, "training window of another"))
+    plot = Plot(replace(clipped(), marks=marks), PANEL, "")
     assert [mark.words for mark in plot.marks] == ["128", "256"]

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def scored(losses_D, window, uses=1.0):
         "uses": {str(window): [[uses * N_TOKENS + i, N_TOKENS] for i in range(len(losses_D))]},
         **({"holds": [[-1.0 - i, N_TOKENS] for i in range(len(losses_D))]} if window > 128 else {}),
     }
-    figures = asdict(summarise(sums_D2, n_bytes=5 * N_TOKENS * len(losses_D)))
+    figures = summarise(sums_D2, n_bytes=5 * N_TOKENS * len(losses_D))
     curve = {"ends": ends, "loss_by_position": [float(np.mean(losses_D))] * len(ends)}
     curve |= {"loss_low": [0.0] * len(ends), "loss_high": [9.0] * len(ends)}
     return json.loads(json.dumps({"stride": 128, "sources": {"books": figures | curve | by_document}}))
@@ -168,17 +168,6 @@ def test_models_with_a_seed_in_common_are_compared_by_it_and_it_is_said():
     assert [each.values[0].note.endswith("of 24 documents") for each in table.rows] == [True, False, True]
 
 
-def test_rows_a_training_are_still_compared_over_their_seeds():
-    whole = trained({"rope": SAME, "coca": BETTER, "alibi": SAME})
-    known = {run: facts() for run in runs(3, "rope", "coca", "alibi")}
-    whole_page, each = (comparison_page(whole, known, ["the text"], pool) for pool in (True, False))
-    assert each.summary == whole_page.summary and blocks(each)["differences"] == blocks(whole_page)["differences"]
-    assert [row.label[0] for row in blocks(each)["perplexity-books"].rows if not row.theirs] == list(known)
-    assert [row.label[0] for row in blocks(each)["training"].rows] == list(known)
-    assert [verdict.label for verdict in each.verdicts] == list(known)  # no two of one name
-    assert "Each seed" not in [section.title for section in each.sections]
-
-
 def test_a_row_is_the_mean_over_seeds_with_what_they_lie_between():
     whole = trained({"rope": SAME, "coca": BETTER})
     table = blocks(page(whole))["perplexity-books"]
@@ -193,7 +182,7 @@ def test_a_row_is_the_mean_over_seeds_with_what_they_lie_between():
     assert value.spread.deviation == pytest.approx(np.std(np.exp(losses), ddof=1))
     assert value.spread.words == f"seeds {np.exp(min(losses)):.2f} to {np.exp(max(losses)):.2f}"
     over_documents = summarise(np.mean(each, axis=0))
-    assert value.interval == pytest.approx((over_documents.ci_low, over_documents.ci_high))
+    assert value.interval == pytest.approx((over_documents["ci_low"], over_documents["ci_high"]))
     # What it is compared by has every seed and every document.
     assert value.sample.seeds == ("1234", "1235", "1236")
     np.testing.assert_allclose(value.sample.sums_SU2, each)
@@ -370,11 +359,3 @@ def test_bold_counts_seeds_in():
 
     assert best(of_seeds=0.1) == {(0, 2), (1, 2)}
     assert best(of_seeds=0.0001) == {(1, 2)}
-
-
-def test_a_model_looks_alike_in_levels_and_in_differences():
-    """The first of them is there too, at 0."""
-    by_name = blocks(page(trained({"rope": SAME, "coca": BETTER, "alibi": SAME})))
-    levels, found = (by_name[f"perplexity-{name}-books"] for name in ("curves", "differences"))
-    assert [line.label for line in found.lines] == [line.label for line in levels.lines]
-    assert set(found.lines[0].y) == {0.0} and found.lines[1].y[-1] < -0.9

@@ -41,7 +41,7 @@ def test_how_many_more_is_what_the_root_law_says():
 
 def test_that_many_more_do_settle_it():
     rng, settled = np.random.default_rng(0), 0
-    for _ in range(40):
+    for _ in range(24):
         sums = np.stack((rng.normal(0.02, 0.05, 30), np.ones(30)), 1)
         answer = above(OverDocuments(sums).interval(SURE), 0.0)
         if answer.outcome != "open" or answer.more is None:
@@ -51,7 +51,7 @@ def test_that_many_more_do_settle_it():
         n = 30 + answer.more
         again = np.tile(sums, (-(-n // 30), 1))[: 30 * (-(-n // 30))]
         settled += above(OverDocuments(again).interval(SURE), 0.0).outcome != "open"
-    assert settled >= 38
+    assert settled >= 22
 
 
 @pytest.mark.parametrize(("found", "n"), [(20, 20), (90, 100), (50, 70), (0, 20)])
@@ -83,7 +83,7 @@ SHAPES = {
 def test_subsamples_of_one_model_hardly_ever_contradict_each_other(shape):
     """Seven lengths whose true gains lie about the bound, 10 to 200 documents each time: at any length one subsample
     says yes and another no in under 5 % of draws."""
-    rng, gains, n_pairs, contradicted = np.random.default_rng(5), (0.04, 0.02, 0.01, 0.006, 0.005, 0.004, 0.0), 300, 0
+    rng, gains, n_pairs, contradicted = np.random.default_rng(5), (0.04, 0.02, 0.01, 0.006, 0.005, 0.004, 0.0), 120, 0
     population = 0.02 * SHAPES[shape](rng, 600)[:, None] * np.ones(7) + 0.01 * rng.normal(size=(600, 7))
     population += np.array(gains) - population.mean(0)
     count_D = rng.integers(300, 3000, 600).astype(float)

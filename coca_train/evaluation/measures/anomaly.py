@@ -29,10 +29,6 @@ rope, xpos   q and k as projected. With grouped keys a key meets every query of 
 coca         q_m, and k_n = q_m ∘ (t_n, t_n) with t_n >= 0 as the scheme has it after its ReLU (Eq. 6 to 8). Where t_n
              is 0 there is no key, hence no angle.
 
-`placed` tallies the angle a pair really has: that between the two vectors whose inner product is the score's term, less
-(m - n) θ_j. It is the initial angle for rope, xpos and strict CoCA. Slack CoCA rotates t_n instead of the key
-(Eq. 11 without Eq. 12), so its term is that of R_m q_m and q_m ∘ R_n (t_n, t_n): this angle departs from 0 as n grows.
-
 Shape legend: B texts, T positions, P sampled pairs of tokens, H query heads, G key heads, J pairs of features, N
 layers, C d_model.
 """
@@ -40,17 +36,21 @@ layers, C d_model.
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
 
 from coca_train.evaluation.measures.perplexity import evaluating
 from coca_train.models.init import seed_of
+from coca_train.models.layers import Attention
+from coca_train.models.transformer import Transformer
+from coca_train.positions import scaling_of
 from coca_train.positions.rope_scaling import base_inv_freq
+from coca_train.positions.rotary import QueryKeyTables, Rotary
 
-BINS = 36  # of ten degrees
 BORDERS = ("k", "-q", "q")
 ROUNDING = 1e-6  # [radians]
 TURN = 2 * math.pi
@@ -75,35 +75,18 @@ def borders_crossed(angle: Tensor, turned: Tensor) -> Tensor:
     return torch.stack((by_key, by_minus_query, by_query))
 
 
-def tally(q_PHJ: Tensor, k_PHJ: Tensor, distance_P: Tensor, theta_J: Tensor, placed_PHJ: Tensor | None = None) -> Sums:
-    """Return the sums of one layer over sampled pairs of tokens. distance_P: m - n [tokens]. theta_J: radians per
-    token, float64.
-
-    placed_PHJ: angles where they are not those of the vectors before rotation (see above).
-    Counts are int64; weight (H, 2) and reach (J,) are float64.
-    """
+def tally(q_PHJ: Tensor, k_PHJ: Tensor, distance_P: Tensor, theta_J: Tensor) -> Sums:
+    """Return the counts of one layer over sampled pairs of tokens: `known` and `anomalous` (H, J), `abnormal`, and
+    `borders` (3,). distance_P: m - n [tokens]. theta_J: radians per token, float64."""
     angle_PHJ = initial_angle(q_PHJ, k_PHJ)
-    known_PHJ = ~angle_PHJ.isnan()
     anomalous_PHJ = angle_PHJ > math.pi
     turned_PHJ = (distance_P[:, None, None] * theta_J).expand_as(angle_PHJ)
     crossed_3PHJ = borders_crossed(angle_PHJ, turned_PHJ).nan_to_num(0.0)
-    reach_PHJ = torch.where(anomalous_PHJ, (TURN - angle_PHJ) / theta_J, 0.0)
-    weight_PHJ = (q_PHJ.abs() * k_PHJ.abs()).double()
-    bin_PHJ = (angle_PHJ / TURN * BINS).nan_to_num(0.0).long().clamp(max=BINS - 1)
-    one_hot_HJb = torch.zeros(*angle_PHJ.shape[1:], BINS, dtype=torch.long, device=angle_PHJ.device)
-    one_hot_HJb.scatter_add_(2, bin_PHJ.permute(1, 2, 0), known_PHJ.long().permute(1, 2, 0))
-    placed = anomalous_PHJ if placed_PHJ is None else (placed_PHJ > math.pi)
     sums = {
-        "by_head": one_hot_HJb.sum(1),
-        "by_pair": one_hot_HJb.sum(0),
-        "known": known_PHJ.sum(0),
+        "known": (~angle_PHJ.isnan()).sum(0),
         "anomalous": anomalous_PHJ.sum(0),
-        "placed": placed.sum(),
-        "drawn": torch.tensor(angle_PHJ.numel()),
-        "weight": torch.stack(((weight_PHJ * anomalous_PHJ).sum((0, 2)), weight_PHJ.sum((0, 2))), -1),
-        "abnormal": (anomalous_PHJ & (crossed_3PHJ[0] == 0)).sum((0, 1)),
-        "borders": crossed_3PHJ.sum((1, 2)).long(),
-        "reach": reach_PHJ.sum((0, 1)),
+        "abnormal": (anomalous_PHJ & (crossed_3PHJ[0] == 0)).sum(),
+        "borders": crossed_3PHJ.sum((1, 2, 3)).long(),
     }
     return {name: values.cpu().numpy() for name, values in sums.items()}
 
@@ -114,14 +97,14 @@ def add(parts: Iterable[Sums]) -> Sums:
     return {name: sum((part[name] for part in others), values) for name, values in first.items()}
 
 
-def key_borders(anomalous_NHJ: Any) -> tuple[int, int]:
+def key_borders(anomalous_NHJ: ArrayLike) -> tuple[int, int]:
     """Count the different borders of k, and how many there can be, from how many drawn pairs of tokens begin
     anomalous."""
     counts_NHJ = np.asarray(anomalous_NHJ)
     return int((counts_NHJ > 0).sum()), counts_NHJ.size
 
 
-BY_LAYER = ("by_head", "known", "anomalous", "weight")  # kept apart; the rest is summed over the layers
+BY_LAYER = ("known", "anomalous")  # kept apart; the rest is summed over the layers
 
 
 def drawn_pairs(n_tokens: int, n_pairs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -135,11 +118,11 @@ def drawn_pairs(n_tokens: int, n_pairs: int, seed: int) -> tuple[np.ndarray, np.
 
 
 def anomaly_sums(
-    model: Any, texts: Sequence[np.ndarray], keys: Sequence[object], *, n_pairs: int, seed: int
+    model: Transformer, texts: Sequence[np.ndarray], keys: Sequence[object], *, n_pairs: int, seed: int
 ) -> list[Sums]:
     """Return the sums of each of these texts of one length, read together. keys: names each text, for its seed.
 
-    The arrays of `tally`; known, anomalous, by_head and weight with the layers in front.
+    The arrays of `tally`; known and anomalous with the layers in front.
     """
     device, n_tokens = next(model.parameters()).device, len(texts[0])
     places = [drawn_pairs(n_tokens, n_pairs, seed_of(seed, "anomaly", key, n_tokens)) for key in keys]
@@ -147,7 +130,8 @@ def anomaly_sums(
     tokens_BT = torch.from_numpy(np.stack(texts).astype(np.int64)).to(device)
     by_layer: list[list[Sums]] = []
 
-    def look(attention: Any, given: tuple[Tensor, ...]) -> None:
+    def look(attention: nn.Module, given: tuple[Tensor, ...]) -> None:
+        assert isinstance(attention, Attention) and isinstance(model.position, Rotary)
         by_layer.append(_layer(model.position, attention, given[0], m_BP, n_BP))
 
     with evaluating(model), ExitStack() as hooks:
@@ -161,52 +145,45 @@ def anomaly_sums(
     ]
 
 
-def _layer(position: Any, attention: Any, x_BTC: Tensor, m_BP: Tensor, n_BP: Tensor) -> list[Sums]:
+def _layer(position: Rotary, attention: Attention, x_BTC: Tensor, m_BP: Tensor, n_BP: Tensor) -> list[Sums]:
     """Return one layer's sums of each text; text by text, since a text's pairs alone are P·H·J complex numbers."""
     theta_J = inv_freq(position, x_BTC.shape[1]).to(x_BTC.device)
     parts = []
     for x_TC, m_P, n_P in zip(x_BTC, m_BP, n_BP, strict=True):
         q_PHJ, k_PHJ = vectors(position, attention.project_q(x_TC[m_P]), attention.project_k(x_TC[n_P]))
-        parts.append(tally(q_PHJ, k_PHJ, m_P - n_P, theta_J, placed_angle(position, q_PHJ, k_PHJ, n_P, theta_J)))
+        parts.append(tally(q_PHJ, k_PHJ, m_P - n_P, theta_J))
     return parts
 
 
-def inv_freq(position: Any, length: int) -> Tensor:
+def inv_freq(position: Rotary, length: int) -> Tensor:
     """Return θ_J [radians per token] at this length, float64, of a scheme that rotates."""
     return position.rope_scaling(length).inv_freq_J.detach().double()
 
 
-def slowed(position: Any, length: int) -> list[float]:
+def slowed(position: Rotary, length: int) -> list[float]:
     """Return by how much each pair's abnormal region is longer than with unscaled frequencies of the same base: τ_j /
     τ_j(base) = θ_j(base) / θ_j.
 
     Position interpolation by s: s for every pair. NTK-aware scaling by s: s^(2j/(D-2)), which the paper writes
     λ^(2j/d) (its section 2.3).
     """
-    base_J = base_inv_freq(position.settings.rope_scaling.theta, position.rotary_dim)
+    scaling = scaling_of(position.settings)
+    assert scaling is not None, "every scheme that rotates has one"
+    base_J = base_inv_freq(scaling.theta, position.rotary_dim)
     return (base_J / inv_freq(position, length).cpu()).tolist()
 
 
-def vectors(position: Any, q_PHD: Tensor, k_PGK: Tensor) -> tuple[Tensor, Tensor]:
+def vectors(position: Rotary, q_PHD: Tensor, k_PGK: Tensor) -> tuple[Tensor, Tensor]:
     """Return queries and keys before rotation as complex128 (P, H, J), each query head with its key."""
     q_PHJ = _pairs(q_PHD, position.rotary_dim)
     repeat = q_PHD.shape[1] // k_PGK.shape[1]
     if position.settings.scheme != "coca":
         return q_PHJ, _pairs(k_PGK, position.rotary_dim).repeat_interleave(repeat, 1)
     start_1P = torch.zeros(1, len(k_PGK), dtype=torch.long, device=k_PGK.device)
-    _, key_1PGD = position.rotate(q_PHD[None], k_PGK[None], position(start_1P, start_1P, 1))
+    tables = cast(QueryKeyTables, position(start_1P, start_1P, 1))
+    _, key_1PGD = position.rotate(q_PHD[None], k_PGK[None], tables)
     t_PGJ = key_1PGD[0, ..., : position.rotary_dim // 2].double()  # a key at position 0 is t, as it is or twice
     return q_PHJ, q_PHJ * t_PGJ.repeat_interleave(repeat, 1)
-
-
-def placed_angle(position: Any, q_PHJ: Tensor, k_PHJ: Tensor, n_P: Tensor, theta_J: Tensor) -> Tensor | None:
-    """Return the angle slack CoCA really has, see the module's text; None where that is the initial one."""
-    if getattr(position.settings, "variant", "") != "slack":
-        return None
-    turn_P1J = (n_P[:, None] * theta_J)[:, None]
-    cos, sin = turn_P1J.cos(), turn_P1J.sin()
-    seen_PHJ = torch.complex(k_PHJ.real * (cos - sin), k_PHJ.imag * (cos + sin))
-    return initial_angle(q_PHJ * torch.polar(torch.ones_like(turn_P1J), turn_P1J), seen_PHJ)
 
 
 def _pairs(x_PHD: Tensor, width: int) -> Tensor:

@@ -23,31 +23,34 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from io import StringIO
-from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import lm_eval
 import numpy as np
 import torch
+import transformers
+from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM, TemplateLM
 from lm_eval.evaluator import evaluate
 from lm_eval.evaluator_utils import get_sample_size
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.tasks import TaskManager
+from lm_eval.tasks.manager import TaskDict
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from coca_train.evaluation.measures.harness_sources import sources, tokenizer_name
 from coca_train.evaluation.measures.harness_text import TaskText
-from coca_train.evaluation.measures.likelihood import Request, clip, likelihoods
+from coca_train.evaluation.measures.likelihood import Likelihood, Request, clip, likelihoods
 from coca_train.models.generation import generate
+from coca_train.models.transformer import Transformer
+from coca_train.runtime.untrusted_io import JsonObject
 
 VERSION = lm_eval.__version__
 # Of the harness's bootstrap, for metrics whose standard error has no formula. It draws 100,000 on all cores, which
 # takes half an hour on one for 1,000 documents; the figures are the same, their standard errors within 3 %.
 RESAMPLES = 1000
-Answers = dict[str, Any]  # answer by request_key(request)
+Answers = JsonObject  # answer by request_key(request)
 
 # The harness would fork a process for each core, of one that may hold a GPU.
 os.environ.setdefault("DISABLE_MULTIPROC", "1")
@@ -73,7 +76,7 @@ class Seeds(NamedTuple):
 class Adapter(TemplateLM):
     """A model as the harness asks it."""
 
-    def __init__(self, model: Any, text: TaskText, reading: Reading) -> None:
+    def __init__(self, model: Transformer, text: TaskText, reading: Reading) -> None:
         super().__init__()
         self.model, self.text, self.reading = model, text, reading
         self.n_clipped = 0  # requests that did not fit
@@ -87,7 +90,7 @@ class Adapter(TemplateLM):
     def prefix_token_id(self) -> int:
         return self.text.prefix
 
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: object) -> list[int]:
         return self.text.encode(string, add_special_tokens)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
@@ -97,14 +100,16 @@ class Adapter(TemplateLM):
         whole = self.tok_encode(context + continuation)
         return whole[:-1] or [self.text.prefix], whole[-1:]
 
-    def _loglikelihood_tokens(self, requests: Any, **kwargs: Any) -> list[tuple[float, bool]]:
+    def _loglikelihood_tokens(
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **kwargs: object
+    ) -> list[tuple[float, bool]]:
         pairs = [Request(tuple(context), tuple(continuation)) for _, context, continuation in requests]
-        return [tuple(answer) for answer in self._likelihoods(pairs)]
+        return [(answer.total, answer.greedy) for answer in self._likelihoods(pairs)]
 
-    def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
 
-    def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = True) -> list[float]:
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = True) -> list[float]:
         windows, owners = [], []
         for index, request in enumerate(requests):
             tokens = self.tok_encode(request.args[0])
@@ -117,16 +122,16 @@ class Adapter(TemplateLM):
             totals[index] += answer.total
         return totals
 
-    def generate_until(self, requests: Any, disable_tqdm: bool = True) -> list[str]:
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
         return [self._generate(*request.args) for request in requests]
 
-    def _likelihoods(self, requests: Sequence[Request]) -> list[Any]:
+    def _likelihoods(self, requests: Sequence[Request]) -> list[Likelihood]:
         window = self.reading.window
         clipped = list(requests) if window is None else [clip(request, window) for request in requests]
         self.n_clipped += sum(one != other for one, other in zip(clipped, requests, strict=True))
         return likelihoods(self.model, clipped, batch_tokens=self.reading.batch_tokens, progress=self.progress)
 
-    def _generate(self, context: str, options: dict[str, Any]) -> str:
+    def _generate(self, context: str, options: JsonObject) -> str:
         wanted = _generation_options(options)
         n_new, stops = wanted["max_gen_toks"], [stop for stop in (*wanted["until"], *self.text.stops) if stop]
         tokens = self.tok_encode(context) or [self.text.prefix]
@@ -142,7 +147,7 @@ class Adapter(TemplateLM):
         return postprocess_generated_text(self.text.decode(new), stops, think_end_token=None)
 
 
-def _generation_options(options: dict[str, Any]) -> dict[str, Any]:
+def _generation_options(options: JsonObject) -> JsonObject:
     """Return max_gen_toks, until and do_sample of a request to generate, whatever a task calls them."""
     return dict(normalize_gen_kwargs(options))
 
@@ -152,50 +157,47 @@ class _Answered(LM):
 
     def __init__(self, answers: Answers) -> None:
         super().__init__()
-        self.answers = answers
+        self._answer: Callable[[Instance], Any] = lambda request: answers[request_key(request)]
 
-    def loglikelihood(self, requests: Any) -> list[Any]:
-        return [tuple(self.answers[request_key(request)]) for request in requests]
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        return [(nats, greedy) for nats, greedy in map(self._answer, requests)]
 
-    def loglikelihood_rolling(self, requests: Any) -> list[Any]:
-        return [self.answers[request_key(request)] for request in requests]
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        return list(map(self._answer, requests))
 
-    def generate_until(self, requests: Any) -> list[Any]:
-        return [self.answers[request_key(request)] for request in requests]
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        return list(map(self._answer, requests))
 
 
 class LoadedTask(NamedTuple):
     """A task, or a group of them, with its data. requests: all of them, in a fixed order."""
 
-    tree: Any  # what TaskManager.load gives
+    tree: TaskDict
     limit: int | None
     seeds: Seeds
-    requests: list[Any]
+    requests: list[Instance]
 
 
-def request_key(request: Any) -> str:
+def request_key(request: Instance) -> str:
     """Return the digest of what is asked; the same question has the same answer."""
     question = json.dumps([request.request_type, request.args], sort_keys=True, default=str)
     return hashlib.sha256(question.encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True)
-class Tasks:
-    """Task files, and where what they read comes from.
-
-    text: of the model, for tasks that count tokens. data: the folder of harness_sources.py, None = the hub."""
+class Tasks(NamedTuple):
+    """Task files. text: of the model, for tasks that count tokens."""
 
     index: TaskManager
     text: TaskText
-    data: Path | None
+
+
+def tokenizer_name(text: TaskText) -> str:
+    """Return what a task calls the tokenizer of a model."""
+    return f"coca_train/{hashlib.sha256(text.identity.encode()).hexdigest()}"
 
 
 def find_tasks(
-    names: Sequence[str],
-    include_path: str | None,
-    text: TaskText,
-    data: Path | None = None,
-    metadata: Mapping[str, Any] | None = None,
+    names: Sequence[str], include_path: str | None, text: TaskText, metadata: Mapping[str, object] | None = None
 ) -> Tasks:
     """Return the index of task files: your own folder alone when it has all of `names`, else with the harness's own.
 
@@ -204,8 +206,23 @@ def find_tasks(
     if include_path is not None:
         own = TaskManager(include_path=include_path, include_defaults=False, metadata=options)
         if set(names) <= set(own.all_tasks):
-            return Tasks(own, text, data)
-    return Tasks(TaskManager(include_path=include_path, metadata=options), text, data)
+            return Tasks(own, text)
+    return Tasks(TaskManager(include_path=include_path, metadata=options), text)
+
+
+@contextmanager
+def own_tokenizer(text: TaskText) -> Iterator[None]:
+    """Give tasks that make texts of a given length (RULER's) the model's own tokenizer, which they open by name with
+    transformers; and run no code of a folder for any other, though they ask for it."""
+    opened, ours = transformers.AutoTokenizer.from_pretrained, tokenizer_name(text)
+
+    def from_pretrained(name: str, *given: object, **options: object) -> object:
+        if name == ours:
+            return text.counter
+        return opened(name, *given, **{**options, "trust_remote_code": False})
+
+    with patch.object(transformers.AutoTokenizer, "from_pretrained", from_pretrained):
+        yield
 
 
 def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | None, seeds: Seeds) -> LoadedTask:
@@ -217,7 +234,7 @@ def load_task(known: Tasks, name: str, num_fewshot: int | None, limit: int | Non
     try:
         # A bar for each of its steps, and what its task files print.
         silence = redirect_stderr(StringIO()), redirect_stdout(StringIO())
-        with _seeded(seeds), silence[0], silence[1], sources(known.data, known.text):
+        with _seeded(seeds), silence[0], silence[1], own_tokenizer(known.text):
             tree = known.index.load([name])
             for task in tree["tasks"].values():
                 own = task.get_config("num_fewshot")
@@ -258,38 +275,39 @@ def _seeded(seeds: Seeds) -> Iterator[None]:
         np.random.set_state(before[1])
 
 
-def explain_too_long(adapter: Adapter, requests: Sequence[Any]) -> str:
+def explain_too_long(adapter: Adapter, requests: Sequence[Instance]) -> str:
     """Say why some request can never fit into the window, in words; "" when all can."""
     window = adapter.reading.window
     if window is None:
         return ""
     for request in requests:
+        *_, last = request.args
         if request.request_type == "generate_until":
-            if (n_new := _generation_options(request.args[1])["max_gen_toks"]) >= window:
+            if (n_new := _generation_options(last)["max_gen_toks"]) >= window:
                 return f"{n_new:,} new tokens leave no room for a prompt in a window of {window:,}"
-        elif request.request_type == "loglikelihood" and len(adapter.text.encode(request.args[1], False)) > window:
+        elif request.request_type == "loglikelihood" and len(adapter.text.encode(last, False)) > window:
             return f"a continuation is longer than the window of {window:,} tokens"
     return ""
 
 
-def longest_request(adapter: Adapter, requests: Sequence[Any]) -> int:
+def longest_request(adapter: Adapter, requests: Sequence[Instance]) -> int:
     """Return the positions that the longest of these requests takes as it is asked, its answer included [tokens]."""
     window, taken = adapter.reading.window, [0]
     for request in requests:
-        n_new, texts = 0, request.args
+        n_new, texts = 0, list(request.args)
         if request.request_type == "generate_until":
-            n_new, texts = _generation_options(request.args[1])["max_gen_toks"], request.args[:1]
+            n_new = _generation_options(texts.pop())["max_gen_toks"]
         taken.append(len(adapter.tok_encode("".join(texts)) or [adapter.text.prefix]) + n_new)
     return max(taken) if window is None else min(window, max(taken))
 
 
-def share(requests: Sequence[Any], rank: int, n_ranks: int) -> list[Any]:
+def share(requests: Sequence[Instance], rank: int, n_ranks: int) -> list[Instance]:
     """Return this rank's requests: whole documents in turn, so that the choices of a question stay together."""
     documents = {place: turn for turn, place in enumerate(dict.fromkeys((r.task_name, r.doc_id) for r in requests))}
     return [r for r in requests if documents[r.task_name, r.doc_id] % n_ranks == rank]
 
 
-def answer(adapter: Adapter, requests: Sequence[Any]) -> Answers:
+def answer(adapter: Adapter, requests: Sequence[Instance]) -> Answers:
     """Answer these requests, as plain JSON."""
     answers: Answers = {}
     for kind in dict.fromkeys(request.request_type for request in requests):
@@ -307,7 +325,7 @@ def definition(task: LoadedTask) -> str:
     return json.dumps(definitions, sort_keys=True, default=name_of)
 
 
-def score(task: LoadedTask, answers: Answers) -> Mapping[str, Any]:
+def score(task: LoadedTask, answers: Answers) -> JsonObject:
     """Return the harness's own results (lm_eval.result_schema) from the answers to all requests, with its log of
     documents."""
     for each in task.tree["tasks"].values():
@@ -316,4 +334,4 @@ def score(task: LoadedTask, answers: Answers) -> Mapping[str, Any]:
         known = _Answered(answers)
         results = evaluate(known, task.tree, limit=task.limit, bootstrap_iters=RESAMPLES, log_samples=True)
     assert results is not None
-    return results
+    return dict(results)

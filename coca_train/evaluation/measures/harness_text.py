@@ -47,7 +47,7 @@ class OwnText:
         return ()
 
     @property
-    def counter(self) -> Callable[..., Any]:
+    def counter(self) -> Callable[[str], object]:
         return lambda text: SimpleNamespace(input_ids=self.tokenizer.encode(text))
 
     @property
@@ -99,7 +99,7 @@ class FolderText:
         return () if end is None else (self._tokenizer.decode(end),)
 
     @property
-    def counter(self) -> Callable[..., Any]:
+    def counter(self) -> Callable[[str], object]:
         return self._tokenizer
 
     @property

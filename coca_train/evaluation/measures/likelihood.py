@@ -14,7 +14,7 @@ Shape legend: B rows, T longest row, C d_model, N scored tokens of a batch, V vo
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 from coca_train.evaluation.measures.perplexity import evaluating
 from coca_train.evaluation.measures.windows import same_at
 from coca_train.models.cache import KVCache
+from coca_train.models.transformer import Transformer
 
 PIECE = 1024  # scored tokens whose logits are held at once
 SHARED_FROM = 128  # a shorter context is computed with each row: larger batches are worth more
@@ -59,7 +60,7 @@ def clip(request: Request, window: int) -> Request:
 
 
 def likelihoods(
-    model: Any,
+    model: Transformer,
     requests: Sequence[Request],
     *,
     batch_tokens: int,
@@ -67,7 +68,7 @@ def likelihoods(
 ) -> list[Likelihood]:
     """Return the log-likelihood of every request, in their order.
 
-    model: Transformer. batch_tokens: rows times the longest of them, at least one row. progress: called with how many
+    batch_tokens: rows times the longest of them, at least one row. progress: called with how many
     requests a batch answered. Raises ValueError for an empty context or continuation.
     """
     if not all(request.context and request.continuation for request in requests):
@@ -136,13 +137,13 @@ class Trunk(NamedTuple):
     cache: KVCache
 
 
-def _prefill(model: Any, row: Row) -> Trunk:
+def _prefill(model: Transformer, row: Row) -> Trunk:
     cache = model.new_cache(len(row))
     model.hidden(torch.tensor([row], device=next(model.parameters()).device), cache=cache)
     return Trunk(row, cache)
 
 
-def _hidden(model: Any, batch: RowBatch, trunk: Trunk | None) -> Tensor:
+def _hidden(model: Transformer, batch: RowBatch, trunk: Trunk | None) -> Tensor:
     """Return the last hidden states x_BTC after the shared tokens, of rows that are padded on the right."""
     longest = len(batch.rows[0])
     padded = [row[batch.n_shared :] + (0,) * (longest - len(row)) for row in batch.rows]
@@ -153,7 +154,7 @@ def _hidden(model: Any, batch: RowBatch, trunk: Trunk | None) -> Tensor:
 
 
 def _score(
-    model: Any, x_BTC: Tensor, batch: RowBatch, requests: Sequence[Request], places: Sequence[tuple[int, int]]
+    model: Transformer, x_BTC: Tensor, batch: RowBatch, requests: Sequence[Request], places: Sequence[tuple[int, int]]
 ) -> list[Likelihood]:
     """Score each (place in the batch, index of the request)."""
     continuations = [requests[index].continuation for _, index in places]
@@ -173,7 +174,7 @@ def _score(
     ]
 
 
-def _tokens(model: Any, x_MC: Tensor, target_M: Tensor) -> tuple[Tensor, Tensor]:
+def _tokens(model: Transformer, x_MC: Tensor, target_M: Tensor) -> tuple[Tensor, Tensor]:
     """Return ln p of each target [nats], float32, and whether it is the most probable token."""
     log_p_MV = model.head(x_MC).log_softmax(-1)
     return log_p_MV.gather(1, target_M[:, None])[:, 0], log_p_MV.argmax(-1) == target_M

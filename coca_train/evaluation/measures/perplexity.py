@@ -6,8 +6,7 @@ Shape legend: B passes of one shape, T their length, n the predictions wanted of
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Required, TypedDict
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from coca_train.evaluation.measures.windows import (
     plan_passes,
     sum_bins,
 )
+from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist
 
 CPU_TOKENS = 4096  # of a forward on a CPU: more only leaves its cache, up to a third slower
@@ -49,9 +49,8 @@ class Scores(NamedTuple):
         return self.bins.sum(0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Perplexity:
-    """What a model makes of some documents; bits per byte only where the text's size is known."""
+class Perplexity(TypedDict):
+    """What a model makes of some documents, as plain JSON; bits per byte only where the text's size is known."""
 
     nll_sum: float  # [nats]
     n_tokens: int  # predictions scored
@@ -60,12 +59,40 @@ class Perplexity:
     perplexity: float
     bits_per_token: float
     bits_per_byte: float | None
-    ci_low: float | None  # of the perplexity; None with fewer than two documents
-    ci_high: float | None
+    ci_low: Bound  # of the perplexity; None with fewer than two documents
+    ci_high: Bound
+
+
+Sums = list[list[float]]  # of each document, NLL [nats] and predictions
+
+
+class OneText(Perplexity, total=False):
+    """What a cell of suite `perplexity` says of one text. Always there: the loss by position, whose bins end at `ends`,
+    by_document, and `predictions`, a digest of what was predicted. seeds: of a pooled result, those of each seed."""
+
+    ends: Required[list[int]]
+    loss_by_position: Required[list[float]]
+    loss_low: list[Bound]
+    loss_high: list[Bound]
+    by_document: Required[Sums]
+    predictions: Required[str]
+    windows_by_document: Sums  # where windows count as much as one another: their mean NLL, summed, and windows
+    uses: dict[str, Sums]  # by length, NLL with less context less NLL with more
+    holds: Sums  # NLL in these windows less NLL in windows of the training length
+    short: Sums  # NLL with 5 to 8 tokens of context less that of the same predictions with 29 to 32
+    token_frequencies: Sums  # NLL of a unigram and of a bigram model, and predictions
+    seeds: "dict[str, OneText]"
+
+
+class ByText(TypedDict):
+    """Of a cell of suite `perplexity`: by source, and of all together. stride [tokens]."""
+
+    stride: int
+    sources: dict[str, OneText]
 
 
 def score_share(
-    model: Any,
+    model: Transformer,
     documents: Sequence[np.ndarray],
     rows: Sequence[Windowing],
     micro_batch_tokens: int,
@@ -82,8 +109,7 @@ def score_share(
     ascending; a prediction with more than edges[i] tokens of its document before it is of band i + 1 or above. begin:
     the token that each window reads in place of its first one; None: it reads its own.
     """
-    device = next(model.parameters()).device
-    if device.type == "cpu":
+    if next(model.parameters()).device.type == "cpu":
         micro_batch_tokens = min(micro_batch_tokens, CPU_TOKENS)
     # The same list of batches on every rank, whatever their number: a batch goes through the model in the same company,
     # so its float sums are the same for any world size. Neighbours are equally long, so ranks end together.
@@ -99,7 +125,7 @@ def score_share(
             # Every rank makes the same number of forwards (ZeRO-3's are collective); what is over counts nothing.
             mine = first + rank
             batch = work[min(mine, len(work) - 1)]
-            nll_BT = _score(model, documents, batch, rows, device, begin)
+            nll_BT = _score(model, documents, batch, rows, begin)
             # Ranks that share a sequence all have its losses; the first of them counts them.
             if mine < len(work) and (shared is None or shared.rank == 0):
                 for each, nll_T in zip(batch, nll_BT, strict=True):
@@ -117,20 +143,19 @@ def score_share(
 
 
 def _score(
-    model: Any,
+    model: Transformer,
     documents: Sequence[np.ndarray],
     batch: Sequence[Pass],
     rows: Sequence[Windowing],
-    device: Any,
     begin: int | None,
 ) -> np.ndarray:
     """Return the NLL of every prediction of passes of one shape, nll_BT float64; NaN where no row scores it."""
     parts, length = batch[0].parts, batch[0].length
     read = [documents[each.document][each.start : each.stop + 1] for each in batch]
-    tokens_BT = torch.from_numpy(np.stack(read).astype(np.int64)).to(device)
+    tokens_BT = torch.from_numpy(np.stack(read).astype(np.int64)).to(next(model.parameters()).device)
     if begin is not None:
         tokens_BT[:, 0] = begin
-    pos_1T = torch.arange(length, device=device)[None]
+    pos_1T = torch.arange(length, device=tokens_BT.device)[None]
     wanted, seen = merge_scored(parts), max(rows[part.row].length for part in parts)
     nll_Bn = model.losses(tokens_BT[:, :-1], tokens_BT[:, 1:], pos_BT=pos_1T, length=seen, wanted=wanted)
     wanted_n = np.concatenate([np.arange(*stretch) for stretch in wanted])
@@ -178,8 +203,8 @@ def weigh_windows(summary: Perplexity, windows_D2: np.ndarray, seed: int = 0, re
     """Return the summary with the perplexity of the mean over windows, and its interval. windows_D2: as
     Scores.windows."""
     of_windows = summarise(windows_D2, None, seed, resamples)
-    edges = {"ci_low": of_windows.ci_low, "ci_high": of_windows.ci_high}
-    return replace(summary, perplexity=of_windows.perplexity, **edges)
+    ends = of_windows["ci_low"], of_windows["ci_high"]
+    return {**summary, "perplexity": of_windows["perplexity"], "ci_low": ends[0], "ci_high": ends[1]}
 
 
 def intervals(sums_DK2: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) -> tuple[list[Bound], list[Bound]]:

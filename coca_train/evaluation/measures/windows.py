@@ -17,10 +17,12 @@ same tokens. A curve shows context and place in the document together; compare c
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+
+from coca_train.models.transformer import Transformer
 
 PROBED = 8  # positions whose tables are compared [tokens]
 
@@ -147,7 +149,7 @@ def merge_scored(parts: Sequence[Scored]) -> list[tuple[int, int]]:
     return merged
 
 
-def positions_needed(model: Any, window: int) -> int:
+def positions_needed(model: Transformer, window: int) -> int:
     """Return how many positions the scheme is asked for in a window of this length, as the attention pattern places
     them."""
     pos_1T = torch.arange(window)[None]
@@ -155,7 +157,7 @@ def positions_needed(model: Any, window: int) -> int:
     return 1 + max(int(pos.max()) for layout in layouts for pos in (layout.pos_BT, layout.pos_BS))
 
 
-def missing_positions(model: Any, window: int) -> str:
+def missing_positions(model: Transformer, window: int) -> str:
     """Say why a scheme with an end has too few positions for such a window, in words; "" when it has enough."""
     limit = model.max_positions
     if limit is None or positions_needed(model, window) <= limit:
@@ -164,8 +166,8 @@ def missing_positions(model: Any, window: int) -> str:
 
 
 @torch.no_grad()
-def same_at(model: Any, one: int, other: int) -> bool:
-    """Return whether the model, a Transformer, treats equal positions equally in windows of both lengths [tokens]."""
+def same_at(model: Transformer, one: int, other: int) -> bool:
+    """Return whether the model treats equal positions equally in windows of both lengths [tokens]."""
     pos_1T = torch.arange(PROBED, device=next(model.parameters()).device)[None]
     for kind in dict.fromkeys(model.layer_types):
         position, attention_pattern = model.position_of(kind), model.attention_patterns[kind]
@@ -177,8 +179,8 @@ def same_at(model: Any, one: int, other: int) -> bool:
 
 
 @torch.no_grad()
-def tables_at(model: Any, length: int) -> tuple[Any, ...]:
-    """Return how the model, a Transformer, treats windows of a length [tokens], to be compared with `equal`.
+def tables_at(model: Transformer, length: int) -> tuple[object, ...]:
+    """Return how the model treats windows of a length [tokens], to be compared with `equal`.
 
     Two variants of the same weights that are equal in this compute the same: a dynamic frequency is the plain one up to
     the training window.
@@ -191,12 +193,12 @@ def tables_at(model: Any, length: int) -> tuple[Any, ...]:
     return (model.config.logit_scale, *tables)
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(one: object, other: object) -> bool:
     """Compare tables: tensors, plain values, and tuples of them."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return torch.equal(one, other)
-    if isinstance(one, tuple) and type(one) is type(other):
-        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(equal, one, other))
     return type(one) is type(other) and bool(one == other)
 
 

@@ -1,20 +1,22 @@
 """Suites that read documents from their beginning in one window, the same ones at every length of the grid."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
 
 from coca_train.evaluation.measures.perplexity import evaluating
 from coca_train.evaluation.measures.windows import missing_positions
+from coca_train.evaluation.results import Point, Result
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suite import CellSuite
+from coca_train.evaluation.suite import CellSuite, Part, Settings
 from coca_train.evaluation.texts import Library, digest
+from coca_train.models.transformer import Transformer
 from coca_train.runtime import dist
 
-Settings = TypeVar("Settings")
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +56,11 @@ class Prefixes:
             setup.progress(done / len(mine))
 
     def by_document(
-        self, model: Any, length: int, setup: Setup, keep: Callable[[np.ndarray], list[float]]
-    ) -> dict[str, list[float]]:
+        self, model: Transformer, length: int, setup: Setup, keep: Callable[[np.ndarray], Kept]
+    ) -> dict[str, Kept]:
         """Return by index what `keep` makes of the NLL of the first `length` predictions, nll_T, of this rank's
         documents."""
-        documents: dict[str, list[float]] = {}
+        documents: dict[str, Kept] = {}
         shared = model.sequence
         for batch in self.share(length, setup, 1 if shared is None else shared.size):
             nll_BT = first_window_nll(model, [self.texts[i] for i in batch], length)
@@ -66,7 +68,7 @@ class Prefixes:
         return documents
 
 
-def first_window_nll(model: Any, documents: Sequence[np.ndarray], length: int) -> np.ndarray:
+def first_window_nll(model: Transformer, documents: Sequence[np.ndarray], length: int) -> np.ndarray:
     """Return the NLL [nats] of the first `length` predictions of documents with more tokens, nll_BT in float64."""
     device = next(model.parameters()).device
     window_BT = torch.from_numpy(np.stack([d[: length + 1] for d in documents]).astype(np.int64)).to(device)
@@ -75,10 +77,9 @@ def first_window_nll(model: Any, documents: Sequence[np.ndarray], length: int) -
         return model.losses(window_BT[:, :-1], window_BT[:, 1:], pos_BT=pos_1T, length=length).double().cpu().numpy()
 
 
-def in_order(parts: Iterable[Mapping[str, Any]]) -> list[Any]:
+def in_order(parts: Mapping[str, Kept]) -> list[Kept]:
     """Return what all ranks kept of each document by its index, in the order of the documents."""
-    documents = {index: kept for part in parts for index, kept in part.items()}
-    return [documents[str(index)] for index in range(len(documents))]
+    return [parts[str(index)] for index in range(len(parts))]
 
 
 def read_longest(subject: Subject, setup: Setup, lengths: Sequence[int], lengths_from: str = "") -> Prefixes:
@@ -91,18 +92,25 @@ def read_longest(subject: Subject, setup: Setup, lengths: Sequence[int], lengths
     return Prefixes(documents=library.choose(longest + 1, lengths_from).documents, longest=longest)
 
 
-class DocumentSuite(CellSuite[Settings, Prefixes]):
-    """Reads the first tokens of documents in one window; points are lengths, or settings of one length."""
+class DocumentSuite(CellSuite[Settings, Prefixes, Part, Result], Generic[Settings, Part, Result]):
+    """Reads the first tokens of documents in one window; points are lengths, or settings of one length. LENGTHS_FROM:
+    the option that lengths come from, for messages, where those are not the points."""
+
+    LENGTHS_FROM: ClassVar[str] = ""
+
+    def length(self, point: Point) -> int:
+        """Return how many predictions of a document a cell makes."""
+        return int(point)
 
     def prepare(self, subject: Subject, setup: Setup) -> Prefixes:
-        return read_longest(subject, setup, [int(point) for point in setup.points])
+        return read_longest(subject, setup, [self.length(point) for point in setup.points], self.LENGTHS_FROM)
 
-    def work(self, subject: Subject, points: Sequence[Any], material: Prefixes) -> list[float]:
+    def work(self, subject: Subject, points: Sequence[Point], material: Prefixes) -> list[float]:
         """Estimate the work [tokens]."""
-        return [float(point * len(material.texts)) for point in points]
+        return [float(self.length(point) * len(material.texts)) for point in points]
 
-    def fingerprint(self, material: Prefixes, point: Any) -> str:
-        return material.digest(point)
+    def fingerprint(self, material: Prefixes, point: Point) -> str:
+        return material.digest(self.length(point))
 
-    def impossible(self, subject: Subject, point: Any, material: Prefixes) -> str:
-        return material.problem(subject, point)
+    def impossible(self, subject: Subject, point: Point, material: Prefixes) -> str:
+        return material.problem(subject, self.length(point))

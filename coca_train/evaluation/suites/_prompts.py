@@ -1,8 +1,8 @@
 """Suites that ask a model with prompts made for a length: how prompts are fitted, asked, counted and shown.
 
-Length. A prompt is built around a number of units (sentences, pairs, shots). At length L [tokens] it gets a size at
-which it has at most L tokens, and either at least 99 % of them, or more than L with one unit more. When the smallest
-prompt is longer than L, there is none.
+Length. A prompt is built around a number of units (sentences, pairs). At length L [tokens] it gets a size at which it
+has at most L tokens, and either at least 99 % of them, or more than L with one unit more. When the smallest prompt is
+longer than L, there is none.
 
 Draws. A case's draws come from a generator seeded by (suite, seed, L, number of the case), the same at every size
 tried; so neither the number of cases nor another tokenizer changes what is drawn.
@@ -14,17 +14,22 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Annotated, ClassVar, Generic, Literal, Protocol, TypedDict, TypeVar
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.windows import missing_positions
-from coca_train.evaluation.pages import by_point, document, heat_maps, share_by_length, table
-from coca_train.evaluation.results import Evaluation, GridRow, Point
+from coca_train.evaluation.pages import best_at_the_longest, by_point, document, heat_maps, share_curves, table
+from coca_train.evaluation.results import Evaluation, GridRow, Point, Result
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suite import CellSuite
-from coca_train.evaluation.verdict import FOUND_SHARE, Name, Part, PartsByRow, finds, unmeasured, verdicts
+from coca_train.evaluation.suite import CellSuite, SuiteSettings
+from coca_train.evaluation.suites._documents import in_order
+from coca_train.evaluation.verdict import Name, Part, PartsByRow, finds, unmeasured, verdicts
 from coca_train.models.continuations import continuations
-from coca_train.report.blocks import Block, Document, Line, Lines, Table, Value
-from coca_train.report.headlines import POINTS, headline
+from coca_train.report.blocks import Block, Document, Line, Lines, Row, Table, Value
+from coca_train.report.headlines import POINTS
 from coca_train.runtime import dist
 from coca_train.statistics.pairs import Sample
 from coca_train.statistics.shares import wilson
@@ -32,15 +37,14 @@ from coca_train.statistics.shares import wilson
 PROBE = 32  # units more than the smallest prompt, to see what a unit costs
 FULL = 0.99  # share of a length that a prompt must fill
 RANGES = {  # of distance, in training windows of the model: from, below
-    "within the window": (0, 1),
-    "1 to 4 windows": (1, 4),
-    "4 to 16 windows": (4, 16),
-    "16 windows and more": (16, float("inf")),
+    "within the window": (0.0, 1.0),
+    "1 to 4 windows": (1.0, 4.0),
+    "4 to 16 windows": (4.0, 16.0),
+    "16 windows and more": (16.0, math.inf),
 }
 
 Encode = Callable[[str], list[int]]
 Places = Literal["uniform", "even"]
-Case = Mapping[str, Any]  # of a result: found, and most with depth and distance
 
 
 class Prompt(Protocol):
@@ -50,8 +54,27 @@ class Prompt(Protocol):
     def tokens(self) -> Sequence[int]: ...
 
 
+class Hidden(Prompt, Protocol):
+    """A prompt that hides something. depth: 0 to 1. distance: from there to the end [tokens]."""
+
+    @property
+    def depth(self) -> float: ...
+    @property
+    def distance(self) -> int: ...
+
+
+class PromptSettings(SuiteSettings, Protocol):
+    """What the settings of suites that ask prompts have in common."""
+
+    @property
+    def n_cases(self) -> int: ...
+    @property
+    def found_share(self) -> float: ...
+
+
 T = TypeVar("T", bound=Prompt)
-Settings = TypeVar("Settings")
+H = TypeVar("H", bound=Hidden)
+Options = TypeVar("Options", bound=PromptSettings)
 
 
 def fill_prompts(build: Callable[[int, int], T], n_cases: int, length: int, least: int) -> list[T]:
@@ -94,13 +117,14 @@ def choose_place(share: float, case: int, last: int, places: Places, n_depths: i
     return round(last * (case % n_depths) / max(1, n_depths - 1))
 
 
-class PromptSuite(CellSuite[Settings, Mapping[Point, Sequence[T]]]):
-    """Asks prompts for greedy answers. AXIS of such suites has found_share. PART: what it says of a model's reach."""
+class PromptSuite(CellSuite[Options, Mapping[Point, Sequence[T]], str, Result], Generic[Options, T, Result]):
+    """Asks prompts for greedy answers. PART: what it says of a model's reach."""
 
+    AXIS = ("found_share",)
     PART: ClassVar[Name] = "finds"
 
     @abstractmethod
-    def no_room(self, subject: Subject, point: Any) -> str:
+    def no_room(self, subject: Subject, point: Point) -> str:
         """Say that a point has no room for a prompt."""
 
     @abstractmethod
@@ -111,23 +135,23 @@ class PromptSuite(CellSuite[Settings, Mapping[Point, Sequence[T]]]):
     def max_new_tokens(self, point: Point, cases: Sequence[T]) -> int:
         """Return the length of an answer [tokens]."""
 
-    def prompt_length(self, point: Any) -> int:
+    def prompt_length(self, point: Point) -> int:
         """Return the limit of the prompts [tokens]: dynamic frequencies see it and the new tokens, however long one
         prompt is."""
-        return point
+        return int(point)
 
-    def work(self, subject: Subject, points: Sequence[Any], material: Mapping[Point, Sequence[T]]) -> list[float]:
+    def work(self, subject: Subject, points: Sequence[Point], material: Mapping[Point, Sequence[T]]) -> list[float]:
         """Estimate the work [tokens]."""
         new = {point: self.max_new_tokens(point, material[point]) for point in points}
         return [float(sum(len(case.tokens) + new[point] for case in material[point])) for point in points]
 
-    def fingerprint(self, material: Mapping[Point, Sequence[T]], point: Any) -> str:
+    def fingerprint(self, material: Mapping[Point, Sequence[T]], point: Point) -> str:
         whole = hashlib.sha256()
         for case in material[point]:
             whole.update(f"{list(case.tokens)} {list(self.expected(case))}\n".encode())
         return whole.hexdigest()
 
-    def impossible(self, subject: Subject, point: Any, material: Mapping[Point, Sequence[T]]) -> str:
+    def impossible(self, subject: Subject, point: Point, material: Mapping[Point, Sequence[T]]) -> str:
         if not material[point]:
             return self.no_room(subject, point)
         needed = max(len(case.tokens) for case in material[point]) + self.max_new_tokens(point, material[point])
@@ -135,9 +159,10 @@ class PromptSuite(CellSuite[Settings, Mapping[Point, Sequence[T]]]):
         return problem and f"{problem}, and prompt and answer need {needed:,}"
 
     def measure(
-        self, subject: Subject, point: Any, material: Mapping[Point, Sequence[T]], setup: Setup
-    ) -> list[tuple[int, str]]:
-        """Return the index and the answer of this rank's prompts."""
+        self, subject: Subject, point: Point, material: Mapping[Point, Sequence[T]], setup: Setup
+    ) -> dict[str, str]:
+        """Return by index the answer to each of this rank's prompts: which rank answers which depends on their number,
+        and the order must not."""
         n_new = self.max_new_tokens(point, material[point])
         new_tokens = continuations(
             subject.model,
@@ -150,15 +175,14 @@ class PromptSuite(CellSuite[Settings, Mapping[Point, Sequence[T]]]):
             n_ranks=dist.world_size(),
             progress=setup.progress,
         )
-        # By index: which rank answers which prompt depends on their number, and the order must not.
-        return [(index, subject.tokenizer.decode(tokens)) for index, tokens in sorted(new_tokens.items())]
+        return {str(index): subject.tokenizer.decode(tokens) for index, tokens in new_tokens.items()}
 
     @abstractmethod
-    def hits(self, evaluation: Evaluation, row: GridRow) -> tuple[dict[int, list[bool]], str]:
+    def hits(self, evaluation: Evaluation[Result], row: GridRow[Result]) -> tuple[dict[int, list[bool]], str]:
         """Return by length, whether each prompt was answered as it must be; and why no longer ones were asked."""
 
-    def reach_parts(self, evaluation: Evaluation) -> PartsByRow:
-        least, parts = evaluation.settings.get("found_share", FOUND_SHARE), {}
+    def reach_parts(self, evaluation: Evaluation[Result]) -> PartsByRow:
+        least, parts = self.settings.found_share, {}
         for row in evaluation.rows():
             hits, stopped = self.hits(evaluation, row)
             evidence = tuple(finds(n, sum(found), len(found), least) for n, found in hits.items())
@@ -167,56 +191,118 @@ class PromptSuite(CellSuite[Settings, Mapping[Point, Sequence[T]]]):
         return parts
 
 
-def gather_answers(parts: Iterable[Iterable[Sequence[Any]]]) -> list[str]:
-    """Return all ranks' answers in the order of the prompts."""
-    return [text for _, text in sorted(tuple(pair) for part in parts for pair in part)]
+class FoundCase(TypedDict):
+    """A prompt and its answer. hidden: what was to be found. depth, distance: as in `Hidden`."""
+
+    hidden: str
+    depth: float
+    distance: int
+    found: bool
+    answer: str
 
 
-class FoundSuite(PromptSuite[Settings, T]):
-    """Counts the cases whose hidden item was found. NAME: of its blocks. ITEM, ITEMS: what is hidden, in words."""
+class Found(TypedDict):
+    """accuracy: the share found, with its 95 % interval. more: what else the suite counts, as shares."""
+
+    accuracy: float
+    low: float
+    high: float
+    n_cases: int
+    cases: list[FoundCase]
+    more: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class FoundSettings:
+    """What suites that hide something have in common."""
+
+    suite: str
+    n_cases: Positive = Field(description="prompts of each length; CoCA paper 100, YaRN 10")
+    places: Places = Field(
+        description="where it is hidden. uniform: drawn for each case (YaRN); even: at n_depths depths in turn, from "
+        "the first place to the last"
+    )
+    n_depths: Positive = Field(description="depths of places=even, and rows of the heat maps")
+    found_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        description="a length counts as found when surely more than this share of its prompts is answered as it must be"
+    )
+
+
+Placed = TypeVar("Placed", bound=FoundSettings)
+
+
+class FoundSuite(PromptSuite[Placed, H, Found], Generic[Placed, H]):
+    """Counts the cases whose hidden item was found. NAME: of its blocks. ITEM, ITEMS: what is hidden, in words. KEPT:
+    of each answer [characters]."""
 
     NAME: ClassVar[str]
     ITEM: ClassVar[str]
     ITEMS: ClassVar[str]
+    KEPT: ClassVar[int]
 
     @abstractmethod
-    def prompts(self, subject: Subject, point: Any, setup: Setup) -> list[T]:
-        """Make the prompts of a point; none when it has no room."""
+    def prompts(self, subject: Subject, length: int, seed: int) -> list[H]:
+        """Make the prompts of a length; none when it has no room."""
 
-    def prepare(self, subject: Subject, setup: Setup) -> dict[Point, list[T]]:
-        return {point: self.prompts(subject, point, setup) for point in setup.points}
+    @abstractmethod
+    def is_right(self, case: H, answer: str) -> bool:
+        """Return whether it was found."""
 
-    def hits(self, evaluation: Evaluation, row: GridRow) -> tuple[dict[int, list[bool]], str]:
+    @abstractmethod
+    def more(self, cases: Sequence[H], answers: Sequence[str]) -> dict[str, float]:
+        """Return what else a cell says of its answers, as shares."""
+
+    def prepare(self, subject: Subject, setup: Setup) -> dict[Point, list[H]]:
+        return {point: self.prompts(subject, int(point), setup.seed) for point in setup.points}
+
+    def combine(self, point: Point, material: Mapping[Point, Sequence[H]], parts: Mapping[str, str]) -> Found:
+        asked, answers = material[point], in_order(parts)
+        cases: list[FoundCase] = [
+            {
+                "hidden": self.expected(case)[0],
+                "depth": case.depth,
+                "distance": case.distance,
+                "found": self.is_right(case, answer),
+                "answer": answer[: self.KEPT],
+            }
+            for case, answer in zip(asked, answers, strict=True)
+        ]
+        n_found, n = sum(case["found"] for case in cases), len(cases)
+        low, high = wilson(n_found, n)
+        more = self.more(asked, answers)
+        return {"accuracy": n_found / n, "low": low, "high": high, "n_cases": n, "cases": cases, "more": more}
+
+    def hits(self, evaluation: Evaluation[Found], row: GridRow[Found]) -> tuple[dict[int, list[bool]], str]:
         hits = {int(point): [case["found"] for case in result["cases"]] for point, result in row.results.items()}
         return hits, row.absence_beyond(max(hits, default=0))
 
     def found_page(
         self,
-        evaluation: Evaluation,
+        evaluation: Evaluation[Found],
         title: str,
-        n_depths: int,
         *,
         definition: str,
         facts: Sequence[tuple[str, str]] = (),
-        depth_notes: Sequence[str] = (),
+        note: str = "",
+        theirs: Sequence[Row] = (),
         tables: Iterable[Block | None] = (),
         distances: Iterable[Block | None] = (),
-        **fields: Any,
     ) -> Document:
-        """Show what was found by length, depth and distance. tables, distances: other blocks about lengths and about
-        distances. fields: other ones of the table by length."""
-        rows = evaluation.rows()
+        """Show what was found by length, depth and distance. note, theirs: of the table by length. tables, distances:
+        other blocks about lengths and about distances."""
+        rows, n_depths, n_cases = evaluation.rows(), self.settings.n_depths, self.settings.n_cases
         found = table(
             rows,
             by_point(evaluation.points, lambda result: share_found(result["cases"])),
             name=f"{self.NAME}-found",
             title=f"Share of {self.ITEMS} found by length of the prompt [tokens]",
             best="high",
-            **fields,
+            note=note,
+            theirs=theirs,
         )
 
-        def at_depth(row: GridRow, length: int, y: int) -> float | None:
-            cases = row.results.get(length, {}).get("cases", ())
+        def at_depth(row: GridRow[Found], length: int, y: int) -> float | None:
+            cases = row.results[length]["cases"] if length in row.results else ()
             return share_found(case for case in cases if nearest_depth(case["depth"], n_depths) == y).number
 
         depths = heat_maps(
@@ -224,56 +310,63 @@ class FoundSuite(PromptSuite[Settings, T]):
             [int(point) for point in evaluation.points],
             [f"{y / max(1, n_depths - 1):.0%}" for y in range(n_depths)],
             at_depth,
+            n=n_cases / n_depths,
             name=f"{self.NAME}-depth",
             title=f"{self.ITEMS.capitalize()} found by length and depth",
             y_label=f"depth of the {self.ITEM}",
-            note=" ".join(
-                [f"A {self.ITEM} counts to the nearest row. The line marks the training window.", *depth_notes]
-            ),
-        )
-        by_ranges = by_distance(
-            evaluation,
-            name=f"{self.NAME}-by-distance",
-            title=f"Share of {self.ITEMS} found by distance of the {self.ITEM}",
-            note="Cases of all lengths together; windows are the model's training window.",
+            note=f"A {self.ITEM} counts to the nearest row.",
         )
         return document(
             evaluation,
             title,
-            summary=best_at_the_longest(rows, found, "finds most", f"share of the {self.ITEMS} found"),
+            summary=best_at_the_longest(
+                rows,
+                found,
+                "In prompts of {} tokens",
+                "finds most",
+                f"share of the {self.ITEMS} found",
+                POINTS,
+                "prompts",
+            ),
             sections={
-                "Found by length": [self.by_length(evaluation), found, *tables],
+                "Found by length": [self.curve(evaluation), found, *tables],
                 f"Where the {self.ITEM} stands": [depths],
-                f"How far away the {self.ITEM} is": [*distances, by_ranges],
+                f"How far away the {self.ITEM} is": [*distances, self.by_distance(rows)],
             },
             after={"Definition": [definition]},
-            facts=[("cases", f"{evaluation.settings['n_cases']} at each length"), *facts],
+            facts=[("cases", f"{n_cases} at each length"), *facts],
             verdicts=verdicts(evaluation, self.reach_parts(evaluation)),
         )
 
-    def by_length(
-        self, evaluation: Evaluation, name: str = "by-length", title: str = "", **fields: Any
+    def curve(
+        self,
+        evaluation: Evaluation[Found],
+        name: str = "by-length",
+        where: str = "",
+        ends: tuple[float, float] = (-math.inf, math.inf),
+        note: str = "",
     ) -> Lines | None:
-        """Draw the share found by length. fields: of `by_length`, and other ones of Lines."""
-        title = title or f"{self.ITEMS.capitalize()} found by length"
-        return by_length(
-            evaluation,
-            name=f"{self.NAME}-{name}",
-            title=title,
-            y_label=f"share of {self.ITEMS} found",
-            **fields,
+        """Draw the share found by length, of the cases at these distances [training windows]."""
+        lines = (
+            Line.of_values(row.label, ((int(n), share_at(row, [result], ends)) for n, result in row.results.items()))
+            for row in evaluation.rows()
+        )
+        title, y_label = f"{self.ITEMS.capitalize()} found by length{where}", f"share of {self.ITEMS} found"
+        return share_curves(evaluation, lines, name=f"{self.NAME}-{name}", title=title, y_label=y_label, note=note)
+
+    def by_distance(self, rows: Sequence[GridRow[Found]]) -> Table | None:
+        """Show the share found in ranges of the distance, cases of all lengths together."""
+        return table(
+            rows,
+            {words: lambda row, ends=ends: share_at(row, row.results.values(), ends) for words, ends in RANGES.items()},
+            best="high",
+            name=f"{self.NAME}-by-distance",
+            title=f"Share of {self.ITEMS} found by distance of the {self.ITEM}",
+            note="Cases of all lengths together; windows are the model's training window.",
         )
 
 
-def summarise_cases(cases: Sequence[Case]) -> dict[str, Any]:
-    """Return what a cell says of all its cases: the share found (`accuracy`), its 95 % interval, their number, and the
-    cases."""
-    hits = [case["found"] for case in cases]
-    low, high = wilson(sum(hits), len(hits))
-    return {"accuracy": sum(hits) / len(hits), "low": low, "high": high, "n_cases": len(hits), "cases": list(cases)}
-
-
-def share_found(cases: Iterable[Case]) -> Value:
+def share_found(cases: Iterable[FoundCase]) -> Value:
     """Return the share of these cases of a result that were found; nothing when there are none."""
     known = list(cases)
     hits = [case["found"] for case in known]
@@ -287,58 +380,14 @@ def share_found(cases: Iterable[Case]) -> Value:
     return Value.of(sum(hits) / len(hits), note=note, low=low, high=high, n=len(hits), sample=sample)
 
 
-def by_length(
-    evaluation: Evaluation, first: float = 0, end: float = math.inf, more: Iterable[Line] = (), **fields: Any
-) -> Lines | None:
-    """Draw the share found by length, of the cases at these distances [training windows]. more: other curves. fields:
-    other ones of Lines."""
-
-    def line(row: GridRow) -> Line:
-        shares = ((int(n), share_found(in_range(row, result, first, end))) for n, result in row.results.items())
-        return Line.through(row.label, ((n, share.number, share.low, share.high) for n, share in shares))
-
-    return share_by_length(evaluation, [*map(line, evaluation.rows()), *more], **fields)
-
-
-def by_distance(evaluation: Evaluation, **fields: Any) -> Table | None:
-    """Return the share found in ranges of the distance, cases of all lengths together. fields: other ones of Table."""
-
-    def column(first: float, end: float) -> Callable[[GridRow], Value]:
-        return lambda row: share_found(
-            case for result in row.results.values() for case in in_range(row, result, first, end)
-        )
-
-    return table(evaluation.rows(), {words: column(*ends) for words, ends in RANGES.items()}, best="high", **fields)
-
-
-def in_range(row: GridRow, result: Mapping[str, Any], first: float, end: float) -> list[Case]:
-    """Return the cases of a result at distances from `first` to below `end` [training windows of the model]; all, where
-    these are no bounds."""
-    if (first, end) == (0, math.inf):
-        return list(result["cases"])
-    window = row.subject.training_window
-    return [
-        case for case in result["cases"] if case["distance"] is not None and first <= case["distance"] / window < end
-    ]
+def share_at(row: GridRow[Found], results: Iterable[Found], ends: tuple[float, float]) -> Value:
+    """Return the share found of the cases at distances from the first of these ends to below the second [training
+    windows of the model]."""
+    window, (first, end) = row.subject.training_window, ends
+    cases = (case for result in results for case in result["cases"])
+    return share_found(case for case in cases if first <= case["distance"] / window < end)
 
 
 def nearest_depth(depth: float, n_depths: int) -> int:
     """Return which of the depths 0, 1 / (n - 1) ... 1 is nearest."""
     return int(depth * (n_depths - 1) + 0.5)
-
-
-def best_at_the_longest(
-    rows: Sequence[GridRow], shares: Table | None, does: str, quantity: str, none: Sequence[str] = ()
-) -> list[str]:
-    """Say which model and variant is best in the longest prompts that have a figure, if any surely is.
-
-    shares: a row a model and variant. does: what a winner does. none: what is said where no length has a figure.
-    """
-    if shares is None:
-        return []
-    ours = shares.rows[: len(rows)]
-    known = [i for i in range(len(shares.columns)) if any(row.values[i].number is not None for row in ours)]
-    if not known:
-        return list(none)
-    where = f"In prompts of {shares.columns[known[-1]]} tokens"
-    return [headline(shares, known[-1], [row.label for row in rows], where, does, quantity, POINTS, "prompts")]

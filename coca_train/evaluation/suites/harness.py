@@ -1,22 +1,19 @@
 """Tasks of lm-evaluation-harness, and your own task files of its form (measures/harness.py).
 
-A point is the name of a task, or of a group of tasks. Result of a cell: `main`, the figure of the overview; `metrics`,
-all of them with standard errors, by task; `documents`, what each document adds to them (harness_page.py); `tasks`,
-version, few-shot examples, documents asked and documents there are; `n_requests` and `n_clipped`, those that lost
-tokens on the left.
+A point is the name of a task, or of a group of tasks.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypedDict
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation import harness_page
-from coca_train.evaluation.harness_page import by_document, main_metric, metric_name
+from coca_train.evaluation.harness_page import Metric, Result, Task, by_document, main_metric, metric_name
 from coca_train.evaluation.measures.harness_text import FolderText, OwnText, TaskText
 from coca_train.evaluation.measures.windows import missing_positions
 from coca_train.evaluation.results import Evaluation, Point
@@ -25,6 +22,10 @@ from coca_train.evaluation.suite import CellSuite
 from coca_train.report.blocks import Document
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.untrusted_io import JsonObject
+
+if TYPE_CHECKING:
+    from coca_train.evaluation.measures.harness import Adapter, LoadedTask
 
 Shots = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -37,11 +38,7 @@ class Settings:
     suite: Literal["harness"]
     tasks: list[str] = Field(min_length=1, description="names of tasks or groups of lm-evaluation-harness, or your own")
     include_path: str | None = Field(description="folder with task files of your own; null = none")
-    data: str | None = Field(
-        description="folder that stands for the Hugging Face hub: the data set org/name is in <data>/org/name, as "
-        "cloned from there or a file for each split (docs/evaluation.md); nothing is fetched. null = the hub"
-    )
-    metadata: dict[str, Any] = Field(
+    metadata: JsonObject = Field(
         description="what is passed to tasks that make or choose their texts by length: {max_seq_lengths: [4096, "
         "8192]} for ruler, {max_seq_lengths: 4k} for babilong"
     )
@@ -61,7 +58,7 @@ class Settings:
 
     @field_validator("num_fewshot")
     @classmethod
-    def _of_tasks(cls, shots: Any, info: Any) -> Any:
+    def _of_tasks(cls, shots: object, info: ValidationInfo) -> object:
         tasks = info.data.get("tasks", ())
         if isinstance(shots, dict) and (others := [name for name in shots if name not in tasks]):
             raise ValueError(f"eval.tasks has no {', '.join(others)}; it has {', '.join(tasks)}")
@@ -72,29 +69,36 @@ class Settings:
 
 
 class Material(NamedTuple):
-    """problems: by point, why a task cannot be asked. tasks: LoadedTask by point. longest: positions that its longest
-    request takes [tokens], where a model has an end. adapter: of this model."""
+    """problems: by point, why a task cannot be asked. longest: positions that a task's longest request takes [tokens],
+    where a model has an end. tokenizer: its digest, and how texts become tokens."""
 
-    tasks: Mapping[Point, Any]
+    tasks: "Mapping[Point, LoadedTask]"
     problems: Mapping[Point, str]
     longest: Mapping[Point, int]
-    adapter: Any
-    tokenizer: str  # its digest, and how texts become tokens
+    adapter: "Adapter"
+    tokenizer: str
 
 
-class Evaluator(CellSuite[Settings, Material]):
+class Part(TypedDict):
+    """Of one rank."""
+
+    answers: JsonObject
+    n_clipped: int
+    n_requests: int
+
+
+class Evaluator(CellSuite[Settings, Material, Part, Result]):
     """Tasks of lm-evaluation-harness."""
 
     VERSION = 3
-    AXIS = ("tasks",)
+    AXIS = ("tasks", "metadata")
 
-    def options(self, point: Point) -> dict[str, Any]:
+    def options(self, point: Point) -> dict[str, object]:
         """Return the options, of shots by task its own: those of another task leave it what it is, and one number for
-        all is the same. Where its texts lie and what made them is no part of it, as they are; nor is the window's word,
-        as the fingerprint has it."""
-        kept = {key: value for key, value in super().options(point).items() if key not in ("data", "metadata")}
+        all is the same. What made its texts is no part of it, as they are; nor is the window's word, as the fingerprint
+        has it."""
         window = None if self.settings.window in ("whole", "training") else self.settings.window
-        return kept | {"window": window, "num_fewshot": self.settings.shots(str(point))}
+        return super().options(point) | {"window": window, "num_fewshot": self.settings.shots(str(point))}
 
     def points(self, lengths: Sequence[int]) -> tuple[Point, ...]:
         return tuple(dict.fromkeys(self.settings.tasks))
@@ -109,13 +113,12 @@ class Evaluator(CellSuite[Settings, Material]):
         if subject.facts.kind == "huggingface":
             text = FolderText(subject.path, {"auto": None, "bos": True, "none": False}[subject.begin_choice])
         adapter = harness.Adapter(subject.model, text, harness.Reading(window, setup.micro_batch_tokens))
-        tasks: dict[Point, Any] = {}
+        tasks: dict[Point, LoadedTask] = {}
         problems: dict[Point, str] = {}
         longest: dict[Point, int] = {}
-        data = None if options.data is None else Path(options.data)
 
         def load() -> None:
-            known = harness.find_tasks(options.tasks, options.include_path, text, data, options.metadata)
+            known = harness.find_tasks(options.tasks, options.include_path, text, options.metadata)
             for name in options.tasks:
                 try:
                     tasks[name] = harness.load_task(known, name, options.shots(name), options.limit, seeds)
@@ -156,7 +159,7 @@ class Evaluator(CellSuite[Settings, Material]):
         lacking = missing_positions(subject.model, taken)
         return lacking and f"{lacking}, and what is asked takes {taken:,}"
 
-    def measure(self, subject: Subject, point: Point, material: Material, setup: Setup) -> dict[str, Any]:
+    def measure(self, subject: Subject, point: Point, material: Material, setup: Setup) -> dict[str, Part]:
         harness = _harness()
         mine = harness.share(material.tasks[point].requests, dist.rank(), dist.world_size())
         adapter, done = material.adapter, 0
@@ -168,19 +171,19 @@ class Evaluator(CellSuite[Settings, Material]):
 
         adapter.n_clipped, adapter.progress = 0, progress
         answers = harness.answer(adapter, mine)
-        return {"answers": answers, "n_clipped": adapter.n_clipped, "n_requests": len(mine)}
+        return {f"{dist.rank()}": {"answers": answers, "n_clipped": adapter.n_clipped, "n_requests": len(mine)}}
 
-    def combine(self, point: Point, material: Material, parts: Sequence[Any]) -> dict[str, Any]:
-        answers = {key: answer for part in parts for key, answer in part["answers"].items()}
+    def combine(self, point: Point, material: Material, parts: Mapping[str, Part]) -> Result:
+        answers = {key: answer for part in parts.values() for key, answer in part["answers"].items()}
         task = material.tasks[point]
-        kept = summary(_harness().score(task, answers), list(task.tree["tasks"]), str(point))
-        return kept | {name: sum(part[name] for part in parts) for name in ("n_clipped", "n_requests")}
+        n_requests, n_clipped = (sum(part[key] for part in parts.values()) for key in ("n_requests", "n_clipped"))
+        return summary(_harness().score(task, answers), list(task.tree["tasks"]), str(point), n_requests, n_clipped)
 
-    def page(self, evaluation: Evaluation) -> Document:
+    def page(self, evaluation: Evaluation[Result]) -> Document:
         return harness_page.page(evaluation)
 
 
-def _harness() -> Any:
+def _harness() -> ModuleType:
     """Import the adapter on first use: lm_eval is an extra, and takes seconds to import."""
     try:
         from coca_train.evaluation.measures import harness
@@ -194,28 +197,40 @@ def _harness() -> Any:
     return harness
 
 
-def summary(results: Mapping[str, Any], tasks: Sequence[str], name: str) -> dict[str, Any]:
-    """Return what is kept of the results of harness.score, as plain JSON, without what was not measured.
+def summary(results: JsonObject, tasks: Sequence[str], name: str, n_requests: int = 0, n_clipped: int = 0) -> Result:
+    """Return what is kept of the results of harness.score, without what was not measured.
 
     tasks: those with documents of their own. name: what was evaluated, a task or a group of them.
     """
     metrics = {
         each: _metrics(values, results["higher_is_better"].get(each, {})) for each, values in results["results"].items()
     }
-    logged, counts, documents = results.get("samples", {}), {}, {}
+    logged, counts, documents = results.get("samples", {}), dict[str, Task](), {}
     for each in tasks:
-        version, shots = str(results["versions"][each]), results["n-shot"][each]
-        counts[each] = {"version": version, "num_fewshot": shots, **results["n-samples"][each]}
+        n = results["n-samples"][each]
+        counts[each] = {
+            "version": str(results["versions"][each]),
+            "num_fewshot": results["n-shot"][each],
+            "original": n["original"],
+            "effective": n["effective"],
+        }
         figures = {name: metric["value"] for name, metric in metrics[each].items()}
         documents[each] = by_document(logged.get(each, ()), figures)
     own = metrics.get(name, {})
     main = main_metric(own)
-    return {"main": None if main is None else own[main], "metrics": metrics, "documents": documents, "tasks": counts}
+    return {
+        "main": None if main is None else own[main],
+        "metrics": metrics,
+        "documents": documents,
+        "tasks": counts,
+        "n_requests": n_requests,
+        "n_clipped": n_clipped,
+    }
 
 
-def _metrics(values: Mapping[str, Any], higher_is_better: Mapping[str, Any]) -> dict[str, Any]:
+def _metrics(values: JsonObject, higher_is_better: JsonObject) -> dict[str, Metric]:
     """Return the metrics of one task: the keys of `values` are `acc,none`, metric and filter, and `acc_stderr,none`."""
-    metrics = {}
+    metrics = dict[str, Metric]()
     for key, value in values.items():
         metric, _, chosen = key.partition(",")
         if not chosen or metric.endswith("_stderr") or not isinstance(value, int | float):

@@ -13,31 +13,24 @@ the words of the CoCA paper (B.1, listing 1) or of YaRN's authors (data/prompts.
   `contained` counts answers with the key's digits anywhere.
 """
 
+import math
 import random
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.data.prompts import COCA, YARN, Wording
-from coca_train.evaluation.pages import heat_map_precision, paper_rows
+from coca_train.evaluation.pages import paper_rows
 from coca_train.evaluation.results import Evaluation, Point
-from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._prompts import (
-    Encode,
-    FoundSuite,
-    Places,
-    choose_place,
-    gather_answers,
-    summarise_cases,
-)
+from coca_train.evaluation.subject import Subject
+from coca_train.evaluation.suites._prompts import Encode, Found, FoundSettings, FoundSuite, Places, choose_place
 from coca_train.report import paper
 from coca_train.report.blocks import Document
 
-ANSWER_CHARACTERS = 40  # of each answer that are kept
 WORDINGS: dict[str, Wording] = {"coca": COCA, "yarn": YARN}
 
 
@@ -91,7 +84,7 @@ def answered(key: int, answer: str, wording: Wording = COCA) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(FoundSettings):
     """Passkey retrieval."""
 
     suite: Literal["passkey"]
@@ -99,16 +92,7 @@ class Settings:
         description="whose words. coca: the CoCA paper's listing 1, keys of five digits; yarn: YaRN's authors', "
         'which end with "The pass key is", keys 1 to 50000'
     )
-    n_cases: Positive = Field(description="prompts of each length; CoCA paper 100, YaRN 10")
     max_new_tokens: Positive = Field(description="length of an answer, which comes on top of the prompt [tokens]")
-    places: Literal["uniform", "even"] = Field(
-        description="where the key stands. uniform: drawn for each case (YaRN); even: at n_depths depths in turn, from "
-        "right after the task to right before the question"
-    )
-    n_depths: Positive = Field(description="depths of places=even, and rows of the heat maps")
-    found_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="a length counts as found when surely more than this share of its prompts is answered as it must be"
-    )
 
 
 DEFINITIONS = {
@@ -137,27 +121,26 @@ BY_WINDOW = (
 class Evaluator(FoundSuite[Settings, Case]):
     """Passkey retrieval by length, depth and distance."""
 
-    VERSION = 1
-    AXIS = ("found_share",)
-    NAME, ITEM, ITEMS = "passkey", "key", "passkeys"
+    VERSION = 2
+    NAME, ITEM, ITEMS, KEPT = "passkey", "key", "passkeys", 40
 
     @property
     def wording(self) -> Wording:
         return WORDINGS[self.settings.prompt]
 
-    def prompts(self, subject: Subject, point: Any, setup: Setup) -> list[Case]:
+    def prompts(self, subject: Subject, length: int, seed: int) -> list[Case]:
         return cases(
             subject.tokenizer.encode,
-            point,
+            length,
             self.settings.n_cases,
             places=self.settings.places,
             n_depths=self.settings.n_depths,
-            seed=setup.seed,
+            seed=seed,
             begin=subject.begin,
             wording=self.wording,
         )
 
-    def no_room(self, subject: Subject, point: Any) -> str:
+    def no_room(self, subject: Subject, point: Point) -> str:
         least = len(subject.begin) + len(subject.tokenizer.encode(self.wording.prompt(self.wording.highest, 0, 0)))
         return f"{point:,} tokens have no room for the task, the key and the question, which take about {least}"
 
@@ -167,39 +150,31 @@ class Evaluator(FoundSuite[Settings, Case]):
     def max_new_tokens(self, point: Point, cases: Sequence[Case]) -> int:
         return self.settings.max_new_tokens
 
-    def combine(self, point: Any, material: Mapping[Point, Sequence[Case]], parts: Sequence[Any]) -> dict[str, Any]:
-        asked = list(zip(material[point], gather_answers(parts), strict=True))
-        kept = [
-            {
-                "key": case.key,
-                "depth": case.depth,
-                "distance": case.distance,
-                "found": answered(case.key, text, self.wording),
-                "answer": text[:ANSWER_CHARACTERS],
-            }
-            for case, text in asked
-        ]
-        return summarise_cases(kept) | {"contained": sum(str(case.key) in text for case, text in asked) / len(asked)}
+    def is_right(self, case: Case, answer: str) -> bool:
+        return answered(case.key, answer, self.wording)
 
-    def page(self, evaluation: Evaluation) -> Document:
-        theirs: dict[str, Any] = {}
-        if self.settings.prompt == "coca":
-            tables = {
-                "table 2": paper.table("table2_passkey"),
-                "table 3": paper.by_alpha("passkey"),
-                "table 4": paper.table("table4_pi")["passkey"],
-            }
-            theirs = {"theirs": paper_rows(evaluation, tables), "note": THEIRS}
-        inside, outside = (BY_WINDOW.format(words) for words in ("less than", "at least"))
+    def more(self, cases: Sequence[Case], answers: Sequence[str]) -> dict[str, float]:
+        contained = [str(case.key) in answer for case, answer in zip(cases, answers, strict=True)]
+        return {"contained": sum(contained) / len(cases)}
+
+    def page(self, evaluation: Evaluation[Found]) -> Document:
+        tables = {
+            "table 2": paper.table("table2_passkey"),
+            "table 3": paper.by_alpha("passkey"),
+            "table 4": paper.table("table4_pi")["passkey"],
+        }
+        coca = self.settings.prompt == "coca"
         return self.found_page(
             evaluation,
             "Passkey retrieval",
-            self.settings.n_depths,
             definition=DEFINITIONS[self.settings.prompt] + DEFINITION,
-            depth_notes=[heat_map_precision(self.settings.n_cases / self.settings.n_depths)],
+            note=THEIRS if coca else "",
+            theirs=paper_rows(evaluation, tables) if coca else (),
             distances=[
-                self.by_length(evaluation, "inside-window", "Keys inside the training window", end=1, note=inside),
-                self.by_length(evaluation, "outside-window", "Keys outside the training window", first=1, note=outside),
+                self.curve(evaluation, f"{where}-window", words, ends, BY_WINDOW.format(of))
+                for where, words, ends, of in (
+                    ("inside", ", inside the training window", (0, 1), "less than"),
+                    ("outside", ", outside the training window", (1, math.inf), "at least"),
+                )
             ],
-            **theirs,
         )

@@ -13,6 +13,9 @@ predictions counts as much as a later one of `stride`; window_counts=tokens says
 W - 1 after its first; begin_windows=true has the token that begins a text in front of every window, in place of the
 token that is there (YaRN's eval/perplexity.py does all three).
 
+last=256 scores the last 256 predictions of one window a document, cut to the window itself (YaRN, appendix B.3): at W =
+256, 512 ... consecutive blocks of the document, each read with all that precedes it, by frequencies that know no more.
+
 At each point: perplexity and its 95 % interval (bootstrap over documents), bits per token and per byte, predictions,
 and the loss by position of each document's first window (measures/windows.py). `by_document`, its NLL and predictions,
 is what models are compared by (findings.py) where `predictions`, a digest of the tokens scored, is the same. And by
@@ -26,9 +29,9 @@ document, what the verdict is made of (verdict.py):
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, field
 from dataclasses import dataclass as plain_dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import field
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -36,7 +39,15 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation import perplexity_page
-from coca_train.evaluation.measures.perplexity import Scores, intervals, score_share, summarise, weigh_windows
+from coca_train.evaluation.measures.perplexity import (
+    ByText,
+    OneText,
+    Scores,
+    intervals,
+    score_share,
+    summarise,
+    weigh_windows,
+)
 from coca_train.evaluation.measures.windows import (
     Windowing,
     bin_ends,
@@ -47,12 +58,13 @@ from coca_train.evaluation.measures.windows import (
     same_at,
     tables_at,
 )
-from coca_train.evaluation.results import ALL, Evaluation
+from coca_train.evaluation.results import ALL, Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suite import CellSuite
 from coca_train.evaluation.texts import Library, Texts, TokenFrequencies, count_frequencies, digest
 from coca_train.evaluation.verdict import PartsByRow
 from coca_train.report.blocks import Document
+from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 from coca_train.statistics.answers import LEAST
 
@@ -88,6 +100,10 @@ class Settings:
     begin_windows: bool = Field(
         description="the token of text.begin in place of the first one of every window, not of the document only (YaRN)"
     )
+    last: Positive | None = Field(
+        description="only so many predictions count, the last ones of one window a document; YaRN's B.3: 256; null: "
+        "all of them. It needs document_tokens=window [tokens]"
+    )
     bootstrap_resamples: Positive = Field(description="draws of the 95 % interval over documents")
     holds_within: Annotated[float, Field(gt=0, le=1)] = Field(
         description="a window holds when the loss of the same predictions is surely at most this much above that in "
@@ -98,9 +114,13 @@ class Settings:
         "than this [nats per token]"
     )
 
+    def __post_init__(self) -> None:
+        if self.last is not None and self.document_tokens != "window":
+            raise ValueError(f"last={self.last} needs document_tokens=window, one window a document")
 
-Sums = dict[str, list[Any]]  # by source: `Scores` as plain lists
-Treatment = tuple[Any, ...]  # see measures/windows.py
+
+Sums = dict[str, list[object]]  # by source: `Scores` as plain lists
+Treatment = tuple[object, ...]  # see measures/windows.py
 
 
 @plain_dataclass(frozen=True)
@@ -134,6 +154,8 @@ class Material:
         unread = 1 if self.settings.window_counts == "tokens" else 0
         n = window - unread
         cut = {"longest": self.windows[-1], "window": n, "whole": None}[self.settings.document_tokens]
+        if self.settings.last is not None:
+            return Windowing(n, n, n, ends=min(self.settings.last, n), unread=unread)
         return Windowing(n, min(self.stride, n), cut, unread=unread)
 
     def lengths(self, window: int) -> list[int]:
@@ -143,10 +165,13 @@ class Material:
         return [length for length in (*shorter, window) if length >= EIGHTHS]
 
     def read_for(self, window: int) -> dict[str | tuple[str, int], Windowing]:
-        """Return what its cell reads: the windows themselves (own); what they are compared with (training), where the
-        same predictions are scored; and the ends of windows of some lengths with more and with less before them."""
+        """Return what its cell reads: the windows themselves (own), and all of them for the loss by position (curve)
+        where not all is scored; what they are compared with (training), where the same predictions are scored; and the
+        ends of windows of some lengths with more and with less before them."""
         own = self.row(window)
         rows: dict[str | tuple[str, int], Windowing] = {"own": own}
+        if own.ends is not None:
+            rows["curve"] = own._replace(ends=None)
         if self.settings.document_tokens != "window" and window > self.training_window:
             slide = max(1, self.training_window // EIGHTHS)
             rows["training"] = Windowing(self.training_window, slide, own.cut)
@@ -190,7 +215,7 @@ class Material:
         return self.sizes[cut]
 
 
-class Evaluator(CellSuite[Settings, Material]):
+class Evaluator(CellSuite[Settings, Material, dict[str, Sums], ByText]):
     """Perplexity of long documents by context window."""
 
     VERSION = 6
@@ -204,48 +229,51 @@ class Evaluator(CellSuite[Settings, Material]):
             raise UserError(
                 "E-EVAL-33 eval.window_counts=tokens: a window of 1 token predicts nothing. Fix: grid.lengths=[512]"
             )
-        library = Library(subject, setup)
+        library, last, trained = Library(subject, setup), self.settings.last, subject.training_window
+        full = int(last is not None)  # a window that must be full has the token after it predicted
         if self.settings.min_document_tokens is None:
-            windows = library.filled(windows) or windows[:1]
-            texts = library.choose(windows[-1])
+            windows = [n - full for n in library.filled([n + full for n in windows])] or windows[:1]
+            texts = library.choose(windows[-1] + full)
         else:
             texts = library.choose(self.settings.min_document_tokens + len(subject.begin), "eval.min_document_tokens")
-        trained = subject.training_window
+            windows = [n for n in windows if not full or n < library.longest] or windows[:1]
         begin = subject.begin[0] if self.settings.begin_windows and subject.begin else None
-        stride, counted = self.settings.stride or trained, count_frequencies(subject) if trained in windows else None
+        counted = count_frequencies(subject) if trained in windows and last is None else None
+        stride = self.settings.stride or trained
         return Material(
             self.settings, texts, tuple(windows), trained, stride, setup.seed, library.longest, begin, counted
         )
 
-    def work(self, subject: Subject, points: Sequence[int], material: Material) -> list[float]:
+    def work(self, subject: Subject, points: Sequence[Point], material: Material) -> list[float]:
         """Estimate the tokens that are read for each window and, on the way, for shorter ones."""
         model, costs = subject.model, []
         known = {row for row, treated in material.expected if equal(treated, tables_at(model, row.length))}
         for point in points:
-            rounds = _rounds(subject, point, material, known)
+            rounds = _rounds(subject, int(point), material, known)
             costs.append(float(sum(_tokens_read(material, rows) for rows in rounds)))
             known.update(*rounds)
             material.expected.extend((row, tables_at(model, row.length)) for rows in rounds for row in rows)
         return costs
 
-    def fingerprint(self, material: Material, point: int) -> str:
-        return f"{digest(material.documents(point))} stride {material.row(point).stride}"
+    def fingerprint(self, material: Material, point: Point) -> str:
+        return f"{digest(material.documents(int(point)))} stride {material.row(int(point)).stride}"
 
-    def impossible(self, subject: Subject, point: int, material: Material) -> str:
-        if point > material.windows[-1]:
-            few = f"fewer than {LEAST} documents have" if point <= material.longest else "no document has"
-            return f"{few} {point:,} tokens"
-        if point not in material.windows:
+    def impossible(self, subject: Subject, point: Point, material: Material) -> str:
+        window = int(point)
+        if window > material.windows[-1]:
+            few = f"fewer than {LEAST} documents have" if window <= material.longest else "no document has"
+            return f"{few} {window:,} tokens"
+        if window not in material.windows:
             return "a window of 1 token predicts nothing"
-        problem = missing_positions(subject.model, point)
+        problem = missing_positions(subject.model, window)
         return f"{problem}, and these windows need more" if problem else ""
 
-    def measure(self, subject: Subject, point: int, material: Material, setup: Setup) -> dict[str, Sums]:
-        """Return by what is read for it, see Material.read_for."""
+    def measure(self, subject: Subject, point: Point, material: Material, setup: Setup) -> dict[str, dict[str, Sums]]:
+        """Return this rank's sums by what is read for the cell, see Material.read_for."""
         model = subject.model
         material.fresh.clear()  # of the cell before: if some rank ran out of memory in it, nothing of it may be shared
         known = {row: sums for row, treated, sums in material.shared if equal(treated, tables_at(model, row.length))}
-        rounds, done = _rounds(subject, point, material, known), 0
+        rounds, done = _rounds(subject, int(point), material, known), 0
         total = sum(_tokens_read(material, rows) for rows in rounds)
 
         def read(n_tokens: int) -> None:
@@ -262,54 +290,54 @@ class Evaluator(CellSuite[Settings, Material]):
                     sums[row][source] = [part.tolist() for part in scores]
             known |= sums
             material.fresh.extend((row, tables_at(model, row.length), each) for row, each in sums.items())
-        return {str(name): known[row] for name, row in material.read_for(point).items()}
+        return {f"{dist.rank()}": {str(name): known[row] for name, row in material.read_for(int(point)).items()}}
 
-    def combine(
-        self, point: int, material: Material, parts: Sequence[Mapping[str, Mapping[str, Any]]]
-    ) -> dict[str, Any]:
-        """Return by source, and all together, the fields of `Perplexity`, the loss by position, and by document what
-        the verdict is made of; and the stride."""
+    def combine(self, point: Point, material: Material, parts: Mapping[str, Mapping[str, Sums]]) -> ByText:
         material.shared.extend(material.fresh)  # no rank ran out of memory, so all have their share
-        size = dict(material.n_bytes(point))
-        read = {name: _whole([part[str(name)] for part in parts], size) for name in material.read_for(point)}
+        window, draws = int(point), (material.seed, self.settings.bootstrap_resamples)
+        size = dict(material.n_bytes(window))
+        read = {name: _whole([part[str(name)] for part in parts.values()], size) for name in material.read_for(window)}
         if ALL in read["own"]:
             size[ALL] = sum(size.values())
-        sources, predictions = {}, material.predictions(point)
+        of_all = self.settings.last is None  # what is scored is all of the text
+        sources, predictions = dict[str, OneText](), material.predictions(window)
         for source, scores in read["own"].items():
-            draws = material.seed, self.settings.bootstrap_resamples
-            summary = summarise(scores.documents, size[source], *draws)
+            summary = summarise(scores.documents, size[source] if of_all else None, *draws)
             if self.settings.weighting == "windows":
                 summary = weigh_windows(summary, scores.windows, *draws)
-            low, high = intervals(scores.bins, material.seed, self.settings.bootstrap_resamples)
-            curve = {
-                "ends": bin_ends(material.row(point).window).tolist(),
-                "loss_by_position": means(scores.positions).tolist(),
+            curve = read.get("curve", read["own"])[source]
+            low, high = intervals(curve.bins, *draws)
+            text: OneText = {
+                **summary,
+                "ends": bin_ends(material.row(window).window).tolist(),
+                "loss_by_position": means(curve.positions).tolist(),
+                "loss_low": low,
+                "loss_high": high,
+                "by_document": scores.documents.tolist(),
+                "predictions": predictions[source],
+                "uses": {
+                    str(length): _excess(*(read[name, length][source].documents for name in ("less", "more")))
+                    for length in material.lengths(window)
+                },
             }
-            curve |= {"loss_low": low, "loss_high": high, "by_document": scores.documents.tolist()}
-            sources[source] = asdict(summary) | curve | {"predictions": predictions[source]}
             if self.settings.weighting == "windows":
-                sources[source]["windows_by_document"] = scores.windows.tolist()
-            sources[source]["uses"] = {
-                str(length): _excess(*(read[name, length][source].documents for name in ("less", "more")))
-                for length in material.lengths(point)
-            }
-            if material.token_frequencies is not None and point == material.training_window:
-                documents = material.documents(point)
-                texts = [text for each in documents.values() for text in each] if source == ALL else documents[source]
-                sources[source]["token_frequencies"] = [
-                    [*material.token_frequencies.nll(text), len(text) - 1] for text in texts
-                ]
+                text["windows_by_document"] = scores.windows.tolist()
+            if (counted := material.token_frequencies) is not None and window == material.training_window:
+                documents = material.documents(window)
+                texts = [each for own in documents.values() for each in own] if source == ALL else documents[source]
+                text["token_frequencies"] = [[*counted.nll(each), len(each) - 1] for each in texts]
             if ("short", SHORT[0]) in read:
-                sources[source]["short"] = _excess(*(read["short", length][source].documents for length in SHORT))
+                text["short"] = _excess(*(read["short", length][source].documents for length in SHORT))
             if "training" in read:
                 here, there = (each[source].bands[:, 1] for each in (read["own"], read["training"]))
-                sources[source]["holds"] = _excess(here, there)
-        return {"stride": material.row(point).stride, "sources": sources}
+                text["holds"] = _excess(here, there)
+            sources[source] = text
+        return {"stride": material.row(window).stride, "sources": sources}
 
-    def page(self, evaluation: Evaluation) -> Document:
+    def page(self, evaluation: Evaluation[ByText]) -> Document:
         return perplexity_page.page(evaluation)
 
-    def reach_parts(self, evaluation: Evaluation) -> PartsByRow:
+    def reach_parts(self, evaluation: Evaluation[ByText]) -> PartsByRow:
         return perplexity_page.reach_parts(evaluation)
 
 
@@ -339,10 +367,11 @@ def _excess(one_D2: np.ndarray, other_D2: np.ndarray) -> list[list[float]]:
     return sums_D2[sums_D2[:, 1] > 0].tolist()
 
 
-def _whole(parts: Sequence[Mapping[str, Any]], sources: Iterable[str]) -> dict[str, Scores]:
+def _whole(parts: Sequence[Sums], sources: Iterable[str]) -> dict[str, Scores]:
     """Return all ranks' shares of one window, by source; and of several all together."""
     whole = {
-        source: Scores(*(np.sum([part[source][i] for part in parts], axis=0) for i in range(3))) for source in sources
+        source: Scores(*(np.sum([np.asarray(part[source][i]) for part in parts], axis=0) for i in range(3)))
+        for source in sources
     }
     if len(whole) > 1:
         whole[ALL] = Scores(*map(np.concatenate, zip(*whole.values(), strict=True)))

@@ -5,23 +5,25 @@ evaluations find again. Its page has the verdict over all of them, and what each
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT
-from coca_train.evaluation.pages import BEYOND, build_sections, grid_in_words, training_windows
+from coca_train.evaluation.pages import BEYOND, build_sections, curves, grid_in_words, training_windows
 from coca_train.evaluation.perplexity_page import CONTEXT
 from coca_train.evaluation.results import Evaluation, GridRow
-from coca_train.evaluation.suite import CellSuite, Suite
+from coca_train.evaluation.suite import AnySuite, Suite
 from coca_train.evaluation.suites import perplexity, recall, ruler
 from coca_train.evaluation.verdict import Name, Part, PartsByRow, answers_table, unmeasured, verdicts
-from coca_train.report.blocks import Block, Document, Line, Lines, Panels, Section, Text
+from coca_train.report.blocks import Block, Document, Line, Lines, Section, Text
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.statistics.answers import ANSWERS, LEAST, SURE, WRONG
 
-PARTS: dict[str, type[CellSuite[Any, Any]]] = {
+PARTS: dict[str, type[AnySuite]] = {
     "reads": perplexity.Evaluator, "finds": recall.Evaluator, "works": ruler.Evaluator,
 }  # fmt: skip
 NOTHING: dict[str, tuple[Name, str]] = {  # by part, what is unknown of a model that could not be asked at any length
@@ -69,26 +71,26 @@ READING = (
 )
 
 
-class Evaluator(Suite[Settings]):
+class Evaluator(Suite[Settings, JsonObject]):
     """How far a model's context reaches, asked in every way at once. Its parts measure."""
 
-    def parts(self) -> list[CellSuite[Any, Any]]:
+    def _named(self) -> dict[str, AnySuite]:
         settings = {name: getattr(self.settings, name) for name in PARTS}
-        return [PARTS[name](part) for name, part in settings.items() if part is not None]
+        return {name: PARTS[name](part) for name, part in settings.items() if part is not None}
 
-    def _evaluations(self, evaluation: Evaluation) -> dict[str, tuple[CellSuite[Any, Any], Evaluation]]:
-        """Return by part its suite, and its own cells as an evaluation."""
-        own = {}
-        for name, suite in PARTS.items():
+    def parts(self) -> list[AnySuite]:
+        return list(self._named().values())
+
+    def _measured(self, evaluation: Evaluation[JsonObject]) -> Iterator[tuple[str, AnySuite, Evaluation[JsonObject]]]:
+        """Yield each part, its suite, and its own cells as an evaluation."""
+        for name, suite in self._named().items():
             if options := evaluation.settings[name]:
-                points = dict.fromkeys(cell.point for cell in evaluation.cells if cell.suite == options["suite"])
-                own[name] = suite(getattr(self.settings, name)), evaluation.of_suite(options, list(points))
-        return own
+                yield name, suite, evaluation.of_suite(suite.settings.suite, options)
 
-    def reach_parts(self, evaluation: Evaluation) -> dict[tuple[str, str], list[Part]]:
+    def reach_parts(self, evaluation: Evaluation[JsonObject]) -> dict[tuple[str, str], list[Part]]:
         """Return all parts together, in their order; those of which a model could be asked nothing too."""
         said: dict[tuple[str, str], list[Part]] = {row.name: [] for row in evaluation.rows()}
-        for name, (part, of_part) in self._evaluations(evaluation).items():
+        for name, part, of_part in self._measured(evaluation):
             asked = part.reach_parts(of_part)
             for row, parts in said.items():
                 cells = [cell for cell in of_part.cells if (cell.subject, cell.variant) == row]
@@ -96,9 +98,8 @@ class Evaluator(Suite[Settings]):
         # Of a model that has not learnt enough nothing else is said.
         return {row: [part for part in parts if part.untrained] or parts for row, parts in said.items()}
 
-    def page(self, evaluation: Evaluation) -> Document:
-        measured = self._evaluations(evaluation)
-        pages = [part.page(of_part) for part, of_part in measured.values()]
+    def page(self, evaluation: Evaluation[JsonObject]) -> Document:
+        pages = [part.page(of_part) for _, part, of_part in self._measured(evaluation)]
         said, settings = [DEFINITION], self.settings
         if settings.reads is not None:
             said.append(READING.format(within=settings.reads.holds_within, gain=settings.reads.uses_gain))
@@ -114,56 +115,43 @@ class Evaluator(Suite[Settings]):
             title=f"How far the context reaches: {grid_in_words(evaluation)}",
             summary=[sentence for page in pages for sentence in page.summary],
             sections=[
-                *build_sections({"Each part, by length": [pictures, answers]}),
+                *build_sections({"Each part, by length": [*pictures, answers]}),
                 *(Section(title=title, blocks=merged, folded=folded) for (title, folded), merged in blocks.items()),
             ],
             facts=list(dict.fromkeys(fact for page in pages for fact in page.facts)),
             command=evaluation.command,
-            finding=pages[0].finding if "reads" in measured else (),
+            finding=pages[0].finding if settings.reads is not None else (),
             verdicts=verdicts(evaluation, together),
         )
 
 
-def _pictures(evaluation: Evaluation, said: PartsByRow) -> Panels | None:
-    """Return what all parts have to show at each length: a panel a part."""
-    rows = [row for row in evaluation.rows() if said.get(row.name)]
-    parts: dict[Name, list[Part | None]] = {}
-    for name in SHOWN:
+def _pictures(evaluation: Evaluation[JsonObject], said: PartsByRow) -> list[Lines]:
+    """Draw what each part has to show at each length, with the bound that it is held to; a model has one look in all of
+    them."""
+    rows, pictures = [row for row in evaluation.rows() if said.get(row.name)], list[Lines]()
+    for name, (file, y_label, must) in SHOWN.items():
         known = [next((each for each in said[row.name] if each.name == name), None) for row in rows]
-        parts |= {name: known} if any(known) else {}
-    lengths = sorted({each.length for row in rows for asked in said[row.name] for each in asked.evidence})
-    if not parts:
-        return None
-
-    def panel(name: Name, known: list[Part | None]) -> Lines:
-        file, y_label, must = SHOWN[name]
+        drawn = [Line.through(row.label, _points(row, part)) for row, part in zip(rows, known, strict=True)]
+        lines = tuple(replace(line, look=index) for index, line in enumerate(drawn) if line.x)
+        if not lines:
+            continue
         bound = next(part.bound for part in known if part)
-        lines = tuple(Line.through(row.label, _points(row, part)) for row, part in zip(rows, known, strict=True))
-        limits = {"holds": _limits(lines, bound), "uses": (None, None)}
-        return Lines(
-            name=file,
-            title=name,
-            alt=f"{name}: {y_label} against the length, one curve a model and variant; the table has the figures.",
+        limits = {"holds": _limits(lines, bound), "uses": (None, None)}.get(name, (0.0, 1.0))
+        picture = curves(
+            lines,
+            name=f"reach-{file}",
+            title=f"{name[0].upper()}{name[1:]}: {y_label} by length",
             x_label="length [tokens]",
             y_label=y_label,
-            lines=lines,
             x_log=True,
-            x_shown=tuple(map(float, lengths)),
-            y_limits=limits.get(name, (0.0, 1.0)),
+            y_limits=limits,
             marks=training_windows(evaluation),
             levels=((bound, f"yes is {must} this"),),
             interval=f"{SURE:.1%} interval",
+            note=BEYOND if name == "holds" and limits != (None, None) else "",
         )
-
-    panels = tuple(panel(name, known) for name, known in parts.items())
-    clipped = any(panel.name == "holds" and panel.y_limits != (None, None) for panel in panels)
-    return Panels(
-        name="reach-parts",
-        title="What was asked, by length",
-        alt="A panel a part, one curve a model and variant in each, with its interval and the bound it is held to.",
-        panels=panels,
-        note=BEYOND if clipped else "",
-    )
+        pictures += [picture] if picture else []
+    return pictures
 
 
 def _limits(lines: Sequence[Line], bound: float) -> tuple[float | None, float | None]:
@@ -174,7 +162,7 @@ def _limits(lines: Sequence[Line], bound: float) -> tuple[float | None, float | 
     return (None, None) if (low, high) == (min(ys), max(ys)) else (low - MARGIN * far, high + MARGIN * far)
 
 
-def _points(row: GridRow, part: Part | None) -> list[tuple[float | None, ...]]:
+def _points(row: GridRow[JsonObject], part: Part | None) -> list[tuple[float | None, ...]]:
     """Return (length, estimate, low, high) of the evidence; the loss added begins with 0 at the training window."""
     if part is None:
         return []

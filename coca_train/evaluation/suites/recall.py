@@ -22,31 +22,30 @@ Every pair looks like every other one, so a model must match the key over the wh
 import random
 import re
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.config.schema import STRICT, Positive
+from coca_train.config.schema import STRICT
 from coca_train.data.prompts import FORMS, HOW_MANY, Form, different, recall_answer, recall_prefix, recall_prompt
 from coca_train.evaluation.pages import by_point, table
 from coca_train.evaluation.results import Evaluation, Point
-from coca_train.evaluation.subject import Setup, Subject
+from coca_train.evaluation.subject import Subject
 from coca_train.evaluation.suites._prompts import (
     Encode,
+    Found,
+    FoundSettings,
     FoundSuite,
     Places,
     choose_place,
     fill_prompts,
-    gather_answers,
-    summarise_cases,
 )
 from coca_train.report.blocks import Document
 from coca_train.runtime.errors import DataError
 
 LEAST = 2  # pairs
-ANSWER_CHARACTERS = 60  # of each answer that are kept
 SPARE = 2  # new tokens more than the answer has, for a tokenizer that splits it otherwise after its prompt
 
 
@@ -121,7 +120,7 @@ def value_in(answer: str) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Settings:
+class Settings(FoundSettings):
     """Key-value recall."""
 
     suite: Literal["recall"]
@@ -131,15 +130,6 @@ class Settings:
         "tokenizers have many tokens for the longer ones"
     )
     values: Form = Field(description="what values are, of the same forms")
-    n_cases: Positive = Field(description="prompts of each length")
-    places: Literal["uniform", "even"] = Field(
-        description="where the asked pair stands. uniform: drawn for each case; even: at n_depths depths in turn, from "
-        "the first pair to the last"
-    )
-    n_depths: Positive = Field(description="depths of places=even, and rows of the heat maps")
-    found_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="a length counts as found when surely more than this share of its prompts is answered as it must be"
-    )
 
 
 DEFINITION = (
@@ -158,24 +148,23 @@ OTHERWISE = {"another pair's value": "others", "by any of the values": "chance"}
 class Evaluator(FoundSuite[Settings, Case]):
     """Key-value recall by length, depth and distance."""
 
-    VERSION = 1
-    AXIS = ("found_share",)
-    NAME, ITEM, ITEMS = "recall", "pair", "values"
+    VERSION = 2
+    NAME, ITEM, ITEMS, KEPT = "recall", "pair", "values", 60
 
-    def prompts(self, subject: Subject, point: Any, setup: Setup) -> list[Case]:
+    def prompts(self, subject: Subject, length: int, seed: int) -> list[Case]:
         return cases(
             subject.tokenizer.encode,
-            point,
+            length,
             self.settings.n_cases,
             keys=self.settings.keys,
             values=self.settings.values,
             places=self.settings.places,
             n_depths=self.settings.n_depths,
-            seed=setup.seed,
+            seed=seed,
             begin=subject.begin,
         )
 
-    def no_room(self, subject: Subject, point: Any) -> str:
+    def no_room(self, subject: Subject, point: Point) -> str:
         return f"{point:,} tokens have no room for {LEAST} pairs and the key"
 
     def expected(self, case: Case) -> list[str]:
@@ -184,40 +173,25 @@ class Evaluator(FoundSuite[Settings, Case]):
     def max_new_tokens(self, point: Point, cases: Sequence[Case]) -> int:
         return new_tokens(cases)
 
-    def combine(self, point: Any, material: Mapping[Point, Sequence[Case]], parts: Sequence[Any]) -> dict[str, Any]:
-        cases, texts = material[point], gather_answers(parts)
-        values = [value_in(text) for text in texts]
-        kept = [
-            {
-                "value": case.value,
-                "n_pairs": len(case.values),
-                "depth": case.depth,
-                "distance": case.distance,
-                "found": value == case.value,
-                "answer": text[:ANSWER_CHARACTERS],
-            }
-            for case, value, text in zip(cases, values, texts, strict=True)
-        ]
-        others = [value in case.values and value != case.value for case, value in zip(cases, values, strict=True)]
-        return summarise_cases(kept) | {
-            "others": sum(others) / len(cases),
+    def is_right(self, case: Case, answer: str) -> bool:
+        return value_in(answer) == case.value
+
+    def more(self, cases: Sequence[Case], answers: Sequence[str]) -> dict[str, float]:
+        given = [(case, value_in(answer)) for case, answer in zip(cases, answers, strict=True)]
+        return {
+            "others": sum(value in case.values and value != case.value for case, value in given) / len(cases),
             "chance": statistics.fmean(1 / len(case.values) for case in cases),
         }
 
-    def page(self, evaluation: Evaluation) -> Document:
+    def page(self, evaluation: Evaluation[Found]) -> Document:
         otherwise = table(
             evaluation.rows(),
-            by_point(evaluation.points, lambda result, what: result[OTHERWISE[what]]),
+            by_point(evaluation.points, lambda result, what: result["more"][OTHERWISE[what]]),
             by={"share": tuple(OTHERWISE)},
             name="recall-others",
             title="Another pair's value given instead, and what any of the values would find",
         )
-        forms = f"keys are {evaluation.settings['keys']}, values {evaluation.settings['values']}"
+        forms = f"keys are {self.settings.keys}, values {self.settings.values}"
         return self.found_page(
-            evaluation,
-            "Key-value recall",
-            self.settings.n_depths,
-            definition=DEFINITION,
-            facts=[("pairs", forms)],
-            tables=[otherwise],
+            evaluation, "Key-value recall", definition=DEFINITION, facts=[("pairs", forms)], tables=[otherwise]
         )

@@ -10,8 +10,7 @@ Shape legend: B texts, T predictions, M memory, C d_model.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 import numpy as np
 import torch
@@ -19,17 +18,18 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, Positive
-from coca_train.evaluation.measures.perplexity import evaluating, summarise
+from coca_train.evaluation.measures.perplexity import Perplexity, evaluating, summarise
 from coca_train.evaluation.pages import by_length, by_point, curves, document, table, training_windows
-from coca_train.evaluation.results import Evaluation
+from coca_train.evaluation.results import Evaluation, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order, read_longest
+from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order
 from coca_train.models.memory import Memory
+from coca_train.models.transformer import Transformer
 from coca_train.report.blocks import Document, Value
 
 
 def recurrent_nll(
-    model: Any, documents: Sequence[np.ndarray], length: int, segment: int, memory_len: int
+    model: Transformer, documents: Sequence[np.ndarray], length: int, segment: int, memory_len: int
 ) -> np.ndarray:
     """Return the NLL [nats] of the first `length` predictions of documents with more tokens than that, nll_BT in
     float64.
@@ -72,26 +72,33 @@ ABOUT = (
 )
 
 
-class Evaluator(DocumentSuite[Settings]):
+class Part(TypedDict):
+    """Of one document. nll: of all its predictions [nats]. segment, trained (with what memory): [tokens]."""
+
+    nll: float
+    segment: int
+    trained: int
+
+
+class Result(Perplexity):
+    """segment, memory, trained (with what memory): [tokens]."""
+
+    segment: int
+    memory: int
+    trained: int
+
+
+class Evaluator(DocumentSuite[Settings, Part, Result]):
     """Perplexity by memory."""
 
     VERSION = 1
+    LENGTHS_FROM = "eval.document_tokens"
 
-    def _segment(self, subject: Subject) -> int:
-        return self.settings.segment or subject.training_window
+    def length(self, point: Point) -> int:
+        return self.settings.document_tokens
 
-    def prepare(self, subject: Subject, setup: Setup) -> Prefixes:
-        return read_longest(subject, setup, [self.settings.document_tokens], lengths_from="eval.document_tokens")
-
-    def work(self, subject: Subject, points: Sequence[int], material: Prefixes) -> list[float]:
-        """Estimate the work [pairs of tokens]."""
-        return [float(self.settings.document_tokens * len(material.texts) * point) for point in points]
-
-    def fingerprint(self, material: Prefixes, point: int) -> str:
-        return material.digest(material.longest)
-
-    def impossible(self, subject: Subject, point: int, material: Prefixes) -> str:
-        position, segment = subject.model.position, self._segment(subject)
+    def impossible(self, subject: Subject, point: Point, material: Prefixes) -> str:
+        position, segment = subject.model.position, self.settings.segment or subject.training_window
         if not position.memory_len:
             return f"{position.settings.scheme} was trained without a memory of the text before (position.memory_len)"
         for attention_pattern in subject.model.attention_patterns.values():
@@ -99,61 +106,53 @@ class Evaluator(DocumentSuite[Settings]):
             if keep is not None and keep.first:
                 name = attention_pattern.settings.name
                 return f"{name} looks back to the first tokens of a text, and a memory holds the last"
-        if point < segment:
+        if int(point) < segment:
             return f"a segment alone has {segment:,} tokens"
-        return material.problem(subject, self.settings.document_tokens)
+        return super().impossible(subject, point, material)
 
-    def measure(self, subject: Subject, point: int, material: Prefixes, setup: Setup) -> dict[str, Any]:
-        """Return this rank's documents: by index, the sum of their NLL."""
-        segment, length = self._segment(subject), self.settings.document_tokens
-        nll: dict[str, list[float]] = {}
+    def measure(self, subject: Subject, point: Point, material: Prefixes, setup: Setup) -> dict[str, Part]:
+        length, parts = self.settings.document_tokens, dict[str, Part]()
+        segment, trained = self.settings.segment or subject.training_window, subject.model.position.memory_len
         for batch in material.share(length, setup):
             texts = [material.texts[i] for i in batch]
-            nll_BT = recurrent_nll(subject.model, texts, length, segment, point - segment)
-            nll |= {str(i): [float(nll_T.sum())] for i, nll_T in zip(batch, nll_BT, strict=True)}
-        return {"nll": nll, "segment": segment, "trained": subject.model.position.memory_len}
+            nll_BT = recurrent_nll(subject.model, texts, length, segment, int(point) - segment)
+            for i, nll_T in zip(batch, nll_BT, strict=True):
+                parts[str(i)] = {"nll": float(nll_T.sum()), "segment": segment, "trained": trained}
+        return parts
 
-    def combine(self, point: int, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return perplexity and its interval over documents. segment, memory, trained (with what memory):
-        [tokens]."""
-        nll_D = np.asarray(in_order(part["nll"] for part in parts))[:, 0]
-        scores = summarise(np.stack([nll_D, np.full(len(nll_D), self.settings.document_tokens)], 1))
-        segment = parts[0]["segment"]
-        return asdict(scores) | {"segment": segment, "memory": point - segment, "trained": parts[0]["trained"]}
+    def combine(self, point: Point, material: Prefixes, parts: Mapping[str, Part]) -> Result:
+        documents = in_order(parts)
+        sums = summarise(np.array([(each["nll"], self.settings.document_tokens) for each in documents]))
+        segment, trained = documents[0]["segment"], documents[0]["trained"]
+        return {**sums, "segment": segment, "memory": int(point) - segment, "trained": trained}
 
-    def page(self, evaluation: Evaluation) -> Document:
+    def page(self, evaluation: Evaluation[Result]) -> Document:
         """Return the document; models without a memory appear with the reason."""
-        rows, points = evaluation.rows(), evaluation.points
-
-        def scored(result: Mapping[str, Any]) -> Value:
-            note = f"memory {result['memory']:,}"
-            low, high, n = result["ci_low"], result["ci_high"], result["n_documents"]
-            return Value.of(result["perplexity"], note=note, low=low, high=high, n=n)
-
-        known = [row for row in rows if row.results]
+        rows = evaluation.rows()
         return document(
             evaluation,
             "Perplexity with a memory",
             summary=[
                 f"{row.label}: perplexity {value.text}{f' ({value.range})' if value.range else ''} with a memory of "
-                f"{row.last['memory']:,} tokens before segments of {row.last['segment']:,} (trained with "
-                f"{row.last['trained']:,})."
-                for row in known
-                for value in [scored(row.last)]
+                f"{last['memory']:,} tokens before segments of {last['segment']:,} (trained with "
+                f"{last['trained']:,})."
+                for row in rows
+                if (last := row.last)
+                for value in [_perplexity(last)]
             ],
             sections={
                 "By reach": [
                     ABOUT,
                     table(
                         rows,
-                        by_point(points, scored),
+                        by_point(evaluation.points, _perplexity),
                         name="recurrence",
                         title="Perplexity by reach, segment and memory together [tokens]",
                         best="low",
                         of_tokens=True,
                     ),
                     curves(
-                        (by_length(row, _with_interval) for row in known),
+                        by_length(rows, _perplexity),
                         name="recurrence-curves",
                         title="Perplexity by reach",
                         x_label="reach [tokens]",
@@ -166,5 +165,6 @@ class Evaluator(DocumentSuite[Settings]):
         )
 
 
-def _with_interval(result: Any) -> tuple[float | None, ...]:
-    return result["perplexity"], result["ci_low"], result["ci_high"]
+def _perplexity(result: Result) -> Value:
+    low, high, n = result["ci_low"], result["ci_high"], result["n_documents"]
+    return Value.of(result["perplexity"], note=f"memory {result['memory']:,}", low=low, high=high, n=n)

@@ -12,7 +12,7 @@ import random
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypedDict
 
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
@@ -20,25 +20,27 @@ from pydantic.dataclasses import dataclass
 from coca_train.config.schema import STRICT, Positive
 from coca_train.data.ruler import NOISE, TASKS, Task
 from coca_train.evaluation.pages import (
+    best_at_the_longest,
     document,
     figure,
     heading,
-    heat_map_precision,
     heat_maps,
-    share_by_length,
+    share_curves,
     table,
     tokens,
 )
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._prompts import Encode, PromptSuite, best_at_the_longest, fill_prompts, gather_answers
+from coca_train.evaluation.suites._documents import in_order
+from coca_train.evaluation.suites._prompts import Encode, PromptSuite, fill_prompts
 from coca_train.evaluation.verdict import verdicts
-from coca_train.report.blocks import Document, Line, Row, Table, Value
+from coca_train.report.blocks import Document, Line, Value
+from coca_train.report.headlines import POINTS
 from coca_train.runtime.errors import DataError
 from coca_train.statistics.pairs import Sample
 from coca_train.statistics.shares import wilson
 
-ANSWER_CHARACTERS = 80  # of each answer that are kept
+KEPT = 80  # of each answer [characters]
 
 
 class Prompt(NamedTuple):
@@ -89,7 +91,7 @@ def split_point(point: Point) -> tuple[str, int]:
     return task, int(length)
 
 
-def axes(evaluation: Evaluation) -> tuple[list[str], list[int]]:
+def axes(evaluation: "Evaluation[Result]") -> tuple[list[str], list[int]]:
     """Return the tasks and the lengths of a grid."""
     tasks, lengths = zip(*map(split_point, evaluation.points), strict=True)
     return list(dict.fromkeys(tasks)), list(dict.fromkeys(lengths))
@@ -133,7 +135,24 @@ DEFINITION = (
 )
 
 
-class Evaluator(PromptSuite[Settings, Prompt]):
+class Case(TypedDict):
+    """A prompt: the share of the expected strings in its answer."""
+
+    score: float
+    answer: str
+
+
+class Result(TypedDict):
+    """score: the mean, with its standard error, None of one case. prompts: a digest of what was asked."""
+
+    score: float
+    standard_error: float | None
+    n_cases: int
+    prompts: str
+    cases: list[Case]
+
+
+class Evaluator(PromptSuite[Settings, Prompt, Result]):
     """Tasks in the manner of RULER by length."""
 
     VERSION = 3
@@ -168,7 +187,7 @@ class Evaluator(PromptSuite[Settings, Prompt]):
             for task, length in [split_point(point)]
         }
 
-    def no_room(self, subject: Subject, point: Any) -> str:
+    def no_room(self, subject: Subject, point: Point) -> str:
         task, length = split_point(point)
         counted = ", its answer included" if self.settings.answer_inside else ""
         return f"the shortest prompt of {task} is longer than {length:,} tokens{counted}"
@@ -179,12 +198,12 @@ class Evaluator(PromptSuite[Settings, Prompt]):
     def max_new_tokens(self, point: Point, cases: Sequence[Prompt]) -> int:
         return TASKS[split_point(point)[0]].max_new_tokens
 
-    def prompt_length(self, point: Any) -> int:
+    def prompt_length(self, point: Point) -> int:
         task, length = split_point(point)
         return length - TASKS[task].max_new_tokens * self.settings.answer_inside
 
-    def combine(self, point: Any, material: Mapping[Point, Sequence[Prompt]], parts: Sequence[Any]) -> dict[str, Any]:
-        texts = gather_answers(parts)
+    def combine(self, point: Point, material: Mapping[Point, Sequence[Prompt]], parts: Mapping[str, str]) -> Result:
+        texts = in_order(parts)
         scores = [score(prompt.expected, text) for prompt, text in zip(material[point], texts, strict=True)]
         n = len(scores)
         return {
@@ -192,27 +211,13 @@ class Evaluator(PromptSuite[Settings, Prompt]):
             "standard_error": statistics.stdev(scores) / math.sqrt(n) if n > 1 else None,
             "n_cases": n,
             "prompts": self.fingerprint(material, point),
-            "cases": [{"score": s, "answer": t[:ANSWER_CHARACTERS]} for s, t in zip(scores, texts, strict=True)],
+            "cases": [{"score": each, "answer": text[:KEPT]} for each, text in zip(scores, texts, strict=True)],
         }
 
-    def page(self, evaluation: Evaluation) -> Document:
-        rows = evaluation.rows()
-        tasks, lengths = axes(evaluation)
+    def page(self, evaluation: Evaluation[Result]) -> Document:
+        rows, (tasks, lengths) = evaluation.rows(), axes(evaluation)
         about = "\n".join(f"* `{task}`: {TASKS[task].about}, {TASKS[task].max_new_tokens} new tokens" for task in tasks)
-        by_task = Table(
-            name="ruler-tasks",
-            title="Score by task and length [tokens]",
-            label_columns=("task", "model", "variant"),
-            columns=tuple(map(heading, lengths)),
-            rows=tuple(
-                Row(
-                    label=(task, *row.name), values=tuple(figure(row.cells.get(f"{task}@{n}"), _score) for n in lengths)
-                )
-                for task in tasks
-                for row in rows
-            ),
-        )
-        by_length = table(
+        means = table(
             rows,
             {heading(n): lambda row, n=n: _mean(row, tasks, n) for n in lengths},
             name="ruler-mean",
@@ -220,48 +225,56 @@ class Evaluator(PromptSuite[Settings, Prompt]):
             best="high",
             note="Only lengths at which every task was measured have a mean.",
         )
+        by_task = table(
+            rows,
+            {heading(n): lambda row, task, n=n: figure(row.cells.get(f"{task}@{n}"), _score) for n in lengths},
+            by={"task": tasks},
+            name="ruler-tasks",
+            title="Score by task and length [tokens]",
+        )
+
+        def score_at(row: GridRow[Result], length: int, y: int) -> float | None:
+            result = row.results.get(f"{tasks[y]}@{length}")
+            return result and result["score"]
+
         return document(
             evaluation,
             "Tasks in the manner of RULER",
             summary=best_at_the_longest(
-                rows, by_length, "is best", "mean score", none=["No length has all its tasks measured."]
+                rows, means, "In prompts of {} tokens", "is best", "mean score", POINTS, "prompts"
             ),
             sections={
                 "Mean over tasks": [
-                    share_by_length(
+                    share_curves(
                         evaluation,
-                        (
-                            Line.through(row.label, ((n, *_bounds(_mean(row, tasks, n))) for n in lengths))
-                            for row in rows
-                        ),
+                        (Line.of_values(row.label, ((n, _mean(row, tasks, n)) for n in lengths)) for row in rows),
                         name="ruler-by-length",
                         title="Mean score over all tasks by length",
                         y_label="mean score",
                     ),
-                    by_length,
+                    means,
                 ],
                 "Task by task": [
                     heat_maps(
                         rows,
                         lengths,
                         tasks,
-                        lambda row, length, y: row.results.get(f"{tasks[y]}@{length}", {}).get("score"),
+                        score_at,
+                        n=self.settings.n_cases,
                         name="ruler-map",
                         title="Score by task and length",
                         y_label="task",
-                        note="The line marks the training window. "
-                        + heat_map_precision(evaluation.settings["n_cases"]),
                     ),
                     by_task,
                 ],
             },
             after={"Definition": [DEFINITION, about]},
-            facts=[("cases", f"{evaluation.settings['n_cases']} for each task and length")],
+            facts=[("cases", f"{self.settings.n_cases} for each task and length")],
             at=f"{len(tasks)} tasks of {tokens(lengths)}" if len(tasks) > 1 else f"{tasks[0]} of {tokens(lengths)}",
             verdicts=verdicts(evaluation, self.reach_parts(evaluation)),
         )
 
-    def hits(self, evaluation: Evaluation, row: GridRow) -> tuple[dict[int, list[bool]], str]:
+    def hits(self, evaluation: Evaluation[Result], row: GridRow[Result]) -> tuple[dict[int, list[bool]], str]:
         """Return whether all that is expected is in the answer: every task's prompts together, of lengths at which
         every task was measured."""
         tasks, lengths = axes(evaluation)
@@ -275,7 +288,7 @@ class Evaluator(PromptSuite[Settings, Prompt]):
         return done, next(filter(None, absences), "")
 
 
-def _mean(row: GridRow, tasks: list[str], length: int) -> Value:
+def _mean(row: GridRow[Result], tasks: Sequence[str], length: int) -> Value:
     """Return the mean over all tasks; nothing when one of them was not measured at this length, as the mean would be of
     others."""
     known = [row.results[point] for task in tasks if (point := f"{task}@{length}") in row.results]
@@ -284,17 +297,13 @@ def _mean(row: GridRow, tasks: list[str], length: int) -> Value:
     return _share(known)
 
 
-def _bounds(value: Value) -> tuple[float | None, ...]:
-    return value.number, value.low, value.high
-
-
-def _score(result: Mapping[str, Any]) -> Value:
+def _score(result: Result) -> Value:
     error = result["standard_error"]
     spread = "" if error is None else f", standard error {error:.3f}"
     return _share([result], f"{result['n_cases']} cases{spread}")
 
 
-def _share(results: Sequence[Mapping[str, Any]], note: str = "") -> Value:
+def _share(results: Sequence[Result], note: str = "") -> Value:
     """Return a mean of scores with Wilson's interval: a score between 0 and 1 varies at most as right and wrong do, and
     a mean over tasks at most as one over all their cases. Every task counts as much as another."""
     score, n = statistics.fmean(result["score"] for result in results), sum(result["n_cases"] for result in results)

@@ -5,19 +5,15 @@ frequencies bring (1 for all but YaRN's). A document of N predictions is read in
 `block` predictions. The change of a segment is (ppl(t) - ppl(1)) / ppl(1) (Eq. 26), ppl the exp of its mean NLL; that
 of a whole document is the same of all its predictions. Means are over documents.
 
-The rule itself (Eq. 22) was found by a fit: the best 1/√t of whole documents at several s, against ln s. `lowest` is
-the vertex of the parabola through the lowest mean change and its two neighbours, `fit` the least-squares line.
-
 The points are values of 1/√t, with 1 among them. Every document is cut to document_tokens predictions, to which dynamic
 frequencies adapt.
 
 Shape legend: N documents, S segments, V values of 1/√t.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypedDict
 
 import numpy as np
 from pydantic import Field
@@ -28,9 +24,11 @@ from coca_train.evaluation.measures.perplexity import intervals
 from coca_train.evaluation.pages import curves, document
 from coca_train.evaluation.results import Evaluation, GridRow, Point
 from coca_train.evaluation.subject import Setup, Subject
-from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order, read_longest
+from coca_train.evaluation.suites._documents import DocumentSuite, Prefixes, in_order
+from coca_train.models.transformer import Transformer
 from coca_train.positions import scaling_of
-from coca_train.positions.rope_scaling import stretch, yarn_temperature
+from coca_train.positions.rope_scaling import RopeScaling, stretch, yarn_temperature
+from coca_train.positions.rotary import Rotary
 from coca_train.report.blocks import MISSING, Block, Document, Line, Row, Table, Value
 from coca_train.statistics.answers import LEAST
 from coca_train.statistics.pairs import Sample, standings
@@ -44,10 +42,7 @@ class Settings:
     scales: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2)] = Field(
         description="values of 1/√t that are tried; 1.0 must be one of them"
     )
-    document_tokens: Positive | Literal["stretched"] = Field(
-        description="predictions of each document, in one window; YaRN: 16384; stretched: what the frequencies stretch "
-        "the training window to, their factor times it [tokens]"
-    )
+    document_tokens: Positive = Field(description="predictions of each document, in one window; YaRN: 16384 [tokens]")
     block: Positive = Field(description="length of a segment; YaRN: 2048 [tokens]")
 
     def __post_init__(self) -> None:
@@ -60,16 +55,33 @@ ABOUT = (
     "temperature. The change is (ppl(t) - ppl(1)) / ppl(1) of each document, mean over documents (YaRN, Eq. 26). "
     "Recommended is YaRN's 0.1 ln s + 1 (Eq. 25), s the factor of the frequencies, or of dynamic ones at this length."
 )
-AXES: dict[str, Any] = {"x_label": "1/√t", "y_label": "change [%]"}
+X_LABEL, Y_LABEL = "1/√t", "change [%]"
 THEIRS = Row(label=("LLaMA 7b (YaRN, A.2)", "s = 8"), theirs=True, values=(MISSING, Value("1.208", 1.208), MISSING))
+
+
+class Part(TypedDict):
+    """Of one document. nll: of each segment [nats]. tokens: its predictions. recommended: YaRN's 1/√t."""
+
+    nll: list[float]
+    tokens: list[int]
+    recommended: float
+
+
+class Result(TypedDict):
+    """nll: [nats] by document and segment. tokens: predictions of each segment. recommended: YaRN's 1/√t."""
+
+    nll: list[list[float]]
+    tokens: list[int]
+    recommended: float
 
 
 class RowChanges:
     """How the perplexity of a model and variant changes with 1/√t, by document: of each segment, then of the whole."""
 
-    def __init__(self, row: GridRow) -> None:
-        self.row, self.recommended = row, row.last["recommended"]
-        n_S = np.asarray(row.last["tokens"])
+    def __init__(self, row: GridRow[Result]) -> None:
+        last = row.results["1"]
+        self.row, self.recommended = row, last["recommended"]
+        n_S = np.asarray(last["tokens"])
         self.segments = [f"{end - n + 1:,} to {end:,}" for n, end in zip(n_S, np.cumsum(n_S), strict=True)]
         self.nll = {float(point): np.asarray(result["nll"]) for point, result in row.results.items()}
         # Columns are the segments and the whole [%].
@@ -86,8 +98,7 @@ class RowChanges:
 
     def line(self, column: int, label: str) -> Line:
         """Draw the change of one segment [%]; -1: of whole documents."""
-        values = ((scale, self.value(scale, column)) for scale in self.change)
-        return Line.through(label, ((scale, value.number, value.low, value.high) for scale, value in values))
+        return Line.of_values(label, ((scale, self.value(scale, column)) for scale in self.change))
 
     def best(self) -> tuple[float, list[float]]:
         """Return 1/√t with the lowest mean change of whole documents, and all that cannot be told apart from it: all
@@ -112,54 +123,46 @@ class RowChanges:
         return f"{self.row.label} is best at 1/√t = {best:g}{alike}: perplexity {self.whole[best].text}. {recommended}"
 
 
-class Evaluator(DocumentSuite[Settings]):
+class Evaluator(DocumentSuite[Settings, Part, Result]):
     """Perplexity by attention temperature."""
 
     VERSION = 1
     AXIS = ("scales",)
+    LENGTHS_FROM = "eval.document_tokens"
 
     def points(self, lengths: Sequence[int]) -> tuple[Point, ...]:
         return tuple(f"{scale:g}" for scale in sorted(self.settings.scales))
 
-    def length_of(self, subject: Subject, position: Any) -> int:
-        """Return the predictions of a document under these position settings [tokens]."""
-        if self.settings.document_tokens != "stretched":
-            return self.settings.document_tokens
-        rope_scaling = getattr(position, "rope_scaling", None)
-        return int(subject.training_window * (getattr(rope_scaling, "factor", None) or 1))
+    def length(self, point: Point) -> int:
+        return self.settings.document_tokens
 
-    def prepare(self, subject: Subject, setup: Setup) -> Prefixes:
-        lengths = sorted({self.length_of(subject, each.position) for each in subject.variants.values()})
-        return read_longest(subject, setup, lengths, lengths_from="eval.document_tokens")
-
-    def work(self, subject: Subject, points: Sequence[str], material: Prefixes) -> list[float]:
-        length = self.length_of(subject, subject.model.position.settings)
-        return [float(length * len(material.texts))] * len(points)
-
-    def fingerprint(self, material: Prefixes, point: str) -> str:
-        return material.digest(material.longest)
-
-    def impossible(self, subject: Subject, point: str, material: Prefixes) -> str:
+    def impossible(self, subject: Subject, point: Point, material: Prefixes) -> str:
         if len(set(subject.model.layer_types)) > 1:
             return "its layers are of several kinds, and one temperature would not be that of all rotations"
-        if not hasattr(subject.model.position, "rope_scaling"):
+        if not isinstance(subject.model.position, Rotary):
             return f"{subject.model.position.settings.scheme} rotates nothing, and the temperature is in the rotation"
-        return material.problem(subject, self.length_of(subject, subject.model.position.settings))
+        return super().impossible(subject, point, material)
 
-    def measure(self, subject: Subject, point: str, material: Prefixes, setup: Setup) -> dict[str, Any]:
-        """Return this rank's documents: by index, the NLL of each segment."""
-        model, length = subject.model, self.length_of(subject, subject.model.position.settings)
-        starts = np.arange(0, length, self.settings.block)
-        with attention_scale(model, float(point)):
-            nll = material.by_document(model, length, setup, lambda nll_T: np.add.reduceat(nll_T, starts).tolist())
-        rule = recommended(scaling_of(model.position.settings), length)
-        return {"nll": nll, "tokens": segments(length, self.settings.block), "recommended": rule}
+    def measure(self, subject: Subject, point: Point, material: Prefixes, setup: Setup) -> dict[str, Part]:
+        length, block = self.settings.document_tokens, self.settings.block
+        starts = np.arange(0, length, block)
+        scaling = scaling_of(subject.model.position.settings)
+        assert scaling is not None, "`impossible` says so"
+        rule = recommended(scaling, length)
 
-    def combine(self, point: str, material: Prefixes, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return nll: [nats] by document and segment. tokens: predictions of each segment. recommended: YaRN's 1/√t."""
-        return parts[0] | {"nll": in_order(part["nll"] for part in parts)}
+        def keep(nll_T: np.ndarray) -> Part:
+            nll_S = np.add.reduceat(nll_T, starts).tolist()
+            return {"nll": nll_S, "tokens": segments(length, block), "recommended": rule}
 
-    def page(self, evaluation: Evaluation) -> Document:
+        with attention_scale(subject.model, float(point)):
+            return material.by_document(subject.model, length, setup, keep)
+
+    def combine(self, point: Point, material: Prefixes, parts: Mapping[str, Part]) -> Result:
+        first, *_ = documents = in_order(parts)
+        nll = [each["nll"] for each in documents]
+        return {"nll": nll, "tokens": first["tokens"], "recommended": first["recommended"]}
+
+    def page(self, evaluation: Evaluation[Result]) -> Document:
         """Return the document; rows without a result at 1/√t = 1 have nothing to be compared with and are left out."""
         known = [RowChanges(row) for row in evaluation.rows() if "1" in row.results]
         recommended: dict[float, list[str]] = {}
@@ -177,8 +180,9 @@ class Evaluator(DocumentSuite[Settings]):
                         (each.line(-1, each.row.label) for each in known),
                         name="temperature",
                         title="Change of the perplexity by temperature",
+                        x_label=X_LABEL,
+                        y_label=Y_LABEL,
                         marks=tuple((v, f"recommended for {'; '.join(recommended[v])}") for v in sorted(recommended)),
-                        **AXES,
                     ),
                     Table(
                         name="temperature-best",
@@ -190,72 +194,9 @@ class Evaluator(DocumentSuite[Settings]):
                         note="Change against 1/√t = 1. The paper shows its measured values in figures only (2 to 4).",
                     ),
                 ],
-                "The rule": _rule(known),
                 **{each.row.label: _segments(number, each) for number, each in enumerate(known, 1)},
             },
         )
-
-
-RULE = (
-    "YaRN found 1/√t = 0.1 ln s + 1 (Eq. 22) by fitting the 1/√t of the lowest perplexity at several s, with "
-    "NTK-by-parts and no fine-tuning. Here the best is the vertex of the parabola through the lowest mean change of "
-    "whole documents and its two neighbours; where the lowest is at an end of the values tried it is not known, and "
-    "left out."
-)
-
-
-def _rule(known: Sequence[RowChanges]) -> list[Block | str | None]:
-    """Show of models that were measured at several factors the best 1/√t against s, its least-squares line and
-    YaRN's."""
-    by_model: dict[str, dict[float, float]] = {}
-    for each in known:
-        best = lowest({scale: value.number or 0.0 for scale, value in each.whole.items()})
-        if best is not None:
-            by_model.setdefault(each.row.subject.name, {})[round(factor(each.recommended), 6)] = best
-    fitted = {name: fit(best) for name, best in by_model.items() if len(best) > 1}
-    if not fitted:
-        return []
-    every = sorted({s for name in fitted for s in by_model[name]})
-    lines = [
-        line
-        for name, (a, b) in fitted.items()
-        for line in (
-            Line.through(f"{name}, best", sorted(by_model[name].items())),
-            Line.through(f"{name}, {a:.3f} ln s + {b:.3f}", ((s, a * math.log(s) + b) for s in every)),
-        )
-    ]
-    rule = Line.through("YaRN, 0.1 ln s + 1", ((s, 0.1 * math.log(s) + 1) for s in every), theirs=True)
-    return [
-        RULE,
-        curves(
-            [*lines, rule],
-            name="temperature-rule",
-            title="The best temperature by the factor of the frequencies",
-            x_label="s",
-            y_label="best 1/√t",
-            x_log=True,
-        ),
-        Table(
-            name="temperature-fit",
-            title="1/√t = a ln s + b",
-            label_columns=("model",),
-            columns=("a", "b", "values of s"),
-            rows=(
-                *(
-                    Row(
-                        label=(name,),
-                        values=(Value.of(a, "{:.3f}"), Value.of(b, "{:.3f}"), Value.of(len(by_model[name]), "{}")),
-                    )
-                    for name, (a, b) in fitted.items()
-                ),
-                Row(
-                    label=("LLaMA 7b to 65b (YaRN, Eq. 22)",),
-                    theirs=True,
-                    values=(Value("0.1", 0.1), Value("1", 1.0), MISSING),
-                ),
-            ),
-        ),
-    ]
 
 
 def _segments(number: int, each: RowChanges) -> list[Block | str | None]:
@@ -265,13 +206,14 @@ def _segments(number: int, each: RowChanges) -> list[Block | str | None]:
             (each.line(i, name) for i, name in enumerate(each.segments)),
             name=f"temperature-segments-{number}",
             title=f"Change by segment, {each.row.label}",
+            x_label=X_LABEL,
+            y_label=Y_LABEL,
             marks=((each.recommended, "recommended"),),
-            **AXES,
         ),
         Table(
             name=f"temperature-counts-{number}",
             title=f"Documents with their lowest perplexity at each 1/√t, {each.row.label}",
-            label_columns=(AXES["x_label"],),
+            label_columns=(X_LABEL,),
             columns=(*each.segments, "whole"),
             rows=tuple(
                 Row(label=(f"{scale:g}",), values=tuple(Value.of(count, "{}") for count in counts))
@@ -283,8 +225,9 @@ def _segments(number: int, each: RowChanges) -> list[Block | str | None]:
 
 
 @contextmanager
-def attention_scale(model: Any, scale: float) -> Iterator[None]:
+def attention_scale(model: Transformer, scale: float) -> Iterator[None]:
     """Give a rotary scheme this 1/√t for as long as the context lasts."""
+    assert isinstance(model.position, Rotary)
     handle = model.position.rope_scaling.register_forward_hook(
         lambda module, given, spectrum: spectrum._replace(temperature=scale)
     )
@@ -294,36 +237,12 @@ def attention_scale(model: Any, scale: float) -> Iterator[None]:
         handle.remove()
 
 
-def recommended(rope_scaling: Any, length: int) -> float:
-    """Return YaRN's 1/√t for these frequencies (their Settings): s is their factor, or l/L of dynamic ones at this
-    length."""
-    factor = getattr(rope_scaling, "factor", None)
-    if factor is None and hasattr(rope_scaling, "original_seq_len"):
-        factor = stretch(rope_scaling.original_seq_len, length)
+def recommended(rope_scaling: RopeScaling, length: int) -> float:
+    """Return YaRN's 1/√t for these frequencies: s is their factor, or l/L of dynamic ones at this length."""
+    factor, original = (getattr(rope_scaling, name, None) for name in ("factor", "original_seq_len"))
+    if factor is None and original is not None:
+        factor = stretch(original, length)
     return yarn_temperature(factor or 1.0)
-
-
-def factor(recommendation: float) -> float:
-    """Return the s for which YaRN recommends this 1/√t."""
-    return math.exp((recommendation - 1) / 0.1)
-
-
-def lowest(changes: Mapping[float, float]) -> float | None:
-    """Return 1/√t where the change is lowest, between the values that were tried; None where that is the first or the
-    last of them, which says only that the best lies beyond."""
-    scales = sorted(changes)
-    at = min(range(len(scales)), key=lambda index: changes[scales[index]])
-    if not 0 < at < len(scales) - 1:
-        return None
-    around = scales[at - 1 : at + 2]
-    curvature, slope, _ = np.polyfit(np.array(around) - scales[at], [changes[scale] for scale in around], 2)
-    return scales[at] - float(slope / (2 * curvature)) if curvature > 0 else scales[at]
-
-
-def fit(best: Mapping[float, float]) -> tuple[float, float]:
-    """Return (a, b) of 1/√t = a ln s + b, by least squares over the best 1/√t by s, two of them at least."""
-    slope, intercept = np.polyfit(np.log(list(best)), list(best.values()), 1)
-    return float(slope), float(intercept)
 
 
 def segments(n_predictions: int, block: int) -> list[int]:

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 from coca_train.report.blocks import Document, Table
-from coca_train.report.render.contents import data_table, named_blocks, split_opening
-from coca_train.report.render.page import SUMMARY, THUMBNAIL, render_page, summary_json
+from coca_train.report.render.contents import data_table, named_blocks
+from coca_train.report.render.page import SUMMARY, render_page, summary_json
 from coca_train.report.render.page import write_index as write_index
-from coca_train.report.render.pictures import picture, thumbnail
+from coca_train.report.render.pictures import picture
 from coca_train.report.render.plain import csv_text, latex_text, markdown_text
 from coca_train.runtime.durable import write_bytes, write_text
 
 
 def write_report(document: Document, directory: Path) -> dict[str, Path]:
     """Write all of it into `directory`; returns the paths by their place in it: report.html, report.md,
-    summary.json, thumbnail.png, tables/<name>.csv, tables/<name>.tex, figures/<name>.png, figures/<name>.svg.
+    summary.json, tables/<name>.csv, tables/<name>.tex, figures/<name>.png, figures/<name>.svg.
 
     The same document gives the same bytes. A file appears whole or not at all, the page last. Raises ValueError for a
     block's name that cannot be a file's or is not unique, StorageError when the disk refuses.
@@ -33,8 +33,6 @@ def write_report(document: Document, directory: Path) -> dict[str, Path]:
         write(f"tables/{block.name}.csv", csv_text(data_table(block)))
         for suffix, data in picture(block).items():
             write(f"figures/{block.name}.{suffix}", data)
-    if pictures := split_opening(document).pictures:
-        write(THUMBNAIL, thumbnail(pictures[0]))
     write("report.md", markdown_text(document))
     write(SUMMARY, summary_json(document))
     write("report.html", render_page(document))

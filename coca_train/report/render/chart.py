@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coca_train.report.blocks import Line, Lines, Panels
+from coca_train.report.blocks import Line, Lines
 from coca_train.report.render.contents import PAPER, format_number
 from coca_train.report.render.scales import (
     Beyond,
@@ -58,8 +58,6 @@ class Sheet:
 # kind, width, height, x_ticks, y_ticks, left, bottom, letter, labelled
 WIDE = Sheet("wide", 600, 380, 8, 8, labelled=True)
 NARROW = Sheet("narrow", 340, 216, 5, 6, 48, 40, 5.8, labelled=True)
-PART = Sheet("wide", 300, 200, 6, 5, 50, 24)  # of a picture of several panels
-NARROW_PART = Sheet("narrow", 176, 120, 3, 4, 44, 22, 5.3)
 PANEL = Sheet("panel", 220, 152, 4, 3, 44, 22, 5.3)
 
 
@@ -202,14 +200,6 @@ def _point_words(line: Line, x: float, y: float) -> str:
 def plots(block: Lines) -> list[Plot]:
     """Return the drawings of all curves together: for wide screens and for narrow ones."""
     return [Plot(block, sheet, f"clip-{block.name}-{sheet.kind}") for sheet in (WIDE, NARROW)]
-
-
-def panel_plots(block: Panels) -> list[tuple[Lines, list[Plot]]]:
-    """Return every panel with its drawings."""
-    return [
-        (panel, [Plot(panel, sheet, f"clip-{block.name}-{panel.name}-{sheet.kind}") for sheet in (PART, NARROW_PART)])
-        for panel in block.panels
-    ]
 
 
 def small_multiples(block: Lines) -> Sequence[Plot]:

@@ -12,7 +12,6 @@ from coca_train.report.blocks import (
     Document,
     HeatMaps,
     Lines,
-    Panels,
     Picture,
     Row,
     Section,
@@ -53,10 +52,10 @@ class Cell(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """What a page opens with, and the sections without it. pictures: none, one, or two views of one."""
+    """What a page opens with, and the sections without it."""
 
     answers: Table | None
-    pictures: list[Picture]
+    picture: Picture | None
     table: Table | None
     sections: list[Section]
 
@@ -78,21 +77,19 @@ def named_blocks(document: Document) -> Iterator[Table | Picture]:
 
 
 def split_opening(document: Document) -> Opening:
-    """Take out the table of answers, the first picture with the other view of it, and the first table of ours."""
+    """Take out the table of answers, the first picture, and the first table of ours."""
     blocks = [block for section in document.sections if not section.folded for block in section.blocks]
-    pictures = [block for block in blocks if isinstance(block, Picture)]
-    other = pictures[0].other if pictures and isinstance(pictures[0], Lines) else ""
-    pictures = pictures[:1] + [block for block in pictures[1:] if block.name == other]
+    picture = next((block for block in blocks if isinstance(block, Picture)), None)
     tables = [block for block in blocks if isinstance(block, Table)]
     answers = next((table for table in tables if table.name == ANSWERED), None)
     ours = (table for table in tables if table is not answers and not all(row.theirs for row in table.rows))
     table = next(ours, None)
-    taken = {block.name for block in (answers, *pictures, table) if block is not None}
+    taken = {block.name for block in (answers, picture, table) if block is not None}
     rest = [
         replace(section, blocks=[block for block in section.blocks if getattr(block, "name", "") not in taken])
         for section in document.sections
     ]
-    return Opening(answers, pictures, table, [section for section in rest if section.blocks])
+    return Opening(answers, picture, table, [section for section in rest if section.blocks])
 
 
 def best_places(table: Table) -> set[tuple[int, int]]:
@@ -165,23 +162,13 @@ def picture_note(block: Picture) -> str:
     if isinstance(block, Lines):
         ours = [line for line in block.lines if not line.theirs]
         words += [UNKNOWN] if ours and all(line.low is None for line in ours) else []
+        words += [f"Dashed: {said}." for _, said in block.levels]
         words += [STROKES] if any(line.least for line in block.lines) else []
     return " ".join(filter(None, words))
 
 
-def describe_axes(block: Panels) -> str:
-    """Say what the panels have in common, and what their broken lines are."""
-    first, levels = block.panels[0], dict[str, list[str]]()
-    for panel in block.panels:
-        for _, words in panel.levels:
-            levels.setdefault(words, []).append(panel.title)
-    parts = [f"Against the {first.x_label}", *(f"dotted: {words}" for _, words in first.marks)]
-    parts += [f"dashed in {', '.join(titles)}: {words}" for words, titles in levels.items()]
-    return f"{'; '.join(parts)}."
-
-
 def data_table(block: Picture) -> Table:
-    """Return the numbers of a picture: a row for each curve, of each panel, or for each line of a heat map."""
+    """Return the numbers of a picture: a row for each curve, or for each line of a heat map."""
     if isinstance(block, HeatMaps):
         columns = tuple(dict.fromkeys(name for panel in block.panels for name in panel.x_names))
         rows = []
@@ -192,25 +179,19 @@ def data_table(block: Picture) -> Table:
                 rows.append(Row(label=(panel.title, name), values=cells))
         labels = ("panel", block.y_label)
         return Table(name=block.name, title=block.title, label_columns=labels, columns=columns, rows=tuple(rows))
-    panels = block.panels if isinstance(block, Panels) else (block,)
-    xs = sorted({x for panel in panels for line in panel.lines for x in line.x})
+    xs = sorted({x for line in block.lines for x in line.x})
     rows = []
-    for panel in panels:
-        for line in panel.lines:
-            by_x = {x: _point(y, *ends) for x, y, *ends in line.points()}
-            if by_x or isinstance(block, Lines):  # a curve may have no points in one of several panels
-                label = (panel.title, line.label) if isinstance(block, Panels) else (line.label,)
-                rows.append(Row(label=label, values=tuple(by_x.get(x, MISSING) for x in xs), theirs=line.theirs))
-    quantities = "; ".join(f"{each.title}: {each.y_label}" for each in panels)
+    for line in block.lines:
+        by_x = {x: _point(y, *ends) for x, y, *ends in line.points()}
+        rows.append(Row(label=(line.label,), values=tuple(by_x.get(x, MISSING) for x in xs), theirs=line.theirs))
     return Table(
         name=block.name,
         title=block.title,
-        label_columns=("panel", "curve") if isinstance(block, Panels) else ("curve",),
+        label_columns=("curve",),
         columns=tuple(map(format_number, xs)),
         rows=tuple(rows),
-        note=f"Columns: {panels[0].x_label}. "
-        f"Figures: {quantities if isinstance(block, Panels) else panels[0].y_label}.",
-        interval=panels[0].interval,
+        note=f"Columns: {block.x_label}. Figures: {block.y_label}.",
+        interval=block.interval,
     )
 
 

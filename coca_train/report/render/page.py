@@ -1,8 +1,8 @@
 """HTML: the page of a report, and one over the reports of a folder. A page needs nothing else: its looks, its little
 script and its downloads are in it, and its Content-Security-Policy forbids everything from outside.
 
-The elements are written in templates/, where every text is escaped. Next to each report lie SUMMARY, what its line in
-the index is made of, and THUMBNAIL. A folder of runs has reports of its runs and of their stages, of comparisons and
+The elements are written in templates/, where every text is escaped. Next to each report lies SUMMARY, what its line
+in the index is made of. A folder of runs has reports of its runs and of their stages, of comparisons and
 sweeps, and evaluations next to it.
 """
 
@@ -28,9 +28,7 @@ from coca_train.runtime.durable import as_json, write_text
 
 SUMMARY = "summary.json"
 INDEX = "index.html"
-THUMBNAIL = "thumbnail.png"
 PLACES = ("*", "*/report", "*/report/*", "comparisons/*", "sweeps/*")
-PNG, LARGEST = b"\x89PNG\r\n", 1 << 18  # how a picture begins; its size [bytes]
 EVALUATIONS = "evaluations"  # folder of the evaluations of runs, next to that of the runs
 
 
@@ -52,9 +50,9 @@ def templates() -> Environment:
     folder = files("coca_train.report.render")
     style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     called = (
-        *(contents.data_table, contents.describe_axes, contents.explain_marks, contents.footnotes),
+        *(contents.data_table, contents.explain_marks, contents.footnotes),
         *(contents.paragraphs, contents.picture_note, contents.split_code, contents.table_cells),
-        *(chart.looks, chart.panel_plots, chart.plots, chart.small_multiples),
+        *(chart.looks, chart.plots, chart.small_multiples),
         *(plain.csv_text, plain.latex_text, scales.square_style, has_notes),
     )
     environment.globals |= {function.__name__: function for function in called}
@@ -93,7 +91,7 @@ class Summary:
 @dataclass(frozen=True, kw_only=True)
 class Listed:
     """One line of an index. place: of the report, from there. sentence: what it found. written: when,
-    "2026-11-23 22:43"; age: to sort by. thumbnail: a PNG in base64, "" without one."""
+    "2026-11-23 22:43"; age: to sort by."""
 
     place: str
     title: str
@@ -102,7 +100,6 @@ class Listed:
     verdicts: tuple[Verdict, ...]
     written: str
     age: float
-    thumbnail: str
 
 
 def summary_json(document: Document) -> str:
@@ -146,14 +143,4 @@ def _find_reports(root: Path) -> Iterator[Listed]:
                 verdicts=() if summary.finding else summary.verdicts,  # what they say is in the finding
                 written=written,
                 age=-since,
-                thumbnail=base64.b64encode(_read_thumbnail(path.parent)).decode("ascii"),
             )
-
-
-def _read_thumbnail(directory: Path) -> bytes:
-    """The thumbnail; nothing where there is none, or something else has its name."""
-    try:
-        data = untrusted_io.read_bytes(directory / THUMBNAIL, LARGEST)
-    except (OSError, ValueError):
-        return b""
-    return data if data.startswith(PNG) else b""

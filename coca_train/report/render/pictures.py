@@ -5,29 +5,26 @@ import io
 import math
 import textwrap
 from collections.abc import Sequence
-from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 
-from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines, Panels, Picture
+from coca_train.report.blocks import HeatMap, HeatMaps, Line, Lines, Picture
 from coca_train.report.render import scales
-from coca_train.report.render.contents import PAPER, describe_axes
+from coca_train.report.render.contents import PAPER
 from coca_train.report.render.scales import COLOURS, RAMP, ground, hex_of, ink_on, tick_text, ticks, x_ticks
 
 SALT = "coca_train"  # of the ids inside an SVG
 DPI = 140
-SMALL, SMALL_DPI = (3.2, 1.8), 110  # of a thumbnail [inches]
 X_TICKS, Y_TICKS = 10, 9
 OURS, THEIRS = ("-", "-."), ("--", ":")  # lines of the first seven curves, of the next
 SQUARE = 0.62  # [inch]
 PANELS_A_ROW = 3  # heat maps
 CURVES_A_ROW = 4  # of panels with a curve each
-WORDS = 65  # characters of a line below a column of panels
 HALF_A_PANEL = 18  # characters of a mark's words in a panel of one curve
 ABOVE = 11  # [points] a line of words above a panel
 DOTTED = (0, (2, 2))
@@ -41,42 +38,20 @@ def picture(block: Picture) -> dict[str, bytes]:
     with matplotlib.rc_context({"svg.hashsalt": SALT, "svg.fonttype": "path", "text.parse_math": False}):
         if isinstance(block, HeatMaps):
             sheet = _heat_maps(block)
-        elif isinstance(block, Panels):
-            sheet = _side_by_side(block)
         else:
             sheet = _small_multiples(block) if scales.needs_panels(block) else _together(block)
         return {"png": _saved(sheet, "png"), "svg": _saved(sheet, "svg")}
 
 
-def thumbnail(block: Picture) -> bytes:
-    """Return a small PNG of the curves without words, to recognise a report by."""
-    sheet = Figure(figsize=SMALL, dpi=SMALL_DPI, layout="constrained")
-    FigureCanvasAgg(sheet)
-    axes = sheet.subplots()
-    if isinstance(block, HeatMaps):
-        _image(axes, block, block.panels[0])
-    else:
-        lines = block.panels[0] if isinstance(block, Panels) else block
-        for value, _ in lines.marks:
-            axes.axvline(value, color=MARK, linewidth=1.0, linestyle=DOTTED)
-        for index, line in enumerate(lines.lines):
-            _curve(axes, line, index, marker="", linewidth=1.6)
-        _scale(axes, lines, X_TICKS, Y_TICKS)
-    axes.tick_params(which="both", length=0, labelbottom=False, labelleft=False)
-    for patch in (sheet.patch, axes.patch):
-        patch.set_alpha(0.0)  # it lies on light pages and on dark ones
-    return _saved(sheet, "png", SMALL_DPI)
-
-
-def _saved(sheet: Figure, kind: str, dpi: int = DPI) -> bytes:
+def _saved(sheet: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
-    sheet.savefig(buffer, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)
+    sheet.savefig(buffer, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 
 def _sheet(
     title: str, size: tuple[float, float], n: int = 1, columns: int = 1, fontsize: int = 14
-) -> tuple[Figure, list[Any]]:
+) -> tuple[Figure, list[Axes]]:
     """Return a figure and n axes on it, row by row. size: [inches]"""
     sheet = Figure(figsize=size, dpi=DPI, layout="constrained")
     FigureCanvasAgg(sheet)
@@ -93,23 +68,6 @@ def _together(block: Lines) -> Figure:
     axes.set(xlabel=block.x_label, ylabel=block.y_label)
     if axes.lines:
         sheet.legend(loc="outside lower center", ncols=3, fontsize=9.5, frameon=False, handlelength=3.6)
-    return sheet
-
-
-def _side_by_side(block: Panels) -> Figure:
-    """Draw the panels with one legend."""
-    columns = min(2, len(block.panels))
-    size = 5.5 * columns, 1.2 + 3.0 * math.ceil(len(block.panels) / columns)
-    sheet, axes = _sheet(block.title, size, len(block.panels), columns)
-    for one, panel in zip(axes, block.panels, strict=True):
-        _curves(one, panel, range(len(panel.lines)), X_TICKS // 2 + 1, Y_TICKS // 2, room=35, markersize=5)
-        one.set_title(panel.title, fontsize=11, pad=_title_pad(panel))
-        one.set(ylabel=panel.y_label)
-    known = {text: handle for one in axes for handle, text in zip(*one.get_legend_handles_labels(), strict=True)}
-    if known:
-        options = {"loc": "outside lower center", "ncols": 3, "fontsize": 9.5, "frameon": False}
-        legend = sheet.legend(list(known.values()), list(known), **options)
-        legend.set_title(textwrap.fill(describe_axes(block), WORDS * columns), FontProperties(size=9.5))
     return sheet
 
 
@@ -134,7 +92,7 @@ def _title_pad(block: Lines) -> float:
 
 
 def _curves(
-    axes: Any, block: Lines, curves: Sequence[int], n_x: int, n_y: int, room: int, markersize: float = 6
+    axes: Axes, block: Lines, curves: Sequence[int], n_x: int, n_y: int, room: int, markersize: float = 6
 ) -> None:
     """Draw these curves, the others in grey; the training window with its words above it; what must be passed;
     and at the edges what leaves the picture.
@@ -145,7 +103,7 @@ def _curves(
         if index not in curves:
             axes.plot(line.x, [y if math.isfinite(y) else math.nan for y in line.y], color="0.86", linewidth=0.9)
     for index in curves:
-        _curve(axes, block.lines[index], index, markersize=markersize)
+        _curve(axes, block.lines[index], index, markersize)
     _scale(axes, block, n_x, n_y)
     left, right = axes.transData.transform([(end, 1.0) for end in axes.get_xlim()])[:, 0]
     for row, (value, words) in enumerate(reversed(block.marks)):
@@ -172,7 +130,7 @@ def _curves(
         )
 
 
-def _scale(axes: Any, block: Lines, n_x: int, n_y: int) -> None:
+def _scale(axes: Axes, block: Lines, n_x: int, n_y: int) -> None:
     """Set limits and ticks as on the page. n_x, n_y: ticks at most."""
     x_limits, y_limits = scales.axis_limits(block)
     kinds = {"xscale": "log" if block.x_log else "linear", "yscale": "log" if block.y_log else "linear"}
@@ -191,16 +149,25 @@ def _label(line: Line) -> str:
     return f"{line.label} ({PAPER})" if line.theirs else line.label
 
 
-def _curve(axes: Any, line: Line, index: int, **style: Any) -> None:
+def _curve(axes: Axes, line: Line, index: int, markersize: float) -> None:
     """Draw the index-th curve; points that are not finite are left out, and not every one of many has a marker."""
     number, marker, kind = scales.look(line.look_index(index))
     colour, dash = COLOURS[number], (THEIRS if line.theirs else OURS)[kind]
     x, y, low, high, least, most = np.array(list(line.points()) or np.empty((0, 6)), dtype=float).T  # None becomes NaN
     finite = np.isfinite(y)
-    look = {"color": colour, "marker": marker, "linestyle": dash, "markersize": 6, "linewidth": 1.8}
-    look["markerfacecolor"] = colour if dash == "-" else "white"  # as on the page
     every = math.ceil(len(x) / scales.MARKERS_A_LINE) or 1
-    axes.plot(x[finite], y[finite], label=_label(line), markevery=every, **look | style)
+    axes.plot(
+        x[finite],
+        y[finite],
+        label=_label(line),
+        markevery=every,
+        color=colour,
+        marker=marker,
+        linestyle=dash,
+        markersize=markersize,
+        linewidth=1.8,
+        markerfacecolor=colour if dash == "-" else "white",  # as on the page
+    )
     seeds = finite & np.isfinite(least) & np.isfinite(most)
     if seeds.any():
         axes.vlines(x[seeds], least[seeds], most[seeds], color=colour, linewidth=1.0)
@@ -225,13 +192,13 @@ def _heat_maps(block: HeatMaps) -> Figure:
     return sheet
 
 
-def _image(axes: Any, block: HeatMaps, panel: HeatMap) -> None:
+def _image(axes: Axes, block: HeatMaps, panel: HeatMap) -> None:
     colours = LinearSegmentedColormap.from_list("ramp", [hex_of(colour) for colour in RAMP])
     numbers = [[math.nan if value is None else value for value in row] for row in panel.values]
     axes.imshow(numbers, cmap=colours, vmin=block.low, vmax=block.high, aspect="auto")
 
 
-def _heat_map(axes: Any, block: HeatMaps, panel: HeatMap) -> None:
+def _heat_map(axes: Axes, block: HeatMaps, panel: HeatMap) -> None:
     _image(axes, block, panel)
     for i, row in enumerate(panel.values):
         for j, value in enumerate(row):

@@ -8,10 +8,12 @@ figure rises; luminance and contrast as WCAG 2.2 defines them (https://www.w3.or
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from coca_train.report.blocks import Lines
 from coca_train.report.render.contents import format_number
+
+T = TypeVar("T")
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"  # matplotlib's letters
@@ -91,7 +93,7 @@ def needs_panels(block: Lines) -> bool:
     return sum(line.low is not None for line in block.lines) > TOGETHER
 
 
-def thin_out(points: Sequence[Any]) -> Sequence[Any]:
+def thin_out(points: Sequence[T]) -> Sequence[T]:
     """Return those points of a curve that get a marker: of many, not every one."""
     return points[:: math.ceil(len(points) / MARKERS_A_LINE) or 1]
 
@@ -170,7 +172,7 @@ def axis_limits(block: Lines) -> tuple[tuple[float, float], tuple[float, float]]
 
 
 def _xs(block: Lines) -> list[float]:
-    return [*(x for line in block.lines for x in line.x), *block.x_shown]
+    return [x for line in block.lines for x in line.x]
 
 
 def look(index: int) -> tuple[int, str, int]:
