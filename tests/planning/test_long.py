@@ -2,7 +2,7 @@
 
 import pytest
 
-from coca_train.planning.cost import Cluster, plan_stage
+from coca_train.planning.cost import Cluster, plan_stage, typed
 from coca_train.planning.hardware import find_gpu
 from coca_train.planning.outline import outline
 from coca_train.settings import load
@@ -33,4 +33,4 @@ def test_a_plan_says_when_it_is_needed() -> None:
     planned = plan_stage(alone, outline(alone.config, alone.trainable), Cluster(8, find_gpu("a100_40gb"), 0.4))
     assert planned.memory["full"].total > 0.9 * A100.usable
     assert not planned.fits and planned.change is not None
-    assert planned.change.typed() == "engine.sequence_parallel=4"
+    assert typed(planned.change) == "engine.sequence_parallel=4"

@@ -5,9 +5,8 @@ from functools import cache
 
 import pytest
 
-from coca_train.planning.activations import Activations, watch_activations
 from coca_train.planning.engines import States
-from coca_train.planning.memory import CUDA, GpuMemory, gpu_memory
+from coca_train.planning.memory import CUDA, Activations, GpuMemory, gpu_memory, watch_activations
 from tests.planning.conftest import TINY, outlined
 
 WORDS = (*TINY, "position=rope", "train.micro_batch_size=4")
