@@ -53,7 +53,7 @@ def watch_activations(
     freed one by one.
     """
     model, seq_len = outline.model, outline.config.train.seq_len
-    engine = replace(outline.config.engine, sequence_parallel=sequence_parallel)
+    engine = replace(outline.config.engine, activation_checkpointing=checkpointing, sequence_parallel=sequence_parallel)
     model.train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     hooks = [] if keeps_gradients else [each.register_post_accumulate_grad_hook(_release) for each in trained]

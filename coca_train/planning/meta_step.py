@@ -9,7 +9,7 @@ Shape legend: B batch, T queries, S keys, C d_model, G key/value heads, D value 
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -181,14 +181,15 @@ def run_as_on(
 
 @contextmanager
 def configured(engine: EngineConfig, model: Transformer, exchanged: list[int] | None = None) -> Iterator[None]:
-    """Let the model share sequences among as many ranks as this engine does, and ask torch for deterministic algorithms
-    where it does: kernels are chosen by that (attention/flex.py). Afterwards the model recomputes as before.
+    """Let the model recompute, and share sequences among as many ranks, as this engine does, and ask torch for
+    deterministic algorithms where it does: kernels are chosen by that (attention/flex.py).
 
     exchanged: takes the bytes of each exchange, forward and backward, including what a rank keeps.
     """
     nbytes: list[int] = [] if exchanged is None else exchanged
     ordered, checkpointing = torch.are_deterministic_algorithms_enabled(), model.activation_checkpointing
     torch.use_deterministic_algorithms(engine.deterministic)
+    model.activation_checkpointing = engine.activation_checkpointing
     if engine.sequence_parallel > 1:
         model.sequence = SequenceShare(0, engine.sequence_parallel, lambda x_PBtW: _Exchanged.apply(x_PBtW, nbytes))
     try:
@@ -313,6 +314,7 @@ def count_flops(outline: Outline) -> Flops:
     what the scheme's hook adds, backward twice forward wherever it runs.
     """
     seq_len, model = outline.config.train.seq_len, outline.model
+    engine = replace(outline.config.engine, activation_checkpointing="none", sequence_parallel=1)
     width = model.shape.n_heads * model.shape.head_dim
     model.train()
     calls = {kind: Calls() for kind in model.layer_types}
@@ -321,7 +323,8 @@ def count_flops(outline: Outline) -> Flops:
     memories = [new_memory(model, 1, outline.dtype) for _ in range(2)]  # one for each forward
     contexts: Contexts = {}
     # As on a CPU: the same FLOPs, and the counter knows all its products. The tracker moves tables of the host.
-    with MemoryTracker(), run_as_on("cpu", model, lambda kind: calls[kind].kernel, contexts=contexts):
+    on_cpu = run_as_on("cpu", model, lambda kind: calls[kind].kernel, contexts=contexts)
+    with configured(engine, model), MemoryTracker(), on_cpu:
         contexts |= build_contexts(model, 1, seq_len)
         with FlopCounterMode(display=False) as forward, torch.no_grad():
             model(tokens_BT, None, pos_BT, memory=memories[0])  # logits: the loss makes its gradients as it goes
