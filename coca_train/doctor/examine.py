@@ -159,7 +159,7 @@ OF_DISK = "look at that disk, or take another run.root"
 OF_NETWORK = "look at the network between the hosts (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME)"
 OF_RANK = (
     "look at that rank's machine and its log (without the rank the run would hang too), then run the same command "
-    "again, with a larger limit_s if it was only slow"
+    "again, with a larger limit_s (at the start: meet_s) if it was only slow"
 )
 ANSWERS = TypeAdapter(list[tuple[str, object]])
 

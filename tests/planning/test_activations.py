@@ -129,12 +129,12 @@ def test_one_model_may_be_watched_in_every_way() -> None:
     """What is watched leaves nothing behind: no hook, no gradient, no table."""
     outline = outlined(*SMALL, "position=rope", "engine.dtype=bf16", "train.seq_len=16")
     ways = [(checkpointing, keeps) for checkpointing in ("none", "selective", "full") for keeps in (False, True)]
-    seen = [
-        [watch_activations(outline, 2, "cpu", checkpointing=way, keeps_gradients=keeps) for way, keeps in ways]
-        for _ in range(2)
+    *seen, again = [
+        watch_activations(outline, 2, "cpu", checkpointing=way, keeps_gradients=keeps)
+        for way, keeps in (*ways, ways[0])
     ]
-    assert seen[0] == seen[1] and len(set(seen[0])) == 6
-    assert {each.reading for each in seen[0]} == {seen[0][0].reading}
+    assert seen[0] == again and len(set(seen)) == 6
+    assert {each.reading for each in seen} == {again.reading}
 
 
 def test_dropout_keeps_its_masks() -> None:

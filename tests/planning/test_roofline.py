@@ -26,6 +26,7 @@ from coca_train.planning.hardware import (
 from coca_train.planning.meta_step import count_flops, count_micro_batch
 from coca_train.stages import resolve
 from coca_train.testing.parts import shipped
+from tests.cases import slow_unless
 from tests.planning.conftest import TINY, configure, outlined
 
 BF16 = outlined(*TINY, "position=rope").dtype
@@ -70,7 +71,7 @@ def test_rows_add_up_to_the_step() -> None:
     assert one.mfu(A100, one.seconds(A100)) == pytest.approx(mfu)
 
 
-@pytest.mark.parametrize(("checkpointing", "calls"), [("none", 4), ("full", 6)])
+@pytest.mark.parametrize(("checkpointing", "calls"), slow_unless([("full", 6)], [("none", 4), ("full", 6)]))
 def test_gpus_that_share_sequences_exchange_tokens_for_heads(checkpointing: str, calls: int) -> None:
     words = (*SMALL, "train.global_batch_size=16", "train.micro_batch_size=4")
     words = (*words, f"engine.activation_checkpointing={checkpointing}")
@@ -173,7 +174,8 @@ def test_the_page() -> None:
 def test_a_step_is_the_longer_of_device_and_host():
     """A narrow model is launched more slowly than an H100 computes it, and a GPU that is a thousand times slower waits
     for nothing."""
-    one = counted("+experiment=coca_350m", "model.d_model=64", "model.n_heads=4", "model.d_ff=96", "train.seq_len=16")
+    narrow = ("model.n_layers=2", "model.d_model=64", "model.n_heads=4", "model.d_ff=96", "train.seq_len=16")
+    one = counted("+experiment=coca_350m", *narrow)
     assert one.device_seconds(H100) < one.host_seconds == one.seconds(H100)
     slow = replace(H100, bandwidth=H100.bandwidth / 1e6)
     assert one.host_seconds < one.device_seconds(slow) == one.seconds(slow)
@@ -195,7 +197,8 @@ def test_the_hosts_seconds_by_hand():
 
 
 def test_what_nobody_has_reached_is_said():
-    one = counted("+experiment=coca_350m", "engine.compile=blocks", "train.global_batch_size=256", n_gpus=8)
+    words = ("model.n_layers=1", "engine.compile=blocks", "train.global_batch_size=256")
+    one = counted("+experiment=coca_350m", *words, n_gpus=8)
     assert "compiled blocks" in " ".join(roofline_lines(one, [H100]))
     faster = replace(H100, bandwidth=100 * H100.bandwidth, products=0.99, attention=0.99)
     notes = " ".join(roofline_lines(one, [faster]))
@@ -240,6 +243,6 @@ def test_the_host_never_waits_in_forward_and_backward(scheme: str) -> None:
         assert waits(scheme, "data.document_mask=true", with_documents=True) == {}
 
 
-@pytest.mark.parametrize("scheme", ["cope", "shaw"])
+@pytest.mark.parametrize("scheme", slow_unless(["cope"], ["cope", "shaw"]))
 def test_nor_where_attention_works_tile_by_tile(scheme: str) -> None:
     assert waits(scheme, "train.seq_len=1088") == {}
