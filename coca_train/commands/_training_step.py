@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from coca_train.data.readers.files import describe_origin
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import IGNORE
 from coca_train.runtime.errors import DataError, UserError
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import load_saved
 from coca_train.stages import Stage, resolve, stage_at
 from coca_train.tracking.writers import read_jsonl
@@ -74,7 +74,7 @@ def _compared(run: str, step: int, digest: str) -> str:
     return f"digest {digest} (the one in metrics.jsonl)"
 
 
-def fingerprint_of(record: dict[str, Any], stage: Stage) -> dict[str, Any]:
+def fingerprint_of(record: JsonObject, stage: Stage) -> JsonObject:
     """Return the data fingerprint of a stage. UserError E-RUN-26 when the run has not reached the stage yet."""
     begun = {one["name"]: one["fingerprint"] for one in record.get("stages", [])}
     if stage.first_step and stage.name not in begun:
