@@ -69,12 +69,10 @@ def watch_activations(
         pos_BT = torch.arange(seq_len).expand(micro_batch_size, -1)
         tables = tracker.live  # tokens, and what the scheme makes of parameters
         # Before the step: `peak` only rises, and reading needs less than forward and backward do.
-        model.activation_checkpointing = "none"
         with torch.no_grad():
             model(tokens_BT, targets_BT, pos_BT, memory=memories[0])
         memories[0] = None
         reading = tracker.peak
-        model.activation_checkpointing = checkpointing
         loss = model(tokens_BT, targets_BT, pos_BT, memory=memories[1])
         kept = tracker.live - tables
         loss.backward()
