@@ -19,10 +19,10 @@ from benchmarks.measure import ROOT, say
 from coca_train import engine
 from coca_train.data.batch import Batch
 from coca_train.models.transformer import build_model
+from coca_train.planning.cost import count_step
 from coca_train.planning.count import AGAIN
 from coca_train.planning.meta_step import Flops
 from coca_train.planning.outline import outline
-from coca_train.planning.roofline import count_step
 from coca_train.runtime.printing import plain
 from coca_train.settings import load
 

@@ -13,10 +13,10 @@ from benchmarks.gpu.timing import GIB, milliseconds, peak_gib
 from coca_train.engine.base import DTYPES, materialise, parameters_on_meta
 from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import Transformer, build_model
-from coca_train.planning.activations import watch_activations
+from coca_train.planning.cost import Step, count_step
+from coca_train.planning.memory import watch_activations
 from coca_train.planning.meta_step import count_flops
 from coca_train.planning.outline import Outline, outline
-from coca_train.planning.roofline import Step, count_step
 from coca_train.settings import load
 from coca_train.stages import Stage, resolve
 from coca_train.tracking.throughput import gpu_peak

@@ -11,7 +11,6 @@ from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import FLAGS, Verb
-from coca_train.runtime.errors import UserError
 from coca_train.settings import TRAIN, is_training_override
 
 USAGE = """\
@@ -22,9 +21,9 @@ Check that machines, disks and network are fit for a run. Start it as the traini
   sbatch … launch/slurm/train.sbatch doctor +experiment=coca_350m         all ranks of a job
 
 Every rank checks versions (against this package's requirements and the other ranks), GPUs, ulimits, /dev/shm, data
-files (as a training does at its start, and blocks against their sums), disk speed and room for the checkpoints at
-run.root, matrix products, clocks and an all-reduce. One table has a row for each check; ! marks what must be fixed
-before a run, ~ what is worth a look. The lines below it say what to do. Nothing is left behind.
+files (as a training does at its start), disk speed and room for the checkpoints at run.root, matrix products, clocks
+and an all-reduce. One table has a row for each check; ! marks what must be fixed before a run, ~ what is worth a look.
+The lines below it say what to do. Nothing is left behind.
 
 Exit code 0: nothing must be fixed; 3: the data, 7: the disk, 2: anything else; 76: a rank did not come, and the message
 has its number. docs/operations.md says what counts as out of line.
@@ -41,26 +40,23 @@ class DoctorConfig:
         default=60, description="longest that a part may take; then the doctor names the rank and ends [seconds]"
     )
     meet_s: Positive = Field(default=120, description="how long all ranks have to start [seconds]")
-    data_s: int = Field(default=5, ge=0, description="time to check blocks of the data against their sums [seconds]")
-    disk_mib: int = Field(
-        default=48, ge=6, description="what each rank writes at run.root, into a file without a name [MiB]"
+    disk_mib: Positive = Field(
+        default=48, description="what each rank writes at run.root, into a file without a name [MiB]"
     )
     reduce_mib: Positive = Field(default=64, description="size of the all-reduce [MiB]")
 
 
 def _doctor(loaded: Loaded[DoctorConfig], arguments: Arguments) -> int:
-    from coca_train.doctor.examine import Effort, examine
+    from coca_train.doctor.examine import examine
 
-    given = Effort(**asdict(loaded.config))
     training = load(arguments.overrides, arguments.config_dirs, launch=False)
     training.log_notes()
-    config = training.config
-    problem = ""
-    try:  # a launch that does not fit one rank is told by all, in the table
+
+    def check_launch() -> str:  # what does not fit one rank is told by all, in the table
         load(arguments.overrides, arguments.config_dirs)
-    except UserError as error:
-        problem = str(error)
-    return examine(config, given, problem)
+        return "fits this launch"
+
+    return examine(training.config, check_launch, **asdict(loaded.config))
 
 
 DOCTOR = Root(

@@ -1,8 +1,6 @@
 """Say what a run will cost, before it starts."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -14,10 +12,6 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.settings import TRAIN, is_training_override
-
-if TYPE_CHECKING:
-    from coca_train.planning.outline import Outline
-    from coca_train.stages import Stage
 
 USAGE = """\
 Say what a run will cost, before it starts.
@@ -67,9 +61,6 @@ class PlanConfig:
         description="model FLOPs utilisation to plan hours with, the share of the peak that a run reaches; null: hours "
         "of the step as it is counted",
     )
-    measure: bool = Field(
-        default=False, description="take a step on this machine and show its parts beside the counted ones"
-    )
 
 
 def _plan(loaded: Loaded[PlanConfig], arguments: Arguments) -> None:
@@ -92,18 +83,9 @@ def _plan(loaded: Loaded[PlanConfig], arguments: Arguments) -> None:
         check_launch(stage.config, cluster)
     stages = resolve(config, given.gpus)
     outlines = [outline(stage.config, stage.trainable, lora=stage.lora) for stage in stages]
-    costs = [
-        plan_stage(stage, each, cluster, stages, _measure(stage) if given.measure else None)
-        for stage, each in zip(stages, outlines, strict=True)
-    ]
+    costs = [plan_stage(stage, each, cluster, stages) for stage, each in zip(stages, outlines, strict=True)]
     export = describe_run(stages, embedding_rows(stages[-1].config))
     print(plan(config.run.name, costs, cluster, export), end="")
-
-
-def _measure(stage: "Stage") -> "Callable[[Outline, float], dict[str, float]]":
-    from coca_train.planning.measured import measure_step
-
-    return partial(measure_step, trainable=stage.trainable, lora=stage.lora)
 
 
 PLAN = Root(

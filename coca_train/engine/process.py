@@ -59,13 +59,13 @@ def start(config: EngineConfig) -> torch.device:
             os.environ.setdefault(name, value)
         torch_dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=timeout)
         return device
-    _check_launch()
+    check_launch()
     try:
         with dist.waiting("the meeting of the ranks"):
             _await_store(config.timeout_s)
             torch_dist.init_process_group(backend, timeout=timeout)
     except (torch_dist.DistError, RuntimeError, OSError) as error:
-        raise _meeting_error(error, config.timeout_s) from None
+        raise meeting_error(error, config.timeout_s) from None
     watchdog.watch_connections(shutdown.connect_ranks())
     return device
 
@@ -94,7 +94,7 @@ def order_attention(capability: tuple[int, int]) -> None:
         torch._C._set_sdp_priority_order([cudnn, *(backend for backend in order if backend != cudnn)])
 
 
-def _check_launch() -> None:
+def check_launch() -> None:
     """Raise LaunchError where the launcher's environment can lead to no meeting."""
     size, missing = dist.world_size(), [name for name in NEEDED if not os.environ.get(name)]
     if missing or dist.rank() >= size:
@@ -150,7 +150,7 @@ def _resolve_error(host: str) -> OSError | None:
         time.sleep(1)
 
 
-def _meeting_error(error: Exception, timeout_s: float) -> UserError:
+def meeting_error(error: Exception, timeout_s: float) -> UserError:
     """Return the error to leave with, when the ranks did not meet."""
     who = f"rank {dist.rank()} of {dist.world_size()}"
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"

@@ -8,15 +8,14 @@ import bisect
 import math
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-from weakref import ref
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch._C._autograd import _get_sequence_nr
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -47,14 +46,11 @@ PRODUCTS = {  # where their factors begin
     "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addmm_": 1, "baddbmm_": 1, "add_wider_product": 1,
 }  # fmt: skip
 FUSED_ATTENTION = "flash_attention"  # in the names of its operations
+FUSED_GRADIENTS = "_fused_adamw_", "grads"
+META = torch.device("meta")
 
-
-class Access(NamedTuple):
-    """Some of a tensor's memory: which memory, where in it, how much."""
-
-    memory: int
-    where: tuple[int, int]
-    nbytes: int
+Arguments = tuple[object, ...]
+Options = dict[str, object]
 
 
 class Operation(NamedTuple):
@@ -66,14 +62,14 @@ class Operation(NamedTuple):
     name: str
     inputs: tuple[tuple[torch.Size, torch.dtype], ...]
     outputs: tuple[tuple[torch.Size, torch.dtype], ...]
-    reads: tuple[Access, ...]
-    writes: tuple[Access, ...]
+    reads: tuple[int, ...]  # bytes of each memory, once
+    writes: tuple[int, ...]
     flops: float
 
     @property
     def nbytes(self) -> int:
         """Read and written."""
-        return sum(access.nbytes for access in (*self.reads, *self.writes))
+        return sum(self.reads) + sum(self.writes)
 
     @property
     def is_attention(self) -> bool:
@@ -83,12 +79,9 @@ class Operation(NamedTuple):
     @property
     def dtype(self) -> torch.dtype:
         """What it computes in: a product of narrow numbers may be added to a wide sum."""
-        tensors = self.inputs or self.outputs
-        return min((dtype for _, dtype in tensors if dtype.is_floating_point), default=tensors[0][1], key=_width)
-
-
-def _width(dtype: torch.dtype) -> int:
-    return dtype.itemsize
+        dtypes = [dtype for _, dtype in self.inputs or self.outputs]
+        floating = [dtype for dtype in dtypes if dtype.is_floating_point]
+        return min(floating or dtypes[:1], key=lambda dtype: dtype.itemsize)
 
 
 class Scope(NamedTuple):
@@ -104,57 +97,47 @@ class Count(TorchDispatchMode):
 
     syncs: how often the host waits for the device or sends it a tensor, by the line of our code. On the meta device a
     value that is read is True, or `longest`: positions are contiguous, all pairs of a tile are seen, and distances go
-    that far [tokens]. outside: the part of operations in no scope. around(part, name): a context around each operation.
+    that far [tokens]. exchanged: bytes of each exchange between ranks that share sequences. outside: the part of
+    operations in no scope.
     """
 
-    def __init__(
-        self,
-        places: Collection[str] = ("meta",),
-        longest: int = 1,
-        outside: str | None = None,
-        around: Callable[[str, str], AbstractContextManager[Any]] = lambda part, name: nullcontext(),
-    ) -> None:
+    def __init__(self, places: Collection[str] = ("meta",), longest: int = 1, outside: str | None = None) -> None:
         super().__init__()
         self.operations: list[Operation] = []
         self.syncs: Counter[str] = Counter()
-        self._places, self._longest, self._around = places, longest, around
+        self.exchanged: list[int] = []
+        self._places, self._longest = places, longest
         self._scopes = [Scope(outside)]
         # Autograd numbers its nodes in the order of their creation, which finds the forward scope of a backward node.
         self._since, self._scope_since = [0], [Scope(outside)]
         self._last = Scope(outside)
-        self._numbers: dict[int, tuple[int, Any]] = {}
-        self._n_memories = 0
 
-    @contextmanager
-    def scope(self, **changes: Any) -> Iterator[None]:
-        """Assign operations inside, and their backward, to this part or block."""
-        self.enter(**changes)
-        try:
-            yield
-        finally:
-            self.leave()
-
-    def enter(self, **changes: Any) -> None:
-        """`scope`, for hooks."""
-        self._scopes.append(self._scopes[-1]._replace(**changes))
+    def enter(self, scope: Scope) -> None:
+        """Assign the operations until `leave`, and their backward, to this scope."""
+        self._scopes.append(scope)
         self._mark()
 
     def leave(self) -> None:
-        """The end of `enter`."""
+        """Go back to the scope before `enter`."""
         self._scopes.pop()
         self._mark()
+
+    @property
+    def scope(self) -> Scope:
+        """Where the step is."""
+        return self._scopes[-1]
 
     def _mark(self) -> None:
         if torch._C._current_graph_task_id() == -1:
             self._since.append(_get_sequence_nr())
-            self._scope_since.append(self._scopes[-1])
+            self._scope_since.append(self.scope)
 
     def _now(self) -> tuple[Scope, str]:
         """Return the scope and phase of what is dispatched now."""
         if torch._C._current_graph_task_id() == -1:
-            return self._scopes[-1], FORWARD
+            return self.scope, FORWARD
         if len(self._scopes) > 1:  # a block runs forward in the backward pass
-            return self._scopes[-1], AGAIN
+            return self.scope, AGAIN
         node = torch._C._current_autograd_node()
         number = -1 if node is None else node._sequence_nr()
         # Others are of a graph inside a backward function, or add up gradients: they belong to the current scope.
@@ -162,10 +145,12 @@ class Count(TorchDispatchMode):
             self._last = self._scope_since[bisect.bisect_right(self._since, number) - 1]
         return self._last, BACKWARD
 
-    def __torch_dispatch__(self, func: Any, types: Sequence[Any], args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Arguments = (), kwargs: Options | None = None
+    ) -> object:
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[1]
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        inputs = _tensors((args, kwargs))
         if "meta" in self._places:
             if (answer := self._look(name, inputs, kwargs)) is not None:
                 return answer[0]
@@ -174,36 +159,38 @@ class Count(TorchDispatchMode):
         if func.is_view or name in NO_KERNELS or _sends(name, inputs, kwargs):
             return func(*args, **kwargs)
         scope, phase = self._now()
-        part = COMMUNICATION if func.namespace == "c10d" else _part(scope, phase, name)
-        with self._around(part, name):
-            out = func(*args, **kwargs)
-        outputs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        out = func(*args, **kwargs)
+        outputs = _tensors(out)
         if any(x.device.type in self._places for x in (*inputs, *outputs)):
             # Causality leaves half of all pairs, an attention pattern a share of those.
-            of_pairs = scope.share / 2 * _attention_flops(name, args) if FUSED_ATTENTION in name else 0.0
-            flops = of_pairs or _product_flops(name, args)
-            reads, writes = self._accesses(func, name, inputs, outputs, args, kwargs)
-            shapes = [tuple((x.shape, x.dtype) for x in tensors) for tensors in (inputs, outputs)]
+            of_pairs = scope.share / 2 * _attention_flops(name, inputs) if FUSED_ATTENTION in name else 0.0
+            reads, writes = self._moved(func, name, inputs, outputs, args, kwargs)
+            of_inputs, of_outputs = (tuple((x.shape, x.dtype) for x in tensors) for tensors in (inputs, outputs))
+            part = COMMUNICATION if func.namespace == "c10d" else _part(scope, phase, name)
+            flops = of_pairs or _product_flops(name, inputs)
             self.operations.append(
-                Operation(part, scope.block, phase, name, shapes[0], shapes[1], reads, writes, flops)
+                Operation(part, scope.block, phase, name, of_inputs, of_outputs, reads, writes, flops)
             )
         return out
 
-    def _look(self, name: str, inputs: Sequence[Tensor], kwargs: dict[str, Any]) -> tuple[Any] | None:
+    def _look(self, name: str, inputs: Sequence[Tensor], kwargs: Options) -> tuple[object] | None:
         """Return the result of an operation for which the host waits for the device; None: it does not wait."""
-        on_device = any(x.is_meta for x in inputs)
-        to_host = name == "_to_copy" and on_device and kwargs.get("device") not in (None, torch.device("meta"))
-        if not on_device or not (name in LOOKS or to_host):
+        if not any(x.is_meta for x in inputs):
+            return None
+        to_host = name == "_to_copy" and kwargs.get("device") not in (None, META)
+        if name not in LOOKS and not to_host:
             return None
         self._sync(name)
-        first = inputs[0]
+        first, dtype = inputs[0], kwargs.get("dtype")
         if to_host:
-            return (torch.zeros(first.shape, dtype=kwargs.get("dtype") or first.dtype),)
+            return (torch.zeros(first.shape, dtype=dtype if isinstance(dtype, torch.dtype) else first.dtype),)
         if name in ("nonzero", "masked_select", "_unique2"):
             return (torch.empty(first.numel(), first.ndim, dtype=torch.int64, device="meta"),)
         return (True if first.dtype == torch.bool or name == "equal" else self._longest,)
 
-    def _send_to_device(self, name: str, inputs: Sequence[Tensor], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def _send_to_device(
+        self, name: str, inputs: Sequence[Tensor], args: Arguments, kwargs: Options
+    ) -> tuple[Arguments, Options]:
         """Return the arguments with tensors of the host on the device."""
         from_host = [x for x in inputs if not x.is_meta]
         if name == "lift_fresh":
@@ -217,83 +204,77 @@ class Count(TorchDispatchMode):
         return args, kwargs
 
     def _sync(self, name: str) -> None:
-        ours = [
-            frame
-            for frame in traceback.extract_stack(limit=40)
-            if frame.filename.startswith(OURS) and not frame.filename.startswith(PLANNING)
-        ]
+        frames = [each for each in traceback.extract_stack(limit=40) if each.filename.startswith(OURS)]
+        ours = [each for each in frames if not each.filename.startswith(PLANNING)]
         place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else "elsewhere"
         self.syncs[f"{place} {name}"] += 1
 
-    def _accesses(
+    def _moved(
         self,
-        func: Any,
+        func: OpOverload,
         name: str,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
-        args: Any,
-        kwargs: dict[str, Any],
-    ) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
-        """Return the memory that an operation reads and writes, each once."""
-        changed = [
-            each
-            for argument, value in zip(func._schema.arguments, args, strict=False)
-            if argument.alias_info is not None and argument.alias_info.is_write
-            for each in (value if isinstance(value, (list, tuple)) else [value])
-            if isinstance(each, Tensor)
-        ]
-        if name == "_fused_adamw_":  # its schema says that it changes gradients, which it does for a scale alone
-            changed = [x for number, each in enumerate(args[:6]) if number != 1 for x in each]
+        args: Arguments,
+        kwargs: Options,
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the bytes that an operation reads and writes of each memory."""
+        changed = []
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            # The schema of fused AdamW says that it changes gradients, which it does for a scale alone.
+            if argument.alias_info and argument.alias_info.is_write and (name, argument.name) != FUSED_GRADIENTS:
+                changed += _tensors(value)
         if name in LOOKUPS:
-            return self._of([*inputs[1:], *outputs]), self._of(outputs)
+            return self._bytes([*inputs[1:], *outputs]), self._bytes(outputs)
         if name in SCATTERS:
-            rows = self._at(inputs[0], inputs[-1].numel() * inputs[0].element_size())
-            return (*self._of(inputs[1:]), rows), (rows,)
+            rows = inputs[-1].numel() * inputs[0].element_size()
+            return (*self._bytes(inputs[1:]), rows), (rows,)
         if name == "embedding_dense_backward":
-            rows = self._at(outputs[0], inputs[0].nbytes)
-            return self._of(inputs), (*self._of(outputs), rows)
-        read = [] if name in SHAPES else [x for x in inputs if x is not kwargs.get("out")]
-        if name in OVERWRITES:
+            return self._bytes(inputs), (*self._bytes(outputs), inputs[0].nbytes)
+        if name in SHAPES:
+            read = []
+        elif name in OVERWRITES:
             read = inputs[1:]
-        return self._of(read), self._of([*outputs, *changed])
+        else:
+            read = [x for x in inputs if x is not kwargs.get("out")]
+        return self._bytes(read), self._bytes([*outputs, *changed])
 
-    def _of(self, tensors: Sequence[Tensor]) -> tuple[Access, ...]:
-        return tuple(dict.fromkeys(self._at(x) for x in tensors if x.device.type in self._places))
-
-    def _at(self, tensor: Tensor, nbytes: int | None = None) -> Access:
-        """nbytes: fewer than all of it."""
-        storage = tensor.untyped_storage()
-        key = id(storage)
-        if key not in self._numbers:
-            self._numbers[key] = self._n_memories, ref(storage, lambda _: self._numbers.pop(key))
-            self._n_memories += 1
-        spread = zip(tensor.shape, tensor.stride(), strict=True)
-        numel = math.prod(n for n, stride in spread if stride)  # what is expanded is there once
-        size = numel * tensor.element_size() if nbytes is None else nbytes
-        return Access(self._numbers[key][0], (int(tensor.storage_offset()), numel), size)
+    def _bytes(self, tensors: Sequence[Tensor]) -> tuple[int, ...]:
+        """Return the bytes of each memory in these tensors; what is there twice, or expanded, counts once."""
+        sizes: dict[tuple[int, int, int], int] = {}
+        for x in tensors:
+            if x.device.type in self._places:
+                numel = math.prod(n for n, stride in zip(x.shape, x.stride(), strict=True) if stride)
+                where = x.untyped_storage()._cdata, int(x.storage_offset()), numel
+                sizes[where] = numel * x.element_size()
+        return tuple(sizes.values())
 
 
-def _sends(name: str, inputs: Sequence[Tensor], kwargs: dict[str, Any]) -> bool:
+def _tensors(values: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def _sends(name: str, inputs: Sequence[Tensor], kwargs: Options) -> bool:
     """Return whether the host sends a tensor to the device."""
     if name == "copy_":
         return inputs[0].is_meta and not inputs[1].is_meta
-    return name == "_to_copy" and not inputs[0].is_meta and kwargs.get("device") == torch.device("meta")
+    return name == "_to_copy" and not inputs[0].is_meta and kwargs.get("device") == META
 
 
-def _attention_flops(name: str, args: Sequence[Any]) -> float:
+def _attention_flops(name: str, inputs: Sequence[Tensor]) -> float:
     """Return the FLOPs of fused attention over all pairs: q'k and the weighted sum of v; backward the first once more,
     and two gradients of each."""
     backward = "backward" in name
-    q_BHTE, k_BGSE, v_BGSD = args[1:4] if backward else args[:3]
+    q_BHTE, k_BGSE, v_BGSD = inputs[1:4] if backward else inputs[:3]
     products = 3 * q_BHTE.shape[-1] + 2 * v_BGSD.shape[-1] if backward else q_BHTE.shape[-1] + v_BGSD.shape[-1]
     return 2.0 * math.prod(q_BHTE.shape[:3]) * k_BGSE.shape[2] * products
 
 
-def _product_flops(name: str, args: Sequence[Any]) -> float:
+def _product_flops(name: str, inputs: Sequence[Tensor]) -> float:
     """Return the FLOPs of a product of matrices; 0 of everything else."""
     if name not in PRODUCTS:
         return 0.0
-    a, b = args[PRODUCTS[name] : PRODUCTS[name] + 2]
+    a, b = inputs[PRODUCTS[name] : PRODUCTS[name] + 2]
     return 2.0 * a.numel() * b.shape[-1]
 
 

@@ -43,8 +43,19 @@ MOMENTUM = 4  # of an optimizer with one, float32
 MUON_STEP = 6  # its update, in float32 and in bfloat16
 REDUCED_AT_ONCE = 500_000_000  # parameters DeepSpeed all-reduces in one go without ZeRO 2 (MEMORY_OPT_ALLREDUCE_SIZE)
 SUB_GROUP = 1_000_000_000  # parameters ZeRO 3 steps at once (sub_group_size)
+LOCAL, DEEPSPEED = "local", "deepspeed"
 LIVE = 1_000_000_000  # parameters ZeRO 3 keeps gathered (stage3_max_live_parameters)
 PREFETCHED = 50_000_000  # parameters it gathers at once ahead of their use (stage3_prefetch_bucket_size)
+
+
+def engine_and_stage(engine: EngineConfig) -> tuple[str, int]:
+    """Return the engine and its ZeRO stage, 0 where it has none."""
+    return engine.kind, engine.zero_stage if engine.kind == DEEPSPEED else 0
+
+
+def shards_optimizer(engine: EngineConfig) -> bool:
+    """Return whether each GPU updates a part of the parameters alone."""
+    return engine_and_stage(engine)[1] > 0
 
 
 @dataclass(frozen=True)
@@ -82,104 +93,76 @@ class States:
 
 def engine_states(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
     """Return what an engine holds, by the table on top. accumulates: whether a step has more than one micro batch."""
-    held = _local if engine.kind == "local" else (_zero_0, _zero_1, _zero_2, _zero_3)[engine.zero_stage]
-    with_adam = held(engine, counts, n_gpus, accumulates)
-    cut = engine.kind == "deepspeed" and engine.zero_stage > 0
-    of_muon, with_one_moment = (_shard(n, n_gpus) if cut else n for n in (counts.of_muon, counts.with_one_moment))
-    return replace(
-        with_adam,
-        moments=with_adam.moments - (MOMENTS - MOMENTUM) * with_one_moment,
-        afterwards=max(with_adam.afterwards, MUON_STEP * of_muon if cut else 0),
+    zero, sharded = engine_and_stage(engine)[1], shards_optimizer(engine)
+    b, low, trained = BYTES[engine.dtype], engine.dtype != "fp32", counts.trained
+
+    def updated(n: int) -> int:
+        return -(-n // n_gpus) if sharded else n
+
+    shard, weights = updated(trained), b * (updated(counts.all) if zero == 3 else counts.all)
+    held = States(
+        weights=weights,
+        masters=4 * shard if low or sharded else 0,
+        moments=MOMENTS * shard - (MOMENTS - MOMENTUM) * updated(counts.with_one_moment),
+        own_gradients=b * trained if zero < 2 else 0,
+        # ZeRO 1 and 2 get a float32 model, cast it, and copy what is trained into one flat tensor.
+        starting=max(4 * counts.all, b * (counts.all + trained)) if zero in (1, 2) else weights,
     )
-
-
-def _local(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
-    low, b = engine.dtype != "fp32", BYTES[engine.dtype]
-    summed = 4 * counts.trained if low and accumulates else 0
-    return States(
-        weights=b * counts.all,
-        masters=4 * counts.trained if low else 0,
-        moments=MOMENTS * counts.trained,
-        own_gradients=b * counts.trained,
-        summed_gradients=summed,
-        afterwards=2 * counts.trained if low and not accumulates else 0,
-        starting=b * counts.all,
-    )
-
-
-def _zero_0(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
-    return States(
-        weights=4 * counts.all,
-        moments=MOMENTS * counts.trained,
-        own_gradients=4 * counts.trained,
-        afterwards=4 * min(counts.trained, REDUCED_AT_ONCE),
-        starting=4 * counts.all,
-    )
-
-
-def _zero_1(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
-    b, shard = BYTES[engine.dtype], _shard(counts.trained, n_gpus)
-    if engine.dtype == "bf16":
-        matrices = counts.trained - counts.trained_vectors
-        copied = bool(counts.trained_vectors) and matrices <= REDUCED_AT_ONCE
-        summed, buckets, afterwards = 4 * counts.trained, 0, 4 * counts.trained if copied else 0
+    if zero == 0:
+        held = _unsharded(held, engine, counts, accumulates)
+    elif zero == 1:
+        held = _zero_1(held, engine, counts, shard)
+    elif zero == 2:
+        held = _zero_2(held, engine, shard, accumulates)
     else:
-        summed, buckets = 0, b * engine.bucket_size
-        afterwards = b * shard + (4 * shard if engine.dtype == "fp16" else 0)
-    return States(
-        weights=b * counts.all,
-        masters=4 * shard,
-        moments=MOMENTS * shard,
-        own_gradients=b * counts.trained,
-        summed_gradients=summed,
-        buckets=buckets,
-        between=summed,
-        afterwards=afterwards,
-        starting=_made_in_float32(b, counts),
-    )
+        held = _zero_3(held, engine, counts, shard, n_gpus)
+    of_muon = MUON_STEP * updated(counts.of_muon) if sharded else 0
+    return replace(held, afterwards=max(held.afterwards, of_muon))
 
 
-def _zero_2(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
-    b, shard = BYTES[engine.dtype], _shard(counts.trained, n_gpus)
-    wide = engine.dtype == "bf16"  # sums in float32, in place of the flat copy
-    overlapped = engine.overlap_communication is not False  # one bucket is filled while the other is sent
-    afterwards = {"bf16": 0, "fp16": (b + 4) * shard, "fp32": b * shard}[engine.dtype]
-    return States(
-        weights=b * counts.all,
-        masters=4 * shard,
-        moments=MOMENTS * shard,
-        summed_gradients=4 * shard if wide else b * shard * (2 if accumulates else 1),
-        buckets=(b * (2 if overlapped else 1) + (4 if wide else 0)) * engine.bucket_size,
-        afterwards=afterwards,
-        starting=_made_in_float32(b, counts),
-    )
+def _unsharded(held: States, engine: EngineConfig, counts: ParameterCounts, accumulates: bool) -> States:
+    if engine.kind == DEEPSPEED:  # float32 alone
+        return replace(held, afterwards=4 * min(counts.trained, REDUCED_AT_ONCE))
+    if engine.dtype == "fp32":
+        return held
+    if accumulates:
+        return replace(held, summed_gradients=4 * counts.trained)
+    return replace(held, afterwards=2 * counts.trained)
 
 
-def _zero_3(engine: EngineConfig, counts: ParameterCounts, n_gpus: int, accumulates: bool) -> States:
-    b, shard = BYTES[engine.dtype], _shard(counts.trained, n_gpus)
+def _zero_1(held: States, engine: EngineConfig, counts: ParameterCounts, shard: int) -> States:
+    b = BYTES[engine.dtype]
+    if engine.dtype != "bf16":
+        afterwards = (b + (4 if engine.dtype == "fp16" else 0)) * shard
+        return replace(held, buckets=b * engine.bucket_size, afterwards=afterwards)
+    matrices, summed = counts.trained - counts.trained_vectors, 4 * counts.trained
+    copied = bool(counts.trained_vectors) and matrices <= REDUCED_AT_ONCE
+    return replace(held, summed_gradients=summed, between=summed, afterwards=summed if copied else 0)
+
+
+def _zero_2(held: States, engine: EngineConfig, shard: int, accumulates: bool) -> States:
+    b, overlapped = BYTES[engine.dtype], engine.overlap_communication is not False
+    filled = b * (2 if overlapped else 1)  # one bucket is filled while the other is sent
+    if engine.dtype == "bf16":  # sums in float32, in place of the flat copy
+        return replace(held, summed_gradients=4 * shard, buckets=(filled + 4) * engine.bucket_size)
+    summed = b * shard * (2 if accumulates else 1)
+    afterwards = (b + (4 if engine.dtype == "fp16" else 0)) * shard
+    return replace(held, summed_gradients=summed, buckets=filled * engine.bucket_size, afterwards=afterwards)
+
+
+def _zero_3(held: States, engine: EngineConfig, counts: ParameterCounts, shard: int, n_gpus: int) -> States:
+    b = BYTES[engine.dtype]
     sums = 4 if engine.dtype == "bf16" else b
-    at_once, buffer = min(shard, SUB_GROUP), sums * engine.bucket_size  # which is copied rank by rank to be summed
-    return States(
-        weights=b * _shard(counts.all, n_gpus),
-        masters=4 * shard,
-        moments=MOMENTS * shard,
+    buffer = sums * engine.bucket_size  # which is copied rank by rank to be summed
+    return replace(
+        held,
         summed_gradients=sums * shard,
         buckets=buffer + sums * min(engine.bucket_size, counts.trained),
         between=sums * shard + buffer,
         gathered=b * min(counts.all, LIVE) if n_gpus > 1 else 0,
         arriving=b * min(counts.all, PREFETCHED) if n_gpus > 1 else 0,
-        afterwards=(sums + (4 if engine.dtype == "fp16" else 0)) * at_once,
-        starting=b * _shard(counts.all, n_gpus),
+        afterwards=(sums + (4 if engine.dtype == "fp16" else 0)) * min(shard, SUB_GROUP),
     )
-
-
-def _shard(n: int, n_gpus: int) -> int:
-    return -(-n // n_gpus)
-
-
-def _made_in_float32(b: int, counts: ParameterCounts) -> int:
-    """ZeRO 1 and 2 get a float32 model, cast it, and copy what is trained into one flat tensor."""
-    return max(4 * counts.all, b * (counts.all + counts.trained))
 
 
 # ---- what a step sends and moves
@@ -282,7 +265,6 @@ class Update:
 
 
 # By engine, ZeRO stage and whether it is fp32 (fp16 as bf16); counted on the engines themselves.
-LOCAL, DEEPSPEED = "local", "deepspeed"
 UPDATES = {
     (LOCAL, 0, True): Update(40, 0, kernels=0.5, kernels_each=0.2),
     (LOCAL, 0, False): Update(34, 0, 18, kernels=0.5, kernels_each=2.2),
@@ -298,4 +280,4 @@ UPDATES = {
 
 def engine_update(engine: EngineConfig) -> Update:
     """Return what an engine's update moves."""
-    return UPDATES[engine.kind, engine.zero_stage if engine.kind == DEEPSPEED else 0, engine.dtype == "fp32"]
+    return UPDATES[*engine_and_stage(engine), engine.dtype == "fp32"]

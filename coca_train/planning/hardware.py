@@ -18,6 +18,7 @@ import torch
 
 from coca_train.config.schema import EngineConfig
 from coca_train.planning.count import Operation
+from coca_train.planning.engines import DEEPSPEED, LOCAL, engine_and_stage
 from coca_train.runtime.errors import UserError
 from coca_train.tracking.throughput import Peak, gpu_peak, measured_peak
 
@@ -145,17 +146,10 @@ def _scaled(known: Rates, gpu: str) -> Rates:
     return replace(known, gpu=gpu, bandwidth=known.bandwidth / DATA_SHEET[known.gpu] * DATA_SHEET[gpu])
 
 
-@dataclass(frozen=True)
-class Published:
-    """The highest MFU of a training in bfloat16 that we know of, with causal attention counted as half of all pairs."""
-
-    mfu: float
-    training: str
-
-
+# The highest MFU of a training in bfloat16 that we know of, with causal attention counted as half of all pairs.
 PUBLISHED = {
-    "a100_80gb": Published(0.55, "TinyLlama 1.1B, 24,000 tokens/s a GPU"),
-    "h100": Published(0.48, "nanochat d32, 51 % with all pairs counted"),
+    "a100_80gb": (0.55, "TinyLlama 1.1B, 24,000 tokens/s a GPU"),
+    "h100": (0.48, "nanochat d32, 51 % with all pairs counted"),
 }
 ON_PAGE = (A100, H100, _scaled(H100, "h200"))
 RATES = {rates.gpu: rates for rates in (*ON_PAGE, _scaled(A100, "a100_40gb"))}
@@ -193,33 +187,25 @@ class Bookkeeping(NamedTuple):
     gather: float = 0.0  # for each tensor, every time it is gathered
 
 
-LOCAL_BOOKS = Bookkeeping(micro_batch=0.0, update=20e-6)
-ZERO_BOOKS = {
-    0: Bookkeeping(micro_batch=0.0, update=35e-6),
-    1: Bookkeeping(micro_batch=5e-6, update=70e-6),
-    2: Bookkeeping(micro_batch=50e-6, update=35e-6),
-    3: Bookkeeping(micro_batch=0.0, update=35e-6, gather=155e-6),
+BOOKS = {  # by engine and ZeRO stage
+    (LOCAL, 0): Bookkeeping(micro_batch=0.0, update=20e-6),
+    (DEEPSPEED, 0): Bookkeeping(micro_batch=0.0, update=35e-6),
+    (DEEPSPEED, 1): Bookkeeping(micro_batch=5e-6, update=70e-6),
+    (DEEPSPEED, 2): Bookkeeping(micro_batch=50e-6, update=35e-6),
+    (DEEPSPEED, 3): Bookkeeping(micro_batch=0.0, update=35e-6, gather=155e-6),
 }
 
 
-class Launches(NamedTuple):
-    """What the host launches for one GPU in a step."""
+def host_seconds(
+    engine: EngineConfig, *, operations: int, again: int, trained: int, tensors: int, micro_batches: int
+) -> float:
+    """Return the seconds of a step in one thread of the host.
 
-    operations: int  # of a micro batch, without recomputation
-    again: int  # recomputed operations of a micro batch
-    trained: int  # tensors
-    tensors: int  # all
-    micro_batches: int
-
-
-def host_seconds(engine: EngineConfig, launches: Launches) -> float:
-    """Return the seconds of a step in one thread of the host."""
-    books = LOCAL_BOOKS if engine.kind == "local" else ZERO_BOOKS[engine.zero_stage]
+    operations: of a micro batch, without those that are recomputed. again: those. trained, tensors: how many tensors
+    are trained, and how many there are.
+    """
+    books = BOOKS[engine_and_stage(engine)]
     gatherings = 2 if engine.activation_checkpointing == "none" else 3  # forward, again, backward
-    micro_batch_s = (
-        launches.operations * OPERATION_S
-        + launches.again * AGAIN_S
-        + launches.trained * books.micro_batch
-        + launches.tensors * gatherings * books.gather
-    )
-    return launches.micro_batches * micro_batch_s + launches.trained * books.update
+    of_operations = operations * OPERATION_S + again * AGAIN_S
+    of_tensors = trained * books.micro_batch + tensors * gatherings * books.gather
+    return micro_batches * (of_operations + of_tensors) + trained * books.update

@@ -9,7 +9,7 @@ width, E dot-product width.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -87,8 +87,18 @@ def _attend_linearly(
     parts: Sequence[Part], v_BSGD: Tensor, calls: Calls | None = None, tile_work: Callable[[], None] | None = None
 ) -> Tensor:
     inputs = [tensor for part in parts for _, tensor in leaves(tensors_of(part)) if tensor is not None]
-    out: Any = _LinearAttention.apply(calls, tile_work, parts[0].q_BTHE.shape[:3], v_BSGD.transpose(1, 2), *inputs)
-    return out
+    return _LinearAttention.apply(calls, tile_work, parts[0].q_BTHE.shape[:3], v_BSGD.transpose(1, 2), *inputs)
+
+
+class _Context(Protocol):
+    """What autograd keeps of a call."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+    calls: Calls | None
+    tile_work: Callable[[], None] | None
+
+    def save_for_backward(self, *tensors: Tensor) -> None: ...
 
 
 class _LinearAttention(torch.autograd.Function):
@@ -100,7 +110,7 @@ class _LinearAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _Context,
         calls: Calls | None,
         tile_work: Callable[[], None] | None,
         shape_BTH: torch.Size,
@@ -110,12 +120,11 @@ class _LinearAttention(torch.autograd.Function):
         ctx.calls, ctx.tile_work = calls, tile_work
         if calls is not None:
             calls.forward += 1
-        batch, n_queries, heads = shape_BTH
         if calls is None and tile_work is None:
             # By a name that selective checkpointing knows. Its inputs exist already in a real run, so these are made
             # where nothing is counted.
             with _disable_current_modes():
-                like_BTHD = v_BGSD.new_empty(batch, n_queries, heads, v_BGSD.shape[-1])
+                like_BTHD = v_BGSD.new_empty(*shape_BTH, v_BGSD.shape[-1])
             out_BHTD, lse_BTH = aten._scaled_dot_product_flash_attention(*[like_BTHD.transpose(1, 2)] * 3)[:2]
             out_BTHD = out_BHTD.transpose(1, 2)
         else:
@@ -125,17 +134,16 @@ class _LinearAttention(torch.autograd.Function):
         return out_BTHD
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.calls is not None:
             ctx.calls.backward += 1
-        *inputs, _, _ = ctx.saved_tensors
-        wanted = [tensor for tensor, need in zip(inputs, ctx.needs_input_grad[3:], strict=True) if need]
-        dtypes = [torch.float32 if ctx.tile_work else tensor.dtype for tensor in wanted]
-        sums = [tensor.new_empty(tensor.shape, dtype=dtype) for tensor, dtype in zip(wanted, dtypes, strict=True)]
+        inputs, needed = ctx.saved_tensors[:-2], ctx.needs_input_grad[3:]
+        wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
+        sums = [x.new_empty(x.shape, dtype=torch.float32 if ctx.tile_work else x.dtype) for x in wanted]
         if ctx.tile_work is not None:
             ctx.tile_work()
-        gradients = iter([total.to(tensor.dtype) for total, tensor in zip(sums, wanted, strict=True)])
-        return None, None, None, *(next(gradients) if need else None for need in ctx.needs_input_grad[3:])
+        gradients = iter([total.to(x.dtype) for total, x in zip(sums, wanted, strict=True)])
+        return None, None, None, *(next(gradients) if need else None for need in needed)
 
 
 def _tile_work(part: Part) -> Callable[[], None]:

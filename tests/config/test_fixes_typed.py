@@ -203,7 +203,6 @@ plan gpu=h1000 | E-CFG-31
 plan gpus=0 | E-CFG-05
 plan mfu=2 | E-CFG-05
 plan mfus=0.5 | E-CFG-01
-plan measure=yes | E-CFG-08
 evaluate grid.checkpoints=runs/a | E-CFG-04
 evaluate checkpoint=runs/a text.max_document=3 | E-CFG-01
 evaluate checkpoint=runs/a +eval=passky | E-CFG-32

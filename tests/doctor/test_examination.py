@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.doctor import measurements
-from coca_train.doctor.measurements import look_at_data, look_at_disk, measure_writing
-from coca_train.doctor.rendezvous import Overdue, find_behind, run_bounded
+from coca_train.doctor import examine
+from coca_train.doctor.examine import Ranks, measure_disk, run_bounded
 from coca_train.planning.outline import checkpoint_storage, outline
+from coca_train.runtime.errors import StorageError, UserError
 from coca_train.settings import load
 from coca_train.stages import resolve
 from tests.faults import real
 from tests.faults.fork_server import ForkServer, Rank
 
-QUICK = ["limit_s=20", "meet_s=20", "data_s=1", "disk_mib=6", "reduce_mib=1"]
+QUICK = ["limit_s=20", "meet_s=20", "disk_mib=6", "reduce_mib=1"]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def stopping(overrides: list[str], victim: int, after_s: float) -> None:
 
 
 def run(server: ForkServer, target: str, ranks: int, **arguments: object) -> list[Rank]:
-    return server.run(f"tests.doctor.test_examination:{target}", dict(arguments), ranks, timeout_s=240, fail_fast_s=60)
+    return server.run(f"tests.doctor.test_examination:{target}", dict(arguments), ranks, timeout_s=240, fail_fast_s=30)
 
 
 def left_behind(folder: Path) -> list[str]:
@@ -77,7 +77,7 @@ def test_one_process(words, capsys, monkeypatch):
     """The table of a machine, with an exit code of 0, from one process and in little time."""
     from coca_train.commands import main
 
-    monkeypatch.setattr(measurements, "MOMENT_S", 0.01)
+    monkeypatch.setattr(examine, "MOMENT_S", 0.01)
     code = main(["doctor", *QUICK, *words])
     shown = capsys.readouterr()
     assert code == 0, shown.out
@@ -92,7 +92,7 @@ def test_one_process(words, capsys, monkeypatch):
         "configuration",
     ):
         assert f"   {check} " in shown.out or f"~  {check} " in shown.out, check
-    assert "9 files" in shown.out
+    assert "4 token files" in shown.out
     assert shown.err.startswith("doctor    1 rank: about ")
     assert left_behind(Path(words[-1].partition("=")[2])) == []
 
@@ -101,7 +101,7 @@ def test_what_is_wrong_with_the_data_and_the_launch(words, capsys, monkeypatch):
     """Every mistake is told in one table, and the exit code is that of the first."""
     from coca_train.commands import main
 
-    monkeypatch.setattr(measurements, "MOMENT_S", 0.01)
+    monkeypatch.setattr(examine, "MOMENT_S", 0.01)
     assert main(["doctor", *QUICK, *words, "data.dir=/nowhere"]) == 3
     assert "! E-TOK-01 " in capsys.readouterr().out
     assert main(["doctor", *QUICK, *words, "train.global_batch_size=3", "engine.sequence_parallel=2"]) == 2
@@ -118,23 +118,6 @@ def test_tasks_of_srun_without_ranks(words, capsys, monkeypatch):
     assert capsys.readouterr().err.startswith("E-DOC-02 environment SLURM_STEP_NUM_TASKS=4: ")
 
 
-def test_a_damaged_block_is_found_without_training(words, tmp_path):
-    from coca_train.data.dataset import block_sum
-
-    folder = Path(words[-1].partition("=")[2]).parent
-    for file in folder.glob("*.*"):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    for name in ("text_train", "code_train"):
-        (tmp_path / f"{name}.sums").write_bytes(block_sum((tmp_path / f"{name}.bin").read_bytes()))
-    stages = resolve(load([*words, f"data.dir={tmp_path}", f"data.tokenizer={tmp_path}/tokenizer.model"]).config)
-    state = look_at_data(stages, 5.0)
-    assert (state.problem, state.blocks, state.checked, state.n_files) == ("", 2, 2, 9)
-    raw = bytearray((tmp_path / "code_train.bin").read_bytes())
-    raw[-2] ^= 1
-    (tmp_path / "code_train.bin").write_bytes(raw)
-    assert look_at_data(stages, 5.0).problem.startswith("E-TOK-08 ")
-
-
 def test_storage_is_what_checkpoints_hold(words):
     """Weights once and both moments of what is trained, float32; `keep` of them, the one that is written, borders."""
     (stage,) = resolve(load([*words, "optim=adamw"]).config)
@@ -144,44 +127,49 @@ def test_storage_is_what_checkpoints_hold(words):
     assert checkpoint_storage([of_stage] * 3, keep=2).kept == 5
 
 
-def test_writing_leaves_nothing(tmp_path, monkeypatch):
-    state = look_at_disk(tmp_path / "not" / "yet")
-    assert (state.folder, state.problem, state.kept) == (str(tmp_path), "", 0) and state.free > 0
-    rates, small_s = measure_writing(tmp_path, 12 << 20, 30.0)
-    assert len(rates) == 12 and min(rates) > 0 and small_s > 0 and os.listdir(tmp_path) == []
-    opened = os.open
-
-    def without_nameless(path, flags, *rest, **more):
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(95, "Operation not supported")
-        return opened(path, flags, *rest, **more)
-
-    monkeypatch.setattr(os, "open", without_nameless)
-    assert len(measure_writing(tmp_path, 6 << 20, 30.0)[0]) == 12 and os.listdir(tmp_path) == []
+def test_writing_leaves_nothing(tmp_path):
+    disk = measure_disk(tmp_path / "not" / "yet", 12 << 20, 1, 30.0)
+    assert (disk.folder, disk.kept) == (str(tmp_path), 0) and disk.free > 0
+    assert len(disk.rates) == 12 and min(disk.rates) > 0 and os.listdir(tmp_path) == []
+    assert measure_disk(tmp_path, 1 << 60, 1, 30.0).rates == []  # more than there is
 
 
-def test_a_measurement_that_hangs_is_left_behind():
+def test_a_measurement_that_hangs_is_left_behind(capsys, monkeypatch):
+    """And is a row of the table, while it says that it goes on."""
     release = threading.Event()
-    with pytest.raises(Overdue, match=r"0\.05 s"):
-        run_bounded(release.wait, 0.05)
+    monkeypatch.setattr(examine, "PROGRESS_S", 0.02)
+    ranks = Ranks(0.05)
+    assert ranks.measure("disk write", bool, release.wait, "look", StorageError) is None
     release.set()
-    assert run_bounded(lambda: 7, 5.0) == 7
-    with pytest.raises(OSError, match="full"):
-        run_bounded(lambda: (_ for _ in ()).throw(OSError("full")), 5.0)
+    (row,) = ranks.rows
+    assert ranks.hangs and [each.code for each in row.findings] == ["E-DOC-24"] and "0.05 s" in row.findings[0].what
+    assert "disk write: 0 s of at most 0.05 s" in capsys.readouterr().err
+    assert run_bounded("", lambda: 7, 5.0) == 7
 
 
-def test_who_is_missing():
-    assert find_behind([1, 5, 5], [2, 5, 6], [3, 3, 3]) == [1]  # no beat
-    assert find_behind([1, 5, -1], [2, 6, -1], [3, 3, -1]) == [2]  # has never come
-    assert find_behind([1, 5, 5], [2, 6, 6], [3, 2, 3]) == [1]  # alive, and behind
-    assert find_behind([1, 5, 5], [2, 6, 6], [3, 3, 3]) == []
+def test_what_fails_is_a_row_with_its_own_words():
+    def full() -> int:
+        raise OSError("full")
+
+    def refused() -> int:
+        raise UserError("E-CFG-04 no. Fix: yes")
+
+    ranks = Ranks(5.0)
+    assert ranks.measure("disk write", int, full, "look", StorageError) is None
+    assert ranks.measure("configuration", int, refused) is None
+    assert ranks.measure("compute", int, lambda: 7) == [7] and not ranks.hangs
+    assert [str(each) for row in ranks.rows for each in row.findings] == [
+        "E-DOC-24 disk write, rank 0: failed (full). Fix: look",
+        "E-CFG-04 no. Fix: yes (rank 0)",
+    ]
+    assert examine.exit_code(ranks.rows) == 7
 
 
 @pytest.mark.slow
 def test_a_slowed_rank_is_named(words, server: ForkServer):
     healthy = run(server, "examined", 4, overrides=[*QUICK, *words, "train.micro_batch_size=1"])
     assert [rank.code for rank in healthy] == [0] * 4, healthy[0].text
-    assert "rank 3" in healthy[0].text and "all-reduce 1 MiB" in healthy[0].text and "clock" in healthy[0].text
+    assert "4 ranks" in healthy[0].text and "all-reduce 1 MiB" in healthy[0].text and "clock" in healthy[0].text
     slow = run(server, "slowed", 4, overrides=[*QUICK, *words, "limit_s=60", "train.micro_batch_size=1"])
     assert [rank.code for rank in slow] == [2] * 4, slow[0].text
     assert "! E-DOC-21 rank 2 on " in slow[0].text, slow[0].text

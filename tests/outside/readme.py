@@ -75,7 +75,7 @@ SHORTENED = {
     ),
     "python -m coca_train launch": Short("", (("> train.sbatch", "> runs/train.sbatch"),)),
     "torchrun --nproc-per-node 8 -m coca_train doctor": Short(
-        "data_s=1 disk_mib=8 reduce_mib=8",
+        "disk_mib=8 reduce_mib=8",
         (("--nproc-per-node 8", "--nproc-per-node 1"), (" +experiment=coca_350m", "")),
     ),
     "python -m coca_train export": Short("parity_tokens=64"),

@@ -63,7 +63,7 @@ def sent(words: list[str], n_ranks: int, n_micro_batches: int, released: bool = 
     collectives: dict[str, float] = {}
     for each in count.operations:
         if each.part == COMMUNICATION:
-            largest = max(access.nbytes for access in (*each.reads, *each.writes))
+            largest = max((*each.reads, *each.writes))
             collectives[each.name] = collectives.get(each.name, 0.0) + largest / n
     moved = sum(each.nbytes for each in count.operations if each.part == OPTIMIZER) / n
     return {"sent": {name: x for name, x in collectives.items() if x > BUSY}, "update": moved}

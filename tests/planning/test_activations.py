@@ -12,8 +12,8 @@ from coca_train.attention.pattern import Layout, Rule
 from coca_train.attention.scores import Part
 from coca_train.models.layers import AttentionContext
 from coca_train.models.transformer import build_model
-from coca_train.planning import activations
-from coca_train.planning.activations import Activations, watch_activations
+from coca_train.planning import memory
+from coca_train.planning.memory import Activations, watch_activations
 from coca_train.planning.meta_attention import watched_kernel
 from coca_train.planning.meta_step import MemoryTracker
 from coca_train.positions.base import Terms
@@ -129,12 +129,12 @@ def test_one_model_may_be_watched_in_every_way() -> None:
     """What is watched leaves nothing behind: no hook, no gradient, no table."""
     outline = outlined(*SMALL, "position=rope", "engine.dtype=bf16", "train.seq_len=16")
     ways = [(checkpointing, keeps) for checkpointing in ("none", "selective", "full") for keeps in (False, True)]
-    seen = [
-        [watch_activations(outline, 2, "cpu", checkpointing=way, keeps_gradients=keeps) for way, keeps in ways]
-        for _ in range(2)
+    *seen, again = [
+        watch_activations(outline, 2, "cpu", checkpointing=way, keeps_gradients=keeps)
+        for way, keeps in (*ways, ways[0])
     ]
-    assert seen[0] == seen[1] and len(set(seen[0])) == 6
-    assert {each.reading for each in seen[0]} == {seen[0][0].reading}
+    assert seen[0] == again and len(set(seen)) == 6
+    assert {each.reading for each in seen} == {again.reading}
 
 
 def test_dropout_keeps_its_masks() -> None:
@@ -147,8 +147,8 @@ def test_dropout_keeps_its_masks() -> None:
 def test_tables_of_the_host_are_there_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     words = (*SMALL, "position=rope")
     before = planned(*words)
-    tables = activations._table_bytes
-    monkeypatch.setattr(activations, "_table_bytes", lambda context: tables(context) + 10**9)
+    tables = memory._table_bytes
+    monkeypatch.setattr(memory, "_table_bytes", lambda context: tables(context) + 10**9)
     after = planned(*words)
     assert [b - a for a, b in zip(astuple(before), astuple(after), strict=True)] == [10**9, 0, 10**9, 10**9]
 
@@ -156,7 +156,7 @@ def test_tables_of_the_host_are_there_all_the_time(monkeypatch: pytest.MonkeyPat
 def test_a_table_that_is_seen_twice_is_there_once() -> None:
     table = torch.zeros(100)
     context = AttentionContext(None, None, [((table, table[10:], torch.zeros(5)), None)], None)  # type: ignore[arg-type]
-    assert activations._table_bytes({"default": context}) == 400 + 20
+    assert memory._table_bytes({"default": context}) == 400 + 20
 
 
 def test_reading_keeps_nothing() -> None:

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from coca_train.planning.cost import Change, smallest_change
+from coca_train.planning.cost import KINDS, Change, smallest_change, typed
 from tests.planning.conftest import TINY, configure
 
+MICRO, AGAIN, ZERO, SHARED, _ = KINDS
 CONFIG = configure(*TINY, "position=rope", "train.micro_batch_size=8", "train.global_batch_size=64")
 
 
@@ -15,30 +16,30 @@ def change(fits: Any, **engine: Any) -> Change | None:
 
 
 def test_a_smaller_micro_batch_comes_first_and_no_smaller_than_needed() -> None:
-    assert change(lambda c, n: c.train.micro_batch_size <= 4) == Change(micro_batch_size=4)
-    assert change(lambda c, n: c.train.micro_batch_size <= 3) == Change(micro_batch_size=2)  # 3 does not divide 16
+    assert change(lambda c, n: c.train.micro_batch_size <= 4) == {MICRO: 4}
+    assert change(lambda c, n: c.train.micro_batch_size <= 3) == {MICRO: 2}  # 3 does not divide 16
 
 
 def test_then_checkpointing_then_zero_then_gpus() -> None:
-    assert change(lambda c, n: c.engine.activation_checkpointing == "full") == Change(activation_checkpointing="full")
-    assert change(lambda c, n: c.engine.zero_stage >= 2) == Change(zero_stage=2)
-    assert change(lambda c, n: c.engine.sequence_parallel >= 2) == Change(sequence_parallel=2)
-    assert change(lambda c, n: n >= 8) == Change(n_gpus=8)
-    assert change(lambda c, n: n >= 16) == Change(n_gpus=16)  # 64 rows, 4 each: a micro batch of 8 is one of 4 there
+    assert change(lambda c, n: c.engine.activation_checkpointing == "full") == {AGAIN: "full"}
+    assert change(lambda c, n: c.engine.zero_stage >= 2) == {ZERO: 2}
+    assert change(lambda c, n: c.engine.sequence_parallel >= 2) == {SHARED: 2}
+    assert change(lambda c, n: n >= 8) == {"gpus": 8}
+    assert change(lambda c, n: n >= 16) == {"gpus": 16}  # 64 rows, 4 each: a micro batch of 8 is one of 4 there
 
 
 def test_one_change_comes_before_two() -> None:
-    assert change(
-        lambda c, n: n > 4 or (c.engine.activation_checkpointing == "full" and c.engine.zero_stage == 2)
-    ) == Change(n_gpus=8)
+    assert change(lambda c, n: n > 4 or (c.engine.activation_checkpointing == "full" and c.engine.zero_stage == 2)) == {
+        "gpus": 8
+    }
 
 
 def test_two_changes_where_one_does_not_do() -> None:
     smallest = change(lambda c, n: c.engine.activation_checkpointing == "full" and c.train.micro_batch_size == 2)
-    assert smallest == Change(micro_batch_size=2, activation_checkpointing="full")
-    assert smallest and smallest.typed() == "train.micro_batch_size=2 engine.activation_checkpointing=full"
+    assert smallest == {MICRO: 2, AGAIN: "full"}
+    assert smallest and typed(smallest) == "train.micro_batch_size=2 engine.activation_checkpointing=full"
     smallest = change(lambda c, n: n == 8 and c.engine.zero_stage == 3)
-    assert smallest and smallest.typed() == "engine.zero_stage=3 gpus=8"
+    assert smallest and typed(smallest) == "engine.zero_stage=3 gpus=8"
 
 
 def test_what_is_set_already_is_no_change_and_nothing_may_do() -> None:
@@ -75,17 +76,17 @@ def test_every_change_changes_something() -> None:
 
 def test_as_many_gpus_as_there_may_be_and_no_more() -> None:
     config = replace(CONFIG, train=replace(CONFIG.train, global_batch_size=2**15))
-    assert smallest_change(config, 4, lambda c, n: n > 2000) == Change(n_gpus=2048)
-    assert smallest_change(config, 4, lambda c, n: n > 4000) == Change(n_gpus=4096)
+    assert smallest_change(config, 4, lambda c, n: n > 2000) == {"gpus": 2048}
+    assert smallest_change(config, 4, lambda c, n: n > 4000) == {"gpus": 4096}
     assert smallest_change(config, 4, lambda c, n: n > 5000) is None
     odd = replace(CONFIG, train=replace(CONFIG.train, global_batch_size=24, micro_batch_size=2))
     # 24 sequences do not go into 16 shares, but into 8 of two GPUs each.
-    assert smallest_change(odd, 4, lambda c, n: n > 8) == Change(n_gpus=16, sequence_parallel=2)
+    assert smallest_change(odd, 4, lambda c, n: n > 8) == {SHARED: 2, "gpus": 16}
 
 
 def test_a_change_for_one_stage_is_typed_for_it() -> None:
-    change = Change(2, "full", 3, n_gpus=64)
-    assert change.typed("all") == (
+    change: Change = {MICRO: 2, AGAIN: "full", ZERO: 3, "gpus": 64}
+    assert typed(change, "all") == (
         "stages.all.train.micro_batch_size=2 stages.all.engine.activation_checkpointing=full "
         "stages.all.engine.zero_stage=3 gpus=64"
     )

@@ -22,6 +22,7 @@ FORWARD = 2 * (L * BLOCK + C * V) + L * ATTENTION
     "words",
     [
         (*TINY, "position=rope"),
+        (*TINY, "position=rope", "engine.activation_checkpointing=full", "engine.zero_stage=3"),  # once all the same
         (*TINY, "position=coca", "model.tie_embeddings=true"),
         (*TINY, "model.norm=layernorm", "model.bias=true", "model.residual=parallel", "model.activation=gelu"),
         (*LLAMA_7B, "model.n_layers=3"),

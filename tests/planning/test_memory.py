@@ -5,12 +5,12 @@ from functools import cache
 
 import pytest
 
-from coca_train.planning.activations import Activations, watch_activations
 from coca_train.planning.engines import States
-from coca_train.planning.memory import CUDA, GpuMemory, gpu_memory
+from coca_train.planning.memory import CUDA, Activations, GpuMemory, gpu_memory, watch_activations
 from tests.planning.conftest import TINY, outlined
 
-WORDS = (*TINY, "position=rope", "train.micro_batch_size=4")
+N_LAYERS = 2
+WORDS = (*TINY, f"model.n_layers={N_LAYERS}", "position=rope", "train.micro_batch_size=4")
 
 
 @cache
@@ -81,7 +81,7 @@ def test_gradients_that_came_while_others_went() -> None:
 
 def test_what_a_stage_trains_and_how_often_decides_what_is_held() -> None:
     keys = planned("train.global_batch_size=4", trainable=("*.k.weight",)).states
-    n = 6 * 256 * 128
+    n = N_LAYERS * 256 * 128
     assert (keys.moments, keys.own_gradients, keys.afterwards) == (8 * n, 2 * n, 0)
     assert planned("train.global_batch_size=4", trainable=("*.k.weight", "final_norm.weight")).states.afterwards > 0
     words = ("engine=local", "engine.dtype=bf16")
@@ -92,10 +92,10 @@ def test_what_a_stage_trains_and_how_often_decides_what_is_held() -> None:
 
 
 def test_muon_and_checkpointing_need_less() -> None:
-    """One moment for the matrices of six blocks: q, out 256 x 256, k, v 128 x 256, three of 704 x 256."""
+    """One moment for the matrices of two blocks: q, out 256 x 256, k, v 128 x 256, three of 704 x 256."""
     words = ("engine=local", "train.global_batch_size=4")
     adam, muon = planned(*words), planned(*words, "optim=muon")
-    assert adam.states.moments - muon.states.moments == 4 * 6 * (2 * 256**2 + 2 * 128 * 256 + 3 * 704 * 256)
+    assert adam.states.moments - muon.states.moments == 4 * N_LAYERS * (2 * 256**2 + 2 * 128 * 256 + 3 * 704 * 256)
     ways = [planned(*words, f"engine.activation_checkpointing={way}") for way in ("none", "selective", "full")]
     assert ways[2].activations.kept < ways[1].activations.kept < ways[0].activations.kept
     assert ways[2].activations.kept < ways[0].activations.kept / 3
@@ -158,7 +158,7 @@ def test_a_tiled_feed_forward_keeps_no_inner_activations() -> None:
 
 def test_a_memory_of_the_text_before_is_held_for_all_rows() -> None:
     words = ("position=transformer_xl", "position.memory_len=32", "data.order=stream", "train.global_batch_size=8")
-    assert planned(*words).recurrent == 8 * 6 * 32 * 256 * 2
-    assert planned(*words, n_gpus=2).recurrent == 4 * 6 * 32 * 256 * 2
+    assert planned(*words).recurrent == 8 * N_LAYERS * 32 * 256 * 2
+    assert planned(*words, n_gpus=2).recurrent == 4 * N_LAYERS * 32 * 256 * 2
     assert planned("position=rope").recurrent == 0
-    assert planned(*words, "engine.dtype=fp32").recurrent == 8 * 6 * 32 * 256 * 4
+    assert planned(*words, "engine.dtype=fp32").recurrent == 8 * N_LAYERS * 32 * 256 * 4

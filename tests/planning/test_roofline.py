@@ -7,27 +7,26 @@ import pytest
 import torch
 
 from coca_train.planning.as_text import roofline_lines
-from coca_train.planning.count import ATTENTION, BACKWARD, FORWARD, FUSED_ATTENTION, LOSS, Access, Count, Operation
+from coca_train.planning.cost import PARTS, Step, count_step
+from coca_train.planning.count import BACKWARD, FORWARD, FUSED_ATTENTION, LOSS, Count, Operation
 from coca_train.planning.engines import Collective, ParameterCounts, collectives, engine_update
 from coca_train.planning.hardware import (
     A100,
     AGAIN_S,
+    BOOKS,
     GPUS,
     H100,
-    LOCAL_BOOKS,
     ON_PAGE,
     OPERATION_S,
     PUBLISHED,
     RATES,
-    ZERO_BOOKS,
-    Launches,
     host_seconds,
     rates_of,
 )
 from coca_train.planning.meta_step import count_flops, count_micro_batch
-from coca_train.planning.roofline import PARTS, Step, count_step
 from coca_train.stages import resolve
 from coca_train.testing.parts import shipped
+from tests.cases import slow_unless
 from tests.planning.conftest import TINY, configure, outlined
 
 BF16 = outlined(*TINY, "position=rope").dtype
@@ -43,7 +42,7 @@ def counted(*words: str, n_gpus: int = 1) -> Step:
 
 def kernel(nbytes: float = 0, n_flops: float = 0, attention: bool = False, phase: str = FORWARD) -> Operation:
     name, tensors = FUSED_ATTENTION if attention else "mm", ((torch.Size(), BF16),)
-    return Operation(LOSS, None, phase, name, tensors, tensors, (Access(0, (0, 1), int(nbytes)),), (), n_flops)
+    return Operation(LOSS, None, phase, name, tensors, tensors, (int(nbytes),), (), n_flops)
 
 
 def test_a_kernel_takes_the_longer_of_moving_and_computing() -> None:
@@ -72,7 +71,7 @@ def test_rows_add_up_to_the_step() -> None:
     assert one.mfu(A100, one.seconds(A100)) == pytest.approx(mfu)
 
 
-@pytest.mark.parametrize(("checkpointing", "calls"), [("none", 4), ("full", 6)])
+@pytest.mark.parametrize(("checkpointing", "calls"), slow_unless([("full", 6)], [("none", 4), ("full", 6)]))
 def test_gpus_that_share_sequences_exchange_tokens_for_heads(checkpointing: str, calls: int) -> None:
     words = (*SMALL, "train.global_batch_size=16", "train.micro_batch_size=4")
     words = (*words, f"engine.activation_checkpointing={checkpointing}")
@@ -161,13 +160,12 @@ def test_what_is_overlapped_costs_only_what_is_longer() -> None:
 
 def test_the_page() -> None:
     one = counted(*SMALL, "train.global_batch_size=16", "train.micro_batch_size=4", n_gpus=2)
-    lines = roofline_lines(one, ON_PAGE, {LOSS: 0.25, ATTENTION: 0.75})
+    lines = roofline_lines(one, ON_PAGE)
     assert all(len(line) <= 120 for line in lines)
     text = "\n".join(" ".join(line.split()) for line in lines)
     assert "2 GPUs" in text and "2 micro batches of 4 x 64" in text
-    assert "part kernels GB TFLOP A100 [ms] H100 [ms] H200 [ms] this machine [ms]" in text
+    assert "part kernels GB TFLOP A100 [ms] H100 [ms] H200 [ms]" in text
     rows = {line.split("  ")[0]: line.split() for line in (each.strip() for each in lines)}
-    assert (rows["loss"][-1], rows["a step"][-1]) == ("250.0", "1,000.0")
     assert {"device", "host", "MFU"} <= rows.keys()
     assert "A100 1.75 TB/s" in text and "products 78 %" in text and "attention 60 %" in text
     assert "all-reduce of gradients, 4 B" in text
@@ -176,7 +174,8 @@ def test_the_page() -> None:
 def test_a_step_is_the_longer_of_device_and_host():
     """A narrow model is launched more slowly than an H100 computes it, and a GPU that is a thousand times slower waits
     for nothing."""
-    one = counted("+experiment=coca_350m", "model.d_model=64", "model.n_heads=4", "model.d_ff=96", "train.seq_len=16")
+    narrow = ("model.n_layers=2", "model.d_model=64", "model.n_heads=4", "model.d_ff=96", "train.seq_len=16")
+    one = counted("+experiment=coca_350m", *narrow)
     assert one.device_seconds(H100) < one.host_seconds == one.seconds(H100)
     slow = replace(H100, bandwidth=H100.bandwidth / 1e6)
     assert one.host_seconds < one.device_seconds(slow) == one.seconds(slow)
@@ -186,23 +185,24 @@ def test_a_step_is_the_longer_of_device_and_host():
 
 
 def test_the_hosts_seconds_by_hand():
-    engine = counted(*SMALL, "engine=local").outline.config.engine
-    counts = Launches(operations=1000, again=0, trained=100, tensors=200, micro_batches=3)
-    assert host_seconds(engine, counts) == pytest.approx(3 * 1000 * OPERATION_S + 100 * LOCAL_BOOKS.update)
-    zero, again = replace(engine, kind="deepspeed", zero_stage=3), counts._replace(again=50)
-    gathered = 200 * ZERO_BOOKS[3].gather
-    by_hand = 3 * (1000 * OPERATION_S + 2 * gathered) + 100 * ZERO_BOOKS[3].update
-    assert host_seconds(zero, counts) == pytest.approx(by_hand)
+    engine = configure(*SMALL, "engine=local").engine
+    counts = {"operations": 1000, "again": 0, "trained": 100, "tensors": 200, "micro_batches": 3}
+    by_hand = 3 * 1000 * OPERATION_S + 100 * BOOKS["local", 0].update
+    assert host_seconds(engine, **counts) == pytest.approx(by_hand)
+    zero, gathered = replace(engine, kind="deepspeed", zero_stage=3), 200 * BOOKS["deepspeed", 3].gather
+    by_hand = 3 * (1000 * OPERATION_S + 2 * gathered) + 100 * BOOKS["deepspeed", 3].update
+    assert host_seconds(zero, **counts) == pytest.approx(by_hand)
     full = replace(zero, activation_checkpointing="full")
-    assert host_seconds(full, again) == pytest.approx(by_hand + 3 * (50 * AGAIN_S + gathered))
+    assert host_seconds(full, **counts | {"again": 50}) == pytest.approx(by_hand + 3 * (50 * AGAIN_S + gathered))
 
 
 def test_what_nobody_has_reached_is_said():
-    one = counted("+experiment=coca_350m", "engine.compile=blocks", "train.global_batch_size=256", n_gpus=8)
+    words = ("model.n_layers=1", "engine.compile=blocks", "train.global_batch_size=256")
+    one = counted("+experiment=coca_350m", *words, n_gpus=8)
     assert "compiled blocks" in " ".join(roofline_lines(one, [H100]))
     faster = replace(H100, bandwidth=100 * H100.bandwidth, products=0.99, attention=0.99)
     notes = " ".join(roofline_lines(one, [faster]))
-    assert "published" in notes and f"{PUBLISHED['h100'].mfu:.0%}".rstrip("%") in notes
+    assert "published" in notes and f"{PUBLISHED['h100'][0]:.0%}".rstrip("%") in notes
     assert "published" not in " ".join(roofline_lines(one, [replace(faster, products=0.2, attention=0.1)]))
 
 
@@ -243,6 +243,6 @@ def test_the_host_never_waits_in_forward_and_backward(scheme: str) -> None:
         assert waits(scheme, "data.document_mask=true", with_documents=True) == {}
 
 
-@pytest.mark.parametrize("scheme", ["cope", "shaw"])
+@pytest.mark.parametrize("scheme", slow_unless(["cope"], ["cope", "shaw"]))
 def test_nor_where_attention_works_tile_by_tile(scheme: str) -> None:
     assert waits(scheme, "train.seq_len=1088") == {}

@@ -33,9 +33,14 @@ class Quiet:
         return lambda *_: nullcontext() if name == "section" else None
 
 
-@pytest.fixture
-def syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+@pytest.fixture(scope="module")
+def syncs() -> Iterator[list[str]]:
     """Of five steps: those of the model's own forward and backward are none of the loop's."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield counted(monkeypatch)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     supported = _foreach_utils._get_fused_kernels_supported_devices()
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")  # the engine sets it; afterwards it is as before
     monkeypatch.setattr(process, "choose_device", lambda config: torch.device("meta"))
