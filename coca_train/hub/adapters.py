@@ -5,7 +5,6 @@ before it, which the user gives to `PeftModel.from_pretrained(model, folder)`.
 """
 
 import json
-import math
 from functools import partial
 from pathlib import Path
 
@@ -63,7 +62,7 @@ def export_adapters(run: Path, to: Path, form: Form) -> Path:
         }
         with new_folder(to, file_size(shapes)) as folder:
             durable.write_new(folder / CONFIG, (json.dumps(settings, indent=2) + "\n").encode())
-            write_shards(folder, tensors, lambda i, n: WEIGHTS, {"format": "pt"}, PREFIX, limit=math.inf)  # one file
+            write_shards(folder, tensors, WEIGHTS, {"format": "pt"}, PREFIX)
     dist.log(f"Done. Load it over the model the stage began with: peft.PeftModel.from_pretrained(model, {str(to)!r})")
     return to
 

@@ -70,14 +70,13 @@ def new_folder(target: Path, n_bytes: int) -> Iterator[Path]:
         ) from problem
 
 
-def split_into_shards(shapes: Shapes, dtypes: dict[str, torch.dtype], limit: float) -> list[list[str]]:
-    """Return the names of the tensors of each file, in order; a tensor larger than the limit [bytes] has a file of its
-    own."""
+def split_into_shards(shapes: Shapes, dtypes: dict[str, torch.dtype]) -> list[list[str]]:
+    """Return the names of the tensors of each file, in order; a tensor larger than the limit has a file of its own."""
     parts: list[list[str]] = [[]]
     used = 0
     for name, shape in shapes.items():
         size = file_size({name: shape}, dtypes)
-        if parts[-1] and used + size > limit:
+        if parts[-1] and used + size > LIMIT:
             parts.append([])
             used = 0
         parts[-1].append(name)
@@ -88,21 +87,20 @@ def split_into_shards(shapes: Shapes, dtypes: dict[str, torch.dtype], limit: flo
 def write_shards(
     folder: Path,
     tensors: Tensors,
-    file_name: Callable[[int, int], str],
+    file_name: Callable[[int, int], str] | str,
     metadata: dict[str, str],
     prefix: str = "",
-    limit: float = LIMIT,
 ) -> list[Shard]:
     """Write safetensors files, a tensor in memory at a time.
 
-    file_name: of file i of n. prefix: before tensor names. limit: of a file [bytes]. Raises OSError, and
+    file_name: of file i of n; a text: of a single file of any size. prefix: before tensor names. Raises OSError, and
     CheckpointError E-IOP-19 for a weight that is not finite.
     """
     shapes, dtypes, read = tensors
-    shards, parts = [], split_into_shards(shapes, dtypes, limit)
+    shards, parts = [], [list(shapes)] if isinstance(file_name, str) else split_into_shards(shapes, dtypes)
     with tqdm(total=len(shapes), unit="tensor", disable=None, leave=False) as bar:
         for i, part in enumerate(parts):
-            name = file_name(i, len(parts))
+            name = file_name if isinstance(file_name, str) else file_name(i, len(parts))
             spec = {prefix + key: shapes[key] for key in part}
             writer = ShardWriter(folder / name, spec, metadata, {prefix + key: dtypes[key] for key in part})
             try:

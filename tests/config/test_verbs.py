@@ -97,7 +97,7 @@ def test_every_option_is_described(name):
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["plan", "gpus=8", "train.seq_len=64"], {"gpus": 8, "gpu": "a100_80gb", "mfu": None, "measure": False}),
+        (["plan", "gpus=8", "train.seq_len=64"], {"gpus": 8, "gpu": "a100_80gb", "mfu": None}),
         (
             ["compare", "schemes=rope coca:clex", "train.max_steps=3", "run.root=/x"],
             {"schemes": ["rope", "coca:clex"], "runs": [], "seeds": 1, "run": {"root": "/x"}},
