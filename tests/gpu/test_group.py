@@ -49,7 +49,7 @@ def gone(found: list[int], within_s: float = 0.0) -> bool:
     return True
 
 
-@pytest.mark.parametrize("code", [WAITS, STUBBORN])
+@pytest.mark.parametrize("code", [pytest.param(WAITS, marks=pytest.mark.slow), STUBBORN])
 def test_nothing_of_a_late_command_lives(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "GRACE_S", 1.0)
     with (tmp_path / "told").open("w+") as told:

@@ -162,9 +162,8 @@ def test_blocks_stay_as_they_are_and_that_is_said_once(bare, capsys):
     assert len(said.splitlines()) == 1 and "Fix: apt install g++" in said
 
 
-@pytest.mark.parametrize(
-    "variables", [{}, pytest.param({"CXX": "/nowhere/g++", "CC": "/nowhere/gcc"}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("variables", [{}, {"CXX": "/nowhere/g++", "CC": "/nowhere/gcc"}])
 def test_a_training_goes_on(tmp_path, variables):
     """As from a shell that finds no program at all."""
     environment = {name: value for name, value in os.environ.items() if name not in ("CC", "CXX")}

@@ -18,6 +18,7 @@ from coca_train.data.packing import Row
 from coca_train.models.transformer import Transformer
 from coca_train.positions.token_positions import Positions
 from coca_train.testing.parts import MODEL, VOCAB, shipped
+from tests.cases import sampled
 
 T = 40
 META = torch.device("meta")
@@ -76,9 +77,7 @@ def _tiles(monkeypatch):
     monkeypatch.setattr(scores, "_compiled", lambda function: function)
 
 
-@pytest.mark.parametrize("tiled", [False, True])
-@pytest.mark.parametrize("with_documents", [False, True])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("scheme", "with_documents", "tiled"), sampled(SCHEMES, [False, True], [False, True]))
 def test_a_step_asks_nothing(scheme, with_documents, tiled, monkeypatch):
     if tiled:
         monkeypatch.setattr(kernels, "RECOMPUTE_ABOVE", 8)
@@ -96,8 +95,9 @@ def test_whatever_is_seen(scheme, attention_pattern):
         assert step(model, batch_of(with_documents)) == []
 
 
-@pytest.mark.parametrize("frequency", dict(shipped("position/rope_scaling")))
-@pytest.mark.parametrize("scheme", ["rope", "xpos", "coca"])
+@pytest.mark.parametrize(
+    ("scheme", "frequency"), sampled(["rope", "xpos", "coca"], dict(shipped("position/rope_scaling")))
+)
 def test_whatever_the_frequencies(scheme, frequency):
     settings = SCHEMES[scheme] | {"rope_scaling": dict(shipped("position/rope_scaling"))[frequency]}
     model = built(settings).to(META).train()
