@@ -61,7 +61,7 @@ def loaded(run_dir: Path) -> dict[str, bytes]:
     return {name: p.detach().float().numpy().tobytes() for name, p in run.model.named_parameters()}
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", slow_unless(["bf16"], ["fp32", "bf16"]))
 def test_adapters_alone_are_trained(runs: Runs, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     """No weight changes by a bit, none has a gradient or moments; A and B of every matrix have."""
     seen: list[tuple[set[int], set[int]]] = []

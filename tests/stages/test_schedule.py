@@ -16,6 +16,7 @@ from coca_train.engine.optim import lr_at
 from coca_train.settings import load_saved
 from coca_train.stages import resolve
 from coca_train.training import stage as stage_run
+from tests.cases import slow_unless
 from tests.stages.support import Runs, logged, manifest, record, remove, saved, schedule, stage, state, steps, weights
 
 K, QKV = "blocks.*.attention.k.*", "blocks.*.attention.[qkv].*"
@@ -30,7 +31,7 @@ def matching(names: Any, *parts: str) -> set[str]:
     return {name for name in names if any(f".attention.{part}." in name for part in parts)}
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", slow_unless(["bf16"], ["fp32", "bf16"]))
 def test_what_is_not_trained_stays_to_the_bit(runs: Runs, dtype: str) -> None:
     run = runs.train("r", *THREE, dtype=dtype)
     first, second, third = (weights(run, step) for step in (4, 7, 10))
