@@ -20,7 +20,7 @@ from coca_train import engine
 from coca_train.data.batch import Batch
 from coca_train.models.transformer import build_model
 from coca_train.planning.cost import count_step
-from coca_train.planning.count import AGAIN
+from coca_train.planning.count import RECOMPUTED
 from coca_train.planning.meta_step import Flops
 from coca_train.planning.outline import outline
 from coca_train.runtime.printing import plain
@@ -36,7 +36,7 @@ ENGINES = {
     "local": ("engine=local", "engine.dtype=fp32"),
     **{f"ZeRO {stage}": ("engine=deepspeed_fp32", f"engine.zero_stage={stage}") for stage in range(4)},
 }
-WAYS = ("none", "full")
+CHECKPOINTING = ("none", "full")
 
 
 def main() -> None:
@@ -49,13 +49,13 @@ def main() -> None:
         return
     rows, by_way = [], {}
     for name, words in ENGINES.items():
-        for way in WAYS:
+        for way in CHECKPOINTING:
             say(f"{name}, recomputing {way}")
             words_of_way = [*words, f"engine.activation_checkpointing={way}"]
             one, many = (_child(n, words_of_way) for n in (1, MICRO_BATCHES))
             micro_s = (many["seconds"] - one["seconds"]) / (MICRO_BATCHES - 1)
             by_way[name, way] = micro_s, one["seconds"] - micro_s, one
-    (plain_s, _, told), (again_s, _, more) = (by_way["local", way] for way in WAYS)
+    (plain_s, _, told), (again_s, _, more) = (by_way["local", way] for way in CHECKPOINTING)
     operation_s = plain_s / told["operations"]
     recomputed_s = (again_s - plain_s) / more["recomputed"]
     for (name, way), (micro_s, update_s, told) in by_way.items():
@@ -99,7 +99,7 @@ def measured(n_micro_batches: int, words: list[str]) -> dict[str, Any]:
 
     seconds = min(taken() for _ in range(ROUNDS))
     built.release()
-    n_again = sum(kernel.part == AGAIN for kernel in step.kernels)
+    n_again = sum(kernel.part == RECOMPUTED for kernel in step.kernels)
     counted = {"operations": len(step.kernels) - n_again, "recomputed": n_again, "tensors": len(step.outline.trained)}
     return {"seconds": seconds} | counted
 

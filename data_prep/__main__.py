@@ -10,7 +10,7 @@ RESUMING = ("tokenize",)  # exits with 75 after a signal to stop; the others die
 
 def main(argv: list[str] | None = None) -> int:
     """Do what the command line asks. Returns the exit code, as in coca_train.runtime.entry."""
-    return run(_main, argv, goes_on="where it stopped")
+    return run(_main, argv, resumes_from="where it stopped")
 
 
 def _main(argv: list[str]) -> int | None:

@@ -76,7 +76,7 @@ def _dispatch(argv: list[str]) -> int:
     elif {"--help", "-h"} & set(words):
         print(overview(), end="\n\n")
     verb = verb_of(name)
-    return run(verb.main, words, verb.goes_on)
+    return run(verb.main, words, verb.resumes_from)
 
 
 main = partial(run, _dispatch)  # (argv: list[str] | None = None) -> exit code

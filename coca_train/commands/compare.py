@@ -106,7 +106,7 @@ COMPARE = Root(
     check=_rules,
     command="coca_train compare",
     examples="schemes=rope,coca, or an override of a training, e.g. train.max_steps=2000",
-    also_takes=TRAIN.groups,
+    passthrough_groups=TRAIN.groups,
 )
 
 
@@ -304,6 +304,6 @@ VERB = Verb(
     USAGE,
     _compare,
     flags=(*FLAGS, "--config-dir"),
-    goes_on="from the last checkpoint",
+    resumes_from="from the last checkpoint",
     is_for_training=is_training_override,
 )

@@ -118,7 +118,7 @@ def _config_dirs(before: list[str], verb: Verb) -> tuple[Path, ...]:
 def _roots(verb: Verb) -> Iterator[tuple[Root, Callable[[str], bool]]]:
     """The configurations that a verb's words may be for, each with the test whether a word is."""
     yield verb.root, lambda word: True
-    if verb.root.also_takes:
+    if verb.root.passthrough_groups:
         yield TRAIN, verb.is_for_training
 
 

@@ -64,6 +64,6 @@ DOCTOR = Root(
     schema=DoctorConfig,
     command="coca_train doctor",
     examples="limit_s=120, or an override of a training, e.g. run.root=/shared/runs",
-    also_takes=TRAIN.groups,
+    passthrough_groups=TRAIN.groups,
 )
 VERB = Verb(DOCTOR, USAGE, _doctor, flags=(*FLAGS, "--config-dir"), is_for_training=is_training_override)

@@ -42,7 +42,7 @@ VERB = Verb(
     _evaluate,
     foot=FOOT,
     flags=(*FLAGS, "--config-dir", "--markdown"),
-    goes_on="where it stopped: measured cells are kept",
+    resumes_from="where it stopped: measured cells are kept",
     needs_words=True,
     expand=overrides,
     reference=Reference(

@@ -27,4 +27,4 @@ def _export(loaded: Loaded[ExportConfig], arguments: Arguments) -> None:
         export_adapters(Path(options.run), Path(options.to), options.form)
 
 
-VERB = Verb(EXPORT, USAGE, _export, foot="See docs/interop.md", goes_on=NOTHING_LEFT, needs_words=True)
+VERB = Verb(EXPORT, USAGE, _export, foot="See docs/interop.md", resumes_from=NOTHING_LEFT, needs_words=True)

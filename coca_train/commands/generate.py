@@ -126,6 +126,6 @@ GENERATE = Root(
     schema=GenerateConfig,
     command="coca_train generate",
     examples="temperature=0.8",
-    also_takes=tuple(GROUPS),
+    passthrough_groups=tuple(GROUPS),
 )
 VERB = Verb(GENERATE, USAGE, _generate, needs_words=True, is_for_training=is_inference_option)

@@ -21,4 +21,4 @@ def _import(loaded: Loaded[ImportConfig], arguments: Arguments) -> None:
     import_weights(loaded.config)
 
 
-VERB = Verb(IMPORT, USAGE, _import, foot="See docs/interop.md", goes_on=NOTHING_LEFT, needs_words=True)
+VERB = Verb(IMPORT, USAGE, _import, foot="See docs/interop.md", resumes_from=NOTHING_LEFT, needs_words=True)

@@ -93,6 +93,6 @@ PLAN = Root(
     schema=PlanConfig,
     command="coca_train plan",
     examples="gpus=8, or an override of a training, e.g. train.seq_len=8192",
-    also_takes=TRAIN.groups,
+    passthrough_groups=TRAIN.groups,
 )
 VERB = Verb(PLAN, USAGE, _plan, flags=(*FLAGS, "--config-dir"), is_for_training=is_training_override)

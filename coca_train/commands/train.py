@@ -59,7 +59,7 @@ VERB = Verb(
     _train,
     foot=FOOT,
     flags=(*FLAGS, "--config-dir", "--multirun", "--results", "--markdown"),
-    goes_on="from the last checkpoint",
+    resumes_from="from the last checkpoint",
     remembered=remembered,
     reference=Reference(
         "Configuration", "Values are those of the quickstart (`python -m coca_train` with nothing else).", "quickstart"

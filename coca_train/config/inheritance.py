@@ -1,4 +1,4 @@
-"""Inheritance between settings: stages, kinds of layers and sources hold only what differs from the run's sections.
+"""Inheritance between settings: stages, layer types and sources hold only what differs from the run's sections.
 
 A part that names another choice of a config group takes the values of that choice's file (`exchange_choice`); else it
 changes single values (`merge`). Parts are completed as plain values (`fill_defaults`); `stage_config` and
@@ -77,7 +77,7 @@ def merge(
     name: of the section. named: sections that are replaced as a whole where `above` names a choice, which is complete.
     """
     tag = named.get(name, "")
-    # The same scheme is no exchange: `position: {scheme: rope, frequencies: …}` changes the frequencies of a rope.
+    # The same scheme is no exchange: `position: {scheme: rope, rope_scaling: …}` changes the scaling of a rope.
     if tag and tag in above and not (name == "position" and above[tag] == below.get(tag)):
         return dict(above)
     merged = dict(below)
@@ -90,11 +90,11 @@ def merge(
 def fill_defaults(root: Root, tree: dict[str, object], places: dict[str, str]) -> None:
     """Fill in missing values of every section and part of `tree`, and note their places.
 
-    Defaults of the schema first, then the files of the choices that stages and kinds of layers name. Mistakes stay as
+    Defaults of the schema first, then the files of the choices that stages and layer types name. Mistakes stay as
     they are: typing reports them.
     """
     _fill_section(root, root.schema, tree, "", places)
-    if root.schema is Config:  # a stage may name a choice, a kind of layers too
+    if root.schema is Config:  # a stage may name a choice, a layer type too
         run = {key: section(tree, key) for key in ("position", "attention_pattern")}
         kinds, stages = section(tree, "layers.types"), section(tree, "stages")
         for name, kind in kinds.items():
@@ -165,7 +165,7 @@ def stage_config(root: Root, config: Config, name: str) -> tuple[Config, list[Pr
 
 
 def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
-    """Return what is wrong in the stages and kinds of layers of a run whose own sections are right."""
+    """Return what is wrong in the stages and layer types of a run whose own sections are right."""
     if problems := [each for name in config.layers.types for each in _kind_problems(root, config, name)]:
         return problems
     if problems := _unknown_sources(config):
@@ -179,7 +179,7 @@ def part_problems(root: Root, config: Config, launch: bool) -> list[Problem]:
             text = "a stage cannot change this"
             fixed = [key for key in FIXED if _within(key, changes)]
             refused = [Problem("E-STG-04", (f"stages.{name}.{key}",), text, FIXED[key]) for key in fixed]
-            refused += [] if refused else _no_frequencies(changes, config.position, f"stages.{name}")
+            refused += [] if refused else _no_rope_scaling(changes, config.position, f"stages.{name}")
             if refused:
                 problems += refused
                 continue
@@ -224,7 +224,7 @@ def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:
         "model": {"logit_scale": kind.logit_scale},
     }
     run = {key: asdict(getattr(config, key)) for key in changes}
-    if problems := _no_frequencies(changes, config.position, f"layers.types.{name}"):
+    if problems := _no_rope_scaling(changes, config.position, f"layers.types.{name}"):
         return problems
     typed, problems = type_sections(root, merge(run, changes), _examples(config))
     problems = problems or root.check(typed, False)
@@ -232,7 +232,7 @@ def _kind_problems(root: Root, config: Config, name: str) -> list[Problem]:
     return [_of_part(each, changes, run, f"layers.types.{name}", words, {}) for each in problems]
 
 
-def _no_frequencies(part: Mapping[str, object], position: SchemeSettings, place: str) -> list[Problem]:
+def _no_rope_scaling(part: Mapping[str, object], position: SchemeSettings, place: str) -> list[Problem]:
     """Report frequencies of a part whose scheme has none, as one problem instead of one for each option.
 
     position: of the run. place: of the part."""

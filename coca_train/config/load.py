@@ -1,6 +1,6 @@
 """From YAML files and overrides to one frozen, checked configuration, in two passes.
 
-Compose: files are merged (compose.py), then the command line, then stages and kinds of layers are completed
+Compose: files are merged (compose.py), then the command line, then stages and layer types are completed
 (inheritance.py). Check: interpolations are resolved, with the values of the command line; sections are typed
 (strict.py), and rules see typed sections only (rules.py). All problems are reported at once.
 """

@@ -32,7 +32,7 @@ class Root(Generic[ConfigT]):
     # Sections typed by a module they name, dotted; the section's path is the group that chooses the module.
     registries: Mapping[str, Registry] = field(default_factory=dict)
     folder: str = ""  # below configs, where top file and groups are
-    also_takes: tuple[str, ...] = ()  # groups that its command takes for another configuration, for suggestions
+    passthrough_groups: tuple[str, ...] = ()  # groups that its command takes for another configuration, for suggestions
     swept: bool = False  # its command takes --multirun
     # Choices that the command line implies: (its choices, its values as in `overrides.Parsed`).
     implied_choices: Callable[[Mapping[str, str], Sequence["Override"]], dict[str, str]] = lambda groups, values: {}

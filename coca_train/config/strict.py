@@ -144,7 +144,7 @@ def explain_unknown_key(root: Root, key: str, examples: Collection[str]) -> Prob
     known = [name for name in offered if name != key]  # examples are of a file, which may hold the mistake itself
     section = key.rpartition(".")[0]
     inside = [name.rpartition(".")[2] for name in known if section and name.rpartition(".")[0] == section]
-    known += [] if section else [*root.groups, *root.also_takes]
+    known += [] if section else [*root.groups, *root.passthrough_groups]
     fix = f"{section} has {', '.join(inside)}" if inside else f"see `python -m {root.command} --help` for all options"
     if close := nearest(key, known):
         fix = f"did you mean {' or '.join(close)}?"

@@ -41,7 +41,7 @@ class Verb(Generic[ConfigT]):
     run: Callable[[Loaded[ConfigT], Arguments], int | None]  # with its configuration, and the words for the training's
     foot: str = ""  # the end of its help
     flags: tuple[str, ...] = FLAGS
-    goes_on: str = "from the beginning"  # where the same command continues after an interrupt
+    resumes_from: str = "from the beginning"  # where the same command continues after an interrupt
     needs_words: bool = False  # without any, it shows its help
     is_for_training: Callable[[str], bool] = lambda word: False
     expand: Callable[[Sequence[str]], list[str]] = list  # short forms to overrides

@@ -30,10 +30,10 @@ def lr_at(step: int, optim: OptimConfig, max_steps: int) -> float:
     if optim.schedule == "constant" or step < falls_from:
         return optim.lr
     progress = min(1.0, (step - falls_from) / max(1, max_steps - 1 - falls_from))
-    return optim.min_lr + (optim.lr - optim.min_lr) * _left(progress, optim)
+    return optim.min_lr + (optim.lr - optim.min_lr) * _remaining(progress, optim)
 
 
-def _left(progress: float, optim: OptimConfig) -> float:
+def _remaining(progress: float, optim: OptimConfig) -> float:
     """Return the part of the way from lr to min_lr that remains when `progress` of the decay is done."""
     if optim.schedule == "cosine":
         return 0.5 * (1.0 + math.cos(math.pi * progress))

@@ -115,7 +115,7 @@ def measure_cells(
             row = [Slot(suite, setup, subject, label, variant, point, material) for point in reversed(setup.points)]
             rows.append({slot: slot.find(store) for slot in row})
             if new := [slot for slot in row if rows[-1][slot] is None]:
-                variant.put_on(subject.model)
+                variant.apply_to(subject.model)
                 left |= zip(new, suite.work(subject, [slot.point for slot in new], material), strict=True)
     progress.expect(sum(left.values()), n_models)
     for cells in rows:
@@ -144,7 +144,7 @@ class Slot:
         """Return a cell that is impossible, or was measured before; None: it must be measured. COLLECTIVE."""
         if self.variant.problem:
             return self.record("impossible", reason=self.variant.problem)
-        self.variant.put_on(self.subject.model)
+        self.variant.apply_to(self.subject.model)
         if reason := self.suite.impossible(self.subject, self.point, self.material):
             return self.record("impossible", reason=reason)
         if store is None or not self.suite.CACHED:
@@ -156,7 +156,7 @@ class Slot:
 
     def measure(self, progress: "Progress", store: "Store | None") -> AnyCell:
         """Measure the cell. COLLECTIVE."""
-        self.variant.put_on(self.subject.model)
+        self.variant.apply_to(self.subject.model)
         began, suite, setup = time.perf_counter(), self.suite, replace(self.setup, progress=progress.share)
         parts, reason = on_all_ranks(lambda: suite.measure(self.subject, self.point, self.material, setup))
         if reason:

@@ -163,7 +163,7 @@ def _metric_value(metric: Metric | None, tasks: Mapping[str, Task], documents: S
     if metric is None:
         return Value.of(None, missing="several tasks without a figure of all: see every metric")
     share = metric["metric"] in SHARES or metric["metric"].isdigit()  # RULER's are named by length
-    # SCROLLS gives some of them in per cent.
+    # Some tasks give per cent.
     scale, form = (100 if metric["value"] <= 1 else 1, "{:.1f}") if share else (1, "{:.4g}")
     value, error, n = scale * metric["value"], metric["stderr"], sum(task["effective"] for task in tasks.values())
     low, high = (None, None) if error is None else (value - Z_95 * scale * error, value + Z_95 * scale * error)

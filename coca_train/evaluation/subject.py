@@ -151,7 +151,7 @@ def subject_of(opened: Opened, path: str, name: str, choices: Iterable[Choice], 
 
 
 @contextmanager
-def lend_model(
+def borrow_model(
     model: Transformer, config: Config, tokenizer: Tokenizer, tried: Mapping[str, Variant], **known: Any
 ) -> Iterator[Subject]:
     """Lend a model in training; it gets back the very position scheme, attention pattern and mode it came with.

@@ -32,7 +32,7 @@ class Variant(NamedTuple):
     problem: str = ""
     logit_scale: LogitScaleConfig | None = None
 
-    def put_on(self, model: Transformer) -> None:
+    def apply_to(self, model: Transformer) -> None:
         """Exchange what differs of frequencies, attention pattern and logit scale on the same weights."""
         if model.position.settings != self.position:
             model.set_position(self.position)

@@ -27,7 +27,7 @@ from coca_train.stages import Stage
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-FREQUENCIES_SECTION = "position.rope_scaling"
+SCALING_SECTION = "position.rope_scaling"
 OWN_SECTIONS = "coca_train"  # the key of our sections
 COCA, INSTALLED = "coca", "coca_train"
 OWN_TYPES = (COCA, INSTALLED)
@@ -42,7 +42,7 @@ ROPE_SCALINGS = (
     "dynamic_linear", "dynamic_ntk", "dynamic_ntk_by_parts", "dynamic_yarn", "dynamic_yarn_tuned",
 )  # fmt: skip
 # Options of `model` that config.json of modeling_coca.py says (own_config).
-SAID = (
+EXPORTED_OPTIONS = (
     "n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "norm", "norm_eps", "activation", "qk_norm", "residual",
     "bias", "tie_embeddings",
 )  # fmt: skip
@@ -109,11 +109,11 @@ def describe_run(stages: Sequence[Stage], n_tokens: int) -> str:
     """Describe the export of a run's last stage. n_tokens: rows of the embedding."""
     last = stages[-1]
     of_stage = "rope_scaling" in last.config.stages[last.name].position
-    place = f"stages.{last.name}.{FREQUENCIES_SECTION}" if of_stage else FREQUENCIES_SECTION
+    place = f"stages.{last.name}.{SCALING_SECTION}" if of_stage else SCALING_SECTION
     return describe(Architecture.of(last.config, n_tokens), place=place)
 
 
-def describe(architecture: Architecture, family: str = "", place: str = FREQUENCIES_SECTION) -> str:
+def describe(architecture: Architecture, family: str = "", place: str = SCALING_SECTION) -> str:
     """Describe an export with form=auto in a line, and the option that makes it native where one does.
 
     place: key of the section of frequencies that has this option.
@@ -234,7 +234,7 @@ def _unusual(model: ModelConfig, said: Collection[str]) -> list[str]:
 def own_config(architecture: Architecture) -> Json:
     """Return the config.json of our own form: of modeling_coca.py where it computes every layer, else of coca_train."""
     model, used = architecture.complete, architecture.layer_type_names
-    unknown = _unusual(model, SAID) or any(map(_needs_coca_train, architecture.layer_types))
+    unknown = _unusual(model, EXPORTED_OPTIONS) or any(map(_needs_coca_train, architecture.layer_types))
     name = INSTALLED if unknown else COCA
     shared: Json = {
         "architectures": [CLASSES[name]],

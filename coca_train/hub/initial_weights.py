@@ -78,7 +78,7 @@ def check_start(
         if step_folders(run_dir / FOLDER):
             return None
         _check_tokenizer(config, tokenizer, _tokenizers_of(config), own_tokens)
-        return _check_meaning(config, n_tokens, run_dir)
+        return _check_compatible(config, n_tokens, run_dir)
 
     return dist.broadcast_from_rank0(check)
 
@@ -203,12 +203,12 @@ def _check_tokenizer(
     )
 
 
-def _check_meaning(config: Config, n_tokens: int, run_dir: Path) -> Start:
+def _check_compatible(config: Config, n_tokens: int, run_dir: Path) -> Start:
     """Refuse weights of another model, and log what the run changes of theirs."""
     mine = Architecture.of(config, n_tokens)
     with _open(config, verified=False) as source:
         converted, done = conversions.apply(source, mine, config.start, config.run.seed)
-        _refuse_other_meaning(config, converted.architecture, mine)
+        _refuse_incompatible(config, converted.architecture, mine)
         if unneeded := [name for name in config.start.convert if name not in done]:
             dist.log(f"start     start.convert={','.join(unneeded)} has no effect: the weights are so already")
         for line in (changed := _changes(source.architecture, converted.architecture, mine, done)):
@@ -224,7 +224,7 @@ def _check_meaning(config: Config, n_tokens: int, run_dir: Path) -> Start:
         return Start(run_dir / IMPORTED, note)
 
 
-def _refuse_other_meaning(config: Config, theirs: Architecture, mine: Architecture) -> None:
+def _refuse_incompatible(config: Config, theirs: Architecture, mine: Architecture) -> None:
     """Raise UserError E-STA-02 or E-STA-03 where the weights, after the declared conversions, are of another model."""
     wrong = _differences(theirs, mine)
     if not wrong:

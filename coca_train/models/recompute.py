@@ -104,4 +104,4 @@ def none(run: Run, *args: object) -> Tensor:
 
 
 # engine.activation_checkpointing -> how a block is called.
-WAYS: dict[str, Callable[..., Tensor]] = {"none": none, "selective": selective, "full": full}
+CHECKPOINTING: dict[str, Callable[..., Tensor]] = {"none": none, "selective": selective, "full": full}

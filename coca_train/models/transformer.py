@@ -23,7 +23,7 @@ from coca_train.models.cache import AttendedKeys, Cache, KVCache
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.layers import Attention, AttentionContext, Block, Head, build_norm, logit_scale
 from coca_train.models.memory import Memory, prepend_memory
-from coca_train.models.recompute import WAYS
+from coca_train.models.recompute import CHECKPOINTING
 from coca_train.models.trainable import adapt
 from coca_train.models.ulysses import SequenceShare
 from coca_train.positions import SchemeSettings
@@ -61,7 +61,7 @@ class Transformer(nn.Module):
         mlp_tile: int | None = None,
     ) -> None:
         super().__init__()
-        self.config = self.built_with = model
+        self.config = self.base_config = model
         self.layers, self.layer_types = layers, layer_types_of(layers, model.n_layers)
         self.shape = AttentionShape.of(model, max_seq_len)
         self.attention_patterns, self.logit_scales = {}, {}
@@ -80,7 +80,7 @@ class Transformer(nn.Module):
         self.tie()
         self.attention = attention
         self.activation_checkpointing = activation_checkpointing
-        self.compiled = CompiledBlocks(WAYS[activation_checkpointing]) if compile_blocks else None
+        self.compiled = CompiledBlocks(CHECKPOINTING[activation_checkpointing]) if compile_blocks else None
         self.sequence: SequenceShare | None = None  # set where several ranks share each sequence (ulysses.py)
         self.gathers_weights = False  # set where ranks gather sharded weights: each runs the same modules as often
 
@@ -149,7 +149,7 @@ class Transformer(nn.Module):
 
     def set_logit_scale(self, settings: LogitScaleConfig | None) -> None:
         """Exchange how scores grow with the length, in all layers that do not set it themselves. None: as built."""
-        settings = settings or self.built_with.logit_scale
+        settings = settings or self.base_config.logit_scale
         self.config = replace(self.config, logit_scale=settings)
         others = {name: layer_type.logit_scale for name, layer_type in self.settings().items() if name != DEFAULT}
         self.logit_scales |= {DEFAULT: settings, **others}
@@ -208,7 +208,7 @@ class Transformer(nn.Module):
         if shared is not None:
             contexts = {layer_type: context.shared_by(shared) for layer_type, context in contexts.items()}
             tokens_BT, of_rank = shared.own(tokens_BT), positions._replace(pos_BT=shared.own(positions.pos_BT))
-        call = WAYS[self.activation_checkpointing if self.training else "none"]
+        call = CHECKPOINTING[self.activation_checkpointing if self.training else "none"]
         if self.compiled is not None and self.training and torch.is_grad_enabled() and cache is None:
             call = self.compiled
         drops = self.training and self.config.dropout > 0

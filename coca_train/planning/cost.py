@@ -27,7 +27,6 @@ from coca_train.engine.base import spec_of
 from coca_train.engine.optim import MUON
 from coca_train.models.lora import named_parameters
 from coca_train.planning.count import (
-    AGAIN,
     ATTENTION,
     COMMUNICATION,
     ELEMENTWISE,
@@ -35,6 +34,7 @@ from coca_train.planning.count import (
     LINEAR,
     LOSS,
     OPTIMIZER,
+    RECOMPUTED,
     Operation,
 )
 from coca_train.planning.engines import (
@@ -54,7 +54,7 @@ from coca_train.settings import TRAIN
 from coca_train.stages import Stage, fitted
 from coca_train.tracking.throughput import Peak
 
-PARTS = (LOSS, ATTENTION, LINEAR, ELEMENTWISE, AGAIN)
+PARTS = (LOSS, ATTENTION, LINEAR, ELEMENTWISE, RECOMPUTED)
 MOST_GPUS = 4096
 CHEAPEST = ("none", "selective", "full")  # ways of activation checkpointing, the fastest first
 
@@ -114,7 +114,7 @@ class Step:
     @cached_property
     def host_seconds(self) -> float:
         """The time of the host's thread for a step."""
-        n_again = sum(kernel.part == AGAIN for kernel in self.kernels)
+        n_again = sum(kernel.part == RECOMPUTED for kernel in self.kernels)
         return host_seconds(
             self.outline.config.engine,
             operations=len(self.kernels) - n_again,

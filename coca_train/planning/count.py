@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-LOSS, ATTENTION, LINEAR, ELEMENTWISE, AGAIN = "loss", "attention", "linear", "elementwise", "computed again"
+LOSS, ATTENTION, LINEAR, ELEMENTWISE, RECOMPUTED = "loss", "attention", "linear", "elementwise", "computed again"
 OPTIMIZER, COMMUNICATION = "optimizer", "communication"
 FORWARD, BACKWARD = "forward", "backward"
 # Whose lines are named: our code's, but not those that count. (A checkout may have an environment inside.)
@@ -137,7 +137,7 @@ class Count(TorchDispatchMode):
         if torch._C._current_graph_task_id() == -1:
             return self.scope, FORWARD
         if len(self._scopes) > 1:  # a block runs forward in the backward pass
-            return self.scope, AGAIN
+            return self.scope, RECOMPUTED
         node = torch._C._current_autograd_node()
         number = -1 if node is None else node._sequence_nr()
         # Others are of a graph inside a backward function, or add up gradients: they belong to the current scope.
@@ -279,8 +279,8 @@ def _product_flops(name: str, inputs: Sequence[Tensor]) -> float:
 
 
 def _part(scope: Scope, phase: str, name: str) -> str:
-    if phase == AGAIN:
-        return AGAIN
+    if phase == RECOMPUTED:
+        return RECOMPUTED
     if FUSED_ATTENTION in name:
         return ATTENTION
     return scope.part or (LINEAR if name in PRODUCTS else ELEMENTWISE)

@@ -15,11 +15,13 @@ from coca_train.runtime.shutdown import INTERRUPTED, peer_lost
 
 
 def run(
-    main_fn: Callable[[list[str]], int | None], argv: list[str] | None = None, goes_on: str = "from the last checkpoint"
+    main_fn: Callable[[list[str]], int | None],
+    argv: list[str] | None = None,
+    resumes_from: str = "from the last checkpoint",
 ) -> int:
     """Call an entry point; errors become a line on stderr (rank 0) and an exit code.
 
-    goes_on: from where the same command continues after an interrupt.
+    resumes_from: from where the same command continues after an interrupt.
     """
     arguments = sys.argv[1:] if argv is None else argv
     try:
@@ -30,7 +32,7 @@ def run(
         _print_error(str(error), error.of_one_rank)
         return error.exit_code
     except KeyboardInterrupt:
-        _print_error(f"Interrupted. The same command goes on {goes_on}.")
+        _print_error(f"Interrupted. The same command goes on {resumes_from}.")
         return INTERRUPTED
     except BrokenPipeError:  # `--help | head`
         # Python flushes stdout once more when it leaves, and would complain of the same pipe again.

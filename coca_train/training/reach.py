@@ -15,7 +15,7 @@ from coca_train.engine.base import Engine
 from coca_train.evaluation.grid import Progress, Store, measure_cells
 from coca_train.evaluation.measures.perplexity import RESAMPLES
 from coca_train.evaluation.results import Cell, Measured
-from coca_train.evaluation.subject import Setup, lend_model
+from coca_train.evaluation.subject import Setup, borrow_model
 from coca_train.evaluation.suites.perplexity import Evaluator, Settings
 from coca_train.evaluation.variants import AS_TRAINED, Choice, after_training, variants
 from coca_train.evaluation.verdict import HOLDS_WITHIN, USES_GAIN
@@ -81,7 +81,7 @@ class Reach:
         Raises DataError E-EVAL-05 when no document is long enough for the shortest window.
         """
         known = {"name": self.config.run.name, "path": path, "step": step, "weights": weights}
-        with lend_model(module, self.config, self.tokenizer, self.variants, **known) as subject:
+        with borrow_model(module, self.config, self.tokenizer, self.variants, **known) as subject:
             return subject.facts, measure_cells([(Evaluator(SETTINGS), self.setup)], subject, store, progress)
 
 

@@ -71,7 +71,7 @@ def of_a_variant(run, name, options):
     return variant.position
 
 
-WAYS = {
+CHECKPOINTING = {
     "stage": of_a_stage,
     "stage, word by word": of_words_of_a_stage,
     "kind of layers": of_a_kind,
@@ -82,10 +82,10 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CHECKPOINTING)
 @pytest.mark.parametrize(("named", "theta"), [({}, 500_000.0), ({"theta": 20000.0}, 20_000.0)])
 def test_theta(run, way, named, theta):
-    rope_scaling = WAYS[way](run, "yarn", {"factor": 16.0} | named).rope_scaling
+    rope_scaling = CHECKPOINTING[way](run, "yarn", {"factor": 16.0} | named).rope_scaling
     assert (rope_scaling.name, rope_scaling.factor, rope_scaling.theta) == ("yarn", 16, theta)
 
 
@@ -96,5 +96,5 @@ def test_typed_over_an_experiment_a_choice_is_taken_as_it_is(run):
 
 @pytest.mark.parametrize("way", ["variant", "vary"])
 def test_a_choice_that_is_there_for_its_base_brings_it(run, way):
-    assert WAYS[way](run, "code_llama", {}).rope_scaling.theta == 1e6
-    assert WAYS[way](run, "plain", {"theta": 20000.0}).rope_scaling.theta == 20_000
+    assert CHECKPOINTING[way](run, "code_llama", {}).rope_scaling.theta == 1e6
+    assert CHECKPOINTING[way](run, "plain", {"theta": 20000.0}).rope_scaling.theta == 20_000

@@ -15,7 +15,7 @@ from coca_train.config.schema import OptimConfig
 from coca_train.engine.base import Engine
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.init import init_parameter
-from coca_train.models.recompute import WAYS
+from coca_train.models.recompute import CHECKPOINTING
 from coca_train.models.transformer import Transformer
 from coca_train.runtime import IGNORE, dist
 from coca_train.testing.parts import MODEL, packed
@@ -85,7 +85,9 @@ def train(
     built = build(scheme, sequence_parallel, micro, TIGHT if export else OPTIM, **changes)
     first = 0
     if compiled:
-        built.model.compiled = CompiledBlocks(WAYS[changes.get("activation_checkpointing", "none")], "aot_eager")
+        built.model.compiled = CompiledBlocks(
+            CHECKPOINTING[changes.get("activation_checkpointing", "none")], "aot_eager"
+        )
     if load:
         first = checkpoint.load(checkpoint.find(Path(load), "run-1"), built, meta())["step"]
     losses, norms, tokens = [], [], []

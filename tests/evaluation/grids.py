@@ -123,14 +123,14 @@ def evaluate(
     for who in subjects:
         material = suite.prepare(who, shared)
         for name, variant in who.variants.items():
-            variant.put_on(who.model)
+            variant.apply_to(who.model)
             for point in points:
                 if reason := suite.impossible(who, point, material):
                     cells.append(cell(who.name, name, point, reason=reason))
                 else:
                     known = result(suite, who, point, shared, ranks, material)
                     cells.append(cell(who.name, name, point, known))
-        next(iter(who.variants.values())).put_on(who.model)
+        next(iter(who.variants.values())).apply_to(who.model)
     return evaluation(options.suite, {}, [who.facts for who in subjects], points, cells)
 
 

@@ -71,8 +71,8 @@ def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
 
 def test_the_verbs_that_go_on_where_they_were() -> None:
     """A verb says so where it is defined; what leaves at once must know before it is imported."""
-    new = Verb.__dataclass_fields__["goes_on"].default
-    texts = {name: verb_of(name).goes_on for name in verbs()}
+    new = Verb.__dataclass_fields__["resumes_from"].default
+    texts = {name: verb_of(name).resumes_from for name in verbs()}
     assert set(RESUMING) == {name for name, text in texts.items() if text != new and "nothing" not in text}
 
 

@@ -1,7 +1,7 @@
 """Golden numbers for frequencies, rope, coca and alibi: papers' formulas in 40-digit arithmetic.
 
 Written from the papers with mpmath alone; imports nothing of coca_train. Run it to remake
-tests/golden/positions.json: `python tests/golden/make.py`. The other schemes: terms.py; masks: attention_patterns.py.
+tests/golden/positions.json: `python tests/golden/make.py`. The other schemes: terms.py; masks: patterns.py.
 
 RoFormer arXiv 2104.09864, PI 2306.15595, YaRN 2309.00071, p-RoPE 2410.06205, LongRoPE 2402.13753, CoCA 2309.08646,
 ALiBi 2108.12409, Llama 3 2407.21783 (its scaling is defined by Meta's released code alone: three ranges of wavelength).

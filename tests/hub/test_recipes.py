@@ -37,7 +37,7 @@ def test_a_recipe_begins_from_its_model(recipe, tmp_path):
     mine = Architecture.of(config, config.model.vocab_size)
     converted, done = conversions.apply(source, mine, config.start, seed=0)
     assert done == config.start.convert
-    initial_weights._refuse_other_meaning(config, converted.architecture, mine)
+    initial_weights._refuse_incompatible(config, converted.architecture, mine)
     changed = "".join(initial_weights._changes(source.architecture, converted.architecture, mine, done))
     assert all(key in changed for key in announced)
     assert bool(changed) == bool(announced)

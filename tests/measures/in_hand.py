@@ -8,7 +8,7 @@ import numpy as np
 
 from coca_train.evaluation.grid import Progress, measure_cells
 from coca_train.evaluation.results import Cell
-from coca_train.evaluation.subject import Setup, lend_model
+from coca_train.evaluation.subject import Setup, borrow_model
 from coca_train.evaluation.suites.perplexity import Evaluator
 from coca_train.evaluation.variants import Variant
 from coca_train.training.reach import SEED, SETTINGS
@@ -67,5 +67,5 @@ def in_hand(
     config: Any = SimpleNamespace(position=position, train=SimpleNamespace(seq_len=training_window))
     known = {"name": "r", "path": "", "step": 1, "weights": ""}
     tokenizer: Any = Letters()
-    with lend_model(model, config, tokenizer, tried, **known) as subject:
+    with borrow_model(model, config, tokenizer, tried, **known) as subject:
         return Found(measure_cells([(Evaluator(SETTINGS), setup)], subject, None, progress or Progress(shown=False)))

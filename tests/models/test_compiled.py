@@ -23,7 +23,7 @@ from coca_train.data.packing import Row
 from coca_train.engine.base import summed_loss
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.memory import Memory
-from coca_train.models.recompute import WAYS
+from coca_train.models.recompute import CHECKPOINTING
 from coca_train.models.transformer import Transformer
 from coca_train.runtime.machine import missing_compiler
 from coca_train.settings import load
@@ -86,7 +86,7 @@ def check(model: Transformer, batches: list[Any], backend: str = "aot_eager", n_
     torch._dynamo.reset()
     counters.clear()
     expected = steps(model, batches)
-    model.compiled = CompiledBlocks(WAYS[model.activation_checkpointing], backend)
+    model.compiled = CompiledBlocks(CHECKPOINTING[model.activation_checkpointing], backend)
     seen = steps(model, batches)
     assert model.compiled.eager == {}
     # torch 2.11 looks at every number that a checkpointed block is given: one more once a text ends elsewhere.
@@ -100,7 +100,7 @@ def cases() -> list[tuple[str, str, bool, str, bool]]:
     """(scheme, way, documents, attention pattern, layer schedule): every scheme in every way, the rest in turn."""
     out, seen = [], list(ATTENTION_PATTERNS)
     for i, scheme in enumerate(SCHEMES):
-        for j, way in enumerate(WAYS):
+        for j, way in enumerate(CHECKPOINTING):
             for documents in (False, True):
                 attention_pattern = seen[(i + j + 3 * documents) % len(seen)]
                 if refused(ATTENTION_PATTERNS[attention_pattern], build(SCHEMES[scheme])):
@@ -147,7 +147,7 @@ def test_a_longer_stage_is_one_more():
 def test_with_a_memory_of_the_segment_before():
     torch._dynamo.reset()
     model, batch, grads = model_of(SCHEMES["transformer_xl"] | {"memory_len": 8}), batch_of(0, False), []
-    for blocks in (None, CompiledBlocks(WAYS["full"], "aot_eager")):
+    for blocks in (None, CompiledBlocks(CHECKPOINTING["full"], "aot_eager")):
         model.compiled = blocks
         memory = Memory([torch.full((2, 8, MODEL.d_model), 0.3)] * MODEL.n_layers, torch.tensor([8, 5]))
         model(batch.tokens_BT, batch.targets_BT, batch.pos_BT, memory=memory).backward()
@@ -159,7 +159,7 @@ def test_with_a_memory_of_the_segment_before():
 
 @pytest.mark.slow
 @pytest.mark.skipif(missing_compiler("cpu") is not None, reason="needs a C++ compiler")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CHECKPOINTING)
 @pytest.mark.parametrize("scheme", ["coca", "t5", "rope"])
 def test_inductor(scheme, way):
     check(model_of(SCHEMES[scheme], way=way), [batch_of(step, True) for step in range(2)], "inductor")
@@ -178,7 +178,7 @@ def test_a_compiler_that_fails_is_said_in_a_line(tmp_path, capsys):
     broken.chmod(0o755)
     model, batches = model_of(SCHEMES["rope"]), [batch_of(0, False)]
     expected = steps(model, batches)
-    model.compiled = CompiledBlocks(WAYS["none"])
+    model.compiled = CompiledBlocks(CHECKPOINTING["none"])
     with config.patch({"cpp.cxx": (str(broken),)}), utils.fresh_cache():
         assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
     said = "".join(capsys.readouterr())
@@ -206,7 +206,7 @@ def test_a_backend_that_fails_is_said_with_its_cause(capsys):
 
     register_backend(lower, name="lower")
     model = model_of(SCHEMES["rope"])
-    model.compiled = CompiledBlocks(WAYS["none"], "lower")
+    model.compiled = CompiledBlocks(CHECKPOINTING["none"], "lower")
     steps(model, [batch_of(0, False)])
     assert model.compiled.eager == {"default": "NotImplementedError: no such kernel"}
     assert len("".join(capsys.readouterr()).splitlines()) == 1
@@ -225,7 +225,7 @@ def test_a_backward_graph_that_cannot_be_compiled_runs_as_it_is():
     torch._dynamo.reset()
     model, batches = model_of(SCHEMES["rope"]), [batch_of(0, False)]
     expected = steps(model, batches)
-    model.compiled = CompiledBlocks(WAYS["none"], "fails_backwards")
+    model.compiled = CompiledBlocks(CHECKPOINTING["none"], "fails_backwards")
     assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
     assert model.compiled.eager == {"default": "NotImplementedError: no such kernel"}
 
@@ -234,7 +234,7 @@ def test_a_backward_graph_that_cannot_be_compiled_runs_as_it_is():
 def test_crossing_the_limit_of_recompilations_is_an_error():
     torch._dynamo.reset()
     model = model_of(SCHEMES["rope"])
-    model.compiled = CompiledBlocks(WAYS["none"], "aot_eager")
+    model.compiled = CompiledBlocks(CHECKPOINTING["none"], "aot_eager")
     with (
         torch._dynamo.config.patch(recompile_limit=2, automatic_dynamic_shapes=False),
         pytest.raises(FailOnRecompileLimitHit),

@@ -15,7 +15,7 @@ from coca_train.attention import kernels, scores
 from coca_train.models import fused_loss
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.loss import score_in_passes
-from coca_train.models.recompute import WAYS
+from coca_train.models.recompute import CHECKPOINTING
 from coca_train.runtime import machine
 from coca_train.runtime.device import pretend_device
 from tests.faults import real
@@ -156,7 +156,7 @@ def test_blocks_stay_as_they_are_and_that_is_said_once(bare, capsys):
     """Of two kinds of layers."""
     model, batches = model_of(SCHEMES["rope"], layers=SCHEDULE), [batch_of(0, False)]
     expected = steps(model, batches)
-    model.compiled = CompiledBlocks(WAYS["none"])
+    model.compiled = CompiledBlocks(CHECKPOINTING["none"])
     assert all(torch.equal(a, b) for a, b in zip(steps(model, batches), expected, strict=True))
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1 and "Fix: apt install g++" in said

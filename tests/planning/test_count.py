@@ -11,7 +11,17 @@ from coca_train.data.batch import collate
 from coca_train.data.packing import Row
 from coca_train.engine.base import summed_loss
 from coca_train.models.transformer import build_model
-from coca_train.planning.count import AGAIN, ATTENTION, BACKWARD, ELEMENTWISE, FORWARD, LINEAR, LOSS, Count, Operation
+from coca_train.planning.count import (
+    ATTENTION,
+    BACKWARD,
+    ELEMENTWISE,
+    FORWARD,
+    LINEAR,
+    LOSS,
+    RECOMPUTED,
+    Count,
+    Operation,
+)
 from coca_train.planning.meta_step import count_micro_batch, count_operations
 from coca_train.positions import rotary
 from tests.planning.conftest import TINY, K, outlined
@@ -125,7 +135,7 @@ def test_parts_and_phases() -> None:
     count = count_micro_batch(outlined(*SMALL, "position=rope", "engine.activation_checkpointing=full"), "cuda")
     found = Counter((each.part, each.phase) for each in count.operations)
     both = [(part, phase) for part in (ATTENTION, LINEAR, ELEMENTWISE, LOSS) for phase in (FORWARD, BACKWARD)]
-    assert set(found) == {*both, (AGAIN, AGAIN)}
+    assert set(found) == {*both, (RECOMPUTED, RECOMPUTED)}
     assert found[LINEAR, FORWARD] == 2 * 7 and found[LINEAR, BACKWARD] == 2 * 2 * 7  # q k v out gate up down
     assert found[ATTENTION, FORWARD] >= 2
     blocks = Counter(each.block for each in count.operations if each.part == LINEAR)

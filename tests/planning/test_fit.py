@@ -6,7 +6,7 @@ from typing import Any
 from coca_train.planning.cost import KINDS, Change, smallest_change, typed
 from tests.planning.conftest import TINY, configure
 
-MICRO, AGAIN, ZERO, SHARED, _ = KINDS
+MICRO, RECOMPUTED, ZERO, SHARED, _ = KINDS
 CONFIG = configure(*TINY, "position=rope", "train.micro_batch_size=8", "train.global_batch_size=64")
 
 
@@ -21,7 +21,7 @@ def test_a_smaller_micro_batch_comes_first_and_no_smaller_than_needed() -> None:
 
 
 def test_then_checkpointing_then_zero_then_gpus() -> None:
-    assert change(lambda c, n: c.engine.activation_checkpointing == "full") == {AGAIN: "full"}
+    assert change(lambda c, n: c.engine.activation_checkpointing == "full") == {RECOMPUTED: "full"}
     assert change(lambda c, n: c.engine.zero_stage >= 2) == {ZERO: 2}
     assert change(lambda c, n: c.engine.sequence_parallel >= 2) == {SHARED: 2}
     assert change(lambda c, n: n >= 8) == {"gpus": 8}
@@ -36,7 +36,7 @@ def test_one_change_comes_before_two() -> None:
 
 def test_two_changes_where_one_does_not_do() -> None:
     smallest = change(lambda c, n: c.engine.activation_checkpointing == "full" and c.train.micro_batch_size == 2)
-    assert smallest == {MICRO: 2, AGAIN: "full"}
+    assert smallest == {MICRO: 2, RECOMPUTED: "full"}
     assert smallest and typed(smallest) == "train.micro_batch_size=2 engine.activation_checkpointing=full"
     smallest = change(lambda c, n: n == 8 and c.engine.zero_stage == 3)
     assert smallest and typed(smallest) == "engine.zero_stage=3 gpus=8"
@@ -85,7 +85,7 @@ def test_as_many_gpus_as_there_may_be_and_no_more() -> None:
 
 
 def test_a_change_for_one_stage_is_typed_for_it() -> None:
-    change: Change = {MICRO: 2, AGAIN: "full", ZERO: 3, "gpus": 64}
+    change: Change = {MICRO: 2, RECOMPUTED: "full", ZERO: 3, "gpus": 64}
     assert typed(change, "all") == (
         "stages.all.train.micro_batch_size=2 stages.all.engine.activation_checkpointing=full "
         "stages.all.engine.zero_stage=3 gpus=64"

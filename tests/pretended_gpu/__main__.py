@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 
 from coca_train.attention import flex, scores
-from coca_train.models.recompute import WAYS
+from coca_train.models.recompute import CHECKPOINTING
 from coca_train.testing.parts import build, refused
 from tests.cases import covering
 from tests.pretended_gpu.attention import attention_cases
@@ -41,7 +41,7 @@ def allowed(scheme: str, attention_pattern: str) -> bool:
 def plain_cases() -> Iterator[Try]:
     """Every scheme x attention pattern x documents x checkpointing; of what is compiled, the graphs without their
     kernels."""
-    for scheme, attention_pattern, documents, way in product(SCHEMES, ATTENTION_PATTERNS, (False, True), WAYS):
+    for scheme, attention_pattern, documents, way in product(SCHEMES, ATTENTION_PATTERNS, (False, True), CHECKPOINTING):
         if allowed(scheme, attention_pattern):
             case = Case(scheme, attention_pattern, documents, way)
             yield str(case), lambda case=case: _kernels(step(case))
@@ -52,7 +52,7 @@ def compiled_cases(blocks: bool) -> Iterator[Try]:
     with a few of them; every pair of two things is in one of the cases."""
     every = [
         case
-        for case in product(SCHEMES, ATTENTION_PATTERNS, (False, True), WAYS, (False, True))
+        for case in product(SCHEMES, ATTENTION_PATTERNS, (False, True), CHECKPOINTING, (False, True))
         if (case[1] == "causal" or case[0] in BESIDE) and allowed(*case[:2])
     ]
     for case in (Case(*chosen) for chosen in covering(every, strength=2)):

@@ -19,7 +19,7 @@ from coca_train.data.packing import Row
 from coca_train.engine.base import materialise, parameters_on_meta, summed_loss
 from coca_train.engine.optim import global_norm
 from coca_train.models.compiled import CompiledBlocks
-from coca_train.models.recompute import WAYS
+from coca_train.models.recompute import CHECKPOINTING
 from coca_train.models.transformer import Transformer
 from coca_train.testing.parts import MODEL, shipped
 
@@ -105,7 +105,7 @@ def step(case: Case) -> Mapping[str, int]:
         materialise(model, None, GPU, case.dtype)
         model.train()
         if case.compiled:
-            model.compiled = CompiledBlocks(WAYS[case.way])
+            model.compiled = CompiledBlocks(CHECKPOINTING[case.way])
         loss = summed_loss(model, batch, GPU)
         assert (loss.device, loss.dtype) == (GPU, torch.float32), loss
         loss.backward()

@@ -7,13 +7,13 @@ from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.trainings import train
 
-WAYS = {"as it is": [], "engine.deterministic=true": ["engine.deterministic=true"]}
+CHECKPOINTING = {"as it is": [], "engine.deterministic=true": ["engine.deterministic=true"]}
 
 
 def run(scale: Scale, folder: Path) -> Iterator[Figure]:
     words = scale.words("+experiment=coca_350m", "optim.schedule=constant", "optim.warmup_steps=0", "data=embedded")
     words += scale.pick(["model.n_layers=4", "train.global_batch_size=16"], [])
-    for number, (way, more) in enumerate(WAYS.items()):
+    for number, (way, more) in enumerate(CHECKPOINTING.items()):
         whole = train(folder, f"whole-{number}", [*words, *more, "train.max_steps=6"])
         train(folder, f"cut-{number}", [*words, *more, "train.max_steps=3"])
         cut = train(folder, f"cut-{number}", [*words, *more, "train.max_steps=6"])

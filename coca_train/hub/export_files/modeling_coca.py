@@ -149,7 +149,7 @@ class CosSin:
 
 
 class Scheme:
-    """What a kind of layers does with positions: queries and keys to what the dot product takes.
+    """What the layers of a type do with positions: queries and keys to what the dot product takes.
 
     follows_length: its keys are others in a longer text, so that a cache holds them before they are rotated.
     """
@@ -258,7 +258,7 @@ class Positions:
 
 
 class MaskConfig:
-    """What a mask depends on. A configuration of transformers has one window; kinds of layers may have several."""
+    """What a mask depends on. A configuration of transformers has one window; layer types may have several."""
 
     def __init__(self, window: int | None, implementation: str | None) -> None:
         self.sliding_window, self._attn_implementation = window, implementation
