@@ -1,5 +1,5 @@
-"""What the plan says against memory that real steps took on this CPU: tests/planning/measured.py measures it, docs/plan.md
-has its tables."""
+"""What the plan says against memory that real steps took on this CPU: tests/planning/measured.py measures it,
+docs/plan.md has its tables."""
 
 import pytest
 
