@@ -65,6 +65,24 @@ def check_heads(model: ModelConfig) -> list[Problem]:
     return wrong
 
 
+@TRAINING.rule("model")
+def check_norms(model: ModelConfig) -> Iterator[Problem]:
+    """Norms have what other options say of them."""
+    others = [part for part in model.bias if part != "norm"]
+    if "norm" in model.bias and model.norm == "rmsnorm":
+        text, fix = "RMSNorm has no bias", f"write model.bias={others}, or model.norm=layernorm"
+        yield Problem("E-CFG-87", ("model.bias", "model.norm"), text, fix.replace("'", ""))
+    elif "norm" in model.bias and model.norm_weight == "none":
+        text, fix = "a norm without weights has no bias", f"write model.bias={others}, or model.norm_weight=plain"
+        yield Problem("E-CFG-87", ("model.bias", "model.norm_weight"), text, fix.replace("'", ""))
+    if model.norm_weight == "one_plus" and model.norm == "layernorm":
+        text, fix = "1 + w is for RMSNorm", "write model.norm_weight=plain, or model.norm=rmsnorm"
+        yield Problem("E-CFG-87", ("model.norm_weight", "model.norm"), text, fix)
+    if model.residual == "parallel_one_norm" and model.norm_placement == "post":
+        text, fix = "without norms of their inputs, the branches share none", "write model.residual=parallel"
+        yield Problem("E-CFG-87", ("model.residual", "model.norm_placement"), text, fix)
+
+
 def check_pattern(layers: LayersConfig) -> list[Problem]:
     """Check that parameters can have the names of layer types, and that the pattern names existing types."""
     wrong = []

@@ -33,7 +33,7 @@ from coca_train.runtime.trees import leaves, lookup
 if TYPE_CHECKING:  # help without overrides does not wait for Hydra
     from hydra.core.override_parser.types import Override
 
-FORMAT = 3  # of a run's config.yaml and run.json; another number for every change that an older program cannot read
+FORMAT = 4  # of a run's config.yaml and run.json; another number for every change that an older program cannot read
 _ALLOWED = re.compile(
     r"\$\{(?:oc\.env:(?P<env>COCA_TRAIN_[A-Z0-9_]+)(?:,(?P<default>[^${},]*))?|(?P<key>[A-Za-z_][\w.]*))\}"
 )

@@ -7,7 +7,7 @@ generated reference in `docs/` and the error messages read them from here.
 from dataclasses import Field as DataclassField
 from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
-from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SkipValidation
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
@@ -56,6 +56,12 @@ Positive = Annotated[int, Field(gt=0)]
 UpToAMillion = Annotated[int, Field(gt=0, le=1_000_000)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Heads = Annotated[int, Field(gt=0, le=65536)]
+GATED = ("swiglu", "geglu", "geglu_tanh")
+BIASED = ("qkv", "out", "mlp", "norm", "head")
+Biases = Annotated[
+    list[Literal["qkv", "out", "mlp", "norm", "head"]],
+    AfterValidator(lambda parts: [part for part in BIASED if part in parts]),  # equal sets are equal lists
+]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
@@ -105,19 +111,54 @@ class ModelConfig:
     )
     norm: Literal["layernorm", "rmsnorm"] = Field(default="rmsnorm", description="normalisation")
     norm_eps: float = Field(default=1e-5, gt=0, description="added to the variance in the normalisation")
-    activation: Literal["gelu", "gelu_tanh", "swiglu"] = Field(default="swiglu", description="feed-forward activation")
-    qk_norm: Literal["none", "head"] = Field(
+    norm_weight: Literal["plain", "one_plus", "none"] = Field(
+        default="plain",
+        description="what the normalised input is multiplied by: its weight w; 1 + w (rmsnorm only; Gemma); nothing "
+        "(OLMo)",
+    )
+    norm_placement: Literal["pre", "post", "both"] = Field(
+        default="pre",
+        description="normalisation of the input of attention and feed-forward (pre), of their output before it is "
+        "added (post; OLMo 2), or both (Gemma 2, GLM-4)",
+    )
+    embedding_norm: bool = Field(default=False, description="normalise the token embeddings (BLOOM)")
+    activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "swiglu", "geglu", "geglu_tanh"] = Field(
+        default="swiglu", description="feed-forward activation; swiglu, geglu and geglu_tanh are gated"
+    )
+    qk_norm: Literal["none", "head", "full"] = Field(
         default="none",
-        description="head: RMSNorm over each head of queries and keys, before the position scheme (Qwen 3, Gemma 3)",
+        description="RMSNorm of queries and keys before the position scheme: over each head (Qwen 3, Gemma 3), or over "
+        "all heads together (full; OLMo 2)",
+    )
+    attention_multiplier: float | None = Field(
+        default=None, gt=0, description="factor of q·k; null = 1 / sqrt(head_dim)"
+    )
+    score_cap: float | None = Field(
+        default=None,
+        gt=0,
+        description="scores are capped: cap tanh(score / cap), before the softmax (Gemma 2); null = no",
+    )
+    embedding_multiplier: float = Field(default=1.0, gt=0, description="factor of the token embeddings")
+    residual_multiplier: float = Field(
+        default=1.0, gt=0, description="factor of the outputs of attention and feed-forward before they are added"
+    )
+    logits_multiplier: float = Field(default=1.0, gt=0, description="factor of the logits")
+    logits_cap: float | None = Field(
+        default=None, gt=0, description="logits are capped: cap tanh(logit / cap) (Gemma 2); null = no"
     )
     logit_scale: LogitScaleConfig = Field(
         default=LogitScaleConfig(), description="growth of the scores with the length"
     )
-    residual: Literal["parallel", "sequential"] = Field(
+    residual: Literal["parallel", "parallel_one_norm", "sequential"] = Field(
         default="sequential",
-        description="parallel: x + attention(norm x) + mlp(norm x), GPT-NeoX; sequential: one after the other",
+        description="parallel: x + attention(norm x) + mlp(another norm x), GPT-NeoX; parallel_one_norm: the same norm "
+        "for both (Cohere); sequential: one after the other",
     )
-    bias: bool = Field(default=False, description="biases in attention and feed-forward projections")
+    bias: Biases = Field(
+        default_factory=list,
+        description="which parts have biases: qkv, out (attention's output projection), mlp, norm (layernorm only), "
+        "head (the output head)",
+    )
     tie_embeddings: bool = Field(default=False, description="share the input embedding with the output head")
     dropout: float = Field(
         default=0.0, ge=0, lt=1, description="dropout probability on attention and feed-forward outputs"

@@ -9,7 +9,15 @@ from collections.abc import Iterator
 
 from coca_train.config.messages import Problem
 from coca_train.config.rules import TRAINING
-from coca_train.config.schema import EngineConfig, EvalConfig, ModelConfig, OptimConfig, StageConfig, TrainConfig
+from coca_train.config.schema import (
+    GATED,
+    EngineConfig,
+    EvalConfig,
+    ModelConfig,
+    OptimConfig,
+    StageConfig,
+    TrainConfig,
+)
 from coca_train.runtime.printing import n_bytes, short
 
 CLUSTER_BYTES = 10**16  # 100,000 GPUs of 100 GB
@@ -23,7 +31,7 @@ def n_parameters(model: ModelConfig) -> int:
     """Return a lower bound: matrices alone, without the embedding where its rows are the tokenizer's."""
     head_dim = model.head_dim or -(-model.d_model // model.n_heads)
     attention = 2 * model.d_model * head_dim * (model.n_heads + (model.n_kv_heads or model.n_heads))
-    feed_forward = (3 if model.activation == "swiglu" else 2) * model.d_model * model.d_ff
+    feed_forward = (3 if model.activation in GATED else 2) * model.d_model * model.d_ff
     embedding = (1 if model.tie_embeddings else 2) * (model.vocab_size or 0) * model.d_model
     return model.n_layers * (attention + feed_forward) + embedding
 

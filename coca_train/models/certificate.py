@@ -117,9 +117,9 @@ def _attend(
     parts, tokens = [], attention.position.tokens(inputs.x_BTC.to(dtype))
     for layout in attention_pattern.layouts(pos_BT, pos_BT):
         tables = position(layout.pos_BT, layout.pos_BS, pos_BT.shape[1])
-        mapped = attention.position(position, inputs.q_BTHD, inputs.k_BTGK, tables, project, tokens)
+        mapped = attention.apply_positions(position, inputs.q_BTHD, inputs.k_BTGK, tables, project, tokens)
         parts.append(part_of(mapped, layout, scale_BT))
-    return KERNELS[kernel](parts, inputs.v_BTGD, position.shape.head_dim**-0.5).float()
+    return KERNELS[kernel](parts, inputs.v_BTGD, attention.scale).float()
 
 
 def _difference(a: Tensor, b: Tensor) -> float:

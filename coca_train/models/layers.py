@@ -7,7 +7,8 @@ key width, C d_model, F d_ff, M positions of a memory, V vocab_size.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -21,10 +22,20 @@ from coca_train.attention.scores import part_of
 from coca_train.config.schema import DEFAULT, LogitScaleConfig, ModelConfig
 from coca_train.models import fused_loss
 from coca_train.models.cache import Cache
-from coca_train.models.loss import summed_cross_entropy, token_nll
+from coca_train.models.loss import logits, summed_cross_entropy, token_nll
 from coca_train.models.qkv_projection import project
 from coca_train.models.ulysses import SequenceShare
-from coca_train.positions.base import ALL_HEADS, LayerPosition, Position, Projections
+from coca_train.positions.base import (
+    ALL_HEADS,
+    Hook,
+    LayerPosition,
+    Pair,
+    Pairs,
+    Position,
+    PositionedQK,
+    Projections,
+    ScoreMod,
+)
 
 
 class AttentionContext(NamedTuple):
@@ -57,25 +68,25 @@ class Attention(nn.Module):
         self.layer, self.head_dim, self.dropout = layer, head_dim, model.dropout
         self.n_heads, self.n_kv_heads = model.n_heads, model.n_kv_heads or model.n_heads
         self.widths = head_dim, projected_key_dim, head_dim  # of heads, as they are projected
-        self.q = nn.Linear(model.d_model, self.n_heads * head_dim, bias=model.bias)
-        self.k = nn.Linear(model.d_model, self.n_kv_heads * projected_key_dim, bias=model.bias)
-        self.v = nn.Linear(model.d_model, self.n_kv_heads * head_dim, bias=model.bias)
-        self.out = nn.Linear(self.n_heads * head_dim, model.d_model, bias=model.bias)
-        normed = model.qk_norm == "head"
-        self.q_norm = nn.RMSNorm(head_dim, eps=model.norm_eps) if normed else None
-        self.k_norm = nn.RMSNorm(projected_key_dim, eps=model.norm_eps) if normed else None
+        self.scale = model.attention_multiplier or head_dim**-0.5
+        n_queries, n_keys, biased = self.n_heads * head_dim, self.n_kv_heads * projected_key_dim, "qkv" in model.bias
+        self.q = nn.Linear(model.d_model, n_queries, bias=biased)
+        self.k = nn.Linear(model.d_model, n_keys, bias=biased)
+        self.v = nn.Linear(model.d_model, self.n_kv_heads * head_dim, bias=biased)
+        self.out = nn.Linear(n_queries, model.d_model, bias="out" in model.bias)
+        self.q_norm = _qk_norm(model, head_dim, n_queries)
+        self.k_norm = _qk_norm(model, projected_key_dim, n_keys)
         self.position = position
+        self.cap = model.score_cap
         self.gathers_weights = False  # set where ranks gather sharded weights for the one layer that is about to run
 
     def project_q(self, x_C: Tensor) -> Tensor:
         """Return the queries, (..., H, D)."""
-        q_HD = self.q(x_C).unflatten(-1, (self.n_heads, -1))
-        return q_HD if self.q_norm is None else self.q_norm(q_HD)
+        return _normed(self.q_norm, self.q(x_C).unflatten(-1, (self.n_heads, -1)))
 
     def project_k(self, x_C: Tensor) -> Tensor:
         """Return the keys as the cache holds them, (..., G, K)."""
-        k_GP = self.k(x_C).unflatten(-1, (self.n_kv_heads, -1))
-        return self.position.reduce_keys(k_GP if self.k_norm is None else self.k_norm(k_GP))
+        return self.position.reduce_keys(_normed(self.k_norm, self.k(x_C).unflatten(-1, (self.n_kv_heads, -1))))
 
     def _project(self, x_BTC: Tensor, x_BSC: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys as the cache holds them, values."""
@@ -90,9 +101,20 @@ class Attention(nn.Module):
         else:
             (q,) = project(x_BTC, (self.q,), self.widths[:1])
             k, v = project(x_BSC, (self.k, self.v), self.widths[1:])
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return q, self.position.reduce_keys(k), v
+        return _normed(self.q_norm, q), self.position.reduce_keys(_normed(self.k_norm, k)), v
+
+    def apply_positions(
+        self,
+        position: Position,
+        q_BTHD: Tensor,
+        k_BSGK: Tensor,
+        tables: object,
+        project: Projections,
+        tokens: tuple[Tensor, ...],
+    ) -> PositionedQK:
+        """Return queries and keys with positions applied, and what their scores become: the scheme's, then capped."""
+        mapped = self.position(position, q_BTHD, k_BSGK, tables, project, tokens)
+        return mapped if self.cap is None else mapped._replace(score_mod=cap_scores(self.cap, mapped))
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
         """Attend from x_BTC. past_BMC: hidden states of earlier positions, which are keys and values but not
@@ -113,7 +135,7 @@ class Attention(nn.Module):
             project = shared.projections(project, heads)
         parts = []
         for tables, layout in context.views:
-            mapped = self.position(context.position, q_BTHD, k_BSGK, tables, project, tuple(tokens))
+            mapped = self.apply_positions(context.position, q_BTHD, k_BSGK, tables, project, tuple(tokens))
             if shared is not None:
                 mapped = shared.mapped(mapped, project.heads, self.n_heads)
             parts.append(part_of(mapped, layout, context.scale_BT))
@@ -122,28 +144,109 @@ class Attention(nn.Module):
             parts = [part._replace(k_BSGE=k_BSGE) for part in parts]
         # By the width of the values: a scheme may make queries and keys wider, and that must not make the scores
         # smaller.
-        out_BTHD = context.kernel(parts, v_BSGD, self.head_dim**-0.5)
+        out_BTHD = context.kernel(parts, v_BSGD, self.scale)
         if shared is not None:
             out_BTHD = shared.to_tokens(out_BTHD, self.n_heads)
         out_BTC = self.out(out_BTHD.flatten(-2))
         return F.dropout(out_BTC, self.dropout) if self.training and self.dropout else out_BTC
 
 
-def build_norm(model: ModelConfig) -> nn.Module:
-    """Build LayerNorm (arXiv 1607.06450) or RMSNorm (arXiv 1910.07467) over the residual width."""
-    norm = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}[model.norm]
-    return norm(model.d_model, eps=model.norm_eps)
+class OnePlusRMSNorm(nn.Module):
+    """RMSNorm that multiplies by 1 + w, in float32 before the cast (Gemma, arXiv 2403.08295)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.empty(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return F.rms_norm(x.to(wide), self.weight.shape, 1 + self.weight.to(wide), self.eps).to(x.dtype)
+
+
+def build_norm(model: ModelConfig, width: int | None = None, name: str | None = None) -> nn.Module:
+    """Build LayerNorm (arXiv 1607.06450) or RMSNorm (arXiv 1910.07467) over a width, by default the residual one. name:
+    which of them, where the model's does not decide."""
+    width, weighted = width or model.d_model, model.norm_weight != "none"
+    if (name or model.norm) == "layernorm":
+        return nn.LayerNorm(width, eps=model.norm_eps, elementwise_affine=weighted, bias="norm" in model.bias)
+    if model.norm_weight == "one_plus":
+        return OnePlusRMSNorm(width, model.norm_eps)
+    return nn.RMSNorm(width, eps=model.norm_eps, elementwise_affine=weighted)
+
+
+def _qk_norm(model: ModelConfig, head: int, full: int) -> nn.Module | None:
+    """Build the RMSNorm of queries or keys. head, full: the width of one head, and of all of them."""
+    widths = {"head": head, "full": full}
+    return build_norm(model, widths[model.qk_norm], "rmsnorm") if model.qk_norm in widths else None
+
+
+def _normed(norm: nn.Module | None, x_HD: Tensor) -> Tensor:
+    """Normalise queries or keys, (..., H, D): each head, or all together."""
+    if norm is None:
+        return x_HD
+    width = getattr(norm, "normalized_shape", None) or norm.get_parameter("weight").shape
+    return norm(x_HD) if width[0] == x_HD.shape[-1] else norm(x_HD.flatten(-2)).view_as(x_HD)
+
+
+def _capped(score: Tensor, cap: Tensor) -> Tensor:
+    return cap * torch.tanh(score / cap)
+
+
+@cache
+def _cap_before(hook: Hook | None) -> Hook:
+    """Return the hook that caps scores and then does what a scheme's hook does. Its first parameter is the cap."""
+
+    def scores(pairs: Pairs, carry_BHtN: Tensor) -> tuple[Tensor, Tensor]:
+        cap, *own = pairs.parameters
+        capped_BHts = _capped(pairs.scores_BHts, cap)
+        if hook is None:
+            return capped_BHts, carry_BHtN
+        return hook.scores(pairs._replace(scores_BHts=capped_BHts, parameters=tuple(own)), carry_BHtN)
+
+    def pointwise(score_mod: ScoreMod) -> Callable[[Tensor, Pair], Tensor]:
+        cap, *own = score_mod.parameters
+        if hook is None or hook.pointwise is None:
+            return lambda score, pair: _capped(score, cap)
+        then = hook.pointwise(score_mod._replace(by=hook, parameters=tuple(own)))
+        return lambda score, pair: then(_capped(score, cap), pair)
+
+    if hook is None:
+        return Hook(scores, pointwise=pointwise)
+    by_pair = None if hook.pointwise is None else pointwise
+    return Hook(scores, hook.carried, hook.mixes_heads, by_pair, tuple(number + 1 for number in hook.per_head))
+
+
+def cap_scores(cap: float, mapped: PositionedQK) -> ScoreMod:
+    """Return the hook that caps scores, cap tanh(score / cap) (Gemma 2, arXiv 2408.00118), before the scheme's."""
+    limit, own = torch.tensor(cap, dtype=torch.float32, device=mapped.q_BTHE.device), mapped.score_mod
+    if own is None:
+        return ScoreMod(_cap_before(None), (limit,))
+    return own._replace(by=_cap_before(own.by), parameters=(limit, *own.parameters))
+
+
+GATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "swiglu": F.silu,
+    "geglu": F.gelu,
+    "geglu_tanh": partial(F.gelu, approximate="tanh"),
+}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+}
 
 
 class MLP(nn.Module):
-    """gelu(x W_up) W_down, or SwiGLU: (silu(x W_gate) * x W_up) W_down (arXiv 2002.05202)."""
+    """f(x W_up) W_down (arXiv 1706.03762; relu2: 2109.08668), or gated: (f(x W_gate) * x W_up) W_down (arXiv
+    2002.05202)."""
 
     def __init__(self, model: ModelConfig, tile: int | None = None) -> None:
         super().__init__()
-        self.activation, self.dropout = model.activation, model.dropout
-        self.up = nn.Linear(model.d_model, model.d_ff, bias=model.bias)
-        self.gate = nn.Linear(model.d_model, model.d_ff, bias=model.bias) if model.activation == "swiglu" else None
-        self.down = nn.Linear(model.d_ff, model.d_model, bias=model.bias)
+        self.activation, self.dropout, biased = model.activation, model.dropout, "mlp" in model.bias
+        self.up = nn.Linear(model.d_model, model.d_ff, bias=biased)
+        self.gate = nn.Linear(model.d_model, model.d_ff, bias=biased) if model.activation in GATES else None
+        self.down = nn.Linear(model.d_ff, model.d_model, bias=biased)
         self.tile = tile  # positions computed at a time [tokens]; None: all
 
     def forward(self, x_BTC: Tensor) -> Tensor:
@@ -159,15 +262,16 @@ class MLP(nn.Module):
     def _feed(self, x_BTC: Tensor) -> Tensor:
         h_BTF = self.up(x_BTC)
         if self.gate is not None:
-            h_BTF = F.silu(self.gate(x_BTC)) * h_BTF
+            h_BTF = GATES[self.activation](self.gate(x_BTC)) * h_BTF
         else:
-            h_BTF = F.gelu(h_BTF, approximate="tanh" if self.activation == "gelu_tanh" else "none")
+            h_BTF = ACTIVATIONS[self.activation](h_BTF)
         out_BTC = self.down(h_BTF)
         return F.dropout(out_BTC, self.dropout) if self.training and self.dropout else out_BTC
 
 
 class Block(nn.Module):
-    """One Transformer layer, residual branches parallel (GPT-NeoX, arXiv 2204.06745) or sequential."""
+    """One Transformer layer: branches parallel (GPT-NeoX, arXiv 2204.06745) or sequential, their inputs or outputs
+    normalised, or both."""
 
     def __init__(
         self,
@@ -179,39 +283,55 @@ class Block(nn.Module):
         mlp_tile: int | None = None,
     ) -> None:
         super().__init__()
-        self.parallel = model.residual == "parallel"
-        self.attention_norm = build_norm(model)
+        self.residual, self.multiplier = model.residual, model.residual_multiplier
+        pre, post = model.norm_placement != "post", model.norm_placement != "pre"
+        self.attention_norm = build_norm(model) if pre else nn.Identity()
         self.attention = Attention(model, layer, head_dim, projected_key_dim, position)
-        self.mlp_norm = build_norm(model)
+        self.attention_out_norm = build_norm(model) if post else nn.Identity()
+        self.mlp_norm = build_norm(model) if pre and model.residual != "parallel_one_norm" else nn.Identity()
         self.mlp = MLP(model, mlp_tile)
+        self.mlp_out_norm = build_norm(model) if post else nn.Identity()
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
         """Compute the block. past_BMC: this block's inputs at earlier positions, used as keys and values only."""
         normed_past = None if past_BMC is None else self.attention_norm(past_BMC)
-        attended_BTC = self.attention(self.attention_norm(x_BTC), context, normed_past)
-        if self.parallel:
-            return x_BTC + attended_BTC + self.mlp(self.mlp_norm(x_BTC))
-        x_BTC = x_BTC + attended_BTC
-        return x_BTC + self.mlp(self.mlp_norm(x_BTC))
+        normed_BTC = self.attention_norm(x_BTC)
+        attended_BTC = self._scaled(self.attention_out_norm(self.attention(normed_BTC, context, normed_past)))
+        if self.residual == "sequential":
+            x_BTC = x_BTC + attended_BTC
+            return x_BTC + self._scaled(self.mlp_out_norm(self.mlp(self.mlp_norm(x_BTC))))
+        fed_BTC = self.mlp(normed_BTC if self.residual == "parallel_one_norm" else self.mlp_norm(x_BTC))
+        return x_BTC + attended_BTC + self._scaled(self.mlp_out_norm(fed_BTC))
+
+    def _scaled(self, branch_BTC: Tensor) -> Tensor:
+        return branch_BTC if self.multiplier == 1 else branch_BTC * self.multiplier
 
 
 class Head(nn.Module):
     """The output projection: logits, or the summed loss without ever holding all logits."""
 
-    def __init__(self, d_model: int, vocab_size: int) -> None:
+    def __init__(self, model: ModelConfig, vocab_size: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+        self.weight = nn.Parameter(torch.empty(vocab_size, model.d_model))
+        self.bias = nn.Parameter(torch.empty(vocab_size)) if "head" in model.bias else None
+        self.multiplier, self.cap = model.logits_multiplier, model.logits_cap
 
     def forward(self, x_BTC: Tensor, targets_BT: Tensor | None = None, by_token: bool = False) -> Tensor:
         """Return logits; or the sum of the losses; or by_token each of them, without gradients."""
         if targets_BT is None:
-            return (x_BTC @ self.weight.T).float()
+            return logits(self._scaled(x_BTC), self.weight, self.bias, self.cap).float()
         if by_token:
             return self.nll(x_BTC, targets_BT)
-        return summed_cross_entropy(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten(), fused_loss.score)
+        x_NC = self._scaled(x_BTC).flatten(0, 1)
+        return summed_cross_entropy(x_NC, self.weight, targets_BT.flatten(), fused_loss.score, self.bias, self.cap)
 
     def nll(self, x_BTC: Tensor, targets_BT: Tensor) -> Tensor:
-        return token_nll(x_BTC.flatten(0, 1), self.weight, targets_BT.flatten()).view_as(targets_BT)
+        x_NC = self._scaled(x_BTC).flatten(0, 1)
+        return token_nll(x_NC, self.weight, targets_BT.flatten(), self.bias, self.cap).view_as(targets_BT)
+
+    def _scaled(self, x_BTC: Tensor) -> Tensor:
+        """Scale the hidden states, which is fewer numbers than the logits."""
+        return x_BTC if self.multiplier == 1 else x_BTC * self.multiplier
 
 
 def logit_scale(settings: LogitScaleConfig, text_BT: Tensor, max_seq_len: int) -> Tensor | None:

@@ -47,15 +47,37 @@ def score_in_passes(logits_nV: Tensor, targets_n: Tensor) -> tuple[Tensor, Tenso
     return nll_n1[:, 0], grad_nV.to(logits_nV.dtype)
 
 
+def logits(x_NC: Tensor, weight_VC: Tensor, bias_V: Tensor | None = None, cap: float | None = None) -> Tensor:
+    """Return x W^T + b, capped where there is a cap: cap tanh(logit / cap) (Gemma 2, arXiv 2408.00118)."""
+    logits_NV = x_NC @ weight_VC.T
+    if bias_V is not None:
+        logits_NV = logits_NV + bias_V
+    return logits_NV if cap is None else cap * torch.tanh(logits_NV / cap)
+
+
+def score_capped(score: Score, cap: float) -> Score:
+    """Return how capped logits are scored, by the score of logits that are not."""
+
+    def scored(logits_nV: Tensor, targets_n: Tensor) -> tuple[Tensor, Tensor]:
+        share_nV = torch.tanh(logits_nV / cap)
+        nll_n, grad_nV = score(cap * share_nV, targets_n)
+        return nll_n, grad_nV * (1 - share_nV.square())
+
+    return scored
+
+
 class _SummedCrossEntropy(torch.autograd.Function):
     """Sum of -log p(target). The gradients that are wanted are formed chunk by chunk in the forward pass."""
 
     @staticmethod
-    def forward(ctx: autograd.Context, x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, score: Score) -> Tensor:
-        wants_x, wants_weight = ctx.needs_input_grad[:2]
+    def forward(
+        ctx: autograd.Context, x_NC: Tensor, weight_VC: Tensor, bias_V: Tensor | None, targets_N: Tensor, score: Score
+    ) -> Tensor:
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         grad_x_NC = torch.empty_like(x_NC) if wants_x else None
         wide = torch.promote_types(x_NC.dtype, torch.float32)
         grad_weight_VC = torch.empty_like(weight_VC, dtype=wide) if wants_weight else None
+        grad_bias_V = weight_VC.new_zeros(len(weight_VC), dtype=wide) if wants_bias else None
         total = x_NC.new_zeros((), dtype=torch.float32)
         size = chunk_size(x_NC.shape[0], weight_VC.shape[0], device_type(x_NC))
         for start in range(0, x_NC.shape[0], size):
@@ -63,19 +85,22 @@ class _SummedCrossEntropy(torch.autograd.Function):
             x_nC = x_NC[rows]
             # Now, while the probabilities exist: backward only multiplies by the gradient of a scalar, and all
             # logits never have to be held for it.
-            nll_n, grad_nV = score(x_nC @ weight_VC.T, targets_N[rows])
+            nll_n, grad_nV = score(logits(x_nC, weight_VC, bias_V), targets_N[rows])
             total += nll_n.sum().to(total.dtype)
             if grad_x_NC is not None:
                 torch.mm(grad_nV, weight_VC, out=grad_x_NC[rows])
             if grad_weight_VC is not None:
                 _add_product(grad_weight_VC, grad_nV.T, x_nC, first=start == 0)
-        ctx.save_for_backward(grad_x_NC, None if grad_weight_VC is None else grad_weight_VC.to(weight_VC.dtype))
+            if grad_bias_V is not None:
+                grad_bias_V += grad_nV.sum(0, dtype=wide)
+        of_weights = (None if grad is None else grad.to(weight_VC.dtype) for grad in (grad_weight_VC, grad_bias_V))
+        ctx.save_for_backward(grad_x_NC, *of_weights)
         return total
 
     @staticmethod
     def backward(ctx: autograd.Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         scaled = [None if saved is None else saved * grads[0].to(saved.dtype) for saved in ctx.saved_tensors]
-        return scaled[0], scaled[1], None, None
+        return *scaled, None, None
 
 
 def _add_product(total_VC: Tensor, grad_Vn: Tensor, x_nC: Tensor, first: bool) -> None:
@@ -103,18 +128,30 @@ def _(total_VC: Tensor, grad_Vn: Tensor, x_nC: Tensor, beta: float) -> None:
     pass
 
 
-def summed_cross_entropy(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, score: Score = score_in_passes) -> Tensor:
-    """Return the sum over tokens of -log softmax(x W^T)[target] as a float32 scalar; targets of -100 do not count."""
+def summed_cross_entropy(
+    x_NC: Tensor,
+    weight_VC: Tensor,
+    targets_N: Tensor,
+    score: Score = score_in_passes,
+    bias_V: Tensor | None = None,
+    cap: float | None = None,
+) -> Tensor:
+    """Return the sum over tokens of -log softmax(logits)[target] as a float32 scalar, of `logits`; targets of -100 do
+    not count. score: of logits that are not capped."""
+    weights = [weight_VC] if bias_V is None else [weight_VC, bias_V]
     if x_NC.shape[0] == 0:
-        return (x_NC.sum() + weight_VC.sum()).float() * 0.0
-    if not torch.is_grad_enabled() or not (x_NC.requires_grad or weight_VC.requires_grad):
-        return token_nll(x_NC, weight_VC, targets_N).sum()
-    return autograd.apply(_SummedCrossEntropy, x_NC, weight_VC, targets_N, score)
+        return sum((weight.sum() for weight in weights), x_NC.sum()).float() * 0.0
+    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in (x_NC, *weights)):
+        return token_nll(x_NC, weight_VC, targets_N, bias_V, cap).sum()
+    score = score if cap is None else score_capped(score, cap)
+    return autograd.apply(_SummedCrossEntropy, x_NC, weight_VC, bias_V, targets_N, score)
 
 
 @torch.no_grad()
-def token_nll(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:
-    """Return -log p(target) of every token in float32 [nats], 0 where the target is -100; no gradient."""
+def token_nll(
+    x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor, bias_V: Tensor | None = None, cap: float | None = None
+) -> Tensor:
+    """Return -log p(target) of every token in float32 [nats], 0 where the target is -100, of `logits`; no gradient."""
     out = [x_NC.new_zeros(0, dtype=torch.float32)]
     wide = torch.promote_types(x_NC.dtype, torch.float32)
     device, vocab_size = device_type(x_NC), weight_VC.shape[0]
@@ -122,6 +159,6 @@ def token_nll(x_NC: Tensor, weight_VC: Tensor, targets_N: Tensor) -> Tensor:
     if device == "cpu":
         size = max(LEAST_TOKENS["cpu"], CACHED_LOGITS // vocab_size)
     for x_nC, targets_n in zip(x_NC.split(size), targets_N.split(size), strict=True):
-        log_p_nV = F.log_softmax(x_nC @ weight_VC.T, dim=-1, dtype=wide)
+        log_p_nV = F.log_softmax(logits(x_nC, weight_VC, bias_V, cap), dim=-1, dtype=wide)
         out.append(F.nll_loss(log_p_nV, targets_n, ignore_index=IGNORE, reduction="none").float())
     return torch.cat(out)

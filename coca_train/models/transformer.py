@@ -75,8 +75,9 @@ class Transformer(nn.Module):
             Block(model, layer, self.shape.head_dim, position.projected_key_dim, position.layer(), mlp_tile)
             for layer, position in enumerate(map(self.position_of, self.layer_types))
         )
+        self.embedding_norm = build_norm(model) if model.embedding_norm else nn.Identity()
         self.final_norm = build_norm(model)
-        self.head = Head(model.d_model, vocab_size)
+        self.head = Head(model, vocab_size)
         self.tie()
         self.attention = attention
         self.activation_checkpointing = activation_checkpointing
@@ -300,12 +301,16 @@ class Transformer(nn.Module):
         return Positions.counted(start, start + tokens_BT.shape[1], tokens_BT.device)
 
     def add_positions(self, x_BTC: Tensor, pos_BT: Tensor | Positions) -> Tensor:
-        """Return embeddings of tokens with what the position scheme adds to them: the input of the first layer."""
+        """Return embeddings of tokens scaled, normalised and with what the position scheme adds to them: the input of
+        the first layer."""
         positions = Positions.of(pos_BT)
         # An attention pattern may number positions from 0 again (segments), and a table of positions is looked up by
         # that.
         placed, _, _ = self.attention_patterns[DEFAULT].place(positions, positions, None)
-        return self.position.embed(x_BTC, placed)
+        if self.config.embedding_multiplier != 1:
+            # In the dtype of the embeddings, as Gemma rounds it.
+            x_BTC = x_BTC * torch.tensor(self.config.embedding_multiplier, dtype=x_BTC.dtype)
+        return self.position.embed(self.embedding_norm(x_BTC), placed)
 
     def contexts(
         self,

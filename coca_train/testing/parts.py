@@ -49,7 +49,7 @@ MODEL = ModelConfig(
     qk_norm="none",
     logit_scale=LogitScaleConfig(name="none", length=None, beta=0.1),
     residual="sequential",
-    bias=False,
+    bias=[],
     tie_embeddings=False,
     dropout=0.0,
     init_std=0.2,  # large, so that attention is far from uniform and errors show

@@ -49,7 +49,7 @@ model.n_layers=1000000 | E-CFG-05 | model.n_layers=1000000 | <= 2000
 train.global_batch_size=1000000000000001 | E-CFG-05 | <= 1000000
 train.max_steps=1e3 | E-CFG-07 | train.max_steps=1e3 | write train.max_steps=1000
 engine.activation_checkpointing=2 | E-CFG-31 | engine.activation_checkpointing=2
-model.bias=yes | E-CFG-08 | model.bias=yes | write model.bias=true
+model.tie_embeddings=yes | E-CFG-08 | model.tie_embeddings=yes | write model.tie_embeddings=true
 engine.timeout_s=1:30:00 | E-CFG-09 | engine.timeout_s=1:30:00 | whole number
 run.seed=012 | E-CFG-10 | run.seed=012 | write run.seed=12
 train.max_steps=??? | E-CFG-11 | train.max_steps | pass train.max_steps=…

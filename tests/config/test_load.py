@@ -99,7 +99,7 @@ def test_recipe_values():
     model, optim, train = config.model, config.optim, config.train
     assert (model.n_layers, model.d_model, model.n_heads, model.d_ff, model.vocab_size) == (24, 1024, 16, 4096, 100_864)
     assert (model.norm, model.activation, model.residual) == ("layernorm", "gelu", "parallel")
-    assert (model.bias, model.tie_embeddings, model.init_std) == (True, False, 0.02)
+    assert (model.bias, model.tie_embeddings, model.init_std) == (["qkv", "out", "mlp", "norm"], False, 0.02)
     assert (train.seq_len, train.micro_batch_size, train.global_batch_size, train.max_steps) == (512, 16, 256, 763_000)
     assert (optim.lr, optim.min_lr, optim.schedule, optim.warmup_init_lr) == (1e-4, 1e-5, "linear", 1e-7)
     assert (optim.warmup_steps, optim.betas, optim.weight_decay, optim.max_grad_norm) == (7_630, (0.9, 0.95), 0.0, 1.0)

@@ -18,7 +18,7 @@ TRAIN = [
     "eval.extrapolation.rope_scalings=[plain]", "run.root=runs",
 ]  # fmt: skip
 EXPORTABLE = [
-    "position=rope", "model.norm=rmsnorm", "model.activation=swiglu", "model.residual=sequential", "model.bias=false",
+    "position=rope", "model.norm=rmsnorm", "model.activation=swiglu", "model.residual=sequential", "model.bias=[]",
     "model.tie_embeddings=false",
 ]  # fmt: skip
 DATA = [

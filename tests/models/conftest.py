@@ -15,7 +15,13 @@ from coca_train.models.transformer import Transformer
 from coca_train.testing.parts import MODEL, shipped
 
 NEOX = replace(
-    MODEL, norm="layernorm", norm_eps=1e-5, activation="gelu", residual="parallel", bias=True, n_kv_heads=None
+    MODEL,
+    norm="layernorm",
+    norm_eps=1e-5,
+    activation="gelu",
+    residual="parallel",
+    bias=["qkv", "out", "mlp", "norm"],
+    n_kv_heads=None,
 )
 LLAMA = MODEL
 PLAIN = {"name": "plain", "theta": 10000.0}

@@ -98,7 +98,7 @@ def test_a_gpt_layer_keeps_what_korthikanti_counts() -> None:
         *TINY,
         "position=nope",
         "model.norm=layernorm",
-        "model.bias=true",
+        "model.bias=[qkv,out,mlp,norm]",
         "model.activation=gelu",
         "engine.dtype=bf16",
     )

@@ -82,7 +82,7 @@ def test_the_host_waits() -> None:
 WORDS = {
     "llama, rope": ("position=rope",),
     "llama in bf16, coca": ("position=coca", "engine.dtype=bf16", "engine.attention=sdpa"),
-    "neox, coca": ("position=coca", "model.norm=layernorm", "model.bias=true", "model.residual=parallel",
+    "neox, coca": ("position=coca", "model.norm=layernorm", "model.bias=[qkv,out,mlp,norm]", "model.residual=parallel",
                    "model.activation=gelu"),
     "computed again": ("position=rope", "engine.activation_checkpointing=full"),
     "folded, no GQA": ("position=alibi", "position.fold=always", "model.n_kv_heads=null"),

@@ -24,7 +24,13 @@ FORWARD = 2 * (L * BLOCK + C * V) + L * ATTENTION
         (*TINY, "position=rope"),
         (*TINY, "position=rope", "engine.activation_checkpointing=full", "engine.zero_stage=3"),  # once all the same
         (*TINY, "position=coca", "model.tie_embeddings=true"),
-        (*TINY, "model.norm=layernorm", "model.bias=true", "model.residual=parallel", "model.activation=gelu"),
+        (
+            *TINY,
+            "model.norm=layernorm",
+            "model.bias=[qkv,out,mlp,norm]",
+            "model.residual=parallel",
+            "model.activation=gelu",
+        ),
         (*LLAMA_7B, "model.n_layers=3"),
         ("model=neox_350m", "model.n_layers=2", "position=alibi"),
     ],

@@ -31,7 +31,7 @@ SETTINGS = [
 # A model that transformers knows, as LLaMA.
 EXPORTABLE = [
     "position=rope", "optim.lr=0.01", "model.norm=rmsnorm", "model.activation=swiglu", "model.residual=sequential",
-    "model.bias=false", "model.tie_embeddings=false",
+    "model.bias=[]", "model.tie_embeddings=false",
 ]  # fmt: skip
 
 

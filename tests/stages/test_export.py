@@ -71,7 +71,11 @@ def test_peft_puts_exported_adapters_on_the_exported_base(runs: Runs, words: lis
             EXPORTABLE,
             r"in full as well",
         ),
-        ([stage("a", "max_steps: 1, trainable: ['*.q.weight'], lora: {rank: 2}")], ["position=rope"], "in one matrix"),
+        (
+            [stage("a", "max_steps: 1, trainable: ['*.q.weight'], lora: {rank: 2}")],
+            ["position=rope"],
+            "other matrices",
+        ),
     ],
     ids=["no adapters", "norms", "fused"],
 )

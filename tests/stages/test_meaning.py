@@ -66,7 +66,7 @@ REFUSED = {
     "layers": ("four", ROPE, LAYERED, r"E-STA-02 .*layers.(types|pattern) is .*or start.convert=rope_to_nope$"),
     "theta of a kind": ("four", ROPE, FAR, r"layers.pattern is \[\], not .*new_theta$"),
     "rows": ("rope", ROPE, "model.vocab_size=128", r"model.vocab_size is 64, not 128"),
-    "bias": ("rope", ROPE, "model.bias=true", r"model.bias is false, not true"),
+    "bias": ("rope", ROPE, "model.bias=[qkv]", r"model.bias is \[\], not \[.qkv.\]"),
     "no such conversion": ("rope", COCA, "start.convert=rope_to_koca", r"E-STA-06 .*did you mean rope_to_coca\?"),
     "the wrong one": ("rope", OTHER, "position=alibi start.convert=rope_to_nope", r"E-STA-03 .*alibi"),
     "one of two": ("rope", COCA, "start.convert=new_theta", r"E-STA-03 .*start.convert=new_theta,rope_to_coca$"),

@@ -140,7 +140,7 @@ def never(*_: Any) -> None:
             r"E-STA-03 .*is rope, the run's is alibi; .*Fix: position=rope$",
         ),
         (["model.activation=gelu"], "E-STA-02 .*model.activation is swiglu, not gelu"),
-        (["model.bias=true"], "model.bias is false, not true"),
+        (["model.bias=[qkv]"], r"model.bias is \[\], not \[.qkv.\]"),
         (["position.rotary_pct=0.5"], "position.rotary_pct is 1.0, not 0.5"),
     ],
     ids=["alibi", "activation", "bias", "rotary"],
