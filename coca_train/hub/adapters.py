@@ -43,8 +43,8 @@ def export_adapters(run: Path, to: Path, form: Form) -> Path:
     with checkpoint.open_weights(newest) as weights:
         halves = {name: name.rsplit(".", 2) for name in weights.adapters}  # layer, lora_A or lora_B, weight
         places = locate([f"{layer}.weight" for layer, _, _ in halves.values()], model_type)
-        if any(place.part is not None for place in places.values()):
-            raise _no_adapters(run, f"{model_type} has queries, keys and values in one matrix, and the run does not")
+        if any(place.layout is not None for place in places.values()):
+            raise _no_adapters(run, f"{model_type} has other matrices than the run")
         layers = {name.removesuffix(".weight"): place.tensor.removesuffix(".weight") for name, place in places.items()}
         ours = {f"{layers[layer]}.{half}.weight": name for name, (layer, half, _) in halves.items()}
         shapes = {theirs: weights.adapters[name] for theirs, name in ours.items()}

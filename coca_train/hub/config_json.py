@@ -5,8 +5,10 @@ transformers that wrote the file.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,8 +20,8 @@ from coca_train.config.schema import LayersConfig, ModelConfig
 from coca_train.config.sizes import check_weights
 from coca_train.hub import forms
 from coca_train.hub.architecture import Architecture, Sections
-from coca_train.hub.config_keys import COUNT, COUNT_OR_NULL, OBJECT_OR_NULL, Json, Keys, read_json
-from coca_train.hub.families import FAMILIES, Family
+from coca_train.hub.config_keys import COUNT, COUNT_OR_NULL, OBJECT_OR_NULL, TRUTH, Json, Keys, read_json
+from coca_train.hub.families import FAMILIES, Family, parts_not_covered
 from coca_train.positions import hugging_face
 from coca_train.positions.hugging_face import NotTheSame
 from coca_train.positions.schemes import rope
@@ -50,6 +52,8 @@ def read_architecture(folder: Path, ignore: tuple[str, ...] = ()) -> Architectur
     if name in forms.OWN_TYPES:
         return _read_own(path, values)
     family = FAMILIES.get(str(name))
+    if parts := parts_not_covered(values):
+        raise keys.wrong(f"model_type={name!r}", f"it is {' and '.join(parts)}, which is not supported")
     if family is None:
         raise keys.wrong(
             f"model_type={name!r}",
@@ -123,6 +127,10 @@ def _read_family(path: Path, keys: Keys, family: Family) -> Architecture:
         if first != field.theirs and model[field.ours] != value:
             raise keys.wrong(f"{first}={model[field.ours]}, {field.theirs}={value}", "they are one option here")
         model[field.ours] = value
+    said = [key.parts for key in family.biases if keys.read(key.theirs, TRUTH, key.default)]
+    model["bias"] = [*family.bias, *(part for parts in said for part in parts)]
+    if family.root_embedding:
+        model["embedding_multiplier"] = math.sqrt(cast(int, model["d_model"]))
     max_positions = keys.read("max_position_embeddings", COUNT, family.max_positions)
     rotary_pct, rope_scaling = _rotary_frequencies(keys, family, max_positions)
     if family.whole_head and rotary_pct != 1:
@@ -149,10 +157,10 @@ def _rotary_frequencies(keys: Keys, family: Family, max_positions: int) -> tuple
     if theta <= 1:
         raise keys.wrong(f"{family.theta_key}={theta:g}", "a base above 1 is needed")
     scaling = {key: value for key, value in section.items() if key not in (THETA, SHARE)}
-    # Where Phi-3 has it outside of the section, and then that one wins.
-    if (original := keys.read(ORIGINAL_LENGTH, COUNT_OR_NULL)) and scaling.setdefault(
-        ORIGINAL_LENGTH, original
-    ) != original:
+    # Where Phi-3 has it outside of the section, and then that one wins; plain frequencies have one length only.
+    scales = (scaling.get("rope_type") or scaling.get("type")) not in (None, "default")
+    original = keys.read(ORIGINAL_LENGTH, COUNT_OR_NULL)
+    if scales and original and scaling.setdefault(ORIGINAL_LENGTH, original) != original:
         both = f"{ORIGINAL_LENGTH}={original}, {name}.{ORIGINAL_LENGTH}={scaling[ORIGINAL_LENGTH]!r}"
         raise keys.wrong(both, "they are one thing", CORRECT)
     unsaid = [key for key in ("beta_fast", "beta_slow", "attention_factor") if key not in scaling]

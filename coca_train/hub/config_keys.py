@@ -57,12 +57,15 @@ def _kind(annotation: Any, words: str = "") -> Kind[Any]:
     return Kind(TypeAdapter(annotation, config=STRICT), words or needs(annotation, []))
 
 
+_Number = Annotated[float, Field(ge=LEAST, le=MOST_NUMBER)]
 _Count = Annotated[int, Field(gt=0, le=MOST)]
 TRUTH: Kind[bool] = _kind(bool)
+WHOLE: Kind[int] = _kind(int)
 COUNT: Kind[int] = _kind(_Count)
 COUNT_OR_NULL: Kind[int | None] = _kind(_Count | None)
 LAYERS: Kind[int] = _kind(Annotated[int, Field(gt=0, le=1 << 16)])  # lists are made of them
-NUMBER: Kind[float] = _kind(Annotated[float, Field(ge=LEAST, le=MOST_NUMBER)])
+NUMBER: Kind[float] = _kind(_Number)
+NUMBER_OR_NULL: Kind[float | None] = _kind(_Number | None)
 SHARE: Kind[float] = _kind(Annotated[float, Field(ge=LEAST, le=1)])
 OBJECT_OR_NULL: Kind[Json | None] = _kind(Json | None, "an object, or null")
 
@@ -70,17 +73,18 @@ OBJECT_OR_NULL: Kind[Json | None] = _kind(Json | None, "an object, or null")
 HARMLESS = frozenset(
     (
         "_attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path "
-        "architectures attention_dropout attention_probs_dropout_prob bad_words_ids begin_suppress_tokens bos_token_id "
-        "chunk_size_feed_forward classifier_dropout custom_pipelines decoder_start_token_id diversity_penalty "
-        "do_sample dtype early_stopping encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty "
-        "finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing hidden_dropout "
-        "hidden_dropout_prob id2label is_decoder keys_to_ignore_at_inference label2id length_penalty max_length "
-        "max_sequence_length min_length model_type no_repeat_ngram_size num_beam_groups num_beams num_labels "
-        "num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix pretraining_tp "
-        "problem_type remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id "
-        "suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype "
-        "torchscript transformers.js_config transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 "
-        f"use_cache {CODE}"
+        "architectures attention_dropout attention_probs_dropout_prob bad_words_ids begin_suppress_tokens "
+        "bos_token_id chunk_size_feed_forward classifier_dropout custom_pipelines decoder_start_token_id "
+        "diversity_penalty do_sample dtype early_stopping embd_pdrop embedding_dropout encoder_no_repeat_ngram_size "
+        "eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id "
+        "gradient_checkpointing hidden_dropout hidden_dropout_prob id2label is_decoder keys_to_ignore_at_inference "
+        "label2id length_penalty max_length max_sequence_length min_length model_type no_repeat_ngram_size "
+        "num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states "
+        "output_scores pad_token_id prefix pretraining_tp problem_type remove_invalid_values repetition_penalty "
+        "resid_pdrop residual_dropout return_dict return_dict_in_generate sep_token_id suppress_tokens "
+        "task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript "
+        "transformers.js_config transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache "
+        f"{CODE}"
     ).split()
 )
 
@@ -90,6 +94,12 @@ class Only(NamedTuple):
 
     accepts: Callable[[object, Json], bool]  # (its value, the whole config.json)
     otherwise: str  # what another value means
+
+
+def _whole_heads(config: Json) -> float | None:
+    """Return the width of a head, where heads fill the width of the model."""
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    return width / heads if isinstance(width, int) and isinstance(heads, int) and heads else None
 
 
 def _off(otherwise: str) -> Only:
@@ -106,6 +116,9 @@ ONLY: Mapping[str, Only] = {
     "max_window_layers": Only(
         lambda value, config: type(value) is int and config.get("use_sliding_window", False) is False,
         "layers below it without a window, which layer_types says in these families",
+    ),
+    "head_dim": Only(  # of families whose class computes it
+        lambda value, config: type(value) is int and _whole_heads(config) == value, "heads of another width"
     ),
     "pruned_heads": Only(lambda value, config: value == {}, "heads that are missing in some layers"),
     "is_encoder_decoder": _off("an encoder"),

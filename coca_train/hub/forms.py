@@ -6,6 +6,7 @@ coca_train  all else (tables over distances, hooks, several views): loaded by hu
 Both contain our sections unchanged, under `coca_train`, and the keys that transformers needs.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.machinery import all_suffixes
@@ -188,12 +189,14 @@ def native_config(architecture: Architecture, preferred: str = "") -> Json:
         "architectures": [family.transformers_class],
         "model_type": chosen,
         **{field.theirs: field.write(model) for field in family.fields},
+        **{key.theirs: set(key.parts) <= set(model.bias) for key in family.biases},
         "max_position_embeddings": _max_positions(architecture),
         **({} if words.original is None else {"original_max_position_embeddings": words.original}),
         "rope_scaling": words.scaling,
         family.theta_key: words.theta,
         **({} if share_is_said else {family.share_key: rotated.rotary_pct}),
         **family.layers.write(architecture),
+        "pad_token_id": None,  # a class's default may be a row of the original's vocabulary
         "use_cache": True,
     }
 
@@ -203,11 +206,17 @@ def _differences(architecture: Architecture, rotary_pct: float, family: Family) 
     model = architecture.complete
     options = {field.ours for field in family.fields}
     known: dict[str, list[object]] = {ours: [value] for ours, value in family.always.items()}
+    known |= {"embedding_multiplier": [math.sqrt(model.d_model)]} if family.root_embedding else {}
     known |= {field.ours: list(field.kind.values()) for field in family.fields if isinstance(field.kind, Mapping)}
     known |= {} if "n_kv_heads" in options else {"n_kv_heads": [model.n_heads]}
     known |= {} if "head_dim" in options else {"head_dim": [model.d_model / model.n_heads]}
     reasons = [f"{ours} {getattr(model, ours)}" for ours, values in known.items() if getattr(model, ours) not in values]
-    reasons += [f"{ours} {getattr(model, ours)}" for ours in _unusual(model, options | family.always.keys())]
+    reasons += [f"{ours} {getattr(model, ours)}" for ours in _unusual(model, {*options, *known, "bias"})]
+    left = set(model.bias)
+    for key in family.biases:
+        left -= set(key.parts) if left.issuperset(key.parts) else set()
+    if left != set(family.bias):
+        reasons.append(f"biases in {', '.join(model.bias) or 'no part'}")
     if any(kind.logit_scale.name != "none" for kind in architecture.layer_types):
         reasons.append("a logit scale that grows with the length")
     if family.whole_head and rotary_pct != 1:
@@ -234,7 +243,15 @@ def _unusual(model: ModelConfig, said: Collection[str]) -> list[str]:
 def own_config(architecture: Architecture) -> Json:
     """Return the config.json of our own form: of modeling_coca.py where it computes every layer, else of coca_train."""
     model, used = architecture.complete, architecture.layer_type_names
-    unknown = _unusual(model, EXPORTED_OPTIONS) or any(map(_needs_coca_train, architecture.layer_types))
+    norms = ["norm"] if model.norm == "layernorm" else []  # modeling_coca.py has all biases of projections, or none
+    unknown = (
+        _unusual(model, EXPORTED_OPTIONS)
+        or model.bias not in (norms, ["qkv", "out", "mlp", *norms])
+        or model.qk_norm == "full"
+        or model.activation not in ACTIVATIONS
+        or model.residual == "parallel_one_norm"
+        or any(map(_needs_coca_train, architecture.layer_types))
+    )
     name = INSTALLED if unknown else COCA
     shared: Json = {
         "architectures": [CLASSES[name]],
@@ -271,7 +288,7 @@ def own_config(architecture: Architecture) -> Json:
         "norm": model.norm,
         "norm_eps": model.norm_eps,
         "parallel_residual": model.residual == "parallel",
-        "bias": model.bias,
+        "bias": "qkv" in model.bias,
         "qk_norm": model.qk_norm == "head",
         "dropout": model.dropout,
         "initializer_range": model.init_std,

@@ -9,7 +9,12 @@ from coca_train.config.fields import Names
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
 
-Form = Literal["auto", "native", "own", "llama", "mistral", "smollm3", "gpt_neox"]  # families: hub/families.py
+Form = Literal[
+    "auto", "native", "own",
+    # families: hub/families.py
+    "arcee", "cohere", "cohere2", "gemma", "gemma2", "glm", "glm4", "gpt_neox", "granite", "llama", "mistral", "olmo",
+    "olmo2", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2",
+]  # fmt: skip
 Token = int | str | None
 OF_PARITY = "tokens of each parity probe"
 
@@ -19,7 +24,7 @@ class ImportConfig:
     """Weights from anywhere as a run directory, which generation, evaluation and `start.path` read."""
 
     source: str = Field(
-        description="folder of safetensors (llama, mistral, smollm3, gpt_neox, our exports), or a run directory"
+        description="folder of safetensors of a known family (docs/interop.md) or of our exports, or a run directory"
     )
     name: Name = Field(description="name of the new run; its directory is <root>/<name>")
     root: str = Field(default="runs", description="folder that holds the run directories")

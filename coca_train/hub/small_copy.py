@@ -9,6 +9,7 @@ Shape legend: B batch, T tokens, V vocab_size.
 """
 
 import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -174,10 +175,14 @@ def _compare(name: str, tokens_BT: Tensor, length: int, ours_TV: Tensor, theirs_
 def _small_architecture(architecture: Architecture) -> Architecture:
     """Return the architecture with layers up to the last one of a new kind, few heads, lengths up to LONGEST."""
     model = architecture.complete
+    width = N_HEADS * architecture.head_dim
+    # As wide models of a family multiply embeddings by the root of the width (Gemma), so does the copy.
+    of_root = model.embedding_multiplier == math.sqrt(model.d_model)
     small = replace(
         model,
         n_layers=_layers_of_all_kinds(architecture),
-        d_model=N_HEADS * architecture.head_dim,
+        d_model=width,
+        embedding_multiplier=math.sqrt(width) if of_root else model.embedding_multiplier,
         n_heads=N_HEADS,
         n_kv_heads=N_HEADS if model.n_kv_heads == model.n_heads else 1,
         d_ff=WIDTH,

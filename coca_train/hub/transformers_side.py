@@ -109,7 +109,7 @@ def _load_whole(folder: Path, config: Json) -> "PreTrainedModel":
             model = library().AutoModelForCausalLM.from_pretrained(
                 place,
                 dtype=torch.float32,
-                attn_implementation="sdpa",
+                attn_implementation=_attention(_known_class(str(config["model_type"]))),
                 local_files_only=True,
                 use_safetensors=True,
                 trust_remote_code=False,
@@ -117,6 +117,18 @@ def _load_whole(folder: Path, config: Json) -> "PreTrainedModel":
             return model.eval()
         except Exception as error:  # of an untrusted file in another library: any class
             raise _unloadable(folder, error) from error
+
+
+def _known_class(model_type: str) -> "type[PreTrainedModel] | None":
+    """Return the class of one of our families; None: it is none of them."""
+    family = FAMILIES.get(model_type)
+    return None if family is None else getattr(library(), family.transformers_class)
+
+
+def _attention(cls: "type[PreTrainedModel] | None") -> str:
+    """Return the kernel of transformers that computes what the class defines: caps of scores (Gemma 2) are in its own
+    code only."""
+    return "sdpa" if cls is None or cls._supports_sdpa else "eager"
 
 
 def _stream_folder(
@@ -155,7 +167,7 @@ def _class_of(config: Json) -> "tuple[type[PreTrainedModel], PretrainedConfig, s
 def _stream_model(config: Json, read: Read, probes: list[Probe], spectra: Spectra | None) -> tuple[list[Tensor], float]:
     """Build the class of a config.json and read one block at a time. read: a parameter by its name in the files."""
     cls, configuration, blocks, on_disk = _class_of(config)
-    configuration._attn_implementation = "sdpa"
+    configuration._attn_implementation = _attention(cls)
     with parameters_on_meta():
         model = cls(configuration)
     stack = model.get_submodule(blocks)
@@ -166,7 +178,7 @@ def _stream_model(config: Json, read: Read, probes: list[Probe], spectra: Spectr
 def model_of_source(source: Source, config: Json) -> "PreTrainedModel":
     """Build the other side's class with all of a source's weights, in float32. config: its config.json."""
     cls, configuration, _, on_disk = _class_of(config)
-    model = cls._from_config(configuration, attn_implementation="sdpa", dtype=torch.float32).eval()
+    model = cls._from_config(configuration, attn_implementation=_attention(cls), dtype=torch.float32).eval()
     theirs, in_memory = translate(source, str(config["model_type"])), {disk: name for name, disk in on_disk.items()}
     weights = {in_memory.get(tensor, tensor): theirs.read(tensor) for tensor in theirs.shapes}
     missing, unexpected = model.load_state_dict(weights, strict=False)

@@ -16,7 +16,7 @@ from coca_train.config.files import runs_in
 from coca_train.hub import config_json, forms
 from coca_train.hub.architecture import Architecture, Shapes
 from coca_train.hub.config_keys import Json, read_json
-from coca_train.hub.families import FAMILIES, LLAMA_NAMES, QKV, join_qkv, split_qkv
+from coca_train.hub.families import FAMILIES, LLAMA_NAMES, Layout
 from coca_train.hub.publishing import Tensors
 from coca_train.hub.safetensors_folder import Folder
 from coca_train.positions.schemes import rope
@@ -65,10 +65,11 @@ class Source:
 
 
 class Place(NamedTuple):
-    """The tensor of a folder that holds a parameter of ours. part: its place in QKV, where that is one tensor."""
+    """The tensor of a folder that holds a parameter of ours, and its part there; layout None: it is as ours."""
 
     tensor: str
-    part: int | None = None
+    layout: Layout | None = None
+    part: int = 0
 
 
 def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None = None) -> dict[str, Place]:
@@ -80,7 +81,7 @@ def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None
         return {name: Place(OWN_PREFIX + name) for name in ours}
     family = FAMILIES.get(model_type)
     table = names or (COCA_NAMES if family is None else family.names)
-    fused = QKV if family is not None and family.one_qkv else ()
+    layouts = {module: layout for layout in (family.layouts if family else ()) for module in layout.parts}
 
     def place(name: str) -> Place:
         module, _, leaf = name.rpartition(".")
@@ -88,7 +89,8 @@ def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None
             return Place(f"{table[module]}.{leaf}")
         _, layer, inner = module.split(".", 2)
         tensor = f"{table['blocks']}.{layer}.{table[inner]}.{leaf}"
-        return Place(tensor, fused.index(inner) if inner in fused else None)
+        layout = layouts.get(inner)
+        return Place(tensor) if layout is None else Place(tensor, layout, layout.parts.index(inner))
 
     return {name: place(name) for name in ours}
 
@@ -96,7 +98,7 @@ def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None
 def _contents(places: Mapping[str, Place]) -> dict[str, list[str]]:
     """Return our parameters in each of their tensors, in the order of the parts."""
     contents: dict[str, list[str]] = {}
-    for name, place in sorted(places.items(), key=lambda item: item[1].part or 0):
+    for name, place in sorted(places.items(), key=lambda item: item[1].part):
         contents.setdefault(place.tensor, []).append(name)
     return contents
 
@@ -116,9 +118,8 @@ def translate(source: Source, model_type: str, dtype: torch.dtype | None = None)
     dtypes = {tensor: dtype or source.dtypes[parts[0]] for tensor, parts in contents.items()}
 
     def read(tensor: str) -> Tensor:
-        tensors = [source.read(part) for part in contents[tensor]]
-        whole = tensors[0] if places[contents[tensor][0]].part is None else join_qkv(tensors, source.architecture)
-        return whole.to(dtypes[tensor])
+        tensors, layout = [source.read(part) for part in contents[tensor]], places[contents[tensor][0]].layout
+        return (tensors[0] if layout is None else layout.join(tensors, source.architecture)).to(dtypes[tensor])
 
     return Tensors(_shapes_of(contents, source.shapes), dtypes, read)
 
@@ -155,8 +156,8 @@ def _open_huggingface(path: Path, ignore: tuple[str, ...], keys: str) -> Source:
     _check_tensors(path, folder, shapes, places, locate(["head.weight"], name)["head.weight"].tensor)
 
     def read(ours: str) -> Tensor:
-        tensor, part = places[ours]
-        return folder.read(tensor) if part is None else split_qkv(folder.read(tensor), part, architecture)
+        tensor, layout, part = places[ours]
+        return folder.read(tensor) if layout is None else layout.split(folder.read(tensor), part, architecture)
 
     return Source(
         path=path,

@@ -38,9 +38,11 @@ def reading(values: dict[str, Any]) -> dict[str, Any]:
         "seq_len": config.max_position_embeddings,
         "theta": rope["rope_theta"],
         "rotary_pct": rope.get("partial_rotary_factor", 1.0),
-        "bias": config.attention_bias if hasattr(config, "attention_bias") else False,
+        "bias": {"mlp", "norm"} if neox else {"mlp"} if getattr(config, "mlp_bias", False) else set(),
         "act": {"gelu_fast": "gelu_new", "gelu_pytorch_tanh": "gelu_new"}.get(config.hidden_act, config.hidden_act),
     }
+    if getattr(config, "attention_bias", False):
+        said["bias"] |= {"qkv", "out"}
     n = config.num_hidden_layers
     if values["model_type"] == "smollm3":
         said["rotated"] = [bool(one) for one in config.no_rope_layers[:n]]
@@ -67,7 +69,7 @@ def ours(architecture: Architecture) -> dict[str, Any]:
         "seq_len": architecture.seq_len,
         "theta": rotary.rope_scaling.theta,
         "rotary_pct": rotary.rotary_pct,
-        "bias": model.bias,
+        "bias": set(model.bias),
         "act": {"swiglu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_new"}[model.activation],
         "rotated": [kind.position.scheme == "rope" for kind in kinds],
         "windows": [getattr(kind.attention_pattern, "window", None) for kind in kinds],

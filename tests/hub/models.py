@@ -122,7 +122,7 @@ def random_source(
     """A model of ours with random weights, as if it were a run."""
     section = {
         "n_layers": 2, "d_model": 48, "n_heads": 4, "n_kv_heads": 2, "head_dim": None, "d_ff": 80, "vocab_size": VOCAB,
-        "norm": "rmsnorm", "norm_eps": 1e-6, "activation": "swiglu", "residual": "sequential", "bias": False,
+        "norm": "rmsnorm", "norm_eps": 1e-6, "activation": "swiglu", "residual": "sequential", "bias": [],
         "tie_embeddings": False, "qk_norm": "none", "logit_scale": {"name": "none", "length": None, "beta": 0.1},
         "dropout": 0.0, "init_std": 0.02, "init_depth_scaled": False,
     }  # fmt: skip

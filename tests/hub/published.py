@@ -169,7 +169,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
                    "sliding_window": 131072}, "0.07"
     ),
     "dynamic YaRN of the same authors": (LLAMA2 | {"rope_scaling": YARN | {"type": "dynamic-yarn"}}, "dynamic-yarn"),
-    "Gemma": (LLAMA2 | {"model_type": "gemma", "hidden_act": "gelu"}, "model_type='gemma'; known are llama"),
+    "Gemma": (LLAMA2 | {"model_type": "gemma", "hidden_act": "gelu"}, "hidden_act='gelu'; supported: gelu_py"),
     "Llama 4, with images": ({"model_type": "llama4", "text_config": {}}, "model_type='llama4'"),
     "Baichuan, code of its own": (LLAMA2 | {"model_type": "baichuan", "auto_map": {"AutoConfig": "x.Y"}}, "never run"),
     "Llama 2, quantised": (LLAMA2 | {"quantization_config": {"bits": 4, "quant_method": "gptq"}}, "quantization"),

@@ -40,7 +40,13 @@ FAMILIES = {
     "smollm3": ("linear", "yarn"),
     "gpt_neox": ("plain", "linear", "dynamic", "llama3"),
 }
-NEOX = {"norm": "layernorm", "activation": "gelu", "residual": "parallel", "bias": True, "n_kv_heads": None}
+NEOX = {
+    "norm": "layernorm",
+    "activation": "gelu",
+    "residual": "parallel",
+    "bias": ["qkv", "out", "mlp", "norm"],
+    "n_kv_heads": None,
+}
 
 
 class Case(NamedTuple):

@@ -11,7 +11,6 @@ WRONG = {
         ({"model_type": "gpt2"}, "04", "model_type='gpt2'"),
         ({"model_type": ...}, "04", "model_type=None"),
         ({"hidden_act": "gelu"}, "04", "hidden_act='gelu'"),
-        ({"attention_bias": True}, "04", "attention_bias=True, mlp_bias=False"),
         ({"quantization_config": {"bits": 4}}, "04", "quantization_config"),
         ({"model_type": "evil", "auto_map": {"AutoModel": "x.Y"}}, "04", "never run"),
         ({"logit_softcap": 30.0}, "04", "logit_softcap=30.0"),
@@ -45,7 +44,6 @@ WRONG = {
          "04", "high_freq_factor"),
     ],
     "gpt_neox": [
-        ({"attention_bias": False}, "04", "attention_bias=False"),
         ({"hidden_act": "relu"}, "04", "hidden_act='relu'"),
         ({"rotary_pct": 0.5}, "04", "partial_rotary_factor"),  # rope_parameters says 0.25
         ({"num_attention_heads": 7}, "04", "7 heads do not divide a width of 64"),

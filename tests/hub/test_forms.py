@@ -78,8 +78,9 @@ def test_before_a_run_its_export_is_named():
     assert of_words().startswith("LlamaForCausalLM (llama)")
     assert "export form=native" in of_words("position/rope_scaling=dynamic_ntk")
     assert "position scheme coca" in of_words("position=coca")
-    assert "qk_norm head" in of_words("model.qk_norm=head")
-    assert "convention=" not in of_words("position/rope_scaling=yarn", "model.qk_norm=head")
+    assert of_words("model.qk_norm=head").startswith("Qwen3ForCausalLM (qwen3)")
+    assert "logits_cap 3.0" in of_words("model.logits_cap=3.0")
+    assert "convention=" not in of_words("position/rope_scaling=yarn", "model.logits_cap=3.0")
 
 
 @pytest.mark.parametrize("rope_scaling", ["yarn", "ntk_by_parts"])

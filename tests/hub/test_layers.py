@@ -158,7 +158,6 @@ def test_schedules_that_make_no_sense(given, phrase):
 @pytest.mark.parametrize(
     ("model", "phrase"),
     [
-        ({"qk_norm": "head"}, "qk_norm head"),
         ({"logit_scale": {"name": "log", "length": None, "beta": 0.1}}, "logit scale"),
     ],
 )

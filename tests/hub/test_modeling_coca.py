@@ -1,7 +1,7 @@
 """Both classes of our own exports as users of transformers meet them, beside what they generate (test_own_form.py)."""
 
 import inspect
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ CHOICES = {
                 "n_layers": 4, "qk_norm": "head"},
     "alibi": {"position": {"scheme": "alibi", "fold": "auto"}, "layers": WINDOWS, "n_layers": 3},
     "neox": {"position": support.rope(support.scaling("yarn", "paper")), "norm": "layernorm", "activation": "gelu",
-             "residual": "parallel", "bias": True, "n_kv_heads": None},
+             "residual": "parallel", "bias": ["qkv", "out", "mlp", "norm"], "n_kv_heads": None},
     "fox": {"position": {"scheme": "fox"}},
     "t5": {"position": {"scheme": "t5", "n_buckets": 8, "max_distance": 20}},
     "cope": {"position": {"scheme": "cope", "n_positions": 12}},
@@ -512,5 +512,11 @@ def test_the_settings_of_a_source_are_all_in_its_configuration():
         "n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "norm", "norm_eps", "dropout",
         "activation", "qk_norm", "logit_scale", "residual", "bias", "tie_embeddings", "init_std",
     }  # fmt: skip
-    assert asdict(source.architecture.model).keys() - told == {"init_depth_scaled"}
+    # What it has no key for is exported by coca_train's own class, unless it is as by default.
+    others = asdict(source.architecture.model).keys() - told - {"init_depth_scaled"}
+    assert not forms._unusual(source.architecture.model, told)
+    assert others >= {"logits_cap", "score_cap", "norm_weight", "norm_placement", "residual_multiplier"}
+    for changes in ({"logits_cap": 3.0}, {"bias": ["qkv"]}, {"qk_norm": "full"}, {"activation": "geglu"}):
+        changed = replace(source.architecture, model=replace(source.architecture.model, **changes))
+        assert forms.own_config(changed)["model_type"] == "coca_train"
     assert "kinds" in inspect.signature(CocaConfig).parameters

@@ -54,7 +54,7 @@ CHOICES = {
     "fox window": {"position": {"scheme": "fox"}, "attention_pattern": attention_pattern("sliding_window")},
     "nope every fourth": {"position": support.rope(), "layers": NOPE_FOURTH, "n_layers": 5, "qk_norm": "head"},
     "neox": {"position": support.coca(), "norm": "layernorm", "activation": "gelu", "residual": "parallel",
-             "bias": True, "n_kv_heads": None},
+             "bias": ["qkv", "out", "mlp", "norm"], "n_kv_heads": None},
     "tied": {"position": support.coca(), "activation": "gelu_tanh", "tie_embeddings": True, "head_dim": 8},
 }  # fmt: skip
 

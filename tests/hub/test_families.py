@@ -1,0 +1,144 @@
+"""Every family of transformers that is read: small random folders as its class writes them, equal logits at once and at
+four times their length, exported to the same class again; and what a missing key means."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from coca_train.hub import families
+from coca_train.hub.config_json import read_architecture
+from coca_train.hub.exporting import export_run
+from coca_train.hub.importing import import_weights
+from coca_train.hub.options import ExportConfig, ImportConfig
+from coca_train.runtime.errors import UserError
+from tests.cases import slow_unless
+from tests.hub import models
+
+GROUPED: dict[str, Any] = {"num_key_value_heads": 2}
+WIDE = GROUPED | {"head_dim": 16}
+# Model type, and what its small model has besides `models.SHARED`: each way in which a family differs.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama with biases": ("llama", GROUPED | {"attention_bias": True}),
+    "qwen2": ("qwen2", GROUPED),
+    "qwen2 with windows": (
+        "qwen2",
+        GROUPED | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1, "num_hidden_layers": 3},
+    ),
+    "qwen3": ("qwen3", WIDE),
+    "olmo": ("olmo", GROUPED | {"pad_token_id": 0}),
+    "olmo2": ("olmo2", GROUPED | {"pad_token_id": 0}),
+    "granite": (
+        "granite",
+        GROUPED
+        | {
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 0.7,
+        },
+    ),
+    "seed_oss": ("seed_oss", WIDE),
+    "starcoder2": ("starcoder2", GROUPED),
+    "starcoder2 with a window": ("starcoder2", GROUPED | {"sliding_window": 7}),
+    "stablelm": ("stablelm", GROUPED | {"hidden_size": 64, "use_qkv_bias": True}),
+    "phi": ("phi", GROUPED | {"hidden_size": 64}),
+    "phi3": ("phi3", GROUPED | {"pad_token_id": 0}),
+    "glm": ("glm", WIDE | {"pad_token_id": 0}),
+    "glm4": ("glm4", WIDE | {"pad_token_id": 0}),
+    "cohere": ("cohere", GROUPED | {"pad_token_id": 0, "logit_scale": 0.9}),
+    "cohere2": (
+        "cohere2",
+        GROUPED | {"pad_token_id": 0, "logit_scale": 0.9, "num_hidden_layers": 5, "sliding_window": 7},
+    ),
+    "gemma": ("gemma", WIDE | {"pad_token_id": 0}),
+    "gemma2": (
+        "gemma2",
+        WIDE
+        | {"pad_token_id": 0, "num_hidden_layers": 3, "sliding_window": 7, "query_pre_attn_scalar": 25}
+        | {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0},
+    ),
+    "arcee": ("arcee", GROUPED),
+}
+QUICK = ["qwen2 with windows", "olmo2", "phi", "phi3", "glm4", "cohere2", "gemma2"]
+
+
+def config_of(model_type: str, values: dict[str, Any]) -> Any:
+    return transformers.AutoConfig.for_model(model_type, **models.SHARED | {"pad_token_id": 0} | values)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A folder as save_pretrained writes it, all weights random."""
+    model_type, own = CASES[request.param]
+    config = config_of(model_type, own)
+    config.rope_parameters = dict(config.rope_parameters) | {"rope_theta": 500.0}
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.2)
+    model.save_pretrained(tmp_path / "hf")
+    return tmp_path / "hf"
+
+
+@pytest.mark.parametrize("folder", slow_unless(QUICK, CASES), indirect=True)
+def test_in_and_out_again(folder: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    run = import_weights(
+        ImportConfig(source=str(folder), name="run", root=str(tmp_path), tokenizer="none", parity_tokens=96)
+    )
+    checked = json.loads((run / "parity.json").read_text())
+    assert {probe["length"] for probe in checked["probes"]} >= {models.LENGTH, 4 * models.LENGTH}
+    again = export_run(ExportConfig(run=str(run), to=str(tmp_path / "out"), tokenizer="none", parity_tokens=96))
+    assert json.loads((again / "config.json").read_text())["model_type"] == folder_type(folder)
+    for length in (models.LENGTH, 2 * models.LENGTH):
+        assert torch.equal(models.logits(again, length), models.logits(folder, length))
+
+
+def folder_type(folder: Path) -> str:
+    return json.loads((folder / "config.json").read_text())["model_type"]
+
+
+KEYS = [
+    (name, field.theirs)
+    for name in dict.fromkeys(kind for kind, _ in CASES.values())
+    for field in (*families.FAMILIES[name].fields, *families.FAMILIES[name].biases)
+    if (field.theirs, field.default) != ("head_dim", None)  # their classes write what follows from their own defaults
+]
+
+
+@pytest.mark.parametrize(("model_type", "key"), KEYS)
+def test_a_missing_key_means_what_its_class_takes(model_type: str, key: str, tmp_path: Path) -> None:
+    """Read without it, and with what the class takes then; number of heads and widths fit each other."""
+    own = next(values for name, values in CASES.values() if name == model_type)
+    defaults = transformers.AutoConfig.for_model(model_type).to_dict()
+    values = {"model_type": model_type, **models.SHARED, **own}
+    if key in ("num_attention_heads", "hidden_size", "num_key_value_heads", "num_hidden_layers"):
+        values |= {name: defaults[name] for name in ("num_attention_heads", "hidden_size", "num_hidden_layers")}
+    values.pop(key, None)
+    assert read(tmp_path / "one", values) == read(tmp_path / "other", values | {key: defaults[key]})
+
+
+def read(folder: Path, values: dict[str, Any]) -> Any:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(values))
+    architecture = read_architecture(folder)
+    return replace(architecture, model=architecture.complete)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"model_type": "mixtral", "num_local_experts": 8}, "a mixture of experts"),
+        ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "a model with latent attention"),
+        ({"model_type": "gemma3", "vision_config": {"a": 1}, "text_config": {"a": 1}}, "a multimodal model"),
+        ({"model_type": "mamba", "state_size": 16}, "a state-space model"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(values: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"E-IOP-04 .*it is {reason}.*, which is not supported"):
+        read(tmp_path / "folder", values)
