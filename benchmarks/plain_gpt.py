@@ -18,8 +18,8 @@ class _Attention(nn.Module):
     def __init__(self, model: ModelConfig) -> None:
         super().__init__()
         self.n_heads = model.n_heads
-        self.qkv = nn.Linear(model.d_model, 3 * model.d_model, bias=model.bias)
-        self.out = nn.Linear(model.d_model, model.d_model, bias=model.bias)
+        self.qkv = nn.Linear(model.d_model, 3 * model.d_model, bias="qkv" in model.bias)
+        self.out = nn.Linear(model.d_model, model.d_model, bias="out" in model.bias)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         heads = self.qkv(x_BTC).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
@@ -32,8 +32,8 @@ class _Block(nn.Module):
         super().__init__()
         self.attention_norm, self.attention = build_norm(model), _Attention(model)
         self.mlp_norm = build_norm(model)
-        self.up = nn.Linear(model.d_model, model.d_ff, bias=model.bias)
-        self.down = nn.Linear(model.d_ff, model.d_model, bias=model.bias)
+        self.up = nn.Linear(model.d_model, model.d_ff, bias="mlp" in model.bias)
+        self.down = nn.Linear(model.d_ff, model.d_model, bias="mlp" in model.bias)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC))
