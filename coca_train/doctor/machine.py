@@ -24,6 +24,7 @@ from coca_train.planning.hardware import GIB
 from coca_train.planning.memory import CUDA
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.job import spans
 from coca_train.runtime.printing import n_bytes
 
 DISTRIBUTION = "coca-train"
@@ -83,13 +84,7 @@ def list_findings(rows: Iterable[Row]) -> list[Finding]:
 
 def name_ranks(ranks: Iterable[int]) -> str:
     """Write [3] as "rank 3", [0, 1, 2, 5] as "ranks 0-2, 5"."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    texts = spans(ranks)
     return f"rank{'' if len(texts) == 1 and '-' not in texts[0] else 's'} {', '.join(texts)}"
 
 

@@ -16,7 +16,8 @@ from coca_train.config.files import runs_in
 from coca_train.hub import config_json, forms
 from coca_train.hub.architecture import Architecture, Shapes
 from coca_train.hub.config_keys import Json, read_json
-from coca_train.hub.families import FAMILIES, LLAMA_NAMES, Layout
+from coca_train.hub.families import FAMILIES, LLAMA_NAMES
+from coca_train.hub.layouts import Layout
 from coca_train.hub.publishing import Tensors
 from coca_train.hub.safetensors_folder import Folder
 from coca_train.positions.schemes import rope

@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,18 +143,20 @@ def _listed(ends: Sequence[End]) -> str:
         by_code.setdefault(end.code, []).append(end.rank)
     left_with = {code: "no exit code" if code is None else f"exit code {code}" for code in by_code}
     return ", ".join(
-        f"{left_with[code]} on rank{'s' if len(ranks) > 1 else ''} {_spans(ranks)}" for code, ranks in by_code.items()
+        f"{left_with[code]} on rank{'s' if len(ranks) > 1 else ''} {','.join(spans(ranks))}"
+        for code, ranks in by_code.items()
     )
 
 
-def _spans(ranks: list[int]) -> str:
-    spans: list[list[int]] = []
+def spans(ranks: Iterable[int]) -> list[str]:
+    """Write [0, 1, 2, 5] as ["0-2", "5"]."""
+    found: list[list[int]] = []
     for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
+        if found and rank == found[-1][1] + 1:
+            found[-1][1] = rank
         else:
-            spans.append([rank, rank])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+            found.append([rank, rank])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in found]
 
 
 def refused_by_slurm(job_state: str, restarts: int) -> str:

@@ -49,6 +49,10 @@ model.n_layers=1000000 | E-CFG-05 | model.n_layers=1000000 | <= 2000
 train.global_batch_size=1000000000000001 | E-CFG-05 | <= 1000000
 train.max_steps=1e3 | E-CFG-07 | train.max_steps=1e3 | write train.max_steps=1000
 engine.activation_checkpointing=2 | E-CFG-31 | engine.activation_checkpointing=2
+model.norm=rmsnorm model.bias=[qkv,norm] | E-CFG-87 | model.bias | RMSNorm has no bias | write model.bias=[qkv]
+model.norm_weight=one_plus | E-CFG-87 | model.norm_weight=one_plus | model.norm
+model.norm_weight=none | E-CFG-87 | model.norm_weight=none | model.bias
+model.residual=parallel_one_norm model.norm_placement=post | E-CFG-87 | model.residual | model.norm_placement
 model.tie_embeddings=yes | E-CFG-08 | model.tie_embeddings=yes | write model.tie_embeddings=true
 engine.timeout_s=1:30:00 | E-CFG-09 | engine.timeout_s=1:30:00 | whole number
 run.seed=012 | E-CFG-10 | run.seed=012 | write run.seed=12

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from coca_train.hub import families, forms
+from coca_train.hub import forms, layer_rules
 from coca_train.hub.weights import open_source
 from coca_train.models.transformer import Transformer, build_model
 from coca_train.positions.hugging_face import NotTheSame
@@ -131,7 +131,7 @@ def test_the_comparison_can_fail(wrong):
 )
 def test_lists_become_a_pattern_and_a_pattern_lists(ropes, types, pattern, tmp_path):
     window = 8 if "local" in str(pattern) else None
-    assert families.ListedLayers().section(len(ropes), ropes, 4, types, window)["pattern"] == pattern
+    assert layer_rules.ListedLayers().section(len(ropes), ropes, 4, types, window)["pattern"] == pattern
     config = {"no_rope_layers": ropes, "layer_types": types, "num_hidden_layers": len(ropes)}
     folder = models.write(tmp_path, "smollm3", **config, use_sliding_window=window is not None, sliding_window=window)
     with open_source(folder) as source:
@@ -152,7 +152,7 @@ def test_lists_become_a_pattern_and_a_pattern_lists(ropes, types, pattern, tmp_p
 )
 def test_schedules_that_make_no_sense(given, phrase):
     with pytest.raises(NotTheSame, match=phrase):
-        families.ListedLayers().section(3, *given)
+        layer_rules.ListedLayers().section(3, *given)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from coca_train.hub import exporting, families, forms, parity, small_copy, transformers_side
+from coca_train.hub import exporting, forms, layer_rules, parity, small_copy, transformers_side
 from coca_train.hub.options import VerifyConfig
 from coca_train.hub.weights import open_source
 from coca_train.runtime.errors import CheckpointError, UserError
@@ -68,7 +68,7 @@ def test_a_window_that_is_read_otherwise_is_seen(copy, import_run, monkeypatch):
     folder = copy("mistral")
     models.edit(folder, sliding_window=...)
     wrong = {"name": "sliding_window", "window": 4000}, None
-    monkeypatch.setattr(families.WindowLayers, "read", lambda self, keys, n_layers: wrong)
+    monkeypatch.setattr(layer_rules.WindowLayers, "read", lambda self, keys, n_layers: wrong)
     with pytest.raises(CheckpointError, match=r"E-IOP-13.*beyond the window"):
         import_run(folder)
 

@@ -70,3 +70,9 @@ def test_cached_steps_are_the_whole(options, tokens_BT):
         for token in tokens.split(1, 1):
             steps.append(model(token, cache=cache))
         torch.testing.assert_close(torch.cat(steps, 1), model(tokens), rtol=1e-4, atol=1e-4)
+
+
+def test_one_plus_begins_as_a_plain_norm(tokens_BT):
+    """1 + 0 is 1."""
+    begun = [build(replace(MODEL, norm_weight=weight, qk_norm="head"), "rope") for weight in ("plain", "one_plus")]
+    assert torch.equal(*(model(tokens_BT()) for model in begun))
