@@ -133,6 +133,9 @@ class ModelConfig:
     attention_multiplier: float | None = Field(
         default=None, gt=0, description="factor of q·k; null = 1 / sqrt(head_dim)"
     )
+    clip_qkv: float | None = Field(
+        default=None, gt=0, description="queries, keys and values are clipped to ±this as projected (MPT); null = no"
+    )
     score_cap: float | None = Field(
         default=None,
         gt=0,

@@ -14,6 +14,7 @@ from coca_train import checkpoint
 from coca_train.checkpoint.format import file_size
 from coca_train.checkpoint.manifest import LORA
 from coca_train.hub import forms
+from coca_train.hub.families import name_of
 from coca_train.hub.options import Form
 from coca_train.hub.publishing import Tensors, new_folder, write_shards
 from coca_train.hub.weights import locate, open_source
@@ -33,7 +34,7 @@ def export_adapters(run: Path, to: Path, form: Form) -> Path:
     """
     with open_source(run) as source:
         choose = forms.config_to_compare if form == "auto" else partial(forms.choose, form=form)
-        model_type = str(choose(source.architecture, family=source.family)["model_type"])
+        model_type = name_of(choose(source.architecture, family=source.family))
     newest = checkpoint.find(run) if source.kind == "run" else None
     if newest is None or LORA not in newest.manifest:
         raise _no_adapters(run, "its newest checkpoint is not of a stage with lora.rank")

@@ -12,6 +12,7 @@ from coca_train.config.schema import DEFAULT, Config, LayersConfig, ModelConfig
 from coca_train.models.transformer import Transformer
 from coca_train.positions import SchemeSettings
 from coca_train.positions.rope_scaling import RopeScaling
+from coca_train.positions.schemes import rope
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -48,9 +49,10 @@ class Architecture:
         return cls(model, config.position, config.attention_pattern, config.train.seq_len, config.layers)
 
     def with_coca(self, variant: str, t_width: str) -> "Architecture":
-        """Return the same with CoCA instead of a RoPE that rotates the whole head."""
-        section: dict[str, object] = {"scheme": "coca", "variant": variant, "t_width": t_width, "rotary_pct": 1.0}
-        assert self.rope_scaling is not None
+        """Return the same with CoCA instead of RoPE."""
+        assert isinstance(self.position, rope.Settings) and self.rope_scaling is not None
+        section: dict[str, object] = {"scheme": "coca", "variant": variant, "t_width": t_width}
+        section["rotary_pct"] = self.position.rotary_pct
         return replace(self, position=positions.settings(section | {"rope_scaling": asdict(self.rope_scaling)}))
 
     @property

@@ -22,7 +22,7 @@ VARIABLES = {"AutoModelForCausalLM": "model", "AutoTokenizer": "tokenizer"}
 DIFFERS = "## Where it computes something else"
 
 
-def render_card(name: str, source: Source, model_type: str, report: parity.Report, tokenizer: Path | None) -> str:
+def render_card(name: str, source: Source, family: str, report: parity.Report, tokenizer: Path | None) -> str:
     """Return README.md of the folder."""
     architecture = source.architecture
     frequencies = architecture.rope_scaling
@@ -33,7 +33,7 @@ def render_card(name: str, source: Source, model_type: str, report: parity.Repor
         "tags": ["coca_train", architecture.position.scheme],
     }
     loaders = ["AutoModelForCausalLM", *(["AutoTokenizer"] if tokenizer else [])]
-    caveats = "\n".join(f"- {each}" for each in forms.caveats(architecture, model_type))
+    caveats = "\n".join(f"- {each}" for each in forms.caveats(architecture, family))
     digest = None if tokenizer is None else hashlib.sha256(untrusted_io.read_bytes(tokenizer)).hexdigest()
     tokenizer_line = "- tokenizer: none" if tokenizer is None else f"- tokenizer: `{tokenizer.name}`, sha256 `{digest}`"
     parts = [
@@ -41,8 +41,8 @@ def render_card(name: str, source: Source, model_type: str, report: parity.Repor
         f"# {name}\n",
         f"{source.n_parameters:,} parameters, position scheme {scheme}, trained with windows of "
         f"{architecture.seq_len:,} tokens. Written by coca_train {__version__}.\n",
-        "\n".join(["```python", *loading_lines(name, model_type, *loaders), "```\n"]),
-        _kind(model_type),
+        "\n".join(["```python", *loading_lines(name, family, *loaders), "```\n"]),
+        _kind(family),
         *([f"{DIFFERS}\n", f"{caveats}\n"] if caveats else []),
         "## Where it comes from\n",
         "\n".join([*_provenance(source.origin), f"{tokenizer_line}\n"]),
@@ -58,28 +58,28 @@ def render_card(name: str, source: Source, model_type: str, report: parity.Repor
     return "\n".join(parts)
 
 
-def loading_lines(folder: str, model_type: str, *loaders: str) -> list[str]:
+def loading_lines(folder: str, family: str, *loaders: str) -> list[str]:
     """Return the code that loads a folder. Its own code must be allowed, for the tokenizer too."""
-    allowed = ", trust_remote_code=True" if model_type == forms.COCA else ""
+    allowed = ", trust_remote_code=True" if family == forms.COCA else ""
     return [
-        *(["import coca_train.transformers"] if model_type == forms.INSTALLED else []),
+        *(["import coca_train.transformers"] if family == forms.INSTALLED else []),
         f"from transformers import {', '.join(loaders)}",
         *(f"{VARIABLES[loader]} = {loader}.from_pretrained({json.dumps(folder)}{allowed})" for loader in loaders),
     ]
 
 
-def _kind(model_type: str) -> str:
-    if model_type not in forms.OWN_TYPES:
-        return f"It is a plain `{forms.class_name(model_type)}`: no code of this folder is needed.\n"
+def _kind(family: str) -> str:
+    if family not in forms.OWN_TYPES:
+        return f"It is a plain `{forms.class_name(family)}`: no code of this folder is needed.\n"
     where = (
         f"its code is in two files next to the weights, `{forms.MODELING}.py` and "
         f"`{forms.CONFIGURATION}.py` (or in coca_train, where `import coca_train.transformers` was run first)"
-        if model_type == forms.COCA
+        if family == forms.COCA
         else "its class comes with coca_train: `pip install 'coca-train[interop]'`, and before it is loaded `import "
         "coca_train.transformers`"
     )
     return (
-        f"Its `model_type` is `{model_type}`, and {where}; loaded as a LLaMA or GPT-NeoX it would compute "
+        f"Its `model_type` is `{family}`, and {where}; loaded as a LLaMA or GPT-NeoX it would compute "
         "something else. Batches may be padded on either side; packed texts are kept apart by `position_ids` that "
         "restart at 0, without a mask. Dynamic frequencies follow the longest text of a batch; "
         "`generate(..., length=n)` fixes the length they adapt to.\n"

@@ -1,6 +1,6 @@
 """The keys of a config.json: each is read, does not change what a model computes, or is refused."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
@@ -89,6 +89,38 @@ HARMLESS = frozenset(
 )
 
 
+def section_of(values: Json, key: str) -> tuple[Json, str]:
+    """Return the object that a key is in, by the dot in its name, and its name there."""
+    section, _, name = key.rpartition(".")
+    inner = values.get(section) if section else values
+    return (inner if isinstance(inner, dict) else {}), name
+
+
+def nested(values: Json) -> Json:
+    """Return an object in which keys with a dot are in sections."""
+    tree: Json = {}
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        inner = tree.setdefault(section, {}) if section else tree
+        assert isinstance(inner, dict)
+        inner[name] = value
+    return tree
+
+
+class Fixed(NamedTuple):
+    """A key of which we compute one value only."""
+
+    theirs: str
+    value: object
+    default: object  # of the class, where the key is missing
+
+    def holds(self, config: Json) -> bool:
+        """Whether a config.json has this value; null is as if the key were missing."""
+        section, name = section_of(config, self.theirs)
+        value = self.default if section.get(name) is None else section[name]
+        return type(value) is type(self.value) and value == self.value
+
+
 class Only(NamedTuple):
     """A key that changes nothing for some values: a part that is switched off, or who wrote the file."""
 
@@ -129,14 +161,15 @@ ONLY: Mapping[str, Only] = {
 class Keys:
     """The keys of a config.json, each read by name; `finish` refuses those that were not read.
 
-    A missing key has the `default` of its class. null is a value only of kinds that say so.
+    A missing key has the `default` of its class. null is a value only of kinds that say so. Keys of a section are
+    named with a dot (attn_config.alibi).
 
-    ignore: keys known to change nothing, those of a section with a dot (rope_scaling.finetuned).
+    ignore: keys known to change nothing.
     """
 
     def __init__(self, where: Path, values: Json, ignore: tuple[str, ...] = ()) -> None:
         self.where = where
-        self._values = dict(values)
+        self.values = dict(values)
         self._ignored = set(ignore)
         self._read: set[str] = set()
 
@@ -147,12 +180,14 @@ class Keys:
     def has(self, key: str) -> bool:
         """Return whether the key exists, null or not."""
         self._read.add(key)
-        return key in self._values
+        section, name = section_of(self.values, key)
+        return name in section
 
     def take(self, key: str, default: object = None) -> object:
         """Return the value as it is, the default where it is missing."""
         self._read.add(key)
-        return self._values.get(key, default)
+        section, name = section_of(self.values, key)
+        return section.get(name, default)
 
     def read(self, key: str, kind: Kind[Value], default: Default = None) -> Value | Default:
         """Return a value of this kind, the default where the key is missing."""
@@ -185,14 +220,19 @@ class Keys:
         """Return the keys of a section that are known to change nothing."""
         return frozenset(key.removeprefix(f"{section}.") for key in self._ignored if key.startswith(f"{section}."))
 
-    def finish(self) -> None:
-        """Refuse every key that was not read and may change what the model computes."""
-        known = self._read | self._ignored | HARMLESS
-        left = {key: value for key, value in self._values.items() if key not in known and value is not None}
+    def finish(self, harmless: Iterable[str] = ()) -> None:
+        """Refuse every key that was not read and may change what the model computes. harmless: keys that do not."""
+        known, values = {*self._read, *self._ignored, *HARMLESS, *harmless}, dict(self.values)
+        for name in {key.partition(".")[0] for key in self._read if "." in key}:
+            section = values.get(name)
+            if isinstance(section, dict):
+                del values[name]
+                values |= {f"{name}.{key}": value for key, value in section.items() if key not in HARMLESS}
+        left = {key: value for key, value in values.items() if key not in known and value is not None}
         if "quantization_config" in left:
             raise self.wrong("quantization_config", "weights in float32, bfloat16 or float16 are needed")
         for key in sorted(left.keys() & ONLY.keys()):
-            if not ONLY[key].accepts(value := left.pop(key), self._values):
+            if not ONLY[key].accepts(value := left.pop(key), self.values):
                 raise self.wrong(f"{key}={value!r}", f"it would mean {ONLY[key].otherwise}")
         unknown = [key for key, value in left.items() if value is not False]
         if unknown:

@@ -13,6 +13,7 @@ from coca_train.hub import parity
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.weights import Source
 from coca_train.models.init import init_parameter
+from coca_train.positions import rotary
 from coca_train.positions.schemes import coca, rope
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, UserError
@@ -45,9 +46,11 @@ def _rope_to_coca(source: Source, after: Architecture, start: StartConfig, seed:
 
 
 def _half_to_full(source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
+    pairs = _n_pairs(source.architecture)
+
     def double(tensor: Tensor) -> Tensor:
-        half = tensor.unflatten(0, (source.architecture.n_kv_heads, 1, -1))
-        return torch.cat((half, half), 1).flatten(0, 2)
+        by_head = tensor.unflatten(0, (source.architecture.n_kv_heads, -1))
+        return torch.cat((by_head[:, :pairs], by_head), 1).flatten(0, 1)
 
     return _with_t_width(source, "full_mean", double, "half, twice")
 
@@ -176,49 +179,58 @@ def prove(before: Source, after: Source, done: Sequence[str], n_tokens: int) -> 
     return report.record() | {"equal": where}
 
 
+def _n_pairs(architecture: Architecture) -> int:
+    """Return the number of pairs of a head that turn."""
+    position = architecture.position
+    assert isinstance(position, rope.Settings | coca.Settings)
+    return rotary.width(architecture.head_dim, position.rotary_pct) // 2
+
+
 def make_t_from_k(source: Source, variant: str, how: TFromK, t_width: TWidth, seed: int = 0) -> Source:
     """Return the same weights with CoCA instead of RoPE.
 
-    W_K has D rows a key head, and feature j is paired with j + D/2. T has one value per pair, D/2 rows a head:
+    W_K has D rows a key head, and of the R that turn, feature j is paired with j + R/2. T has one value per pair, R/2
+    rows a head; rows of features that do not turn stay as they are:
 
-    mean_of_halves  row j = (row j + row j + D/2) / 2; what the authors' code computes from a full-width projection
+    mean_of_halves  row j = (row j + row j + R/2) / 2; what the authors' code computes from a full-width projection
     first_half      row j = row j
     random          as in a new run, from a seed
 
-    This is t_width=half. With full_mean T keeps D rows a head and the model averages the halves: the same functions,
+    This is t_width=half. With full_mean T keeps R rows a head and the model averages the halves: the same functions,
     from W_K itself, or from its first half twice. Query heads that share a key head (GQA) share its T.
 
-    variant: slack or strict. Precision is kept; means are computed in float32. Raises UserError E-IOP-14 where there is
-    no K to take T from.
+    Layers without positions keep their K. variant: slack or strict. Precision is kept; means are computed in float32.
+    Raises UserError E-IOP-14 where there is no K to take T from, or where it cannot be as narrow.
     """
-    before = source.architecture.position
-    if not isinstance(before, rope.Settings) or before.rotary_pct < 1:
-        share = f" with rotary_pct {before.rotary_pct:g}" if isinstance(before, rope.Settings) else ""
+    before, n_kv_heads = source.architecture.position, source.architecture.n_kv_heads
+    if not isinstance(before, rope.Settings):
         raise UserError(
-            f"E-IOP-14 {source.path}: its scheme is {before.scheme}{share}; CoCA takes T from the K of a RoPE that "
-            "rotates the whole head. Fix: keep its scheme: "
-            f"in a training position={before.scheme} without start.convert, in an import no position"
+            f"E-IOP-14 {source.path}: its scheme is {before.scheme}; CoCA takes T from the K of RoPE. Fix: keep its "
+            f"scheme: in a training position={before.scheme} without start.convert, in an import no position"
         )
-    if not source.architecture.is_uniform:
-        raise UserError(
-            f"E-IOP-14 {source.path}: its layers are of several kinds; CoCA takes T from the K of a model with RoPE in "
-            "all layers. Fix: keep its scheme: in a training no start.convert, in an import no position"
-        )
-    architecture = source.architecture.with_coca(variant, t_width)
+    _refuse_norm(source, t_width)
+    architecture, pairs = source.architecture.with_coca(variant, t_width), _n_pairs(source.architecture)
     shapes = architecture.shapes()
+    turns = [kind.position.scheme == "coca" for kind in architecture.layer_types]
 
     def read(name: str) -> Tensor:
-        if not name.endswith(KEYS):
-            return source.read(name)
-        if how == "random":
-            t = torch.empty(shapes[name])
-            init_parameter(name, t, architecture.model, architecture.position, seed)
-            return t.to(source.dtypes[name])
         k = source.read(name)
+        if not name.endswith(KEYS) or not turns[int(name.split(".")[1])]:
+            return k
+        if how == "mean_of_halves" and t_width == "full_mean":
+            return k
+        if how == "mean_of_halves":
+            return coca.fold_full_mean(k.float(), n_kv_heads, before.rotary_pct).to(k.dtype)
+        by_head = k.unflatten(0, (n_kv_heads, -1))
+        first, rest = by_head[:, :pairs], by_head[:, 2 * pairs :]
         if how == "first_half":
-            first = k.unflatten(0, (architecture.n_kv_heads, 2, -1))[:, :1]
-            return (first if t_width == "half" else torch.cat((first, first), 1)).flatten(0, 2)
-        return k if t_width == "full_mean" else coca.fold_full_mean(k.float(), architecture.n_kv_heads).to(k.dtype)
+            t = first if t_width == "half" else torch.cat((first, first), 1)
+        else:
+            drawn = torch.empty(shapes[name])
+            init_parameter(name, drawn, architecture.model, architecture.position, seed)
+            by_head = drawn.to(k.dtype).unflatten(0, (n_kv_heads, -1))
+            t = by_head[:, : by_head.shape[1] - rest.shape[1]]
+        return torch.cat((t, rest), 1).flatten(0, 1)
 
     origin = source.origin | {"t_from_k": how, "t_width": t_width, "seed": seed if how == "random" else None}
     return replace(source, architecture=architecture, shapes=shapes, read=read, origin=origin)
@@ -234,18 +246,32 @@ def fold_t(source: Source) -> Source:
         )
 
     def fold(tensor: Tensor) -> Tensor:
-        return coca.fold_full_mean(tensor.float(), source.architecture.n_kv_heads).to(tensor.dtype)
+        return coca.fold_full_mean(tensor.float(), source.architecture.n_kv_heads, position.rotary_pct).to(tensor.dtype)
 
     return _with_t_width(source, "half", fold, "folded to half")
 
 
+def _refuse_norm(source: Source, t_width: TWidth) -> None:
+    norm = source.architecture.model.qk_norm
+    if norm != "none" and t_width == "half":
+        raise UserError(
+            f"E-IOP-14 {source.path} t_width=half: keys are normalised (qk_norm={norm}) before the halves of T are "
+            "averaged, which a T of half width cannot be. Fix: t_width=full_mean"
+        )
+
+
 def _with_t_width(source: Source, t_width: TWidth, convert_key: Callable[[Tensor], Tensor], origin: str) -> Source:
-    """Return the source with another width of T. convert_key: of its key weights and biases."""
+    """Return the source with another width of T. convert_key: of its key weights and biases. Raises UserError
+    E-IOP-14 where a norm comes between the projection and the mean of its halves."""
+    _refuse_norm(source, "half")
     position = replace(source.architecture.position, t_width=t_width)
     architecture = replace(source.architecture, position=position)
 
+    turns = [kind.position.scheme == "coca" for kind in architecture.layer_types]
+
     def read(name: str) -> Tensor:
-        return convert_key(source.read(name)) if name.endswith(KEYS) else source.read(name)
+        is_t = name.endswith(KEYS) and turns[int(name.split(".")[1])]
+        return convert_key(source.read(name)) if is_t else source.read(name)
 
     return replace(
         source,

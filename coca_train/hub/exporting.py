@@ -11,6 +11,7 @@ from coca_train.data.special_tokens import ROLES
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import card, config_json, forms, parity, small_copy, tokenizer_files, transformers_side
 from coca_train.hub.config_keys import Json, read_json
+from coca_train.hub.families import FAMILIES, name_of
 from coca_train.hub.options import ExportConfig, VerifyConfig
 from coca_train.hub.publishing import Tensors, new_folder, write_shards
 from coca_train.hub.safetensors_folder import INDEX, SINGLE, Folder
@@ -26,30 +27,30 @@ def export_run(options: ExportConfig) -> Path:
     to = Path(options.to)
     with open_source(options.run) as source:
         config = forms.choose(source.architecture, options.form, source.family)
-        model_type = str(config["model_type"])
-        form = f"{forms.class_name(model_type)} ({model_type})"
+        name = name_of(config)
+        form = f"{forms.class_name(name)} ({config['model_type']})"
         if options.form == "auto":
             form = forms.describe(source.architecture, source.family)
         dist.log(f"export    {options.run} to {options.to}: {form}")
-        for caveat in forms.caveats(source.architecture, model_type):
+        for caveat in forms.caveats(source.architecture, name):
             dist.log(f"WARNING: {caveat}")
         path = tokenizer_files.find(source, options.tokenizer)
         tokenizer = tokenizer_files.open_for(source, path)
         for file in tokenizer_files.files_of(path) if path is not None else ():
             if file.name == tokenizer_files.CONFIG:
                 transformers_side.check_tokenizer(file)
-        theirs = translate(source, model_type, DTYPES.get(options.dtype))
+        theirs = translate(source, name, DTYPES.get(options.dtype))
         with new_folder(to, file_size(theirs.shapes, theirs.dtypes)) as folder:
             if path is not None and tokenizer is not None:
                 tokenizer_files.export(path, tokenizer, folder, transformers_side.token_ids)
             _write_configs(folder, config, theirs, tokenizer, tokenizer_files.generation_config(path, tokenizer))
             _write_weights(folder, theirs)
-            for name, text in forms.export_code(model_type).items():
-                durable.write_new(folder / name, text)
-            report = _check_parity(folder, options, source, model_type, tokenizer)
-            readme = card.render_card(to.name, source, model_type, report, path)
+            for file, text in forms.export_code(name).items():
+                durable.write_new(folder / file, text)
+            report = _check_parity(folder, options, source, name, tokenizer)
+            readme = card.render_card(to.name, source, name, report, path)
             durable.write_new(folder / "README.md", readme.encode())
-    dist.log(f"Done. {to} loads with {'; '.join(card.loading_lines(str(to), model_type, 'AutoModelForCausalLM'))}")
+    dist.log(f"Done. {to} loads with {'; '.join(card.loading_lines(str(to), name, 'AutoModelForCausalLM'))}")
     return to
 
 
@@ -87,10 +88,10 @@ def _write_weights(folder: Path, theirs: Tensors) -> None:
 
 
 def _check_parity(
-    folder: Path, options: ExportConfig, source: Source, model_type: str, tokenizer: Tokenizer | None
+    folder: Path, options: ExportConfig, source: Source, name: str, tokenizer: Tokenizer | None
 ) -> parity.Report:
     """Compare the folder, as transformers loads it, with the run in the export's precision; and its class on caches,
-    padding and packed texts."""
+    padding and packed texts. name: of its family, or of our model type."""
 
     def read(name: str) -> Tensor:
         tensor = source.read(name)
@@ -98,7 +99,7 @@ def _check_parity(
 
     theirs = transformers_side.side_of_folder(folder)
     results = parity.check(source.architecture, read, theirs, tokenizer, options.parity_tokens)
-    results += small_copy.check_decoding(source, model_type)
+    results += small_copy.check_decoding(source, name)
     report = parity.Report(f"{options.run} with weights as {options.dtype}", theirs.name, results)
     report.refuse_difference()
     durable.write_new(folder / parity.NAME, durable.as_json(report.record()).encode())
@@ -121,8 +122,9 @@ def verify_export(options: VerifyConfig) -> Path:
     config = read_json(against / config_json.NAME)
     with open_source(options.run) as source:
         model = source.architecture.model
-        sizes = {"vocab_size": model.vocab_size, "hidden_size": model.d_model, "num_hidden_layers": model.n_layers}
-        for key, value in sizes.items():
+        sizes = {"vocab_size": model.vocab_size, "d_model": model.d_model, "n_layers": model.n_layers}
+        family = FAMILIES.get(name_of(config), FAMILIES["llama"])  # our own model types have LLaMA's keys
+        for key, value in ((each.theirs, sizes[each.ours]) for each in family.fields if each.ours in sizes):
             if config.get(key) != value or isinstance(config[key], bool):
                 raise UserError(
                     f"E-IOP-10 {against} {key}={config.get(key)!r}: {options.run} has {value}; only models of the same "

@@ -19,6 +19,7 @@ from coca_train.hub.config_keys import (
     NUMBER_OR_NULL,
     SHARE,
     TRUTH,
+    Fixed,
     Json,
     Keys,
     Kind,
@@ -31,7 +32,8 @@ from coca_train.hub.layer_rules import (
     TypedLayers,
     WindowLayers,
 )
-from coca_train.hub.layouts import PAIRS, Layout, PerHead, Rows
+from coca_train.hub.layouts import PAIRS, Columns, Layout, PerGroup, Rows, SkippedRows
+from coca_train.hub.position_rules import AlibiRule, LearnedRule, PositionRule, RopeRule, TwoRopesRule
 
 Words = Mapping[str | bool, object]  # theirs, and ours for each
 
@@ -60,12 +62,16 @@ class Field(NamedTuple):
     kind: Kind[Any] | Words
     default: object = None  # of the class, where the key is missing
     power: Power | None = None
+    also: str = ""  # another name that its class reads
 
     def read(self, keys: Keys) -> object:
         """Return our value."""
+        name = self.also if self.also and keys.has(self.also) else self.theirs
+        if name != self.theirs and keys.has(self.theirs):
+            raise keys.wrong(f"{self.theirs} and {name}", "they are one thing, and one is needed")
         if isinstance(self.kind, Mapping):
-            return keys.word(self.theirs, self.kind, self.default)
-        value: Any = keys.read(self.theirs, self.kind, self.default)
+            return keys.word(name, self.kind, self.default)
+        value: Any = keys.read(name, self.kind, self.default)
         return value if self.power is None else self.power.ours(value)
 
     def write(self, model: ModelConfig) -> object:
@@ -88,23 +94,20 @@ class BiasKey(NamedTuple):
 class Family:
     """A model_type of transformers. Numbers are the defaults of its class for keys missing from config.json."""
 
-    transformers_class: str
+    transformers_class: str  # "": none, and another family of these computes the same
     fields: tuple[Field, ...]  # keys that are options of ours
     always: Json  # options with a fixed value in its class
     names: Mapping[str, str]  # of its modules, by ours
+    model_type: str = ""  # "": its name in FAMILIES
     bias: tuple[str, ...] = ()  # the parts that always have one
     biases: tuple[BiasKey, ...] = ()  # keys of the others
     root_embedding: bool = False  # it multiplies embeddings by the root of their width
     layers: LayerRule = CausalLayers()  # noqa: RUF009  # it has no state
     layouts: tuple[Layout, ...] = ()  # modules whose rows are not as ours
-    theta_key: str = "rope_theta"
-    theta: float = 10000.0
-    share_key: str = "partial_rotary_factor"  # of the rotated share of a head
-    share: float = 1.0
-    whole_head: bool = True  # it always rotates the whole head
-    max_positions: int = 2048
-    scaled_since: str = ""  # the first version of transformers whose class reads rope_scaling; "": all that matter
-    yarn_authors: str = ""  # constants of YaRN in its authors' code for this family, where its class has others
+    positions: PositionRule = RopeRule()  # noqa: RUF009
+    fixed: tuple[Fixed, ...] = ()
+    harmless: tuple[str, ...] = ()  # keys of released files that its class does not read
+    packs: bool = True  # its class keeps texts apart whose positions begin again
     divisible: bool = False  # its class refuses heads that do not divide the width, even where head_dim is given
 
 
@@ -131,9 +134,11 @@ def llama_fields(tied: bool = False) -> tuple[Field, ...]:
     )
 
 
+WIDER = 4  # times the width is a feed-forward layer of which config.json does not say the width
 KV_HEADS, HEAD_DIM = ("num_key_value_heads", "n_kv_heads"), ("head_dim", "head_dim")
 BIASES = (BiasKey("attention_bias", ("qkv", "out")), BiasKey("mlp_bias", ("mlp",)))
 GELU: Words = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"}
+MPT_NORMS: Words = {"low_precision_layernorm": "layernorm", "layernorm": "layernorm"}
 GEGLU: Words = {"gelu_pytorch_tanh": "geglu_tanh", "gelu": "geglu"}
 RMS: Json = {"norm": "rmsnorm", "residual": "sequential", "qk_norm": "none"}
 LAYERNORM: Json = {"norm": "layernorm", "residual": "sequential", "qk_norm": "none"}
@@ -179,6 +184,18 @@ NEOX_NAMES = {
     "mlp.up": "mlp.dense_h_to_4h",
     "mlp.down": "mlp.dense_4h_to_h",
 }
+FALCON_NAMES = {
+    "embed": "transformer.word_embeddings",
+    "final_norm": "transformer.ln_f",
+    "head": "lm_head",
+    "blocks": "transformer.h",
+    "attention.q": "self_attention.query_key_value",
+    "attention.k": "self_attention.query_key_value",
+    "attention.v": "self_attention.query_key_value",
+    "attention.out": "self_attention.dense",
+    "mlp.up": "mlp.dense_h_to_4h",
+    "mlp.down": "mlp.dense_4h_to_h",
+}
 
 
 def glm(transformers_class: str, norm_placement: str = "pre", **names: str) -> Family:
@@ -197,9 +214,7 @@ def glm(transformers_class: str, norm_placement: str = "pre", **names: str) -> F
         names=LLAMA_NAMES | dict.fromkeys(("mlp.gate", "mlp.up"), "mlp.gate_up_proj") | names,
         biases=(BiasKey("attention_bias", ("qkv",), True),),
         layouts=(*PAIRS, Rows("mlp.gate", "mlp.up")),
-        share=0.5,
-        whole_head=False,
-        max_positions=131072,
+        positions=RopeRule(share=0.5, whole_head=False, max_positions=131072),
     )
 
 
@@ -228,9 +243,11 @@ FAMILIES = {
         always=RMS,
         names=LLAMA_NAMES,
         layers=WindowLayers(),
-        max_positions=4096 * 32,
-        scaled_since="4.48",
-        yarn_authors="beta_fast 128, beta_slow 2 and a temperature of 0.07 ln(factor) + 1",
+        positions=RopeRule(
+            max_positions=4096 * 32,
+            scaled_since="4.48",
+            yarn_authors="beta_fast 128, beta_slow 2 and a temperature of 0.07 ln(factor) + 1",
+        ),
     ),
     "smollm3": Family(
         transformers_class="SmolLM3ForCausalLM",
@@ -244,8 +261,7 @@ FAMILIES = {
         names=LLAMA_NAMES,
         biases=BIASES,
         layers=ListedLayers(),
-        theta=2_000_000.0,
-        max_positions=32768,
+        positions=RopeRule(theta=2_000_000.0, max_positions=32768),
     ),
     "gpt_neox": Family(
         transformers_class="GPTNeoXForCausalLM",
@@ -260,11 +276,8 @@ FAMILIES = {
         names=NEOX_NAMES,
         bias=("mlp", "norm"),
         biases=(BiasKey("attention_bias", ("qkv", "out"), True),),
-        layouts=(PerHead(),),
-        theta_key="rotary_emb_base",
-        share_key="rotary_pct",
-        share=0.25,
-        whole_head=False,
+        layouts=(PerGroup(),),
+        positions=RopeRule(theta_key="rotary_emb_base", share_key="rotary_pct", share=0.25, whole_head=False),
     ),
     "qwen2": Family(
         transformers_class="Qwen2ForCausalLM",
@@ -277,7 +290,7 @@ FAMILIES = {
         bias=("qkv",),
         names=LLAMA_NAMES,
         layers=LaterWindowLayers(),
-        max_positions=32768,
+        positions=RopeRule(max_positions=32768),
     ),
     "qwen3": Family(
         transformers_class="Qwen3ForCausalLM",
@@ -291,7 +304,7 @@ FAMILIES = {
         names=QWEN3_NAMES,
         biases=(BiasKey("attention_bias", ("qkv", "out")),),
         layers=LaterWindowLayers(),
-        max_positions=32768,
+        positions=RopeRule(max_positions=32768),
     ),
     "olmo2": Family(
         transformers_class="Olmo2ForCausalLM",
@@ -305,6 +318,48 @@ FAMILIES = {
         always=RMS | {"norm_placement": "post", "qk_norm": "full"},
         names=OLMO2_NAMES,
         biases=(BiasKey("attention_bias", ("qkv", "out")),),
+    ),
+    "olmo3": Family(
+        transformers_class="Olmo3ForCausalLM",
+        fields=(
+            *shape_fields(50304, 4096, 32, 32, 11008),
+            Field(*KV_HEADS, COUNT_OR_NULL),
+            *llama_fields()[:1],
+            Field("rms_norm_eps", "norm_eps", NUMBER, 1e-5),
+            Field("tie_word_embeddings", "tie_embeddings", TRUTH, False),
+        ),
+        always=RMS | {"norm_placement": "post", "qk_norm": "full"},
+        names=OLMO2_NAMES,
+        biases=(BiasKey("attention_bias", ("qkv", "out")),),
+        layers=TypedLayers(4, own_positions=True),
+        positions=TwoRopesRule(theta=5e5, of_windows=5e5),
+    ),
+    "exaone4": Family(
+        transformers_class="Exaone4ForCausalLM",
+        fields=(
+            *shape_fields(102400, 4096, 32, 32, 16384),
+            Field(*KV_HEADS, COUNT, 32),
+            Field(*HEAD_DIM, COUNT_OR_NULL),
+            *llama_fields()[:1],
+            Field("rms_norm_eps", "norm_eps", NUMBER, 1e-5),
+            Field("tie_word_embeddings", "tie_embeddings", TRUTH, False),
+        ),
+        always=RMS | {"norm_placement": "post", "qk_norm": "head"},
+        names=OLMO2_NAMES,
+        layers=TypedLayers(4, "sliding_window_pattern", nope=True, nope_alone=False),
+    ),
+    "internlm3": Family(
+        transformers_class="",
+        fields=(
+            *shape_fields(128512, 4096, 32, 32, 11008),
+            Field(*KV_HEADS, COUNT_OR_NULL),
+            Field(*HEAD_DIM, COUNT_OR_NULL),
+            *llama_fields(),
+        ),
+        always=RMS,
+        names=LLAMA_NAMES,
+        biases=(BiasKey("qkv_bias", ("qkv",)), BiasKey("bias", ("out", "mlp"))),
+        positions=RopeRule(max_positions=32768),
     ),
     "granite": Family(
         transformers_class="GraniteForCausalLM",
@@ -336,7 +391,7 @@ FAMILIES = {
             BiasKey("attention_out_bias", ("out",)),
             BiasKey("mlp_bias", ("mlp",)),
         ),
-        max_positions=524288,
+        positions=RopeRule(max_positions=524288),
     ),
     "starcoder2": Family(
         transformers_class="Starcoder2ForCausalLM",
@@ -352,7 +407,7 @@ FAMILIES = {
         names=LLAMA_NAMES | {"mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"},
         biases=(BiasKey("use_bias", ("qkv", "out", "mlp"), True),),
         layers=WindowLayers(default=None),
-        max_positions=4096,
+        positions=RopeRule(max_positions=4096),
     ),
     "stablelm": Family(
         transformers_class="StableLmForCausalLM",
@@ -369,9 +424,7 @@ FAMILIES = {
         bias=("norm",),
         names=LLAMA_NAMES,
         biases=(BiasKey("use_qkv_bias", ("qkv",)),),
-        share=0.25,
-        whole_head=False,
-        max_positions=4096,
+        positions=RopeRule(share=0.25, whole_head=False, max_positions=4096),
     ),
     "phi3": Family(
         transformers_class="Phi3ForCausalLM",
@@ -388,8 +441,7 @@ FAMILIES = {
         | dict.fromkeys(("mlp.gate", "mlp.up"), "mlp.gate_up_proj"),
         layouts=(Rows("attention.q", "attention.k", "attention.v"), Rows("mlp.gate", "mlp.up")),
         layers=WindowLayers(default=None),
-        whole_head=False,
-        max_positions=4096,
+        positions=RopeRule(whole_head=False, max_positions=4096),
     ),
     "glm": glm("GlmForCausalLM"),
     "glm4": glm(
@@ -410,7 +462,7 @@ FAMILIES = {
         names={name: theirs for name, theirs in LLAMA_NAMES.items() if name != "mlp_norm"},
         biases=(BiasKey("attention_bias", ("qkv", "out")),),
         layouts=PAIRS,
-        max_positions=8192,
+        positions=RopeRule(max_positions=8192),
     ),
     "cohere2": Family(
         transformers_class="Cohere2ForCausalLM",
@@ -427,7 +479,7 @@ FAMILIES = {
         biases=(BiasKey("attention_bias", ("qkv", "out")),),
         layouts=PAIRS,
         layers=TypedLayers(4, "sliding_window_pattern", nope=True),
-        max_positions=8192,
+        positions=RopeRule(max_positions=8192),
     ),
     "gemma": Family(
         transformers_class="GemmaForCausalLM",
@@ -444,7 +496,7 @@ FAMILIES = {
         names=LLAMA_NAMES,
         biases=(BiasKey("attention_bias", ("qkv", "out")),),
         root_embedding=True,
-        max_positions=8192,
+        positions=RopeRule(max_positions=8192),
     ),
     "gemma2": Family(
         transformers_class="Gemma2ForCausalLM",
@@ -464,7 +516,29 @@ FAMILIES = {
         biases=(BiasKey("attention_bias", ("qkv", "out")),),
         root_embedding=True,
         layers=TypedLayers(2),
-        max_positions=8192,
+        divisible=True,
+        positions=RopeRule(max_positions=8192),
+    ),
+    "gemma3_text": Family(
+        transformers_class="Gemma3ForCausalLM",
+        fields=(
+            *shape_fields(262208, 2304, 26, 8, 9216),
+            Field(*KV_HEADS, COUNT, 4),
+            Field(*HEAD_DIM, COUNT, 256),
+            Field("hidden_activation", "activation", GEGLU, "gelu_pytorch_tanh"),
+            Field("rms_norm_eps", "norm_eps", NUMBER, 1e-6),
+            Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
+            Field("query_pre_attn_scalar", "attention_multiplier", NUMBER, 256, INVERSE_ROOT),
+            Field("final_logit_softcapping", "logits_cap", NUMBER_OR_NULL),
+        ),
+        fixed=(Fixed("use_bidirectional_attention", False, False),),
+        always=RMS | {"norm_weight": "one_plus", "norm_placement": "both", "qk_norm": "head"},
+        names=GEMMA2_NAMES | {name: QWEN3_NAMES[name] for name in ("attention.q_norm", "attention.k_norm")},
+        biases=(BiasKey("attention_bias", ("qkv", "out")),),
+        root_embedding=True,
+        layers=TypedLayers(6, "sliding_window_pattern", own_positions=True),
+        positions=TwoRopesRule(theta=1e6, of_windows=1e4, of_windows_key="rope_local_base_freq", max_positions=131072),
+        harmless=("attn_logit_softcapping", "hidden_act", "cache_implementation", "_sliding_window_pattern"),
         divisible=True,
     ),
     "olmo": Family(
@@ -474,6 +548,7 @@ FAMILIES = {
             Field(*KV_HEADS, COUNT_OR_NULL),
             *llama_fields()[:1],
             Field("tie_word_embeddings", "tie_embeddings", TRUTH, False),
+            Field("clip_qkv", "clip_qkv", NUMBER_OR_NULL),
         ),
         always=LAYERNORM | {"norm_eps": 1e-5, "norm_weight": "none"},
         names={name: theirs for name, theirs in LLAMA_NAMES.items() if "norm" not in name},
@@ -492,8 +567,8 @@ FAMILIES = {
         always=RMS,
         names=LLAMA_NAMES,
         biases=BIASES,
-        max_positions=4096,
         divisible=True,
+        positions=RopeRule(max_positions=4096),
     ),
     "phi": Family(
         transformers_class="PhiForCausalLM",
@@ -510,8 +585,216 @@ FAMILIES = {
         | {"final_norm": "model.final_layernorm", "attention.out": "self_attn.dense"}
         | {"mlp.up": "mlp.fc1", "mlp.down": "mlp.fc2"},
         bias=("qkv", "out", "mlp", "norm", "head"),
-        share=0.5,
-        whole_head=False,
+        positions=RopeRule(share=0.5, whole_head=False),
+    ),
+    "gpt2": Family(
+        transformers_class="GPT2LMHeadModel",
+        fields=(
+            Field("vocab_size", "vocab_size", COUNT, 50257),
+            Field("n_embd", "d_model", COUNT, 768, also="hidden_size"),
+            Field("n_layer", "n_layers", LAYERS, 12, also="num_hidden_layers"),
+            Field("n_head", "n_heads", COUNT, 12, also="num_attention_heads"),
+            Field("n_inner", "d_ff", COUNT_OR_NULL),
+            Field("initializer_range", "init_std", SHARE, 0.02),
+            Field("activation_function", "activation", {"gelu_new": "gelu_tanh", "relu": "relu", **GELU}, "gelu_new"),
+            Field("layer_norm_epsilon", "norm_eps", NUMBER, 1e-5),
+            Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
+        ),
+        fixed=(Fixed("scale_attn_weights", True, True), Fixed("scale_attn_by_inverse_layer_idx", False, False)),
+        always=LAYERNORM,
+        bias=("qkv", "out", "mlp", "norm"),
+        names={
+            "embed": "transformer.wte",
+            "position.table": "transformer.wpe",
+            "final_norm": "transformer.ln_f",
+            "head": "lm_head",
+            "blocks": "transformer.h",
+            "attention_norm": "ln_1",
+            **dict.fromkeys(("attention.q", "attention.k", "attention.v"), "attn.c_attn"),
+            "attention.out": "attn.c_proj",
+            "mlp_norm": "ln_2",
+            "mlp.up": "mlp.c_fc",
+            "mlp.down": "mlp.c_proj",
+        },
+        layouts=(
+            Columns("attention.q", "attention.k", "attention.v"),
+            *map(Columns, ("attention.out", "mlp.up", "mlp.down")),
+        ),
+        positions=LearnedRule("n_positions", 1024),
+        harmless=(
+            *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
+            *("summary_first_dropout", "n_ctx", "reorder_and_upcast_attn", "attn_pdrop"),
+        ),
+        packs=False,
+        divisible=True,
+    ),
+    "opt": Family(
+        transformers_class="OPTForCausalLM",
+        fields=(
+            Field("vocab_size", "vocab_size", COUNT, 50272),
+            Field("hidden_size", "d_model", COUNT, 768),
+            Field("num_hidden_layers", "n_layers", LAYERS, 12),
+            Field("num_attention_heads", "n_heads", COUNT, 12),
+            Field("ffn_dim", "d_ff", COUNT, 3072),
+            Field("init_std", "init_std", SHARE, 0.02),
+            Field("activation_function", "activation", {"relu": "relu", **GELU}, "relu"),
+            Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
+            Field("word_embed_proj_dim", "d_model", COUNT_OR_NULL),
+        ),
+        fixed=(
+            Fixed("do_layer_norm_before", True, True),
+            Fixed("_remove_final_layer_norm", False, False),
+            Fixed("layer_norm_elementwise_affine", True, True),
+        ),
+        always=LAYERNORM | {"norm_eps": 1e-5},
+        bias=("norm",),
+        names={
+            "embed": "model.decoder.embed_tokens",
+            "position.table": "model.decoder.embed_positions",
+            "final_norm": "model.decoder.final_layer_norm",
+            "head": "lm_head",
+            "blocks": "model.decoder.layers",
+            "attention_norm": "self_attn_layer_norm",
+            "attention.q": "self_attn.q_proj",
+            "attention.k": "self_attn.k_proj",
+            "attention.v": "self_attn.v_proj",
+            "attention.out": "self_attn.out_proj",
+            "mlp_norm": "final_layer_norm",
+            "mlp.up": "fc1",
+            "mlp.down": "fc2",
+        },
+        biases=(BiasKey("enable_bias", ("qkv", "out", "mlp"), True),),
+        layouts=(SkippedRows("position.table", 2),),
+        positions=LearnedRule("max_position_embeddings", 2048),
+        harmless=("dropout", "layerdrop", "activation_dropout"),
+        packs=False,
+        divisible=True,
+    ),
+    "bloom": Family(
+        transformers_class="BloomForCausalLM",
+        fields=(
+            Field("vocab_size", "vocab_size", COUNT, 250880),
+            Field("hidden_size", "d_model", COUNT, 64, also="n_embed"),
+            Field("n_layer", "n_layers", LAYERS, 2, also="num_hidden_layers"),
+            Field("n_head", "n_heads", COUNT, 8, also="num_attention_heads"),
+            Field("initializer_range", "init_std", SHARE, 0.02),
+            Field("layer_norm_epsilon", "norm_eps", NUMBER, 1e-5),
+            Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
+        ),
+        fixed=(Fixed("apply_residual_connection_post_layernorm", False, False),),
+        always=LAYERNORM | {"embedding_norm": True, "activation": "gelu_tanh"},
+        bias=("qkv", "out", "mlp", "norm"),
+        names=FALCON_NAMES
+        | {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+        | {"embedding_norm": "transformer.word_embeddings_layernorm"},
+        layouts=(PerGroup(),),
+        positions=AlibiRule("seq_length"),
+        harmless=(
+            *("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi"),
+            *("skip_bias_add", "skip_bias_add_qkv", "slow_but_exact", "unk_token_id"),
+        ),
+        divisible=True,
+    ),
+    "mpt": Family(
+        transformers_class="MptForCausalLM",
+        fields=(
+            Field("vocab_size", "vocab_size", COUNT, 50368),
+            Field("d_model", "d_model", COUNT, 2048, also="hidden_size"),
+            Field("n_layers", "n_layers", LAYERS, 24, also="num_hidden_layers"),
+            Field("n_heads", "n_heads", COUNT, 16, also="num_attention_heads"),
+            Field("initializer_range", "init_std", SHARE, 0.02),
+            Field("attn_config.clip_qkv", "clip_qkv", NUMBER_OR_NULL),
+            Field(
+                "norm_type", "norm", dict.fromkeys(("low_precision_layernorm", "layernorm"), "layernorm"), "layernorm"
+            ),
+            Field("layer_norm_epsilon", "norm_eps", NUMBER, 1e-5),
+            Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
+        ),
+        fixed=(
+            Fixed("expansion_ratio", 4, 4),
+            Fixed("no_bias", True, True),
+            Fixed("attn_config.alibi", True, True),
+            Fixed("attn_config.alibi_bias_max", 8, 8),
+            Fixed("attn_config.attn_type", "multihead_attention", "multihead_attention"),
+            Fixed("attn_config.prefix_lm", False, False),
+            Fixed("attn_config.qk_ln", False, False),
+            Fixed("attn_config.softmax_scale", None, None),
+        ),
+        always={"residual": "sequential", "qk_norm": "none", "activation": "gelu"},
+        names={
+            "embed": "transformer.wte",
+            "final_norm": "transformer.norm_f",
+            "head": "lm_head",
+            "blocks": "transformer.blocks",
+            "attention_norm": "norm_1",
+            **dict.fromkeys(("attention.q", "attention.k", "attention.v"), "attn.Wqkv"),
+            "attention.out": "attn.out_proj",
+            "mlp_norm": "norm_2",
+            "mlp.up": "ffn.up_proj",
+            "mlp.down": "ffn.down_proj",
+        },
+        layouts=(Rows("attention.q", "attention.k", "attention.v"),),
+        positions=AlibiRule("max_seq_len", powers_of_two=True, ends=True),
+        # learned_pos_emb: with ALiBi there are none.
+        harmless=(
+            *("emb_pdrop", "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "tokenizer_name"),
+            *("verbose", "attn_config.attn_impl", "attn_config.attn_pdrop"),
+        ),
+        divisible=True,
+    ),
+}
+
+
+def falcon(names: Mapping[str, str], always: Json, *fixed: Fixed, fields: tuple[Field, ...] = ()) -> Family:
+    """Return Falcon in one of its architectures. names: of its norms."""
+    return Family(
+        transformers_class="FalconForCausalLM",
+        model_type="falcon",
+        fields=(
+            Field("vocab_size", "vocab_size", COUNT, 65024),
+            Field("hidden_size", "d_model", COUNT, 4544, also="n_embed"),
+            Field("num_hidden_layers", "n_layers", LAYERS, 32),
+            Field("num_attention_heads", "n_heads", COUNT, 71),
+            Field("ffn_hidden_size", "d_ff", COUNT_OR_NULL),
+            Field("initializer_range", "init_std", SHARE, 0.02),
+            Field("activation", "activation", {"gelu": "gelu"}, "gelu"),
+            Field("layer_norm_epsilon", "norm_eps", NUMBER, 1e-5),
+            Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
+            *fields,
+        ),
+        # Its ALiBi is rounded to bfloat16 and divided by the root of a head's width.
+        fixed=(Fixed("alibi", False, False), Fixed("parallel_attn", True, True), *fixed),
+        always={"norm": "layernorm", "qk_norm": "none", **always},
+        names={**FALCON_NAMES, **names},
+        bias=("norm",),
+        biases=(BiasKey("bias", ("qkv", "out", "mlp")),),
+        layouts=(PerGroup(),),
+        # multi_query and num_kv_heads are read in one of its architectures only.
+        harmless=("multi_query", "num_kv_heads", "apply_residual_connection_post_layernorm"),
+        packs=False,
+    )
+
+
+FAMILIES |= {
+    "falcon": falcon(
+        {"attention_norm": "input_layernorm"},
+        {"residual": "parallel_one_norm", "n_kv_heads": 1},
+        Fixed("new_decoder_architecture", False, False),
+        Fixed("multi_query", True, True),
+    ),
+    "falcon_40b": falcon(
+        {"attention_norm": "ln_attn", "mlp_norm": "ln_mlp"},
+        {"residual": "parallel"},
+        Fixed("new_decoder_architecture", True, False),
+        Fixed("num_ln_in_parallel_attn", 2, 2),
+        fields=(Field("num_kv_heads", "n_kv_heads", COUNT_OR_NULL),),
+    ),
+    "falcon_11b": falcon(
+        {"attention_norm": "input_layernorm"},
+        {"residual": "parallel_one_norm"},
+        Fixed("new_decoder_architecture", True, False),
+        Fixed("num_ln_in_parallel_attn", 1, 2),
+        fields=(Field("num_kv_heads", "n_kv_heads", COUNT_OR_NULL),),
     ),
 }
 
@@ -528,3 +811,12 @@ NOT_COVERED = {
 def parts_not_covered(config: Json) -> list[str]:
     """Return what the model of this config.json is and ours cannot be."""
     return [what for what, keys in NOT_COVERED.items() if any(config.get(key) for key in keys)]
+
+
+def name_of(config: Json) -> str:
+    """Return the name of the family of a config.json, one of several of the same model_type by its fixed keys; of one
+    that is not known its model_type."""
+    model_type = str(config.get("model_type"))
+    named = [name for name, family in FAMILIES.items() if (family.model_type or name) == model_type]
+    fitting = (name for name in named if all(key.holds(config) for key in FAMILIES[name].fixed))
+    return next(fitting, named[0] if named else model_type)

@@ -17,10 +17,12 @@ from coca_train.attention.layer_types import LayerType
 from coca_train.config.fields import fields_of
 from coca_train.config.schema import ModelConfig
 from coca_train.hub.architecture import Architecture, rope_scaling_of
-from coca_train.hub.config_keys import Json
-from coca_train.hub.families import FAMILIES, Family
+from coca_train.hub.config_keys import Json, nested
+from coca_train.hub.families import FAMILIES, WIDER, Family, name_of
 from coca_train.hub.options import Form
+from coca_train.hub.position_rules import written_length
 from coca_train.positions.hugging_face import NativeScaling, NotTheSame, rotation
+from coca_train.positions.schemes import coca
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import UserError
 from coca_train.stages import Stage
@@ -59,7 +61,7 @@ def choose(architecture: Architecture, form: Form, family: str = "") -> Json:
     why_not = ""
     if form != "own":
         native, why_not = _try_native(architecture, family if form in ("auto", "native") else form)
-        if native is not None and (form != "auto" or _rope_words(architecture).decodes_to is None):
+        if native is not None and (form != "auto" or _decodes_to(architecture) is None):
             return native
     if form in ("auto", "own"):
         return own_config(architecture)
@@ -71,22 +73,25 @@ def config_to_compare(architecture: Architecture, family: str = "") -> Json:
     return _try_native(architecture, family)[0] or own_config(architecture)
 
 
-def class_name(model_type: str) -> str:
-    """Return the class that loads an export of this model_type."""
-    return CLASSES[model_type] if model_type in OWN_TYPES else FAMILIES[model_type].transformers_class
+def class_name(name: str) -> str:
+    """Return the class that loads an export in one of our model types, or of a family."""
+    return CLASSES[name] if name in OWN_TYPES else FAMILIES[name].transformers_class
 
 
-def decodes_otherwise(architecture: Architecture, model_type: str) -> bool:
+def decodes_otherwise(architecture: Architecture, name: str) -> bool:
     """Return whether a class that computes the run's logits without a cache decodes otherwise beyond some length."""
-    return model_type in FAMILIES and _rope_words(architecture).decodes_to is not None
+    return name in FAMILIES and _decodes_to(architecture) is not None
 
 
-def caveats(architecture: Architecture, model_type: str) -> list[str]:
-    """Return a sentence on each case where an export of this model_type computes something else than the run."""
-    if model_type not in FAMILIES:
+def caveats(architecture: Architecture, name: str) -> list[str]:
+    """Return a sentence on each case where an export of this family computes something else than the run."""
+    if name not in FAMILIES:
         return []
-    words, family = _rope_words(architecture), FAMILIES[model_type]
-    lines = []
+    family = FAMILIES[name]
+    lines = family.positions.caveats(architecture)
+    words = _rope_words(architecture)
+    if words is None:
+        return lines
     if words.decodes_to is not None:
         lines.append(
             f"beyond {words.decodes_to:,} tokens {family.transformers_class} decodes otherwise than the run: its "
@@ -94,11 +99,9 @@ def caveats(architecture: Architecture, model_type: str) -> list[str]:
             "the run does"
         )
     lines += words.caveats
-    if words.scaling is not None and family.scaled_since:
-        lines.append(
-            f"transformers before {family.scaled_since} do not read rope_scaling for this class: use a newer one"
-        )
-    if (length := _max_positions(architecture)) < architecture.seq_len:
+    if words.scaling is not None and (since := family.positions.scaled_since):
+        lines.append(f"transformers before {since} do not read rope_scaling for this class: use a newer one")
+    if (length := written_length(architecture, words)) < architecture.seq_len:
         lines.append(
             f"max_position_embeddings is {length:,}, which the scaling is computed from, though the weights were "
             f"trained on {architecture.seq_len:,} tokens"
@@ -120,12 +123,13 @@ def describe(architecture: Architecture, family: str = "", place: str = SCALING_
     place: key of the section of frequencies that has this option.
     """
     native, why_not = _try_native(architecture, family)
-    model_type = str(choose(architecture, "auto", family)["model_type"])
-    name = f"{class_name(model_type)} ({model_type})"
-    if model_type in FAMILIES:
+    config = choose(architecture, "auto", family)
+    model_type = str(config["model_type"])
+    name = f"{class_name(name_of(config))} ({model_type})"
+    if model_type not in OWN_TYPES:
         return f"{name}, a class of transformers"
     if native is not None:
-        why_not = f"transformers decodes otherwise beyond {_rope_words(architecture).decodes_to:,} tokens"
+        why_not = f"transformers decodes otherwise beyond {_decodes_to(architecture):,} tokens"
         way = "; `export form=native` takes its class nevertheless"
     else:
         option = _native_option(architecture, family, place)
@@ -145,17 +149,18 @@ def _native_option(architecture: Architecture, family: str, place: str) -> str:
     return " ".join(f"{place}.{key}={value}" for key, value in wanted.items())
 
 
-def _rope_words(architecture: Architecture) -> NativeScaling:
-    """Return the rotary frequencies in transformers' words, of an architecture that a native class computes."""
+def _rope_words(architecture: Architecture) -> NativeScaling | None:
+    """Return the rotary frequencies in transformers' words; None: of an architecture without a rotation."""
+    if architecture.rope_scaling is None:
+        return None
     rotated = rotation(architecture.position, architecture.head_dim)
-    assert rotated is not None
-    return rotated.words
+    return None if rotated is None else rotated.words
 
 
-def _max_positions(architecture: Architecture) -> int:
-    """Return the max_position_embeddings of a native class."""
+def _decodes_to(architecture: Architecture) -> int | None:
+    """Return the length beyond which a class of transformers decodes otherwise than it reads; None: never."""
     words = _rope_words(architecture)
-    return words.max_positions or max(architecture.seq_len, words.min_positions)
+    return None if words is None else words.decodes_to
 
 
 def _try_native(architecture: Architecture, family: str) -> tuple[Json | None, str]:
@@ -167,49 +172,39 @@ def _try_native(architecture: Architecture, family: str) -> tuple[Json | None, s
 
 
 def native_config(architecture: Architecture, preferred: str = "") -> Json:
-    """Return the config.json of a native class. preferred: which, where several would do. Raises NotTheSame.
-
-    The scaling has the keys of released models (rope_theta, rope_scaling), which old and new versions read.
-    """
-    rotated = rotation(architecture.position, architecture.head_dim)
-    if rotated is None:
-        raise NotTheSame(f"position scheme {architecture.position.scheme}; native classes have RoPE only")
-    why_not = {name: _differences(architecture, rotated.rotary_pct, family) for name, family in FAMILIES.items()}
-    able = [name for name in FAMILIES if not why_not[name]]
+    """Return the config.json of a native class. preferred: which, where several would do. Raises NotTheSame."""
+    why_not = {name: _differences(architecture, each) for name, each in FAMILIES.items() if each.transformers_class}
+    able = [name for name, reasons in why_not.items() if not reasons]
     if preferred in why_not and preferred not in able:
         raise NotTheSame(f"{preferred}: {'; '.join(why_not[preferred])}")
     if not able:
         nearest = min(why_not, key=lambda name: len(why_not[name]))
         raise NotTheSame(f"{', '.join(why_not[nearest])}, which no native class has (the nearest is {nearest})")
     chosen = preferred if preferred in able else able[0]
-    family, words, model = FAMILIES[chosen], rotated.words, architecture.complete
-    # p-RoPE's share of pairs is in rope_scaling under the name of rotary_pct's key: only one of both is written.
-    share_is_said = family.whole_head or "partial_rotary_factor" in (words.scaling or {})
-    return {
+    family, model = FAMILIES[chosen], architecture.complete
+    config: Json = {
         "architectures": [family.transformers_class],
-        "model_type": chosen,
+        "model_type": family.model_type or chosen,
         **{field.theirs: field.write(model) for field in family.fields},
         **{key.theirs: set(key.parts) <= set(model.bias) for key in family.biases},
-        "max_position_embeddings": _max_positions(architecture),
-        **({} if words.original is None else {"original_max_position_embeddings": words.original}),
-        "rope_scaling": words.scaling,
-        family.theta_key: words.theta,
-        **({} if share_is_said else {family.share_key: rotated.rotary_pct}),
+        **{key.theirs: key.value for key in family.fixed if key.value != key.default},
+        **family.positions.write(architecture),
         **family.layers.write(architecture),
         "pad_token_id": None,  # a class's default may be a row of the original's vocabulary
         "use_cache": True,
     }
+    return nested(config)
 
 
-def _differences(architecture: Architecture, rotary_pct: float, family: Family) -> list[str]:
+def _differences(architecture: Architecture, family: Family) -> list[str]:
     """Return why a family's class computes something else; empty: it does not."""
     model = architecture.complete
     options = {field.ours for field in family.fields}
     known: dict[str, list[object]] = {ours: [value] for ours, value in family.always.items()}
     known |= {"embedding_multiplier": [math.sqrt(model.d_model)]} if family.root_embedding else {}
     known |= {field.ours: list(field.kind.values()) for field in family.fields if isinstance(field.kind, Mapping)}
-    known |= {} if "n_kv_heads" in options else {"n_kv_heads": [model.n_heads]}
-    known |= {} if "head_dim" in options else {"head_dim": [model.d_model / model.n_heads]}
+    follow = {"n_kv_heads": model.n_heads, "head_dim": model.d_model / model.n_heads, "d_ff": WIDER * model.d_model}
+    known |= {ours: [value] for ours, value in follow.items() if ours not in options and ours not in known}
     reasons = [f"{ours} {getattr(model, ours)}" for ours, values in known.items() if getattr(model, ours) not in values]
     reasons += [f"{ours} {getattr(model, ours)}" for ours in _unusual(model, {*options, *known, "bias"})]
     left = set(model.bias)
@@ -219,14 +214,13 @@ def _differences(architecture: Architecture, rotary_pct: float, family: Family) 
         reasons.append(f"biases in {', '.join(model.bias) or 'no part'}")
     if any(kind.logit_scale.name != "none" for kind in architecture.layer_types):
         reasons.append("a logit scale that grows with the length")
-    if family.whole_head and rotary_pct != 1:
-        reasons.append(f"rotary_pct {rotary_pct:g}")
     if model.d_model % model.n_heads:
         reasons.append(f"d_model {model.d_model} with {model.n_heads} heads")
-    try:
-        family.layers.write(architecture)
-    except NotTheSame as error:
-        reasons.append(str(error))
+    for rule in (family.positions, family.layers):
+        try:
+            rule.write(architecture)
+        except NotTheSame as error:
+            reasons.append(str(error))
     return reasons
 
 
@@ -302,6 +296,7 @@ def _needs_coca_train(kind: LayerType) -> bool:
         kind.position.scheme not in SCHEMES
         or kind.attention_pattern.name not in ATTENTION_PATTERNS
         or (scaling is not None and scaling.name not in ROPE_SCALINGS)
+        or (isinstance(kind.position, coca.Settings) and kind.position.rotary_pct < 1)
     )
 
 

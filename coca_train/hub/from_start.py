@@ -53,7 +53,9 @@ def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Calla
         )
     run_dir = begun_run(values)
     known = _of_folder(Path(str(path)), values) if run_dir is None else _of_run(run_dir)
-    window, experiment = known.sections["train"]["seq_len"], "experiment" in a.choices
+    window, experiment = known.sections["train"]["seq_len"], "experiment" in a.choices and "model" in groups
+    if "experiment" in a.choices and not experiment:  # the experiment itself is for any model, and says the scheme
+        groups = {**groups, "position": a.choices["position"]}
     position = _position(section(a.tree, "position"), known.sections["position"], groups, experiment)
     if rope_scaling := section(position, "rope_scaling"):
         if "position/rope_scaling" in groups and not experiment:
@@ -76,11 +78,13 @@ def begun_run(values: Json) -> Path | None:
 
 
 def _position(own: Json, theirs: Json, groups: Mapping[str, str], experiment: bool) -> Json:
-    """Return the position section of the weights, or the chosen one; theta is always that of the weights.
+    """Return the position section of the weights, or the chosen one; theta and the rotated share of a head are always
+    those of the weights.
 
     own: of the chosen files.
     """
-    before = section(theirs, "rope_scaling")
+    before, share = section(theirs, "rope_scaling"), "rotary_pct"
+    own = own | {share: theirs[share]} if share in own and share in theirs else own
     if experiment:
         mine = section(own, "rope_scaling")
         keeps = "theta" not in before or "theta" not in mine
@@ -98,7 +102,7 @@ def _native_words(position: Json, known: Known) -> Json:
     wanted, before = settings_class(chosen).NATIVE, section(theirs, "rope_scaling")
     if known.family is None:
         return {key: before[key] for key in wanted if before.get("name") == chosen}
-    native = known.family in FAMILIES and position["scheme"] == theirs["scheme"] and position["rotary_pct"] == 1
+    native = known.family in FAMILIES and position["scheme"] == theirs["scheme"] and position.get("rotary_pct") == 1
     return dict(wanted) if native else {}
 
 

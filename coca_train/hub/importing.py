@@ -21,7 +21,16 @@ from coca_train.config.load import FORMAT, Assembled, Loaded, assemble, load
 from coca_train.data.mixture import tokenizer_digest
 from coca_train.data.special_tokens import MEANING, folder_of, has_template
 from coca_train.data.tokenizer import Tokenizer, main_name
-from coca_train.hub import config_json, conversions, forms, parity, small_copy, tokenizer_files, transformers_side
+from coca_train.hub import (
+    config_json,
+    conversions,
+    forms,
+    parity,
+    position_rules,
+    small_copy,
+    tokenizer_files,
+    transformers_side,
+)
 from coca_train.hub.config_keys import Json, read_json
 from coca_train.hub.families import FAMILIES
 from coca_train.hub.options import ImportConfig
@@ -94,7 +103,7 @@ def _check_parity(source: Source, converted: Source, tokenizer: Tokenizer | None
     """
     config = forms.config_to_compare(source.architecture, source.family)
     is_native_folder = source.kind == "huggingface" and source.family in FAMILIES
-    if is_native_folder and config["model_type"] in FAMILIES:
+    if is_native_folder and FAMILIES[source.family].transformers_class and config["model_type"] not in forms.OWN_TYPES:
         theirs = transformers_side.side_of_folder(source.path)
     else:
         theirs = transformers_side.side_of_source(source, config)
@@ -154,7 +163,9 @@ def _statements(source: Source, tokenizer: Tokenizer | None) -> list[str]:
     said = [f"{stop} ({file})" for file, stop in stops.items() if stop is not None]
     lines += [f"generation stops at {'; '.join(said)}"] if said else []
     config = _read_if_there(source.path / config_json.NAME)
-    lines += [f"{name} {config[name]} ({config_json.NAME})" for name in config_json.ROPE_SECTIONS if config.get(name)]
+    lines += [
+        f"{name} {config[name]} ({config_json.NAME})" for name in position_rules.ROPE_SECTIONS if config.get(name)
+    ]
     return [*lines, f"{source.architecture.n_rows:,} rows of the embedding ({config_json.NAME})"]
 
 

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TypeVar
 
-from coca_train.attention.layer_types import describe_layers
+from coca_train.attention.layer_types import LayerType, describe_layers
 from coca_train.config.schema import DEFAULT
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.config_keys import COUNT, COUNT_OR_NULL, TRUTH, WHOLE, Json, Keys
@@ -19,8 +19,9 @@ class LayerRule(ABC):
     """How the layers of a model differ from each other."""
 
     @abstractmethod
-    def read(self, keys: Keys, n_layers: int) -> tuple[Json, Json | None]:
-        """Return our section `attention_pattern`, and `layers` where they differ. Raises NotTheSame."""
+    def read(self, keys: Keys, n_layers: int, of_windows: Json | None) -> tuple[Json, Json | None]:
+        """Return our section `attention_pattern`, and `layers` where they differ. of_windows: what
+        layers with a window have instead of section `position`; None: the same. Raises NotTheSame."""
 
     @abstractmethod
     def write(self, architecture: Architecture) -> Json:
@@ -30,7 +31,7 @@ class LayerRule(ABC):
 class CausalLayers(LayerRule):
     """All layers alike, without a window."""
 
-    def read(self, keys: Keys, n_layers: int) -> tuple[Json, Json | None]:
+    def read(self, keys: Keys, n_layers: int, of_windows: Json | None) -> tuple[Json, Json | None]:
         return CAUSAL, None
 
     def write(self, architecture: Architecture) -> Json:
@@ -44,7 +45,7 @@ class WindowLayers(LayerRule):
 
     default: int | None = 4096
 
-    def read(self, keys: Keys, n_layers: int) -> tuple[Json, Json | None]:
+    def read(self, keys: Keys, n_layers: int, of_windows: Json | None) -> tuple[Json, Json | None]:
         size = keys.read("sliding_window", COUNT_OR_NULL, self.default)
         return (CAUSAL if size is None else {"name": "sliding_window", "window": size}), None
 
@@ -56,28 +57,36 @@ class WindowLayers(LayerRule):
 @dataclass(frozen=True)
 class TypedLayers(LayerRule):
     """A window or all keys, as `layer_types` says of each layer. period: where it says nothing, every so many layers
-    one has all keys. nope: those have no positions (Cohere 2)."""
+    one has all keys. nope: those have no positions (Cohere 2); nope_alone: also in a model without a window.
+    own_positions: layers with a window have others (Gemma 3)."""
 
     period: int
     period_key: str = ""
     nope: bool = False
+    nope_alone: bool = True
+    own_positions: bool = False
 
-    def read(self, keys: Keys, n_layers: int) -> tuple[Json, Json | None]:
-        period = keys.read(self.period_key, COUNT, self.period) if self.period_key else self.period
-        size = keys.read("sliding_window", COUNT_OR_NULL, 4096)
-        default = [SLIDING if (layer + 1) % period else FULL for layer in range(n_layers)]
-        types = _of_layers("layer_types", keys.take("layer_types"), (FULL, SLIDING), default)
+    def read(self, keys: Keys, n_layers: int, of_windows: Json | None) -> tuple[Json, Json | None]:
+        size, types = keys.read("sliding_window", COUNT_OR_NULL, 4096), keys.take("layer_types")
+        default = []
+        if types is None:
+            period = keys.read(self.period_key, COUNT, self.period) if self.period_key else self.period
+            default = [SLIDING if (layer + 1) % period else FULL for layer in range(n_layers)]
+        elif self.period_key:
+            keys.take(self.period_key)  # layer_types says it of each layer
+        types = _of_layers("layer_types", types, (FULL, SLIDING), default or [FULL] * n_layers)
         if size is None and SLIDING in types:
             raise NotTheSame(f"layer_types with {SLIDING}, and no sliding_window")
-        if not self.nope:
-            return CAUSAL, windows_of(types, size)
+        if not self.nope or (size is None and not self.nope_alone):
+            return CAUSAL, windows_of(types, size, of_windows)
         window: Json = {"name": "sliding_window", "window": size} if size is not None else CAUSAL
         far = {"position": {"scheme": "nope"}, "attention_pattern": CAUSAL}
         pattern = _shortest([DEFAULT if kind == SLIDING else "far" for kind in types])
         return window, {"pattern": pattern, "types": {"far": far}} if FULL in types else None
 
     def write(self, architecture: Architecture) -> Json:
-        types, size = types_of(architecture, nope=self.nope)
+        nope = self.nope and (self.nope_alone or any(map(has_window, architecture.layer_types)))
+        types, size = types_of(architecture, nope, self.own_positions)
         return {"layer_types": types, "sliding_window": size}
 
 
@@ -85,7 +94,7 @@ class LaterWindowLayers(LayerRule):
     """A window in the layers from `max_window_layers` on, where `use_sliding_window` is true (Qwen); `layer_types`
     says the same of each layer."""
 
-    def read(self, keys: Keys, n_layers: int) -> tuple[Json, Json | None]:
+    def read(self, keys: Keys, n_layers: int, of_windows: Json | None) -> tuple[Json, Json | None]:
         windowed = keys.read("use_sliding_window", TRUTH, False)
         size, first = keys.read("sliding_window", COUNT_OR_NULL, 4096), keys.read("max_window_layers", WHOLE, 28)
         size = size if windowed else None
@@ -105,11 +114,18 @@ class LaterWindowLayers(LayerRule):
         }
 
 
-def windows_of(types: list[str], size: int | None) -> Json | None:
-    """Return our `layers` section where some layers have a window; None: none has."""
+def has_window(kind: LayerType) -> bool:
+    """Whether layers of this kind have a window."""
+    return getattr(kind.attention_pattern, "window", None) is not None
+
+
+def windows_of(types: list[str], size: int | None, position: Json | None = None) -> Json | None:
+    """Return our `layers` section where some layers have a window; None: none has. position: what
+    these have instead of the run's."""
     if SLIDING not in types:
         return None
-    local = {"attention_pattern": {"name": "sliding_window", "window": size}}
+    local: Json = {"attention_pattern": {"name": "sliding_window", "window": size}}
+    local |= {} if position is None else {"position": position}
     return {"pattern": _shortest([DEFAULT if kind == FULL else "local" for kind in types]), "types": {"local": local}}
 
 
@@ -119,15 +135,22 @@ def _shortest(names: list[str]) -> list[str]:
     return names[: next(n for n in lengths if all(name == names[i % n] for i, name in enumerate(names)))]
 
 
-def types_of(architecture: Architecture, nope: bool = False) -> tuple[list[str], int | None]:
+def types_of(
+    architecture: Architecture, nope: bool = False, own_positions: bool = False
+) -> tuple[list[str], int | None]:
     """Return the type of each layer, and the window of those that have one. Raises NotTheSame for layers that differ
-    in more, or by windows of several sizes. nope: layers without a window have no positions."""
+    in more, or by windows of several sizes. nope: layers without a window have no positions. own_positions: those with
+    a window may have others, which the rule of positions writes."""
     types, windows = [], set()
     for kind in architecture.layer_types:
         if kind.attention_pattern.name not in ("causal", "sliding_window"):
             raise NotTheSame(f"attention pattern {kind.attention_pattern.name}")
         size = getattr(kind.attention_pattern, "window", None)
-        if kind.position.scheme != "nope" if nope and size is None else kind.position != architecture.position:
+        if nope and size is None:
+            fits = kind.position.scheme == "nope"
+        else:
+            fits = kind.position == architecture.position or (own_positions and size is not None)
+        if not fits:
             raise NotTheSame(f"layers with other positions than the run's ({kind.position.scheme})")
         types.append(FULL if size is None else SLIDING)
         windows |= {size} - {None}
@@ -149,7 +172,7 @@ def _refuse_other_layers(architecture: Architecture, *attention_patterns: str) -
 class ListedLayers(LayerRule):
     """For each layer RoPE or no positions (`no_rope_layers`, 1: RoPE), and all keys or one window (`layer_types`)."""
 
-    def read(self, keys: Keys, n_layers: int) -> tuple[Json, Json | None]:
+    def read(self, keys: Keys, n_layers: int, of_windows: Json | None) -> tuple[Json, Json | None]:
         windowed = keys.read("use_sliding_window", TRUTH, False)
         size = keys.read("sliding_window", COUNT_OR_NULL)
         interval = keys.read("no_rope_layer_interval", COUNT, 4)

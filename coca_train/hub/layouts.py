@@ -24,6 +24,10 @@ class Layout(ABC):
     def join(self, tensors: list[Tensor], architecture: Architecture) -> Tensor:
         """Return their tensor out of ours, one for each part."""
 
+    def shape(self, *parts: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of their tensor for those of ours."""
+        return sum(part[0] for part in parts), *parts[0][1:]
+
 
 class Rows(Layout):
     """The rows of one module after those of another (Phi-3)."""
@@ -41,19 +45,53 @@ class Rows(Layout):
         return torch.cat(tensors)
 
 
-class PerHead(Layout):
-    """The rows of the first head's query, key and value, then of the second's, and so on; there are as many key heads
-    as query heads (GPT-NeoX)."""
+class Columns(Rows):
+    """The same, transposed: matrices have shape (in, out) (GPT-2)."""
+
+    def split(self, tensor: Tensor, part: int, architecture: Architecture) -> Tensor:
+        rows = tensor.T if tensor.ndim == 2 else tensor
+        return rows if len(self.parts) == 1 else super().split(rows, part, architecture)
+
+    def join(self, tensors: list[Tensor], architecture: Architecture) -> Tensor:
+        rows = super().join(tensors, architecture)
+        return rows.T.contiguous() if rows.ndim == 2 else rows
+
+    def shape(self, *parts: tuple[int, ...]) -> tuple[int, ...]:
+        return super().shape(*parts)[::-1]
+
+
+class SkippedRows(Layout):
+    """A module after some rows that are not used, zero on export (OPT)."""
+
+    def __init__(self, part: str, skipped: int) -> None:
+        self.parts, self.skipped = (part,), skipped
+
+    def split(self, tensor: Tensor, part: int, architecture: Architecture) -> Tensor:
+        return tensor[self.skipped :]
+
+    def join(self, tensors: list[Tensor], architecture: Architecture) -> Tensor:
+        (tensor,) = tensors
+        return torch.cat((tensor.new_zeros(self.skipped, *tensor.shape[1:]), tensor))
+
+    def shape(self, *parts: tuple[int, ...]) -> tuple[int, ...]:
+        rows, *others = super().shape(*parts)
+        return rows + self.skipped, *others
+
+
+class PerGroup(Layout):
+    """For each key head the rows of its queries, of its key and of its value (Falcon); where there are as many key
+    heads as query heads, of one query (GPT-NeoX, BLOOM), and where there is one, of all (Falcon 7B)."""
 
     parts = ("attention.q", "attention.k", "attention.v")
 
     def split(self, tensor: Tensor, part: int, architecture: Architecture) -> Tensor:
-        by_head = tensor.unflatten(0, (architecture.model.n_heads, len(self.parts), architecture.head_dim))
-        return by_head[:, part].flatten(0, 1)
+        by_group = tensor.unflatten(0, (architecture.n_kv_heads, -1, architecture.head_dim))
+        n_rows = by_group.shape[1]
+        return by_group.split((n_rows - 2, 1, 1), 1)[part].flatten(0, 2)
 
     def join(self, tensors: list[Tensor], architecture: Architecture) -> Tensor:
-        by_head = [tensor.unflatten(0, (architecture.model.n_heads, -1)) for tensor in tensors]
-        return torch.stack(by_head, 1).flatten(0, 2)
+        shape = (architecture.n_kv_heads, -1, architecture.head_dim)
+        return torch.cat([tensor.unflatten(0, shape) for tensor in tensors], 1).flatten(0, 2)
 
 
 class Interleaved(Layout):

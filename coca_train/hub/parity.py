@@ -25,16 +25,27 @@ from torch import Tensor, nn
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.engine.base import parameters_on_meta
 from coca_train.hub.architecture import Architecture
+from coca_train.hub.layer_rules import has_window
 from coca_train.runtime.errors import CheckpointError
 
 NAME, DTYPE = "parity.json", "float32"
 FREQUENCY_BOUND = 1e-6  # relative, of the other side's frequencies
 BOUND = 1e-5  # of the largest difference, relative to max(1, largest logit)
 MULTIPLES = (1, 4)  # of the trained length
+# Classes with ALiBi add slope times position, rounded to float32, to every score: beyond a few hundred tokens that
+# rounding is larger than the bound.
+LONGEST_COUNTED = 256  # [tokens]
 TEXT = (
     "Mr. Utterson the lawyer was a man of a rugged countenance, that was never lighted by a smile; cold, scanty and "
     "embarrassed in discourse. 1 234,56 €; naïve façade, 北京, def main(argv): return 0\n\tif x != y: pass"
 )
+
+
+class Frequencies(NamedTuple):
+    """Our inv_freq_J of layers without a window, and of those with one; the same where only one of them rotates."""
+
+    full: Tensor
+    windows: Tensor
 
 
 class Probe(NamedTuple):
@@ -48,7 +59,7 @@ class Probe(NamedTuple):
 
 Read = Callable[[str], Tensor]  # a parameter by its name
 Logits = Callable[[list[Probe]], list[Tensor]]  # one logits_TV for each probe, float32
-Spectra = Callable[[int], Tensor]  # length [tokens] -> our inv_freq_J
+Spectra = Callable[[int], "Frequencies"]  # by the length [tokens]
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,7 @@ class Side:
     logits: Logits
     # The same with our frequencies in it, and their largest relative difference from its own; None: they are ours.
     logits_with: Callable[[list[Probe], Spectra], tuple[list[Tensor], float]] | None = None
+    counts_positions: bool = False  # from 0, and takes none: positions without gaps
 
 
 @dataclass(frozen=True)
@@ -82,9 +94,11 @@ class Result:
         return self.with_our_frequencies <= BOUND and self.frequencies <= FREQUENCY_BOUND
 
 
-def probes(architecture: Architecture, tokenizer: Tokenizer | None, max_tokens: int) -> list[Probe]:
+def probes(
+    architecture: Architecture, tokenizer: Tokenizer | None, max_tokens: int, counted: bool = False
+) -> list[Probe]:
     """Return fixed random ids at 1x and 4x the trained length, as far as there are positions, and a text where there is
-    a tokenizer. max_tokens: of each."""
+    a tokenizer. max_tokens: of each. counted: positions without gaps, for a side that counts them."""
     with torch.device("meta"):
         limit = architecture.build().max_positions
     generator = torch.Generator().manual_seed(0)
@@ -95,13 +109,16 @@ def probes(architecture: Architecture, tokenizer: Tokenizer | None, max_tokens: 
         if limit is not None and length > limit:
             continue
         n = min(length, max_tokens)
-        if spread:
+        if counted:
+            pos_T = torch.arange(min(n, LONGEST_COUNTED))
+        elif spread:
             pos_T = torch.linspace(0, length - 1, n, dtype=torch.float64).round().long()
         else:
             pos_T = torch.arange(length - n, length)
         tokens_BT = torch.randint(architecture.n_rows, (1, len(pos_T)), generator=generator)
         probes.append(Probe(f"random ids at {multiple}x", tokens_BT, pos_T[None], int(pos_T[-1]) + 1))
     if tokenizer is not None and (ids := tokenizer.encode(TEXT)[: min(max_tokens, architecture.seq_len)]):
+        ids = ids[:LONGEST_COUNTED] if counted else ids
         probes.append(Probe("text", torch.tensor([ids]), torch.arange(len(ids))[None], len(ids)))
     return probes
 
@@ -122,14 +139,22 @@ def our_logits(architecture: Architecture, read: Read) -> Logits:
 def our_spectra(architecture: Architecture) -> Spectra | None:
     """Return a function from a length to our frequencies; None for a scheme without."""
     with parameters_on_meta():
-        frequencies = getattr(architecture.build().position, "rope_scaling", None)
-    return None if frequencies is None else lambda length: frequencies(length).inv_freq_J
+        model = architecture.build()
+    found = {}
+    for name, kind in zip(architecture.layer_type_names, architecture.layer_types, strict=True):
+        if (scaling := getattr(model.position_of(name), "rope_scaling", None)) is not None:
+            found.setdefault(has_window(kind), scaling)
+    if not found:
+        return None
+    full, windows = (found[each] if each in found else found[not each] for each in (False, True))
+    return lambda length: Frequencies(full(length).inv_freq_J, windows(length).inv_freq_J)
 
 
 def check(architecture: Architecture, read: Read, theirs: Side, tokenizer: Tokenizer | None, n: int) -> list[Result]:
     """Compare our model, with weights read by our names, with the other side. n: tokens of each probe."""
     ours = our_logits(architecture, read)
-    return compare(probes(architecture, tokenizer, n), ours, theirs, our_spectra(architecture))
+    wanted = probes(architecture, tokenizer, n, theirs.counts_positions)
+    return compare(wanted, ours, theirs, our_spectra(architecture))
 
 
 def compare(probes: list[Probe], ours: Logits, theirs: Side, spectra: Spectra | None) -> list[Result]:

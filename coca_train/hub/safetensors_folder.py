@@ -24,7 +24,7 @@ READ = ("config.json", INDEX, "tokenizer.model", "tokenizer.json")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 PLAIN_NAME = re.compile(r"[\w.-]+\.safetensors")
 # Tables that older transformers saved with the weights; they follow from config.json.
-TABLES = re.compile(r".*\.(rotary_emb\.inv_freq|attention\.bias|attention\.masked_bias)")
+TABLES = re.compile(r".*\.(rotary_emb\.inv_freq|(attention|attn)\.(bias|masked_bias))")
 
 
 class Folder:

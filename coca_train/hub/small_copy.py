@@ -21,6 +21,7 @@ from torch import Tensor
 from coca_train.hub import config_json, forms, parity, transformers_side
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.config_keys import Json, read_json, without_code
+from coca_train.hub.families import FAMILIES, WIDER
 from coca_train.hub.weights import Source
 from coca_train.models.transformer import Transformer
 
@@ -95,20 +96,22 @@ def _small_config(values: Json, architecture: Architecture) -> Json:
 
 
 @torch.no_grad()
-def check_decoding(source: Source, model_type: str) -> list[parity.Result]:
-    """Compare a small copy of a source with the class of this model_type; where they differ, again with our
-    frequencies in the class, as parity.py does."""
+def check_decoding(source: Source, name: str) -> list[parity.Result]:
+    """Compare a small copy of a source with the class of this family, or of our model type; where they differ, again
+    with our frequencies in the class, as parity.py does."""
     small = random_source(source, _small_architecture(source.architecture))
-    is_own = model_type in forms.OWN_TYPES
-    values = forms.own_config(small.architecture) if is_own else forms.native_config(small.architecture, model_type)
+    is_own = name in forms.OWN_TYPES
+    values = forms.own_config(small.architecture) if is_own else forms.native_config(small.architecture, name)
     ours, theirs = small.architecture.build().eval(), transformers_side.model_of_source(small, values)
     ours.load_state_dict({each: small.read(each) for each in small.names}, strict=False)
     ours.tie()
     n_tokens = min(2 * small.architecture.seq_len + 4, ours.max_positions or 4 * LONGEST)
+    takes_positions = transformers_side.takes_positions(name)
+    n_tokens = n_tokens if takes_positions else min(n_tokens, parity.LONGEST_COUNTED)
+    transformers_side.lengthen(theirs, n_tokens)
     tokens_BT = torch.randint(N_IDS, (1, n_tokens), generator=torch.Generator().manual_seed(0))
-    probes = (
-        [_packed, _padded] if forms.decodes_otherwise(small.architecture, model_type) else [_packed, _padded, _cached]
-    )
+    probes = [_packed] if takes_positions and (is_own or FAMILIES[name].packs) else []
+    probes += [_padded] if forms.decodes_otherwise(small.architecture, name) else [_padded, _cached]
     results = []
     for probe in probes:
         transformers_side.reset_lengths(theirs)
@@ -148,8 +151,8 @@ def _padded(ours: Transformer, theirs: "PreTrainedModel", tokens_BT: Tensor) -> 
     rows = torch.cat((tokens_BT, torch.cat((torch.zeros_like(tokens_BT[:, :PADDING]), short), 1)))
     mask = torch.ones_like(rows)
     mask[1, :PADDING] = 0
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    got = theirs(rows, attention_mask=mask, position_ids=positions, use_cache=False).logits[1, PADDING:]
+    placed = transformers_side.position_words(theirs, (mask.cumsum(1) - 1).clamp(min=0))
+    got = theirs(rows, attention_mask=mask, **placed, use_cache=False).logits[1, PADDING:]
     length = tokens_BT.shape[1]
     return _compare("small copy, padded", short, length, ours(short, length=length)[0], got)
 
@@ -185,7 +188,7 @@ def _small_architecture(architecture: Architecture) -> Architecture:
         embedding_multiplier=math.sqrt(width) if of_root else model.embedding_multiplier,
         n_heads=N_HEADS,
         n_kv_heads=N_HEADS if model.n_kv_heads == model.n_heads else 1,
-        d_ff=WIDTH,
+        d_ff=WIDER * width if model.d_ff == WIDER * model.d_model else WIDTH,
         vocab_size=N_IDS,
     )
     sections: Json = {**architecture.sections(), "model": asdict(small)}

@@ -16,8 +16,9 @@ from coca_train.engine.base import parameters_on_meta
 from coca_train.hub import forms
 from coca_train.hub.config_json import NAME
 from coca_train.hub.config_keys import CODE, Json, Keys, read_json, without_code
-from coca_train.hub.families import FAMILIES
-from coca_train.hub.parity import Probe, Read, Side, Spectra, stream_blocks
+from coca_train.hub.families import FAMILIES, name_of
+from coca_train.hub.layer_rules import FULL, SLIDING
+from coca_train.hub.parity import Frequencies, Probe, Read, Side, Spectra, stream_blocks
 from coca_train.hub.safetensors_folder import INDEX, SINGLE, Folder
 from coca_train.hub.weights import Source, translate
 from coca_train.runtime import dist
@@ -74,16 +75,16 @@ def side_of_folder(folder: Path) -> Side:
 def side_of_source(source: Source, config: Json) -> Side:
     """Stream a source's weights into the other side's class. config: its config.json."""
     library()
-    read = translate(source, str(config["model_type"])).read
+    read = translate(source, name_of(config)).read
     return _side(config, lambda probes, spectra: _stream_model(config, read, probes, spectra))
 
 
 def _side(config: Json, compute: Compute) -> Side:
     """Return the side with its name for reports. Our own classes round frequencies as we do."""
-    name, is_own = str(config["model_type"]), config["model_type"] in forms.OWN_TYPES
+    name, is_own = name_of(config), config["model_type"] in forms.OWN_TYPES
     what = forms.class_name(name) if is_own or name in FAMILIES else name
     title = f"{what} with transformers {library().__version__}"
-    return Side(title, lambda probes: compute(probes, None)[0], None if is_own else compute)
+    return Side(title, lambda probes: compute(probes, None)[0], None if is_own else compute, not takes_positions(name))
 
 
 def _refuse_unknown(path: Path, config: Json) -> None:
@@ -109,7 +110,7 @@ def _load_whole(folder: Path, config: Json) -> "PreTrainedModel":
             model = library().AutoModelForCausalLM.from_pretrained(
                 place,
                 dtype=torch.float32,
-                attn_implementation=_attention(_known_class(str(config["model_type"]))),
+                attn_implementation=_attention(_known_class(name_of(config))),
                 local_files_only=True,
                 use_safetensors=True,
                 trust_remote_code=False,
@@ -119,9 +120,9 @@ def _load_whole(folder: Path, config: Json) -> "PreTrainedModel":
             raise _unloadable(folder, error) from error
 
 
-def _known_class(model_type: str) -> "type[PreTrainedModel] | None":
+def _known_class(name: str) -> "type[PreTrainedModel] | None":
     """Return the class of one of our families; None: it is none of them."""
-    family = FAMILIES.get(model_type)
+    family = FAMILIES.get(name)
     return None if family is None else getattr(library(), family.transformers_class)
 
 
@@ -136,7 +137,12 @@ def _stream_folder(
 ) -> tuple[list[Tensor], float]:
     weights = Folder(folder)
     try:
-        return _stream_model(config, weights.read, probes, spectra)
+
+        def read(name: str) -> Tensor:
+            # A model saved without its head lacks the first part of each name.
+            return weights.read(name if name in weights.shapes else name.partition(".")[2])
+
+        return _stream_model(config, read, probes, spectra)
     except UserError:
         raise
     except Exception as error:
@@ -156,7 +162,7 @@ def _unloadable(folder: Path, error: Exception) -> CheckpointError:
 def _class_of(config: Json) -> "tuple[type[PreTrainedModel], PretrainedConfig, str, dict[str, str]]":
     """Return the class of a config.json, its configuration, the module with its blocks, and the names of parameters
     that differ in its files (the head of GPT-NeoX)."""
-    if (name := str(config["model_type"])) in forms.OWN_TYPES:
+    if (name := name_of(config)) in forms.OWN_TYPES:
         cls, config_class = forms.own_classes(name)
         return cls, config_class.from_dict(config), forms.BLOCKS[name], {}
     family = FAMILIES[name]
@@ -179,7 +185,7 @@ def model_of_source(source: Source, config: Json) -> "PreTrainedModel":
     """Build the other side's class with all of a source's weights, in float32. config: its config.json."""
     cls, configuration, _, on_disk = _class_of(config)
     model = cls._from_config(configuration, attn_implementation=_attention(cls), dtype=torch.float32).eval()
-    theirs, in_memory = translate(source, str(config["model_type"])), {disk: name for name, disk in on_disk.items()}
+    theirs, in_memory = translate(source, name_of(config)), {disk: name for name, disk in on_disk.items()}
     weights = {in_memory.get(tensor, tensor): theirs.read(tensor) for tensor in theirs.shapes}
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected and (not missing or source.architecture.model.tie_embeddings), (missing, unexpected)
@@ -197,14 +203,30 @@ def _compute_logits(
         reset_lengths(model)
         if spectra is not None:
             worst = max(worst, put_frequencies(model, probe.pos_BT, spectra(probe.length)))
-        out = model(
-            input_ids=probe.tokens_BT,
-            position_ids=probe.pos_BT,
-            attention_mask=torch.ones_like(probe.tokens_BT),  # without it positions that jump begin another document
-            use_cache=False,
-        )
+        # Without a mask positions that jump begin another document.
+        mask = torch.ones_like(probe.tokens_BT)
+        lengthen(model, probe.length)
+        placed = position_words(model, probe.pos_BT)
+        out = model(input_ids=probe.tokens_BT, attention_mask=mask, **placed, use_cache=False)
         logits.append(out.logits[0])
     return logits, worst
+
+
+def takes_positions(name: str) -> bool:
+    """Whether the class of a family, or of our model types, takes positions of tokens."""
+    return name not in FAMILIES or not FAMILIES[name].positions.counted
+
+
+def position_words(model: "PreTrainedModel", pos_BT: Tensor) -> dict[str, Tensor]:
+    """Return the argument that places tokens, of a class that takes one."""
+    name = name_of({"model_type": model.config.model_type})
+    return {"position_ids": pos_BT} if takes_positions(name) else {}
+
+
+def lengthen(model: "PreTrainedModel", length: int) -> None:
+    """Let a class that prepares biases for `max_seq_len` tokens (MPT) read as many as these."""
+    if hasattr(model.config, "max_seq_len"):
+        model.config.max_seq_len = max(model.config.max_seq_len, length)
 
 
 def reset_lengths(model: nn.Module) -> None:
@@ -218,16 +240,29 @@ def reset_lengths(model: nn.Module) -> None:
             module.inv_freq, module.max_seq_len_cached = module.original_inv_freq, module.original_max_seq_len
 
 
-def put_frequencies(model: nn.Module, pos_BT: Tensor, inv_freq_J: Tensor) -> float:
+def put_frequencies(model: nn.Module, pos_BT: Tensor, frequencies: Frequencies) -> float:
     """Put our frequencies into the model's rotary embedding; return the largest relative difference of its own at these
     positions."""
     rotary: Any  # a class of each family
-    (rotary,) = (module for module in model.modules() if hasattr(module, "inv_freq"))
-    rotary.rope_type = rotary.config.rope_parameters["rope_type"]  # an earlier call made it "default"
-    rotary(torch.zeros(1), pos_BT)  # a dynamic one adapts to the length here
+    (rotary,) = (module for module in model.modules() if any("inv_freq" in name for name in module._buffers))
+    if not isinstance(rotary.rope_type, dict):
+        rotary.rope_type = rotary.config.rope_parameters["rope_type"]  # an earlier call made it "default"
+        rotary(torch.zeros(1), pos_BT)  # a dynamic one adapts to the length here
+        rotary.rope_type = "default"
+        return _replace_frequencies(rotary, "inv_freq", frequencies.full)
+    for name in rotary.rope_type:
+        rotary.rope_type[name] = rotary.config.rope_parameters[name]["rope_type"]
+        rotary(torch.zeros(1), pos_BT, name)
+        rotary.rope_type[name] = "default"
+    ours = {FULL: frequencies.full, SLIDING: frequencies.windows}
+    return max(_replace_frequencies(rotary, f"{name}_inv_freq", ours[name]) for name in rotary.rope_type)
+
+
+def _replace_frequencies(rotary: nn.Module, name: str, inv_freq_J: Tensor) -> float:
+    """Replace a buffer; return its largest relative difference from the new one."""
     least = torch.finfo(inv_freq_J.dtype).tiny  # a pair that does not turn equals 0 only
-    difference = ((rotary.inv_freq - inv_freq_J).abs() / inv_freq_J.clamp(min=least)).max().item()
-    rotary.rope_type, rotary.inv_freq = "default", inv_freq_J.clone()
+    difference = ((rotary.get_buffer(name) - inv_freq_J).abs() / inv_freq_J.clamp(min=least)).max().item()
+    setattr(rotary, name, inv_freq_J.clone())
     return difference
 
 

@@ -13,7 +13,7 @@ from coca_train import checkpoint
 from coca_train.checkpoint.manifest import FOLDER
 from coca_train.checkpoint.opening import read_record
 from coca_train.config.files import runs_in
-from coca_train.hub import config_json, forms
+from coca_train.hub import config_json, families, forms
 from coca_train.hub.architecture import Architecture, Shapes
 from coca_train.hub.config_keys import Json, read_json
 from coca_train.hub.families import FAMILIES, LLAMA_NAMES
@@ -85,15 +85,25 @@ def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None
     layouts = {module: layout for layout in (family.layouts if family else ()) for module in layout.parts}
 
     def place(name: str) -> Place:
-        module, _, leaf = name.rpartition(".")
-        if not module.startswith("blocks."):
-            return Place(f"{table[module]}.{leaf}")
-        _, layer, inner = module.split(".", 2)
-        tensor = f"{table['blocks']}.{layer}.{table[inner]}.{leaf}"
-        layout = layouts.get(inner)
+        inner, _, leaf = name.rpartition(".")
+        stack = ""
+        if inner.startswith("blocks."):
+            _, layer, inner = inner.split(".", 2)
+            stack = f"{table['blocks']}.{layer}."
+        tensor, layout = f"{stack}{table[inner]}.{leaf}", layouts.get(inner)
         return Place(tensor) if layout is None else Place(tensor, layout, layout.parts.index(inner))
 
     return {name: place(name) for name in ours}
+
+
+def _as_stored(places: dict[str, Place], stored: Shapes) -> dict[str, Place]:
+    """Return the places in a folder, where names lack their first part if the model was saved without its head (GPT-2,
+    BLOOM)."""
+    embedding = places["embed.weight"].tensor
+    prefix = embedding.partition(".")[0] + "."
+    if embedding in stored or embedding.removeprefix(prefix) not in stored:
+        return places
+    return {name: place._replace(tensor=place.tensor.removeprefix(prefix)) for name, place in places.items()}
 
 
 def _contents(places: Mapping[str, Place]) -> dict[str, list[str]]:
@@ -104,11 +114,13 @@ def _contents(places: Mapping[str, Place]) -> dict[str, list[str]]:
     return contents
 
 
-def _shapes_of(contents: Mapping[str, list[str]], shapes: Shapes) -> Shapes:
-    """Return the shape of each of their tensors; parts are stacked by rows. shapes: by our names."""
-    return {
-        tensor: (sum(shapes[part][0] for part in parts), *shapes[parts[0]][1:]) for tensor, parts in contents.items()
-    }
+def _shapes_of(places: Mapping[str, Place], shapes: Shapes) -> Shapes:
+    """Return the shape of each of their tensors. shapes: by our names."""
+    found: Shapes = {}
+    for tensor, parts in _contents(places).items():
+        layout, of_parts = places[parts[0]].layout, [shapes[part] for part in parts]
+        found[tensor] = of_parts[0] if layout is None else layout.shape(*of_parts)
+    return found
 
 
 def translate(source: Source, model_type: str, dtype: torch.dtype | None = None) -> Tensors:
@@ -122,7 +134,7 @@ def translate(source: Source, model_type: str, dtype: torch.dtype | None = None)
         tensors, layout = [source.read(part) for part in contents[tensor]], places[contents[tensor][0]].layout
         return (tensors[0] if layout is None else layout.join(tensors, source.architecture)).to(dtypes[tensor])
 
-    return Tensors(_shapes_of(contents, source.shapes), dtypes, read)
+    return Tensors(_shapes_of(places, source.shapes), dtypes, read)
 
 
 def open_source(path: Path | str, *, ignore: tuple[str, ...] = (), keys: str = "auto", verified: bool = True) -> Source:
@@ -147,13 +159,13 @@ def open_source(path: Path | str, *, ignore: tuple[str, ...] = (), keys: str = "
 
 
 def _open_huggingface(path: Path, ignore: tuple[str, ...], keys: str) -> Source:
-    name = str(read_json(path / config_json.NAME).get("model_type"))
+    name = families.name_of(read_json(path / config_json.NAME))
     architecture = config_json.read_architecture(path, ignore)
     folder, names = Folder(path), None
     if name in FAMILIES:
         architecture, names = _official(path, architecture, FAMILIES[name].names, folder.shapes, keys)
     shapes = architecture.shapes()
-    places = locate(shapes, name, names)
+    places = _as_stored(locate(shapes, name, names), folder.shapes)
     _check_tensors(path, folder, shapes, places, locate(["head.weight"], name)["head.weight"].tensor)
 
     def read(ours: str) -> Tensor:
@@ -206,7 +218,7 @@ def _check_tensors(path: Path, folder: Folder, shapes: Shapes, places: dict[str,
 
     head: the tensor of the output head, which a model with tied embeddings need not have.
     """
-    wanted = _shapes_of(_contents(places), shapes)
+    wanted = _shapes_of(places, shapes)
     tied = head not in wanted
     missing = sorted(wanted.keys() - folder.shapes.keys())
     if missing == [head]:

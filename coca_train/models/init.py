@@ -76,7 +76,7 @@ def _init_keys(parameter: Tensor, model: ModelConfig, scheme: SchemeSettings, ge
     n_rows = parameter.shape[0] if narrow is None else n_kv_heads * head_dim
     values = torch.empty(n_rows, *parameter.shape[1:], dtype=torch.float32)
     values.normal_(0.0, model.init_std, generator=generator)
-    parameter.copy_(values if narrow is None else narrow(values, n_kv_heads))
+    parameter.copy_(values if narrow is None else narrow(values, n_kv_heads, scheme))
 
 
 def _of_layer(name: str, model: ModelConfig, position: SchemeSettings, layers: LayersConfig) -> SchemeSettings:

@@ -77,23 +77,28 @@ class Attention(nn.Module):
         self.q_norm = _qk_norm(model, head_dim, n_queries)
         self.k_norm = _qk_norm(model, projected_key_dim, n_keys)
         self.position = position
-        self.cap = model.score_cap
+        self.cap, self.clip = model.score_cap, model.clip_qkv
         self.gathers_weights = False  # set where ranks gather sharded weights for the one layer that is about to run
 
     def project_q(self, x_C: Tensor) -> Tensor:
         """Return the queries, (..., H, D)."""
-        return _normed(self.q_norm, self.q(x_C).unflatten(-1, (self.n_heads, -1)))
+        return _normed(self.q_norm, self._clipped(self.q(x_C)).unflatten(-1, (self.n_heads, -1)))
 
     def project_k(self, x_C: Tensor) -> Tensor:
         """Return the keys as the cache holds them, (..., G, K)."""
-        return self.position.reduce_keys(_normed(self.k_norm, self.k(x_C).unflatten(-1, (self.n_kv_heads, -1))))
+        k_CGP = self._clipped(self.k(x_C)).unflatten(-1, (self.n_kv_heads, -1))
+        return self.position.reduce_keys(_normed(self.k_norm, k_CGP))
+
+    def _clipped(self, x: Tensor) -> Tensor:
+        return x if self.clip is None else x.clamp(-self.clip, self.clip)
 
     def _project(self, x_BTC: Tensor, x_BSC: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys as the cache holds them, values."""
         if (
             self.gathers_weights
         ):  # weights of several layers are never gathered together, least of all in the backward pass
-            return self.project_q(x_BTC), self.project_k(x_BSC), self.v(x_BSC).unflatten(-1, (-1, self.head_dim))
+            v_BSC = self._clipped(self.v(x_BSC))
+            return self.project_q(x_BTC), self.project_k(x_BSC), v_BSC.unflatten(-1, (-1, self.head_dim))
         if x_BSC is x_BTC:
             tables = None if context.cache is None else context.cache.decode_tables
             joined = None if tables is None else tables.joined_weights
@@ -101,6 +106,7 @@ class Attention(nn.Module):
         else:
             (q,) = project(x_BTC, (self.q,), self.widths[:1])
             k, v = project(x_BSC, (self.k, self.v), self.widths[1:])
+        q, k, v = map(self._clipped, (q, k, v))
         return _normed(self.q_norm, q), self.position.reduce_keys(_normed(self.k_norm, k)), v
 
     def apply_positions(

@@ -34,7 +34,7 @@ Problem = tuple[str, str, str]
 Initial = Callable[[Tensor, torch.Generator], object]
 
 # A key projection's weight (G·D, C), and G, to the narrower (G·P, C) that a scheme projects with.
-Narrow = Callable[[Tensor, int], Tensor]
+Narrow = Callable[[Tensor, int, SchemeSettings], Tensor]  # (a row per feature, key heads, settings)
 
 
 class AttentionShape(NamedTuple):
@@ -270,7 +270,7 @@ class Position(nn.Module):
         where its classes compute something else."""
         from coca_train.positions.hugging_face import NotTheSame
 
-        raise NotTheSame(f"position scheme {settings.scheme}; native classes have RoPE only")
+        raise NotTheSame(f"position scheme {settings.scheme}")
 
     def layer(self) -> LayerPosition:
         """Build the part of one new layer."""

@@ -81,7 +81,6 @@ model@x=neox_tiny | E-CFG-16 | model@x | model=neox_tiny
 model._target_=torch.load | E-SEC-01 | model._target_ | remove it
 model.head_dim=5 | E-CFG-20 | head_dim
 model=llama_tiny model.n_kv_heads=3 | E-CFG-21 | model.n_kv_heads=3 | model.n_kv_heads=2
-position.rotary_pct=0.5 | E-CFG-20 | position.rotary_pct=0.5 | coca
 checkpoint.save_every_steps=0 | E-CFG-05 | checkpoint.save_every_steps=0
 engine.dtype=fp16 engine.device=cpu | E-CFG-27 | engine.dtype=fp16 | engine.dtype=bf16
 wandb.api_key=0123456789abcdef | E-SEC-02 | wandb.api_key=*** | WANDB_API_KEY

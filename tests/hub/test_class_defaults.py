@@ -56,10 +56,12 @@ def read(folder, values):
 def test_every_key_that_is_read_is_in_the_table(tmp_path):
     for name, family in ((name, families.FAMILIES[name]) for name in OTHERS):
         keys = {field.theirs for field in (*family.fields, *family.biases)} | {
-            family.theta_key,
+            family.positions.theta_key,
             "max_position_embeddings",
         }
-        assert keys | ({family.share_key} if not family.whole_head else set()) <= OTHERS[name].keys()
+        assert (
+            keys | ({family.positions.share_key} if not family.positions.whole_head else set()) <= OTHERS[name].keys()
+        )
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -8,7 +8,7 @@ from tests.hub import models
 
 WRONG = {
     "llama_gqa": [
-        ({"model_type": "gpt2"}, "04", "model_type='gpt2'"),
+        ({"model_type": "xglm"}, "04", "model_type='xglm'"),
         ({"model_type": ...}, "04", "model_type=None"),
         ({"hidden_act": "gelu"}, "04", "hidden_act='gelu'"),
         ({"quantization_config": {"bits": 4}}, "04", "quantization_config"),

@@ -12,6 +12,7 @@ import transformers
 
 from coca_train.hub import families
 from coca_train.hub.config_json import read_architecture
+from coca_train.hub.config_keys import section_of
 from coca_train.hub.exporting import export_run
 from coca_train.hub.importing import import_weights
 from coca_train.hub.options import ExportConfig, ImportConfig
@@ -63,12 +64,34 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0},
     ),
     "arcee": ("arcee", GROUPED),
+    "gemma3": (
+        "gemma3_text",
+        WIDE
+        | {"pad_token_id": 0, "num_hidden_layers": 3, "sliding_window": 7, "query_pre_attn_scalar": 25}
+        | {"sliding_window_pattern": 2, "final_logit_softcapping": 4.0},
+    ),
+    "olmo3": ("olmo3", GROUPED | {"num_hidden_layers": 5, "sliding_window": 7}),
+    "exaone4": ("exaone4", WIDE | {"num_hidden_layers": 5, "sliding_window": 7}),
+    "exaone4 without windows": ("exaone4", WIDE | {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+    "gpt2": ("gpt2", {"n_positions": models.LENGTH * 4}),
+    "opt": ("opt", {"ffn_dim": 96, "max_position_embeddings": models.LENGTH * 4}),
+    "bloom": ("bloom", {"seq_length": models.LENGTH}),
+    "bloom with three heads": ("bloom", {"num_attention_heads": 3, "seq_length": models.LENGTH}),
+    "mpt": ("mpt", {"max_seq_len": 4 * models.LENGTH, "attn_config": {"clip_qkv": 0.5}}),
+    "falcon": ("falcon", {}),
+    "falcon_40b": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}),
+    "falcon_11b": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}),
 }
-QUICK = ["qwen2 with windows", "olmo2", "phi", "phi3", "glm4", "cohere2", "gemma2"]
+QUICK = ["qwen2 with windows", "phi", "phi3", "glm4", "cohere2", "gemma3", "gpt2", "opt", "mpt", "falcon_40b"]
 
 
 def config_of(model_type: str, values: dict[str, Any]) -> Any:
-    return transformers.AutoConfig.for_model(model_type, **models.SHARED | {"pad_token_id": 0} | values)
+    known = transformers.AutoConfig.for_model(model_type)
+    read = known.to_dict().keys() | known.attribute_map.keys()
+    shared = {key: value for key, value in models.SHARED.items() if key in read}
+    if "n_positions" in values:  # another name of max_position_embeddings
+        del shared["max_position_embeddings"]
+    return transformers.AutoConfig.for_model(model_type, **shared | {"pad_token_id": 0} | values)
 
 
 @pytest.fixture
@@ -76,14 +99,24 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A folder as save_pretrained writes it, all weights random."""
     model_type, own = CASES[request.param]
     config = config_of(model_type, own)
-    config.rope_parameters = dict(config.rope_parameters) | {"rope_theta": 500.0}
+    set_theta(getattr(config, "rope_parameters", None) or {})
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config)
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
-            torch.nn.init.normal_(parameter, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.2)
+            is_weight = name.endswith("weight") and "gemma" not in model_type
+            torch.nn.init.normal_(parameter, mean=1.0 if is_weight else 0.0, std=0.2)
     model.save_pretrained(tmp_path / "hf")
     return tmp_path / "hf"
+
+
+def set_theta(rope: dict[str, Any]) -> None:
+    """Rotate fast enough for a short text: one section, or one for each type of layer."""
+    if nested := [each for each in rope.values() if isinstance(each, dict)]:
+        for theta, section in zip((500.0, 50.0), nested, strict=True):
+            section["rope_theta"] = theta
+    elif rope:
+        rope["rope_theta"] = 500.0
 
 
 @pytest.mark.parametrize("folder", slow_unless(QUICK, CASES), indirect=True)
@@ -92,7 +125,7 @@ def test_in_and_out_again(folder: Path, tmp_path: Path, request: pytest.FixtureR
         ImportConfig(source=str(folder), name="run", root=str(tmp_path), tokenizer="none", parity_tokens=96)
     )
     checked = json.loads((run / "parity.json").read_text())
-    assert {probe["length"] for probe in checked["probes"]} >= {models.LENGTH, 4 * models.LENGTH}
+    assert max(probe["length"] for probe in checked["probes"]) >= 4 * models.LENGTH
     again = export_run(ExportConfig(run=str(run), to=str(tmp_path / "out"), tokenizer="none", parity_tokens=96))
     assert json.loads((again / "config.json").read_text())["model_type"] == folder_type(folder)
     for length in (models.LENGTH, 2 * models.LENGTH):
@@ -107,8 +140,15 @@ KEYS = [
     (name, field.theirs)
     for name in dict.fromkeys(kind for kind, _ in CASES.values())
     for field in (*families.FAMILIES[name].fields, *families.FAMILIES[name].biases)
-    if (field.theirs, field.default) != ("head_dim", None)  # their classes write what follows from their own defaults
+    # Their classes write what follows from their own defaults.
+    if (field.theirs, field.default) not in (("head_dim", None), ("ffn_hidden_size", None))
 ]
+
+
+SIZES = (  # which fit each other, and lists that have an entry a layer
+    *("num_attention_heads", "hidden_size", "num_key_value_heads", "num_hidden_layers", "head_dim", "layer_types"),
+    *("n_embd", "n_head", "n_layer", "d_model", "n_heads", "n_layers", "word_embed_proj_dim"),
+)
 
 
 @pytest.mark.parametrize(("model_type", "key"), KEYS)
@@ -116,11 +156,17 @@ def test_a_missing_key_means_what_its_class_takes(model_type: str, key: str, tmp
     """Read without it, and with what the class takes then; number of heads and widths fit each other."""
     own = next(values for name, values in CASES.values() if name == model_type)
     defaults = transformers.AutoConfig.for_model(model_type).to_dict()
-    values = {"model_type": model_type, **models.SHARED, **own}
-    if key in ("num_attention_heads", "hidden_size", "num_key_value_heads", "num_hidden_layers"):
-        values |= {name: defaults[name] for name in ("num_attention_heads", "hidden_size", "num_hidden_layers")}
-    values.pop(key, None)
-    assert read(tmp_path / "one", values) == read(tmp_path / "other", values | {key: defaults[key]})
+    values = config_of(model_type, own).to_dict()
+    if key in SIZES:
+        values |= {name: defaults[name] for name in SIZES if name in defaults}
+    if "head_dim" not in (field.theirs for field in families.FAMILIES[model_type].fields):
+        values.pop("head_dim", None)  # what follows from the others
+    section, name = section_of(values, key)
+    of_class = section_of(defaults, key)[0][name]
+    section.pop(name, None)
+    missing = read(tmp_path / "one", values)
+    section[name] = of_class
+    assert missing == read(tmp_path / "other", values)
 
 
 def read(folder: Path, values: dict[str, Any]) -> Any:

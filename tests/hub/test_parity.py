@@ -68,7 +68,7 @@ def test_a_window_that_is_read_otherwise_is_seen(copy, import_run, monkeypatch):
     folder = copy("mistral")
     models.edit(folder, sliding_window=...)
     wrong = {"name": "sliding_window", "window": 4000}, None
-    monkeypatch.setattr(layer_rules.WindowLayers, "read", lambda self, keys, n_layers: wrong)
+    monkeypatch.setattr(layer_rules.WindowLayers, "read", lambda self, keys, n_layers, of_windows: wrong)
     with pytest.raises(CheckpointError, match=r"E-IOP-13.*beyond the window"):
         import_run(folder)
 

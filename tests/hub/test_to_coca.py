@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers.models.gpt_neox import modeling_gpt_neox
@@ -122,9 +123,43 @@ def test_from_a_folder_and_from_a_run_of_ours(model, import_run):
             import_run(again, "twice", position="coca")
 
 
-def test_partial_rotation_has_no_t(model, import_run):
-    with pytest.raises(UserError, match=r"E-IOP-14.*0\.25"):
-        import_run(model("gpt_neox"), position="coca")
+@pytest.mark.parametrize("how", ["mean_of_halves", "first_half", "random"])
+def test_what_does_not_turn_keeps_its_keys(how, tmp_path, import_run):
+    """GPT-NeoX turns 4 of 16 features: T has a row for each of two pairs, 12 rows stay. Both widths are one function,
+    and a score of the first token aside, the plain product of what stays is unchanged."""
+    folder = models.write(tmp_path / "m", "gpt_neox")
+    with open_source(folder) as source:
+        k = source.read(K).unflatten(0, (4, 16))
+        half = converted(source, how, seed=3).read(K).unflatten(0, (4, 14))
+    assert torch.equal(half[:, 2:], k[:, 4:])
+    if how != "random":
+        t = (k[:, :2] + k[:, 2:4]) / 2 if how == "mean_of_halves" else k[:, :2]
+        torch.testing.assert_close(half[:, :2], t, rtol=0, atol=0)
+        wide = import_run(folder, position="coca", t_from_k=how)
+        narrow = import_run(folder, "half", position="coca", t_from_k=how, t_width="half")
+        assert models.same(our_logits(wide), our_logits(narrow))
+        folded = import_run(wide, "folded", t_width="half")
+        assert models.same(our_logits(folded), our_logits(narrow))
+
+
+def test_layers_without_positions_keep_their_keys(tmp_path, import_run):
+    """SmolLM3: every fourth layer has none."""
+    folder = models.write(tmp_path / "m", "smollm3")
+    with open_source(folder) as source:
+        t = converted(source, "mean_of_halves")
+        changed = [i for i in range(5) if t.shapes[f"blocks.{i}.attention.k.weight"] != (G * D, C)]
+        assert torch.equal(t.read("blocks.3.attention.k.weight"), source.read("blocks.3.attention.k.weight"))
+    assert changed == [0, 1, 2, 4]
+    import_run(folder, position="coca")
+
+
+def test_keys_that_are_normalised_need_a_full_t(tmp_path, import_run):
+    folder = tmp_path / "m"
+    config = transformers.AutoConfig.for_model("qwen3", **models.SHARED, head_dim=12, num_key_value_heads=2)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    with pytest.raises(UserError, match=r"E-IOP-14.*t_width=half.*qk_norm=head") as raised:
+        import_run(folder, position="coca", t_width="half")
+    import_run(folder, position="coca", **options_in(fix_of(raised.value)))
 
 
 def contraction(query, t, query_turned, v, group):

@@ -34,8 +34,8 @@ def rope(rope_scaling=PLAIN, rotary_pct=1.0):
     return {"scheme": "rope", "rotary_pct": rotary_pct, "rope_scaling": rope_scaling}
 
 
-def coca(rope_scaling=PLAIN, variant="slack", t_width="half"):
-    fixed = {"scheme": "coca", "rotary_pct": 1.0}
+def coca(rope_scaling=PLAIN, variant="slack", t_width="half", rotary_pct=1.0):
+    fixed = {"scheme": "coca", "rotary_pct": rotary_pct}
     return fixed | {"variant": variant, "t_width": t_width, "rope_scaling": rope_scaling}
 
 

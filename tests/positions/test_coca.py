@@ -16,13 +16,17 @@ class TestContract(SchemeContract):
     angles = True
     cases = [support.coca(variant=v, t_width=w) for v in ("slack", "strict") for w in ("half", "full_mean")]
     cases += [support.coca(support.scaling(name)) for name in ("yarn", "dynamic_ntk")]
+    cases += [support.coca(support.scaling("yarn"), v, w, 0.5) for v, w in (("slack", "full_mean"), ("strict", "half"))]
 
     def score(self, problem):
-        """Eq. 11 (slack) or Eq. 18 (strict) with t = ReLU of what is cached, at half width."""
-        settings, t = problem.settings, problem.k_BHSK.relu()
-        pairs, dim = pairwise.pairs(problem.q_BHTD), problem.q_BHTD.shape[-1]
-        theta, temperature = problem.spectrum(dim)
-        total = torch.zeros((), dtype=torch.float64)
+        """Eq. 11 (slack) or Eq. 18 (strict) with t = ReLU of what is cached, at half width; a plain product of features
+        that do not turn."""
+        settings, dim = problem.settings, problem.q_BHTD.shape[-1]
+        width = round(dim * settings["rotary_pct"])
+        t, k_rest = problem.k_BHSK[..., : width // 2].relu(), problem.k_BHSK[..., width // 2 :]
+        pairs, q_rest = pairwise.pairs(problem.q_BHTD[..., :width]), problem.q_BHTD[..., width:]
+        theta, temperature = problem.spectrum(width)
+        total = torch.einsum("bhtd,bhsd->bhts", q_rest.double(), k_rest.double())
         for j, frequency in enumerate(theta):
             q, t_j = pairs[..., :, None, j], t[..., None, :, j]
             m, n = (x[:, None].double() * frequency for x in (problem.m_BTS, problem.n_BTS))
@@ -95,7 +99,7 @@ def test_the_key_of_full_width_is_rounded_once():
     pos = parts.start(33)
     tables = scheme(pos, pos, 33)
     t = (wide[..., :8].float() + wide[..., 8:].float()) / 2
-    key = torch.cat((t, t), -1).relu() * tables.key_BS1D
+    key = torch.cat((t, t), -1).relu() * tables.key_BS1R
     assert torch.equal(scheme.rotate(q, scheme.layer().reduce_keys(wide), tables)[1], key.bfloat16())
 
 

@@ -72,11 +72,7 @@ def test_rotary_widths_that_cannot_be_computed_are_problems():
     assert "0.25" in fix
 
 
-def test_coca_refuses_partial_rotation():
-    partial = positions.settings(support.coca() | {"rotary_pct": 0.25})
-    ((key, message, fix),) = partial.problems(MODEL)
-    assert (key, fix) == ("position.rotary_pct", "position.rotary_pct=1.0")
-    assert "0.25" in message
-    assert "collinear" in message
+def test_rotated_widths_of_coca_are_those_of_rope():
+    assert positions.settings(support.coca(rotary_pct=0.25)).problems(replace(MODEL, d_model=60))
     assert positions.settings(support.coca()).problems(MODEL) == []
     assert positions.settings(support.coca()).problems(replace(MODEL, head_dim=15))

@@ -10,6 +10,9 @@ W_T is as wide as RoPE's W_K and its halves are averaged, as the authors train i
 parameters of one with RoPE and begins with the same; or it has a row per pair (`half`): the same functions with half
 the numbers. Both begin as one function, W_T of `half` as the mean of the halves: its std is 1/√2 of the others'.
 
+Where only part of a head turns (`rotary_pct` < 1; GPT-NeoX, GLM), the paper says nothing. Here that part is CoCA, whose
+constraint is between the two features of a pair that turns, and the rest is the plain product q·k that it was.
+
 Any fused kernel, O(T·D) memory where the paper's contraction took O(T²·D). A cache for one length holds k', as
 large as RoPE's; where the length may change it holds W_T x un-rotated, at half width for both: 25 % smaller. Strict is
 relative. Slack is not: its score also depends on (m+n)θ_j, so positions start at 0 at each document and at each
@@ -23,7 +26,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from coca_train.config.schema import STRICT, ModelConfig
+from coca_train.config.schema import STRICT, ModelConfig, SchemeSettings
 from coca_train.positions import rope_scaling, rotary
 from coca_train.positions.base import AttentionShape, LayerPosition, Problem
 from coca_train.positions.token_positions import Positions
@@ -42,30 +45,38 @@ class Settings:
         description="full_mean: W_T has a row per feature, as W_K, and its halves are averaged (the authors' models); "
         "half: a row per pair, the same functions with half the numbers"
     )
-    rotary_pct: float = Field(gt=0, le=1, description="rotated share of each head; CoCA needs 1")
+    rotary_pct: float = Field(
+        gt=0, le=1, description="rotated share of each head, which is CoCA; the rest is a plain product (GPT-NeoX 0.25)"
+    )
     rope_scaling: Annotated[
         rope_scaling.AnyRopeScaling, Field(description="frequencies and how they scale with length")
     ]
 
     def problems(self, model: ModelConfig) -> list[Problem]:
-        """Refuse combinations that cannot be computed, or are not CoCA."""
-        if self.rotary_pct < 1:
-            wrong = f"coca with rotary_pct {self.rotary_pct:g}: the part that is not rotated breaks collinearity"
-            return [("position.rotary_pct", f"{wrong}; coca rotates the whole head", "position.rotary_pct=1.0")]
+        """Refuse combinations that cannot be computed."""
         return rotary.problems(model, self.rotary_pct, self.rope_scaling)
 
 
-def fold_full_mean(w_t: Tensor, n_kv_heads: int) -> Tensor:
-    """Fold full-width T weights (G·D, C), or biases (G·D), into the half-width ones of the same function."""
-    by_head = w_t.unflatten(0, (n_kv_heads, 2, -1))
-    return by_head.mean(1).flatten(0, 1)
+def fold_full_mean(w_t: Tensor, n_kv_heads: int, rotary_pct: float = 1.0) -> Tensor:
+    """Fold full-width T weights (G·D, C), or biases (G·D), into the half-width ones of the same function; rows of
+    features that do not turn stay as they are."""
+    by_head = w_t.unflatten(0, (n_kv_heads, -1))
+    turning = rotary.width(by_head.shape[1], rotary_pct)
+    t = by_head[:, :turning].unflatten(1, (2, -1)).mean(1)
+    return torch.cat((t, by_head[:, turning:]), 1).flatten(0, 1)
+
+
+def _narrow(w_k: Tensor, n_kv_heads: int, settings: SchemeSettings) -> Tensor:
+    """Narrow weights with a row per feature to those with a row per pair."""
+    assert isinstance(settings, Settings)
+    return fold_full_mean(w_k, n_kv_heads, settings.rotary_pct)
 
 
 class Tables(NamedTuple):
     """The rotation of the query, and the factor of t that gives the two halves of k'."""
 
     query: rotary.CosSin
-    key_BS1D: Tensor
+    key_BS1R: Tensor
 
 
 class Layer(LayerPosition):
@@ -77,7 +88,12 @@ class Layer(LayerPosition):
         """Return W_T x at half width; means are float32 or wider, so that training rounds k' alone."""
         # The result is averaged and not W_T, which would spare half of a small product: an adapter (LoRA) and a norm of
         # the heads (qk_norm) come between them, and runs that began so continue bit for bit.
-        return k_BSGP if self.settings.t_width == "half" else _mean_of_halves(k_BSGP)
+        if self.settings.t_width == "half":
+            return k_BSGP
+        turning = rotary.width(self.shape.head_dim, self.settings.rotary_pct)
+        t_BSGJ = _mean_of_halves(k_BSGP[..., :turning])
+        # A view of nothing would cost a copy.
+        return t_BSGJ if turning == k_BSGP.shape[-1] else torch.cat((t_BSGJ, k_BSGP[..., turning:].to(t_BSGJ)), -1)
 
 
 class Scheme(rotary.Rotary):
@@ -86,22 +102,21 @@ class Scheme(rotary.Rotary):
     settings: Settings
 
     layer_class = Layer
-    narrow_key = staticmethod(fold_full_mean)
+    narrow_key = staticmethod(_narrow)
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
-        assert settings.rotary_pct == 1, "Settings.problems refuses this"
         self.relative = settings.variant == "strict"
         self._query = (_StrictQuery, _strict) if settings.variant == "strict" else (_SlackQuery, _slack)
 
     @property
     def key_dim(self) -> int:
-        """K = D/2: a value per pair."""
-        return self.shape.head_dim // 2
+        """K = D - R/2: a value per pair, and the features that do not turn."""
+        return self.shape.head_dim - self.rotary_dim // 2
 
     @property
     def projected_key_dim(self) -> int:
-        """P = D/2, or D where the layers average the halves."""
+        """P = K, or D where the layers average the halves."""
         return self.key_dim if self.settings.t_width == "half" else self.shape.head_dim
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
@@ -116,12 +131,19 @@ class Scheme(rotary.Rotary):
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
         """Form both results in float32 or wider and cast them once. E = D."""
         function, compute = self._query
-        inputs = q_BTHD, tables.query.cos_BT1R, tables.query.sin_BT1R
+        width, dtype = self.rotary_dim, q_BTHD.dtype
+        partial = width < q_BTHD.shape[-1]
+        inputs = q_BTHD[..., :width] if partial else q_BTHD, tables.query.cos_BT1R, tables.query.sin_BT1R
         # Of a single token, an autograd function takes as long to call as what it computes.
         graded = torch.is_grad_enabled()
         query = autograd.apply(function, *inputs) if graded else rotary.compute_in_pieces(compute, *inputs)
-        t_BSGJ = k_BSGK.relu()
-        return query, (torch.cat((t_BSGJ, t_BSGJ), -1) * tables.key_BS1D).to(q_BTHD.dtype)
+        t_BSGJ = k_BSGK[..., : width // 2].relu()
+        key = (torch.cat((t_BSGJ, t_BSGJ), -1) * tables.key_BS1R).to(dtype)
+        if not partial:
+            return query, key
+        temperature = tables.query.temperature
+        q_rest, k_rest = q_BTHD[..., width:], k_BSGK[..., width // 2 :].to(dtype)
+        return torch.cat((query, q_rest * temperature), -1), torch.cat((key, k_rest * temperature), -1)
 
 
 class _SlackQuery(torch.autograd.Function):
