@@ -18,6 +18,7 @@ from coca_train.hub.config_keys import (
     NUMBER,
     NUMBER_OR_NULL,
     SHARE,
+    TANH,
     TRUTH,
     Json,
     Keys,
@@ -133,8 +134,8 @@ def llama_fields(tied: bool = False) -> tuple[Field, ...]:
 
 KV_HEADS, HEAD_DIM = ("num_key_value_heads", "n_kv_heads"), ("head_dim", "head_dim")
 BIASES = (BiasKey("attention_bias", ("qkv", "out")), BiasKey("mlp_bias", ("mlp",)))
-GELU: Words = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"}
-GEGLU: Words = {"gelu_pytorch_tanh": "geglu_tanh", "gelu": "geglu"}
+GELU: Words = {"gelu": "gelu", TANH: "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"}
+GEGLU: Words = {TANH: "geglu_tanh", "gelu": "geglu"}
 RMS: Json = {"norm": "rmsnorm", "residual": "sequential", "qk_norm": "none"}
 LAYERNORM: Json = {"norm": "layernorm", "residual": "sequential", "qk_norm": "none"}
 
@@ -343,7 +344,7 @@ FAMILIES = {
         fields=(
             *shape_fields(49152, 3072, 30, 24, 12288, 0.018042),
             Field(*KV_HEADS, COUNT_OR_NULL, 2),
-            Field("hidden_act", "activation", GELU, "gelu_pytorch_tanh"),
+            Field("hidden_act", "activation", GELU, TANH),
             Field("norm_epsilon", "norm_eps", NUMBER, 1e-5),
             Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
         ),
@@ -410,6 +411,7 @@ FAMILIES = {
         names={name: theirs for name, theirs in LLAMA_NAMES.items() if name != "mlp_norm"},
         biases=(BiasKey("attention_bias", ("qkv", "out")),),
         layouts=PAIRS,
+        theta=500_000.0,
         max_positions=8192,
     ),
     "cohere2": Family(
@@ -435,8 +437,8 @@ FAMILIES = {
             *shape_fields(256000, 3072, 28, 16, 24576),
             Field(*KV_HEADS, COUNT, 16),
             Field(*HEAD_DIM, COUNT, 256),
-            # "gelu" means tanh to some versions and exact to others
-            Field("hidden_act", "activation", {"gelu_pytorch_tanh": "geglu_tanh"}, "gelu_pytorch_tanh"),
+            # "gelu" is what the releases say, and tanh to 5.23; where a version computes the exact one, parity fails
+            Field("hidden_act", "activation", dict.fromkeys((TANH, "gelu"), "geglu_tanh"), TANH),
             Field("rms_norm_eps", "norm_eps", NUMBER, 1e-6),
             Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
         ),
@@ -452,7 +454,7 @@ FAMILIES = {
             *shape_fields(256000, 2304, 26, 8, 9216),
             Field(*KV_HEADS, COUNT, 4),
             Field(*HEAD_DIM, COUNT, 256),
-            Field("hidden_activation", "activation", GEGLU, "gelu_pytorch_tanh"),
+            Field("hidden_activation", "activation", GEGLU, TANH),
             Field("rms_norm_eps", "norm_eps", NUMBER, 1e-6),
             Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
             Field("query_pre_attn_scalar", "attention_multiplier", NUMBER, 256, INVERSE_ROOT),
