@@ -19,6 +19,7 @@ Default = TypeVar("Default")
 Json = dict[str, object]  # an object of JSON
 LIMIT = 4 << 20  # [bytes]
 MOST = 2**31 - 1  # of anything counted: what a 32-bit index holds
+TANH = "gelu_pytorch_tanh"  # of hidden_act
 CODE = "auto_map"  # the key by which a folder names code of its own; never followed
 
 
@@ -69,21 +70,23 @@ NUMBER_OR_NULL: Kind[float | None] = _kind(_Number | None)
 SHARE: Kind[float] = _kind(Annotated[float, Field(ge=LEAST, le=1)])
 OBJECT_OR_NULL: Kind[Json | None] = _kind(Json | None, "an object, or null")
 
-# Keys of bookkeeping, generation, training and kernels, which do not change what a model computes.
+# Keys of bookkeeping, generation, training and kernels, which do not change what a model computes. Its class reads none
+# of them; by dual_chunk_attention_config others compute something else beyond the length that it says (Qwen 2.5 1M).
 HARMLESS = frozenset(
     (
         "_attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path "
         "architectures attention_dropout attention_probs_dropout_prob bad_words_ids begin_suppress_tokens "
-        "bos_token_id chunk_size_feed_forward classifier_dropout custom_pipelines decoder_start_token_id "
-        "diversity_penalty do_sample dtype early_stopping embd_pdrop embedding_dropout encoder_no_repeat_ngram_size "
-        "eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id "
-        "gradient_checkpointing hidden_dropout hidden_dropout_prob id2label is_decoder keys_to_ignore_at_inference "
-        "label2id length_penalty max_length max_sequence_length min_length model_type no_repeat_ngram_size "
-        "num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states "
-        "output_scores pad_token_id prefix pretraining_tp problem_type remove_invalid_values repetition_penalty "
-        "resid_pdrop residual_dropout return_dict return_dict_in_generate sep_token_id suppress_tokens "
-        "task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript "
-        "transformers.js_config transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache "
+        "bos_token_id cache_implementation chunk_size_feed_forward classifier_dropout custom_pipelines "
+        "decoder_start_token_id diversity_penalty do_sample dtype dual_chunk_attention_config early_stopping "
+        "embd_pdrop embedding_dropout encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty "
+        "finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing hidden_dropout "
+        "hidden_dropout_prob id2label is_decoder keys_to_ignore_at_inference label2id length_penalty max_length "
+        "max_sequence_length min_length model_max_length model_type no_repeat_ngram_size num_beam_groups num_beams "
+        "num_labels num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix "
+        "pretraining_tp problem_type remove_invalid_values repetition_penalty resid_pdrop residual_dropout "
+        "return_dict return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature "
+        "tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript transformers.js_config "
+        "transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache use_parallel_embedding "
         f"{CODE}"
     ).split()
 )
@@ -138,6 +141,16 @@ def _off(otherwise: str) -> Only:
     return Only(lambda value, config: value is False, otherwise)
 
 
+def _of(model_type: str, only: object, otherwise: str, of_key: str = "") -> Only:
+    """Accept one value in one family: that of the key `of_key`, or where that is missing, `only`."""
+
+    def accepts(value: object, config: Json) -> bool:
+        wanted = config.get(of_key, only)
+        return config.get("model_type") == model_type and type(value) is type(wanted) and value == wanted
+
+    return Only(accepts, otherwise)
+
+
 ONLY: Mapping[str, Only] = {
     # SmolLM and other models that nanotron trained
     "is_llama_config": Only(lambda value, config: value is True, "a model of nanotron that is no LLaMA"),
@@ -152,6 +165,24 @@ ONLY: Mapping[str, Only] = {
     "head_dim": Only(  # of families whose class computes it
         lambda value, config: type(value) is int and _whole_heads(config) == value, "heads of another width"
     ),
+    "_sliding_window_pattern": Only(
+        lambda value, config: isinstance(config.get("layer_types"), list), "windows that layer_types does not list"
+    ),
+    # what releases of these families say, and their classes always compute, or read in another key
+    "hidden_activation": _of("gemma", TANH, "another activation"),
+    "hidden_act": _of("gemma2", TANH, "another activation", "hidden_activation"),
+    "sliding_window_size": _of("gemma2", 4096, "another window", "sliding_window"),
+    "layer_switch": _of("cohere2", 4, "windows in other layers", "sliding_window_pattern"),
+    "order_of_interleaved_layers": _of("cohere2", "local_attn_first", "windows in other layers"),
+    "position_embedding_type": _of("cohere2", "rope_gptj", "other positions"),
+    "rotary_pct": _of("cohere2", 1.0, "a part of each head that is not rotated"),
+    "use_embedding_sharing": _of("cohere2", True, "a head of its own", "tie_word_embeddings"),
+    "use_gated_activation": _of("cohere2", True, "a feed-forward layer without a gate"),
+    "use_parallel_block": _of("cohere2", True, "a feed-forward layer after attention"),
+    "mlp_type": _of("starcoder2", "default", "another feed-forward layer"),
+    "norm_type": _of("starcoder2", "layer_norm", "another normalisation"),
+    "full_attn_mod": _of("phi3", 1, "layers that do not see all keys"),
+    "interpolate_factor": _of("phi3", 1, "positions that are interpolated"),
     "pruned_heads": Only(lambda value, config: value == {}, "heads that are missing in some layers"),
     "is_encoder_decoder": _off("an encoder"),
     "add_cross_attention": _off("attention to an encoder"),

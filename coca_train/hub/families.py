@@ -18,6 +18,7 @@ from coca_train.hub.config_keys import (
     NUMBER,
     NUMBER_OR_NULL,
     SHARE,
+    TANH,
     TRUTH,
     Fixed,
     Json,
@@ -137,9 +138,9 @@ def llama_fields(tied: bool = False) -> tuple[Field, ...]:
 WIDER = 4  # times the width is a feed-forward layer of which config.json does not say the width
 KV_HEADS, HEAD_DIM = ("num_key_value_heads", "n_kv_heads"), ("head_dim", "head_dim")
 BIASES = (BiasKey("attention_bias", ("qkv", "out")), BiasKey("mlp_bias", ("mlp",)))
-GELU: Words = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"}
+GELU: Words = {"gelu": "gelu", TANH: "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh"}
+GEGLU: Words = {TANH: "geglu_tanh", "gelu": "geglu"}
 MPT_NORMS: Words = {"low_precision_layernorm": "layernorm", "layernorm": "layernorm"}
-GEGLU: Words = {"gelu_pytorch_tanh": "geglu_tanh", "gelu": "geglu"}
 RMS: Json = {"norm": "rmsnorm", "residual": "sequential", "qk_norm": "none"}
 LAYERNORM: Json = {"norm": "layernorm", "residual": "sequential", "qk_norm": "none"}
 
@@ -398,7 +399,7 @@ FAMILIES = {
         fields=(
             *shape_fields(49152, 3072, 30, 24, 12288, 0.018042),
             Field(*KV_HEADS, COUNT_OR_NULL, 2),
-            Field("hidden_act", "activation", GELU, "gelu_pytorch_tanh"),
+            Field("hidden_act", "activation", GELU, TANH),
             Field("norm_epsilon", "norm_eps", NUMBER, 1e-5),
             Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
         ),
@@ -462,7 +463,7 @@ FAMILIES = {
         names={name: theirs for name, theirs in LLAMA_NAMES.items() if name != "mlp_norm"},
         biases=(BiasKey("attention_bias", ("qkv", "out")),),
         layouts=PAIRS,
-        positions=RopeRule(max_positions=8192),
+        positions=RopeRule(theta=500_000.0, max_positions=8192),
     ),
     "cohere2": Family(
         transformers_class="Cohere2ForCausalLM",
@@ -487,8 +488,8 @@ FAMILIES = {
             *shape_fields(256000, 3072, 28, 16, 24576),
             Field(*KV_HEADS, COUNT, 16),
             Field(*HEAD_DIM, COUNT, 256),
-            # "gelu" means tanh to some versions and exact to others
-            Field("hidden_act", "activation", {"gelu_pytorch_tanh": "geglu_tanh"}, "gelu_pytorch_tanh"),
+            # "gelu" is what the releases say, and tanh to 5.23; where a version computes the exact one, parity fails
+            Field("hidden_act", "activation", dict.fromkeys((TANH, "gelu"), "geglu_tanh"), TANH),
             Field("rms_norm_eps", "norm_eps", NUMBER, 1e-6),
             Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
         ),
@@ -504,7 +505,7 @@ FAMILIES = {
             *shape_fields(256000, 2304, 26, 8, 9216),
             Field(*KV_HEADS, COUNT, 4),
             Field(*HEAD_DIM, COUNT, 256),
-            Field("hidden_activation", "activation", GEGLU, "gelu_pytorch_tanh"),
+            Field("hidden_activation", "activation", GEGLU, TANH),
             Field("rms_norm_eps", "norm_eps", NUMBER, 1e-6),
             Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
             Field("query_pre_attn_scalar", "attention_multiplier", NUMBER, 256, INVERSE_ROOT),
@@ -538,7 +539,7 @@ FAMILIES = {
         root_embedding=True,
         layers=TypedLayers(6, "sliding_window_pattern", own_positions=True),
         positions=TwoRopesRule(theta=1e6, of_windows=1e4, of_windows_key="rope_local_base_freq", max_positions=131072),
-        harmless=("attn_logit_softcapping", "hidden_act", "cache_implementation", "_sliding_window_pattern"),
+        harmless=("attn_logit_softcapping", "hidden_act"),
         divisible=True,
     ),
     "olmo": Family(

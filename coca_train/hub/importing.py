@@ -37,6 +37,7 @@ from coca_train.hub.options import ImportConfig
 from coca_train.hub.publishing import Tensors, new_folder, write_shards
 from coca_train.hub.safetensors_folder import content_digest
 from coca_train.hub.weights import Source, open_source
+from coca_train.positions.schemes import coca
 from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import flatten, section
@@ -101,11 +102,12 @@ def _check_parity(source: Source, converted: Source, tokenizer: Tokenizer | None
 
     Return the content of parity.json. Raises CheckpointError E-IOP-13 where they differ.
     """
-    config = forms.config_to_compare(source.architecture, source.family)
     is_native_folder = source.kind == "huggingface" and source.family in FAMILIES
-    if is_native_folder and FAMILIES[source.family].transformers_class and config["model_type"] not in forms.OWN_TYPES:
+    of_class = is_native_folder and bool(FAMILIES[source.family].transformers_class)
+    if of_class and not isinstance(source.architecture.position, coca.Settings):
         theirs = transformers_side.side_of_folder(source.path)
     else:
+        config = forms.config_to_compare(source.architecture, source.family)
         theirs = transformers_side.side_of_source(source, config)
     results = parity.check(source.architecture, source.read, theirs, tokenizer, options.parity_tokens)
     if is_native_folder:

@@ -9,7 +9,7 @@ from coca_train.hub import families
 from coca_train.hub.config_json import read_architecture
 from coca_train.runtime.errors import UserError
 from tests.hub import models
-from tests.hub.class_defaults import CONFIGS, ours, reading
+from tests.hub.class_defaults import ours, reading
 
 OTHERS = {  # of each family, every key that is read, with another value than its default
     "llama": {
@@ -64,13 +64,13 @@ def test_every_key_that_is_read_is_in_the_table(tmp_path):
         )
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", families.FAMILIES)
 def test_of_nothing_but_the_type(family, tmp_path):
     values = {"model_type": family}
     assert read(tmp_path, values) == reading(values)
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", OTHERS)
 def test_of_every_key(family, tmp_path):
     values = {"model_type": family, **OTHERS[family]}
     assert read(tmp_path, values) == reading(values)

@@ -12,6 +12,7 @@ from torch import nn
 from coca_train.hub import exporting, forms, layer_rules, parity, small_copy, transformers_side
 from coca_train.hub.options import VerifyConfig
 from coca_train.hub.weights import open_source
+from coca_train.positions.hugging_face import NotTheSame
 from coca_train.runtime.errors import CheckpointError, UserError
 from tests.hub import models
 
@@ -262,3 +263,14 @@ def test_verify_wants_two_of_one_vocabulary(model, import_run, copy, tmp_path):
         exporting.verify_export(VerifyConfig(run=str(run), against=str(folder)))
     with pytest.raises(UserError, match="E-IOP-01"):
         exporting.verify_export(VerifyConfig(run=str(run), against=str(tmp_path)))
+
+
+def test_a_folder_is_compared_with_its_own_class(model, import_run, monkeypatch):
+    """Even where no class of transformers could be written: our own form would agree with whatever we misread."""
+
+    def refuse(*_):
+        raise NotTheSame("frequencies that no class has")
+
+    monkeypatch.setattr(forms, "native_config", refuse)
+    record = json.loads((import_run(model()) / "parity.json").read_text())
+    assert record["against"].startswith("LlamaForCausalLM")

@@ -10,54 +10,37 @@ import transformers
 from coca_train.hub.config_json import read_architecture
 from coca_train.hub.families import FAMILIES
 from coca_train.runtime.errors import UserError
+from tests.cases import slow_unless
 from tests.hub import models
-from tests.hub.class_defaults import ours, reading
-from tests.hub.published import LLAMA2, MISTRAL, NEOX, READ, REFUSED, YARN
-
-
-def small(values):
-    """The same keys with widths and lengths that a test can build; what a ratio of lengths says stays."""
-    heads = 4 if values.get("num_key_value_heads", 0) not in (1, 3) else 3
-    kv = values.get("num_key_value_heads")
-    width = values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"]
-    width = min(width, 32)
-    changed = values | {
-        "hidden_size": heads * width, "intermediate_size": 48, "num_attention_heads": heads, "vocab_size": 101,
-        "max_position_embeddings": min(128, values["max_position_embeddings"]), "initializer_range": 0.15,
-    }  # fmt: skip
-    if kv is not None:
-        changed["num_key_value_heads"] = heads if kv == values["num_attention_heads"] else {4: 2, 3: 1}[heads]
-    if "head_dim" in values:
-        changed["head_dim"] = width
-    n_layers = changed["num_hidden_layers"] = 4 if "no_rope_layers" in values else 2
-    for key in ("no_rope_layers", "layer_types"):
-        if key in values:
-            changed[key] = values[key][:n_layers]
-    if values.get("sliding_window"):
-        changed["sliding_window"] = 40
-    if (scaling := values.get("rope_scaling")) and "original_max_position_embeddings" in scaling:
-        changed["rope_scaling"] = scaling | {"original_max_position_embeddings": 32}
-    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        if values.get(key) not in (None, -1):
-            changed[key] = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}[key]
-    return changed
+from tests.hub.class_defaults import built, configuration, ours, reading
+from tests.hub.published import FIRST, GEMMA, GEMMA2, LLAMA2, MISTRAL, NEOX, READ, REFUSED, YARN, small
 
 
 @pytest.mark.parametrize("name", READ)
 def test_read_as_its_class_reads_it(name, tmp_path):
     models.edit_new(tmp_path, READ[name])
-    theirs = json.loads(json.dumps(READ[name]))
-    assert ours(read_architecture(tmp_path)) == reading(theirs)
+    assert ours(read_architecture(tmp_path)) == reading(READ[name])
 
 
 @pytest.mark.parametrize("name", READ)
+def test_has_the_weights_of_its_class(name, tmp_path):
+    models.edit_new(tmp_path, READ[name])
+    shapes = read_architecture(tmp_path).shapes().values()
+    theirs = built(configuration(READ[name])).parameters()
+    assert sum(map(math.prod, shapes)) == sum(parameter.numel() for parameter in theirs)
+
+
+@pytest.mark.parametrize("name", slow_unless(FIRST.values(), READ))
 def test_computed_as_its_class_computes_it(name, tmp_path, import_run):
     values = small(READ[name])
     folder = tmp_path / "model"
     config = {key: value for key, value in values.items() if key not in ("architectures", "auto_map", "torch_dtype")}
     torch.manual_seed(0)
     cls = getattr(transformers, FAMILIES[values["model_type"]].transformers_class)
-    model = cls(transformers.AutoConfig.for_model(**json.loads(json.dumps(config))))
+    model = cls(configuration(config))
+    for parameter in model.parameters():
+        if parameter.ndim == 1:  # zeros and ones would hide a swap
+            torch.nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.2)
     model.save_pretrained(folder)
     models.edit_new(folder, values)  # as it was published, not as this version writes it
     record = json.loads((import_run(folder) / "parity.json").read_text())
@@ -83,6 +66,32 @@ def test_refused_with_a_reason(name, tmp_path):
         ("Mistral 7B 0.1", 7_241_732_096),
         ("SmolLM2 135M", 134_515_008),
         ("Pythia 2.8B", 2_775_208_960),
+        ("Qwen2.5 0.5B", 494_032_768),
+        ("Qwen2.5 7B", 7_615_616_512),
+        ("Qwen2.5 32B", 32_763_876_352),
+        ("Qwen3 0.6B", 596_049_920),
+        ("Qwen3 8B", 8_190_735_360),
+        ("Gemma 2B", 2_506_172_416),
+        ("Gemma 7B", 8_537_680_896),
+        ("Gemma 2 2B", 2_614_341_888),
+        ("Gemma 2 9B", 9_241_705_984),
+        ("Gemma 2 27B", 27_227_128_320),
+        ("Phi 2", 2_779_683_840),
+        ("Phi 3 mini 4k", 3_821_079_552),
+        ("Phi 3 medium 4k", 13_960_238_080),
+        ("OLMo 1B", 1_176_764_416),
+        ("OLMo 2 7B", 7_298_617_344),
+        ("OLMo 2 32B", 32_234_279_936),
+        ("Granite 3.1 8B", 8_170_848_256),
+        ("Seed-OSS 36B", 36_151_104_512),
+        ("StarCoder2 3B", 3_030_371_328),
+        ("StableLM 3B", 2_795_443_200),
+        ("StableLM 2 1.6B", 1_644_515_328),
+        ("GLM 4 9B", 9_399_951_360),
+        ("GLM 4 32B 0414", 32_566_081_536),
+        ("Command R", 34_980_831_232),
+        ("Aya 23 8B", 8_028_033_024),
+        ("Command A", 111_057_580_032),
     ],
 )
 def test_has_as_many_parameters_as_were_published(name, n_parameters, tmp_path):
@@ -90,6 +99,7 @@ def test_has_as_many_parameters_as_were_published(name, n_parameters, tmp_path):
     assert sum(math.prod(shape) for shape in read_architecture(tmp_path).shapes().values()) == n_parameters
 
 
+R7B = READ["Command R7B"]
 HARMLESS = [
     (LLAMA2, "is_llama_config", True, False),
     (LLAMA2, "rope_interleaved", False, True),
@@ -100,6 +110,24 @@ HARMLESS = [
     (NEOX, "rope_theta", 10000, 20000),
     (NEOX, "partial_rotary_factor", 0.25, 0.5),
     (LLAMA2, "rope_scaling", YARN, YARN | {"finetuned": "yes"}),
+    (READ["OLMo 1B"], "clip_qkv", None, 8.0),
+    (GEMMA, "hidden_activation", "gelu_pytorch_tanh", "gelu"),
+    (LLAMA2, "hidden_activation", None, "gelu_pytorch_tanh"),
+    (GEMMA2, "hidden_act", "gelu_pytorch_tanh", "gelu"),
+    (GEMMA2 | {"hidden_activation": "gelu"}, "hidden_act", "gelu", "gelu_pytorch_tanh"),
+    (GEMMA2, "sliding_window_size", 4096, 8192),
+    (R7B, "layer_switch", 4, 2),
+    (R7B, "order_of_interleaved_layers", "local_attn_first", "global_attn_first"),
+    (R7B, "position_embedding_type", "rope_gptj", "alibi"),
+    (R7B, "rotary_pct", 1.0, 0.5),
+    (R7B, "use_embedding_sharing", True, False),
+    (R7B, "use_gated_activation", True, False),
+    (R7B, "use_parallel_block", True, False),
+    (R7B, "_sliding_window_pattern", None, 4),
+    (READ["StarCoder2 7B"], "mlp_type", "default", "gated"),
+    (READ["StarCoder2 7B"], "norm_type", "layer_norm", "rms_norm"),
+    (READ["Phi 4"], "full_attn_mod", 1, 2),
+    (READ["Phi 4"], "interpolate_factor", 1, 2),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from coca_train.hub.config_json import read_architecture
 from coca_train.hub.config_keys import HARMLESS, ONLY
 from coca_train.runtime.errors import UserError
-from tests.hub.class_defaults import CONFIGS, ours, reading
+from tests.hub.class_defaults import ours, reading
 from tests.hub.test_class_defaults import OTHERS
 
 VALUES = {
@@ -60,7 +60,7 @@ def as_float(key, value):
 
 
 @pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", OTHERS)
 def test_every_key(family, value, tmp_path):
     base = {"model_type": family, **OTHERS[family]}
     for key in OTHERS[family]:
@@ -72,7 +72,7 @@ def test_every_key(family, value, tmp_path):
 
 
 @pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", OTHERS)
 def test_every_key_that_says_nothing(family, value, tmp_path):
     """Accepted or refused, and nothing else changes."""
     base = {"model_type": family, **OTHERS[family]}

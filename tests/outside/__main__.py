@@ -39,6 +39,10 @@ PARTS = {
         ("-m", "pytest", "-m", "slow or not slow", *RECIPES),
     ),
     "rotations": Part("exports rotate alike in seven versions of transformers", ("-m", "tests.outside.rotations")),
+    "families": Part(
+        "folders of three versions of transformers are imported as those compute them, or refused, in every family",
+        ("-m", "tests.outside.families"),
+    ),
     "torch-2.11": Part(
         "the quick tests pass on torch 2.11, the oldest", ("-m", "tests.outside.versions", "torch", "2.11.0")
     ),

@@ -85,7 +85,10 @@ class Settings(RopeScaling):
         original, temperature = scaling.original(), scaling.optional("attention_factor")
         lists = {name: scaling.numbers(name) for name in ("short_factor", "long_factor")}
         known = {"theta": scaling.theta, "original_seq_len": original, "temperature": temperature}
-        return {**known, "factor": scaling.factor(original), **lists}
+        factor = scaling.factor(original)
+        if temperature not in (None, 1) or (temperature is None and factor > 1):
+            refuse_partial_rotation("longrope", scaling.rotary_pct)
+        return {**known, "factor": factor, **lists}
 
     def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
         """Spell out lists and temperature, and write both lengths in all the places where a version reads them."""
