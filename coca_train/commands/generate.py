@@ -42,8 +42,8 @@ class GenerateConfig:
     prompt: Text = Field(description="the prompt; everything after prompt= is taken literally")
     begin: Literal["auto", "bos", "none"] = Field(
         default="auto",
-        description="token before the prompt. bos: the one that begins a text; none: no token; auto: bos where the "
-        "weights come from a Hugging Face folder whose tokenizer adds it",
+        description="tokens before the prompt. bos: the one that begins a text; none: no token; auto: those that the "
+        "tokenizer of the Hugging Face folder puts there, where the weights come from one",
     )
     max_new_tokens: int = Field(
         default=64,
@@ -77,7 +77,7 @@ def _tokens(run: "TrainedRun", given: GenerateConfig) -> list[int]:
     from coca_train.config.sizes import check_cache
     from coca_train.evaluation.subject import begin_of, run_begins
 
-    begins = given.begin == "auto" and run_begins(Path(given.run), run.tokenizer)
+    begins = run_begins(Path(given.run), run.tokenizer) if given.begin == "auto" else ()
     tokens = [*begin_of(given.begin, begins, run.tokenizer), *run.tokenizer.encode(given.prompt)]
     for problem in check_cache(run.loaded.config.model, len(tokens) + given.max_new_tokens):
         raise UserError(f"{problem.id} command line {problem.message}. Fix: {problem.fix}")

@@ -29,22 +29,23 @@ from coca_train.settings import TOKENIZERS, load
 BLOCK_BYTES = 1 << 22
 
 
-def begin_of(choice: Begin, begins: bool, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return what is put in front of every text: nothing, or the token that begins one.
+def begin_of(choice: Begin, begins: tuple[int, ...], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens that are put in front of every text.
 
     choice: text.begin. begins: what `auto` means for these weights.
     """
-    wanted = begins if choice == "auto" else choice == "bos"
-    return (tokenizer.bos,) if wanted and tokenizer.bos is not None else ()
+    if choice == "auto":
+        return begins
+    return (tokenizer.bos,) if choice == "bos" and tokenizer.bos is not None else ()
 
 
-def run_begins(run_dir: Path, tokenizer: Tokenizer) -> bool:
-    """Tell whether a run's weights know texts that begin with a token. Its own texts have no such token."""
+def run_begins(run_dir: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens that begin the texts a run's weights know: of imported ones, as its own texts have none."""
     if imported(read_record(run_dir)) is None:
-        return False
+        return ()
     kept = (run_dir / tokenizer_files.FOLDER, run_dir / IMPORTED / tokenizer_files.FOLDER)
     folder = next((folder for folder in kept if folder.is_dir()), Path(tokenizer.path).parent)
-    return tokenizer_files.begins_texts(folder, tokenizer)
+    return tokenizer_files.begin_tokens(folder, tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,7 @@ class Opened(NamedTuple):
     kind: str
     step: int | None
     weights: str
-    begins: bool
+    begins: tuple[int, ...]
 
 
 def open_folder(path: str, device: str, dtype: str) -> Opened:
@@ -129,7 +130,7 @@ def open_folder(path: str, device: str, dtype: str) -> Opened:
             sections = {name: getattr(known, name) for name in ("model", "position", "attention_pattern", "layers")}
             default = default_config()
             config = replace(default, **sections, train=replace(default.train, seq_len=known.seq_len))
-            begins = tokenizer_files.begins_texts(source.path, tokenizer)
+            begins = tokenizer_files.begin_tokens(source.path, tokenizer)
     if dtype != "auto":
         model = model.to(DTYPES[dtype])
     return Opened(model, tokenizer, config, source.kind, step, weights, begins)
