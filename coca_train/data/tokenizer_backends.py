@@ -298,7 +298,8 @@ class HuggingFace:
     def begins(self) -> tuple[int, ...]:
         """The tokens that the file's post-processor puts in front of a text."""
         encoding = self._model.encode("a")
-        return tuple(id for id, _ in takewhile(itemgetter(1), zip(encoding.ids, encoding.special_tokens_mask)))
+        marked = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+        return tuple(id for id, _ in takewhile(itemgetter(1), marked))
 
     @cached_property
     def control(self) -> frozenset[int]:

@@ -86,7 +86,7 @@ def test_a_folder_keeps_its_tokenizer_through_import_and_export(folder, tmp_path
 
 def test_a_unigram_file_whose_end_a_text_can_spell_is_refused(tmp_path):
     """T5's: its vocabulary is searched for the likeliest pieces, `</s>` among them."""
-    with pytest.raises(DataError, match="^E-TKN-12 "):
+    with pytest.raises(DataError, match=r"^E-TKN-12 "):
         Tokenizer(write(tmp_path, "t5"))
 
 

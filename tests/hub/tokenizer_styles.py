@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import (
-    AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers,
-)  # fmt: skip
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 SCRIPTS = {
     "latin": "Ça, naïve façade: ÉCOLE, Straße, İstanbul, ﬁne e\u0301 vs \u00e9, I'VE don't WE'LL",
@@ -42,7 +50,8 @@ SCRIPTS = {
 PAGE = "\n".join(SCRIPTS.values())
 
 GPT4 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{%s}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{%s}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 LLAMA3, QWEN2 = GPT4 % "1,3", GPT4.replace("{%s}", "")
 BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
