@@ -91,6 +91,23 @@ def write(folder: Path, kind: str, scaling: str = "plain", dtype: torch.dtype = 
     return folder
 
 
+def config_of(model_type: str, values: dict[str, Any]) -> Any:
+    return transformers.AutoConfig.for_model(model_type, **SHARED | {"pad_token_id": 0} | values)
+
+
+def write_family(folder: Path, model_type: str, values: dict[str, Any]) -> Path:
+    """A folder of any model type as save_pretrained writes it, all weights random."""
+    config = config_of(model_type, values)
+    config.rope_parameters = dict(config.rope_parameters) | {"rope_theta": 500.0}
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.2)
+    model.save_pretrained(folder)
+    return folder
+
+
 def logits(folder: Path, length: int, **load: Any) -> torch.Tensor:
     """float32 logits of a folder on fixed ids, by transformers alone."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **load).eval()

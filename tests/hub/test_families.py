@@ -67,23 +67,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 QUICK = ["qwen2 with windows", "olmo2", "phi", "phi3", "glm4", "cohere2", "gemma2"]
 
 
-def config_of(model_type: str, values: dict[str, Any]) -> Any:
-    return transformers.AutoConfig.for_model(model_type, **models.SHARED | {"pad_token_id": 0} | values)
-
-
 @pytest.fixture
 def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A folder as save_pretrained writes it, all weights random."""
-    model_type, own = CASES[request.param]
-    config = config_of(model_type, own)
-    config.rope_parameters = dict(config.rope_parameters) | {"rope_theta": 500.0}
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 1:
-            torch.nn.init.normal_(parameter, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.2)
-    model.save_pretrained(tmp_path / "hf")
-    return tmp_path / "hf"
+    return models.write_family(tmp_path / "hf", *CASES[request.param])
 
 
 @pytest.mark.parametrize("folder", slow_unless(QUICK, CASES), indirect=True)
