@@ -80,6 +80,8 @@ def test_a_folder_keeps_its_tokenizer_through_import_and_export(folder, tmp_path
         assert (exported / name).read_bytes() == (model / name).read_bytes()
     again = transformers_side.load_tokenizer(exported)
     assert [theirs.encode(text) for text in SCRIPTS.values()] == [again.encode(text) for text in SCRIPTS.values()]
+    hashed = "get_vocab_base_pre" in (exported / "README.md").read_text()
+    assert hashed == (json.loads((model / "tokenizer.json").read_text())["decoder"]["type"] == "ByteLevel")
     config = json.loads((exported / "config.json").read_text())
     assert (config["eos_token_id"], config["bos_token_id"]) == (theirs.eos_token_id, theirs.bos_token_id)
 
