@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from coca_train.attention import PatternSettings
     from coca_train.config.schema import Config
-    from coca_train.data.tokenizer import Tokenizer
+    from coca_train.data.tokenizer import SpecialTokensInText, Tokenizer
     from coca_train.evaluation.subject import Opened
     from coca_train.models.transformer import Transformer
     from coca_train.positions import SchemeSettings
@@ -41,8 +41,9 @@ def open_model(
     """Return the model of a run directory (its newest verified checkpoint), an export, or a Hugging Face folder.
 
     device: auto is cuda where there is a GPU. dtype: of the weights; auto is as they are stored, float32 for float16 on
-    a CPU. Raises UserError and its kin: E-IOP-* for a folder that holds no model that is covered, E-CKP-* and E-RUN-*
-    for a run without a whole checkpoint, E-TKN-* and E-EVAL-03 for its tokenizer.
+    a CPU. A folder without a tokenizer opens too; what needs text then raises E-EVAL-03. Raises UserError and its kin:
+    E-IOP-* for a folder that holds no model that is covered, E-CKP-* and E-RUN-* for a run without a whole checkpoint,
+    E-TKN-* for its tokenizer.
     """
     from coca_train.evaluation.subject import open_folder
 
@@ -65,13 +66,22 @@ class Model:
     def __init__(self, path: str, opened: Opened) -> None:
         self.path, self._opened = path, opened
         self.network: Transformer = opened.model
-        self.tokenizer: Tokenizer = opened.tokenizer
         self.config: Config = opened.config
         self.step: int | None = opened.step
         self.training_window: int = opened.config.train.seq_len
 
     def __repr__(self) -> str:
-        return f"Model({self.path!r}, {self.scheme}, training window {self.training_window:,} tokens)"
+        without = ", no tokenizer" if self._opened.tokenizer is None else ""
+        return f"Model({self.path!r}, {self.scheme}, training window {self.training_window:,} tokens{without})"
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer. Raises DataError E-EVAL-03 where the folder has none; `logits` takes token ids."""
+        from coca_train.evaluation.subject import no_tokenizer
+
+        if self._opened.tokenizer is None:
+            raise no_tokenizer(Path(self.path))
+        return self._opened.tokenizer
 
     @property
     def scheme(self) -> str:
@@ -117,11 +127,12 @@ class Model:
         self.config = config
         return self
 
-    def encode(self, text: str) -> list[int]:
-        """Return token ids, after the token that begins texts where the model was trained with one."""
-        from coca_train.evaluation.subject import begin_of
+    def encode(self, text: str, special_tokens: SpecialTokensInText = "text") -> list[int]:
+        """Return token ids, after the tokens that begin texts where the model was trained with some.
 
-        return [*begin_of("auto", self._opened.begins, self.tokenizer), *self.tokenizer.encode(text)]
+        special_tokens: what <|im_start|> and the like in the text become: "text", or the "tokens" of that name.
+        """
+        return [*self._opened.begins, *self.tokenizer.encode(text, special_tokens)]
 
     def logits(self, text: str | Sequence[int]) -> Tensor:
         """Return logits_TV, float32: row t is of the token after the first t + 1. text: words, or token ids as they
@@ -140,7 +151,7 @@ class Model:
 
     def generate(
         self,
-        prompt: str,
+        prompt: str | Sequence[int],
         max_new_tokens: int = 64,
         *,
         temperature: float = 0.0,
@@ -150,15 +161,15 @@ class Model:
     ) -> str:
         """Return the text that the model generates after the prompt, without it; shorter where the model ends the text.
 
-        temperature 0: greedy. top_k, top_p: sample among the k likeliest tokens (0: all), among the fewest whose
-        probabilities reach p. Dynamic frequencies see prompt and new tokens throughout. Raises UserError E-API-02 for
-        options out of range, or more tokens than there are positions.
+        prompt: words, or token ids as they are. temperature 0: greedy. top_k, top_p: sample among the k likeliest
+        tokens (0: all), among the fewest whose probabilities reach p. Dynamic frequencies see prompt and new tokens
+        throughout. Raises UserError E-API-02 for options out of range, or more tokens than there are positions.
         """
         import torch
 
         from coca_train.models.generation import check_options, generate
 
-        tokens = self.encode(prompt)
+        tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
         try:
             check_options(tokens, max_new_tokens, temperature, top_k, top_p)
         except ValueError as error:

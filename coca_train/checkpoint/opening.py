@@ -21,12 +21,14 @@ from coca_train.stages import resolve, stage_at
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A trained model with its tokenizer. loaded: the configuration of the stage that trained it. step: optimizer steps
-    it was trained for."""
+    """A trained model with its tokenizer; None: its weights came without one.
+
+    loaded: the configuration of the stage that trained it. step: optimizer steps it was trained for.
+    """
 
     loaded: Loaded[Config]
     model: Transformer
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     step: int
 
 
@@ -39,8 +41,9 @@ def load_run(run_dir: Path | str, device: str = "auto") -> TrainedRun:
     run_dir = Path(run_dir)
     loaded = load_saved(run_dir)
     record = read_record(run_dir)
-    tokenizer = Tokenizer(loaded.config.data.tokenizer)
-    if record["fingerprint"]["tokenizer"] != tokenizer_digest(loaded.config.data.tokenizer):
+    known = record["fingerprint"]["tokenizer"]
+    tokenizer = None if known is None else Tokenizer(loaded.config.data.tokenizer)
+    if tokenizer is not None and known != tokenizer_digest(tokenizer.path):
         raise DataError(
             f"E-TKN-10 {loaded.config.data.tokenizer}: not the tokenizer {run_dir} was trained with; its tokens would "
             "mean something else. Fix: give back the old file"
@@ -54,7 +57,8 @@ def load_run(run_dir: Path | str, device: str = "auto") -> TrainedRun:
     loaded = replace(loaded, config=stage_at(resolve(loaded.config), newest.step).config)
     # No memory and no initial values: every weight is read from the checkpoint, in the dtype it is to have.
     with torch.device("meta"):
-        model = build_model(loaded.config, vocab_size(loaded.config.model, tokenizer.vocab_size, tokenizer.path))
+        n_pieces = tokenizer.vocab_size if tokenizer is not None else 0
+        model = build_model(loaded.config, vocab_size(loaded.config.model, n_pieces, loaded.config.data.tokenizer))
     where = pick_device(device)
     dtype = (
         torch.float32 if where == "cpu" and loaded.config.engine.dtype == "fp16" else DTYPES[loaded.config.engine.dtype]

@@ -153,11 +153,11 @@ class Weights:
         self.close()
 
 
-def open_weights(checkpoint: Checkpoint, verified: bool = True) -> Weights:
-    """Open the weights of a checkpoint and verify its bytes again, unless verified=False. Not collective. Raises
-    CheckpointError."""
+def open_weights(checkpoint: Checkpoint, verified: bool = True, merged: bool = True) -> Weights:
+    """Open the weights of a checkpoint and verify its bytes again, unless verified=False. Not collective. merged: as of
+    `Weights`. Raises CheckpointError."""
     try:
-        return Weights(checkpoint, Stored(checkpoint, None if verified else ()))
+        return Weights(checkpoint, Stored(checkpoint, None if verified else ()), merged)
     except Refused as refusal:  # it was verified a moment ago
         raise CheckpointError(f"E-CKP-01 {checkpoint.path}: {refusal}. Fix: restore the checkpoint") from None
 

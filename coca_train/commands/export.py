@@ -1,7 +1,5 @@
 """Write a run as a folder for transformers, proven equal."""
 
-from pathlib import Path
-
 from coca_train.commands.import_ import NOTHING_LEFT
 from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
@@ -24,7 +22,7 @@ def _export(loaded: Loaded[ExportConfig], arguments: Arguments) -> None:
     if options.merge:
         export_run(options)
     else:
-        export_adapters(Path(options.run), Path(options.to), options.form)
+        export_adapters(options)
 
 
 VERB = Verb(EXPORT, USAGE, _export, foot="See docs/interop.md", resumes_from=NOTHING_LEFT, needs_words=True)

@@ -14,6 +14,7 @@ from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Seed
 from coca_train.config.verb import Verb
+from coca_train.data.tokenizer import SpecialTokensInText, Tokenizer
 from coca_train.runtime import dist
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.printing import printed
@@ -42,8 +43,13 @@ class GenerateConfig:
     prompt: Text = Field(description="the prompt; everything after prompt= is taken literally")
     begin: Literal["auto", "bos", "none"] = Field(
         default="auto",
-        description="token before the prompt. bos: the one that begins a text; none: no token; auto: bos where the "
-        "weights come from a Hugging Face folder whose tokenizer adds it",
+        description="tokens before the prompt. bos: the one that begins a text; none: no token; auto: those that the "
+        "tokenizer of the Hugging Face folder puts there, where the weights come from one",
+    )
+    special_tokens: SpecialTokensInText = Field(
+        default="text",
+        description="what <|im_start|> and the like become where the prompt has them. text: plain text; tokens: the "
+        "special tokens of that name, for a prompt written as the model's chat template has it",
     )
     max_new_tokens: int = Field(
         default=64,
@@ -71,14 +77,14 @@ class GenerateConfig:
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: cuda where there is a GPU")
 
 
-def _tokens(run: "TrainedRun", given: GenerateConfig) -> list[int]:
+def _tokens(run: "TrainedRun", tokenizer: Tokenizer, given: GenerateConfig) -> list[int]:
     """Those that begin it and its own. UserError where prompt and continuation leave more in the cache than this
     machine holds."""
     from coca_train.config.sizes import check_cache
     from coca_train.evaluation.subject import begin_of, run_begins
 
-    begins = given.begin == "auto" and run_begins(Path(given.run), run.tokenizer)
-    tokens = [*begin_of(given.begin, begins, run.tokenizer), *run.tokenizer.encode(given.prompt)]
+    begins = run_begins(Path(given.run), tokenizer) if given.begin == "auto" else ()
+    tokens = [*begin_of(given.begin, begins, tokenizer), *tokenizer.encode(given.prompt, given.special_tokens)]
     for problem in check_cache(run.loaded.config.model, len(tokens) + given.max_new_tokens):
         raise UserError(f"{problem.id} command line {problem.message}. Fix: {problem.fix}")
     return tokens
@@ -88,15 +94,18 @@ def _generate(loaded: Loaded[GenerateConfig], arguments: Arguments) -> None:
     import torch
 
     from coca_train.checkpoint.opening import load_run
+    from coca_train.evaluation.subject import no_tokenizer
     from coca_train.models.generation import check_options, check_positions, generate
 
     given: GenerateConfig = loaded.config
     run = load_run(given.run, given.device)
+    if (tokenizer := run.tokenizer) is None:
+        raise no_tokenizer(Path(given.run))
     config = vary(run.loaded.config, arguments.overrides)
     run.model.set_position(config.position)
     run.model.set_attention_pattern(config.attention_pattern)
     run.model.set_logit_scale(config.model.logit_scale)
-    tokens = _tokens(run, given)
+    tokens = _tokens(run, tokenizer, given)
     try:
         check_options(tokens, given.max_new_tokens, given.temperature, given.top_k, given.top_p)
         check_positions(run.model, len(tokens), given.max_new_tokens)
@@ -111,12 +120,12 @@ def _generate(loaded: Loaded[GenerateConfig], arguments: Arguments) -> None:
         top_k=given.top_k,
         top_p=given.top_p,
         generator=torch.Generator().manual_seed(given.seed),
-        eod=run.tokenizer.eod,
+        eod=tokenizer.eod,
         dynamic_length=given.dynamic_length,
         use_cache=given.use_cache,
     )
     seconds = time.perf_counter() - begin
-    print(printed(given.prompt + run.tokenizer.decode(new)))
+    print(printed(given.prompt + tokenizer.decode(new)))
     speed = f"{len(new) / seconds:,.0f} tokens/s" if new else "nothing to add"
     dist.log(f"\n[{given.run}, step {run.step}: {len(tokens)} + {len(new)} tokens, {speed}]")
 

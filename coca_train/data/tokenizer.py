@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from coca_train.settings import TOKENIZERS
 
 END_PIECES = ("</s>", "<|endoftext|>", "<eod>", "<|end_of_text|>", "<eos>")
 BEGIN_PIECES = ("<s>", "<|begin_of_text|>", "<bos>")
+SpecialTokensInText = Literal["text", "tokens"]
 NOTHING: Mapping[str, int | str | None] = MappingProxyType({})
 MAX_BYTES = FULL_DIGEST_BYTES - 1  # up to here the digest in a run's record is that of the whole file
 
@@ -53,8 +55,9 @@ class Tokenizer:
         own = {"eod": self._backend.eos, "bos": self._backend.bos}
         guess = {"eod": self._first(END_PIECES), "bos": self._first(BEGIN_PIECES)}
         self.special = special_tokens.read(Path(path), self._backend.id_of, own, guess, given, self._is_text)
-        self.eod = self._check_eod(self.special.eod)
         self.bos, self.pad = self.special.bos, self.special.pad
+        self._backend.make_special({token for token in (self.special.eod, self.bos, self.pad) if token is not None})
+        self.eod = self._check_eod(self.special.eod)
         alone = guess["eod"] if own["eod"] is None else own["eod"]
         self.identity = self.digest if self.eod == alone else f"{self.digest} that ends documents with {self.eod}"
 
@@ -81,7 +84,7 @@ class Tokenizer:
         return next((i for i in tokens if i is not None), None)
 
     def _is_text(self, token: int) -> bool:
-        return token >= self.vocab_size or self._backend.spelled(token) is not None
+        return token >= self.vocab_size or not self._backend.may_be_special(token)
 
     def knows(self, tokens: object) -> bool:
         """Return whether an id, or each of a list, is one of its special tokens; null is none."""
@@ -109,13 +112,24 @@ class Tokenizer:
         return self._backend.control | {self.eod} | ({self.bos} if self.bos is not None else set())
 
     @property
+    def begins(self) -> tuple[int, ...]:
+        """The tokens that the file puts in front of a text: as its post-processor has it, in SentencePiece bos."""
+        if isinstance(self._backend, HuggingFace):
+            return self._backend.begins
+        return () if self.bos is None else (self.bos,)
+
+    @property
     def lossless(self) -> bool:
         """Whether decode(encode(x)) == x for any text."""
         return self._backend.lossless
 
-    def encode(self, text: str) -> list[int]:
-        """Encode a text, nothing added. Pieces like </s> written out in the text are encoded as plain text."""
-        return self._backend.encode(text)
+    def encode(self, text: str, special_tokens: SpecialTokensInText = "text") -> list[int]:
+        """Encode a text, nothing added.
+
+        special_tokens: what </s> and the like become where they are written out in the text. text: plain text, so that
+        no document ends another; tokens: the tokens they name, in a prompt that follows a chat template.
+        """
+        return self._backend.encode(text) if special_tokens == "text" else self._backend.encode_special(text)
 
     def encode_batch(self, texts: list[str], num_threads: int) -> list[list[int]]:
         """Encode each text, by at most about num_threads threads."""

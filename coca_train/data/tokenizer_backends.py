@@ -11,15 +11,18 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, takewhile
 from operator import itemgetter
 from types import ModuleType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from coca_train.data.dataset import best_dtype
 from coca_train.runtime.errors import UserError
+
+if TYPE_CHECKING:
+    import tokenizers
 
 SPACES = " \u2581"  # pieces have U+2581 for a space
 SIGNS = {c for c in map(chr, range(128)) if not c.isalpha() and c not in " \n"}
@@ -105,6 +108,13 @@ class SentencePiece:
         piece = self._model.id_to_piece(token)
         return piece if token in self._model.encode(piece) else None
 
+    def may_be_special(self, token: int) -> bool:
+        """Return whether a token can stand for no text: no text is encoded as it."""
+        return self.spelled(token) is None
+
+    def make_special(self, tokens: Collection[int]) -> None:
+        """Do nothing: what `may_be_special` allows is special."""
+
     @cached_property
     def control(self) -> frozenset[int]:
         return frozenset(i for i in range(self.vocab_size) if self._model.is_control(i))
@@ -140,6 +150,12 @@ class SentencePiece:
 
     def encode(self, text: str) -> list[int]:
         return self._whole(text) if self.words is None else self.words.encode_text(text).tolist()
+
+    def encode_special(self, text: str) -> list[int]:
+        """Encode a text in which control pieces that are written out are these; what is between them alone."""
+        pieces = {self._model.id_to_piece(token): token for token in self.control}
+        parts = re.split(f"({'|'.join(map(re.escape, pieces))})", text) if pieces else [text]
+        return [id for part in parts if part for id in ([pieces[part]] if part in pieces else self.encode(part))]
 
     def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
         """num_threads: only where texts are encoded as a whole; words that are remembered need no threads."""
@@ -261,6 +277,30 @@ class HuggingFace:
         piece = self._model.id_to_token(token)
         return piece if token in self.encode(piece) else None
 
+    def may_be_special(self, token: int) -> bool:
+        """Return whether a token can stand for no text: it was added, or no text is encoded as it."""
+        return token in self._model.get_added_tokens_decoder() or self.spelled(token) is None
+
+    def make_special(self, tokens: Collection[int]) -> None:
+        """Encode the texts of added tokens as text though the file does not call them special.
+
+        Some files call the token that ends a text of theirs an ordinary one, and name it as eos_token all the same.
+        """
+        record = json.loads(self._model.to_str())
+        changed = [token for token in record["added_tokens"] if token["id"] in tokens and not token["special"]]
+        if changed:
+            for token in changed:
+                token["special"] = True
+            self._model = type(self._model).from_str(json.dumps(record))
+            self._model.encode_special_tokens = True
+
+    @cached_property
+    def begins(self) -> tuple[int, ...]:
+        """The tokens that the file's post-processor puts in front of a text."""
+        encoding = self._model.encode("a")
+        marked = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+        return tuple(id for id, _ in takewhile(itemgetter(1), marked))
+
     @cached_property
     def control(self) -> frozenset[int]:
         return frozenset(i for i, token in self._model.get_added_tokens_decoder().items() if token.special)
@@ -289,6 +329,16 @@ class HuggingFace:
 
     def encode(self, text: str) -> list[int]:
         return self._model.encode(text, add_special_tokens=False).ids
+
+    def encode_special(self, text: str) -> list[int]:
+        """Encode a text in which special tokens that are written out are these."""
+        return self._with_special_tokens.encode(text, add_special_tokens=False).ids
+
+    @cached_property
+    def _with_special_tokens(self) -> "tokenizers.Tokenizer":
+        copy = type(self._model).from_str(self._model.to_str())
+        copy.encode_special_tokens = False
+        return copy
 
     def encode_batch(self, texts: Sequence[str], num_threads: int) -> list[list[int]]:
         """num_threads: 1, or more for as many as the library likes."""

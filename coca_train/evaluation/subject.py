@@ -29,22 +29,23 @@ from coca_train.settings import TOKENIZERS, load
 BLOCK_BYTES = 1 << 22
 
 
-def begin_of(choice: Begin, begins: bool, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return what is put in front of every text: nothing, or the token that begins one.
+def begin_of(choice: Begin, begins: tuple[int, ...], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens that are put in front of every text.
 
     choice: text.begin. begins: what `auto` means for these weights.
     """
-    wanted = begins if choice == "auto" else choice == "bos"
-    return (tokenizer.bos,) if wanted and tokenizer.bos is not None else ()
+    if choice == "auto":
+        return begins
+    return (tokenizer.bos,) if choice == "bos" and tokenizer.bos is not None else ()
 
 
-def run_begins(run_dir: Path, tokenizer: Tokenizer) -> bool:
-    """Tell whether a run's weights know texts that begin with a token. Its own texts have no such token."""
+def run_begins(run_dir: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens that begin the texts a run's weights know: of imported ones, as its own texts have none."""
     if imported(read_record(run_dir)) is None:
-        return False
+        return ()
     kept = (run_dir / tokenizer_files.FOLDER, run_dir / IMPORTED / tokenizer_files.FOLDER)
     folder = next((folder for folder in kept if folder.is_dir()), Path(tokenizer.path).parent)
-    return tokenizer_files.begins_texts(folder, tokenizer)
+    return tokenizer_files.begin_tokens(folder, tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,31 +98,32 @@ class Setup:
 
 class Opened(NamedTuple):
     """A trained model out of a folder. config: of the training that made it, or that would make such weights.
+    tokenizer: None where the folder has none.
 
     kind: run or huggingface. step: optimizer steps, None where unknown. weights: digest of everything that makes it.
     begins: what text.begin=auto means for it.
     """
 
     model: Transformer
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     config: Config
     kind: str
     step: int | None
     weights: str
-    begins: bool
+    begins: tuple[int, ...]
 
 
 def open_folder(path: str, device: str, dtype: str) -> Opened:
     """Return the model of a run directory or a Hugging Face folder, in evaluation mode. device, dtype: as in `work`.
 
-    Raises UserError, CheckpointError and DataError for folders that hold no model or no tokenizer.
+    Raises UserError, CheckpointError and DataError for folders that hold no model or a tokenizer that cannot be read.
     """
     with open_source(path) as source:
         weights, step = _digest(source), source.step
         if source.kind == "run":
             run = load_run(source.path, device)
             model, tokenizer, config = run.model, run.tokenizer, run.loaded.config
-            begins = run_begins(source.path, tokenizer)
+            begins = run_begins(source.path, tokenizer) if tokenizer is not None else ()
         else:
             model, tokenizer = _read_folder(source, device)
             known = source.architecture
@@ -129,15 +131,20 @@ def open_folder(path: str, device: str, dtype: str) -> Opened:
             sections = {name: getattr(known, name) for name in ("model", "position", "attention_pattern", "layers")}
             default = default_config()
             config = replace(default, **sections, train=replace(default.train, seq_len=known.seq_len))
-            begins = tokenizer_files.begins_texts(source.path, tokenizer)
+            begins = tokenizer_files.begin_tokens(source.path, tokenizer) if tokenizer is not None else ()
     if dtype != "auto":
         model = model.to(DTYPES[dtype])
     return Opened(model, tokenizer, config, source.kind, step, weights, begins)
 
 
 def subject_of(opened: Opened, path: str, name: str, choices: Iterable[Choice], begin: Begin) -> Subject:
-    """Make the subject of an opened model. choices: to try. begin: text.begin. Raises what `variants` does."""
+    """Make the subject of an opened model. choices: to try. begin: text.begin.
+
+    Raises DataError E-EVAL-03 where it has no tokenizer, and what `variants` does.
+    """
     model, tokenizer, tried = opened.model, opened.tokenizer, variants(opened.config, choices)
+    if tokenizer is None:
+        raise no_tokenizer(Path(path))
     known = {"name": name, "path": path, "kind": opened.kind, "step": opened.step, "weights": opened.weights}
     return Subject(
         facts=_facts(opened.config, model, tokenizer, tried, **known),
@@ -176,14 +183,17 @@ def _facts(
     )
 
 
-def _read_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer]:
+def no_tokenizer(path: Path) -> DataError:
+    if (path / "run.json").is_file():
+        fix = "import the weights again with tokenizer=<file of the model's own>"
+    else:
+        fix = f"put the model's own {' or '.join(TOKENIZERS)} there"
+    return DataError(f"E-EVAL-03 {path}: has no tokenizer, and text cannot be read without it. Fix: {fix}")
+
+
+def _read_folder(source: Source, device: str) -> tuple[Transformer, Tokenizer | None]:
     """Read weights as they are stored; float16 becomes float32 on a CPU."""
     tokenizer = tokenizer_files.open_for(source, tokenizer_files.find(source, "auto"))
-    if tokenizer is None:
-        raise DataError(
-            f"E-EVAL-03 {source.path}: the folder has no tokenizer ({', '.join(TOKENIZERS)}); text cannot be read "
-            "without it. Fix: put the model's tokenizer there"
-        )
     where, stored = pick_device(device), source.dtypes["embed.weight"]
     # Built without memory and filled tensor by tensor: the weights are never there twice.
     with torch.device("meta"):

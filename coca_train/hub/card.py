@@ -19,6 +19,12 @@ from coca_train.settings import load_saved
 from coca_train.stages import resolve
 
 VARIABLES = {"AutoModelForCausalLM": "model", "AutoTokenizer": "tokenizer"}
+HASHED_IN_LLAMA_CPP = (
+    "llama.cpp's `convert_hf_to_gguf.py` knows how a byte-level tokenizer splits a text by a hash of its token ids, so "
+    "it knows those that are published. Where it ends with `BPE pre-tokenizer was not recognized`, add the hash it "
+    "prints (`chkhsh`) to `get_vocab_base_pre` in its `conversion/base.py`, with the name there of a published "
+    "tokenizer that has the same splits (`pre_tokenizer` in `tokenizer.json`), such as `llama-bpe` or `qwen2`.\n"
+)
 DIFFERS = "## Where it computes something else"
 
 
@@ -34,7 +40,8 @@ def render_card(name: str, source: Source, family: str, report: parity.Report, t
     }
     loaders = ["AutoModelForCausalLM", *(["AutoTokenizer"] if tokenizer else [])]
     caveats = "\n".join(f"- {each}" for each in forms.caveats(architecture, family))
-    digest = None if tokenizer is None else hashlib.sha256(untrusted_io.read_bytes(tokenizer)).hexdigest()
+    data = b"" if tokenizer is None else untrusted_io.read_bytes(tokenizer)
+    digest, byte_level = hashlib.sha256(data).hexdigest(), b'"ByteLevel"' in data
     tokenizer_line = "- tokenizer: none" if tokenizer is None else f"- tokenizer: `{tokenizer.name}`, sha256 `{digest}`"
     parts = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n",
@@ -43,6 +50,7 @@ def render_card(name: str, source: Source, family: str, report: parity.Report, t
         f"{architecture.seq_len:,} tokens. Written by coca_train {__version__}.\n",
         "\n".join(["```python", *loading_lines(name, family, *loaders), "```\n"]),
         _kind(family),
+        *([HASHED_IN_LLAMA_CPP] if byte_level and family not in forms.OWN_TYPES else []),
         *([f"{DIFFERS}\n", f"{caveats}\n"] if caveats else []),
         "## Where it comes from\n",
         "\n".join([*_provenance(source.origin), f"{tokenizer_line}\n"]),

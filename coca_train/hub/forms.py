@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 SCALING_SECTION = "position.rope_scaling"
+LLAMA_CPP_PERIODS = {"cohere2": 4, "gemma2": 2, "smollm3": 4}  # the last layer of every so many is another one
 OWN_SECTIONS = "coca_train"  # the key of our sections
 COCA, INSTALLED = "coca", "coca_train"
 OWN_TYPES = (COCA, INSTALLED)
@@ -106,7 +107,23 @@ def caveats(architecture: Architecture, name: str) -> list[str]:
             f"max_position_embeddings is {length:,}, which the scaling is computed from, though the weights were "
             f"trained on {architecture.seq_len:,} tokens"
         )
-    return lines
+    return [*lines, *_in_llama_cpp(architecture, name)]
+
+
+def _in_llama_cpp(architecture: Architecture, model_type: str) -> list[str]:
+    """Return a sentence where llama.cpp gives some layers of a family other positions or windows (src/models/*.cpp)."""
+    name, kinds = FAMILIES[model_type].transformers_class, architecture.layer_types
+    period = LLAMA_CPP_PERIODS.get(model_type, 0)
+    of_period = [period > 0 and layer % period == 0 for layer in range(1, len(kinds) + 1)]
+    unrotated = of_period if model_type in ("cohere2", "smollm3") else [False] * len(kinds)
+    if [kind.position.scheme == "nope" for kind in kinds] != unrotated:
+        return [f"llama.cpp omits RoPE in layer {period} of every {period} of {name}, whatever config.json says"]
+    windows = [getattr(kind.attention_pattern, "window", None) for kind in kinds]
+    if model_type in ("cohere2", "gemma2"):
+        same = [window is not None for window in windows] == [not each for each in of_period]
+        return [] if same else [f"llama.cpp omits the window in layer {period} of every {period} of {name} alone"]
+    smallest = min((window for window in windows if window is not None), default=None)
+    return [] if smallest is None else [f"llama.cpp has no windows in {name}: beyond {smallest:,} tokens it differs"]
 
 
 def describe_run(stages: Sequence[Stage], n_tokens: int) -> str:

@@ -154,8 +154,8 @@ def _statements(source: Source, tokenizer: Tokenizer | None) -> list[str]:
     if tokenizer is not None:
         special, path = tokenizer.special, Path(tokenizer.path)
         parts = [f"{MEANING[role]} {getattr(special, role)} ({by})" for role, by in special.said.items()]
-        adds = _read_if_there(folder_of(path) / tokenizer_files.CONFIG).get("add_bos_token")
-        parts += [f"add_bos_token={str(adds).lower()} ({tokenizer_files.CONFIG})"] if isinstance(adds, bool) else []
+        begins = tokenizer_files.begin_tokens(folder_of(path), tokenizer)
+        parts += [f"a text begins with {', '.join(map(str, begins)) or 'no token'}"]
         parts += ["a chat template"] if has_template(folder_of(path)) else []
         lines.append(f"{path.name}, {tokenizer.vocab_size:,} tokens: {'; '.join(parts)}")
     if source.kind != "huggingface":

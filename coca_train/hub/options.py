@@ -74,6 +74,11 @@ class ExportConfig:
         default=True,
         description="true: the whole model; false: the adapters of a LoRA stage alone, for peft, in float32",
     )
+    base: str | None = Field(
+        default=None,
+        description="with merge=false: folder, or name at a hub, of the model that the stage began with; null = the "
+        "folder that start.path names or was imported from",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -43,11 +43,13 @@ def digests(folder: Path) -> dict[str, Path]:
     return {digest(folder / name)["sha256"]: folder / name for name in TOKENIZERS if (folder / name).is_file()}
 
 
-def begins_texts(folder: Path, tokenizer: Tokenizer) -> bool:
-    """Return whether texts begin with the BOS token: as tokenizer_config.json says, else where there is one."""
+def begin_tokens(folder: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens that a text begins with: BOS or none as tokenizer_config.json says, else as its file does."""
     config = folder / CONFIG
     said = read_json(config).get("add_bos_token") if config.is_file() else None
-    return tokenizer.bos is not None and said is not False
+    if not isinstance(said, bool):
+        return tokenizer.begins
+    return (tokenizer.bos,) if said and tokenizer.bos is not None else ()
 
 
 def open_for(source: Source, path: Path | None, given: Mapping[str, int | str | None] = NOTHING) -> Tokenizer | None:

@@ -7,7 +7,8 @@ The layers are those of `peft`, which is imported here only, and when it is need
 
 import importlib.util
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from coca_train.config.schema import LoraConfig
 from coca_train.runtime.errors import UserError
 
 LAYER, DOWN, UP = ".weight", ".lora_A.weight", ".lora_B.weight"
+BLOCK = re.compile(r"\.\d+\.")
 THEIRS = {".base_layer.": ".", ".lora_A.default.": ".lora_A.", ".lora_B.default.": ".lora_B."}
 
 
@@ -54,6 +56,17 @@ def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 def is_adapter(name: str) -> bool:
     """Whether a parameter, or a tensor of a checkpoint, is half of an adapter."""
     return name.endswith((DOWN, UP))
+
+
+def trained_in_full(trained: Iterable[str]) -> list[str]:
+    """Return what a LoRA stage trains besides adapters, the numbers of blocks as *. trained: names of parameters."""
+    return list(dict.fromkeys(BLOCK.sub(".*.", name) for name in trained if not is_adapter(name)))
+
+
+def adapters_alone(trained: Iterable[str]) -> str:
+    """Return a `trainable` that trains the same adapters, and nothing in full."""
+    layers = dict.fromkeys(BLOCK.sub(".*.", name.removesuffix(UP)) for name in trained if name.endswith(UP))
+    return f"[{','.join(layer + LAYER for layer in layers)}]"
 
 
 def adapter_of(name: str) -> tuple[str, str]:

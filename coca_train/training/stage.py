@@ -23,6 +23,7 @@ from coca_train.engine.base import DTYPES, Engine, InitParameter
 from coca_train.evaluation.measures.perplexity import validation_loss
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_parameter
+from coca_train.models.lora import adapters_alone, named_parameters, trained_in_full
 from coca_train.models.transformer import Transformer, build_model, count_parameters
 from coca_train.planning import outline as planning
 from coca_train.planning.meta_step import count_flops
@@ -251,7 +252,11 @@ def announce_stage(stage: Stage, outline: Transformer, several: bool) -> None:
         place = f"steps {stage.first_step + 1} to {stage.last_step}"
         dist.log(f"stage     {stage.name}: {place}, trains {share:.1f} % of the parameters")
     if stage.lora is not None:
-        dist.log(f"LoRA      rank {stage.lora.rank}, alpha {stage.lora.alpha:g}")
+        trained = sorted(name for name, parameter in named_parameters(outline) if parameter.requires_grad)
+        in_full = trained_in_full(trained)
+        also = f"; in full as well: {', '.join(in_full)}. Adapters alone (export merge=false): trainable="
+        also = also + adapters_alone(trained) if in_full else "; adapters alone (export merge=false)"
+        dist.log(f"LoRA      rank {stage.lora.rank}, alpha {stage.lora.alpha:g}{also}")
 
 
 def announce_model(outline: Transformer) -> None:

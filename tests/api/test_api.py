@@ -12,8 +12,11 @@ import torch
 
 from coca_train import api
 from coca_train.commands import main
+from coca_train.hub.importing import import_weights
+from coca_train.hub.options import ImportConfig
 from coca_train.runtime.errors import UserError
 from tests.generation.small_run import TEXT, write_run
+from tests.hub import models
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 ONE_CELL = ["grid.lengths=[256]", "grid.rope_scalings=[yarn@factor:8]", "eval.stride=64", "work.device=cpu"]
@@ -83,6 +86,29 @@ def test_a_cell_is_the_commands_and_leaves_the_model_as_it_was(model, tmp_path):
     assert main(["evaluate", *words]) == 0
     (theirs,) = json.loads((tmp_path / "perplexity" / "results.json").read_text())["cells"]
     assert json.loads(json.dumps(cell)) == theirs["result"]
+
+
+def test_special_tokens_in_a_prompt_are_text_or_tokens(model):
+    eod = model.tokenizer.eod
+    assert eod not in model.encode("a</s>b")
+    assert model.encode("a</s>b", special_tokens="tokens") == [*model.encode("a"), eod, *model.encode("b")]
+    assert model.generate(model.encode("def main"), 4) == model.generate("def main", 4)
+
+
+def test_a_model_without_tokenizer_takes_token_ids(tmp_path):
+    folder = models.write(tmp_path / "bare", "llama_gqa")
+    run = import_weights(ImportConfig(source=str(folder), name="run", root=str(tmp_path), parity_tokens=8))
+    logits = []
+    for path in (folder, run):
+        bare = api.open_model(path, device="cpu")
+        assert "no tokenizer" in repr(bare)
+        logits.append(bare.logits([1, 2, 3]))
+        calls = ("encode", "a"), ("generate", [1, 2]), ("evaluate", "passkey", 20)
+        for name, *arguments in calls:
+            with pytest.raises(UserError, match=r"^E-EVAL-03 .*Fix: "):
+                getattr(bare, name)(*arguments)
+    assert torch.equal(*logits)
+    assert main(["generate", f"run={run}", "prompt=a", "device=cpu"]) == 3
 
 
 @pytest.mark.parametrize(

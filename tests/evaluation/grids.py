@@ -69,7 +69,7 @@ def subject(
     for section in rope_scaling:
         variants[section["name"]] = Variant(positions.settings(scheme | {"rope_scaling": section}), attention_pattern)
     facts = measured(name, tuple(variants), kind=kind)
-    begin = begin_of("auto", kind == "huggingface", tokenizer)
+    begin = begin_of("bos" if kind == "huggingface" else "none", (), tokenizer)
     return Subject(
         facts=facts, path=Path("nowhere"), model=model.eval(), tokenizer=tokenizer, variants=variants, begin=begin
     )

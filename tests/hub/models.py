@@ -91,6 +91,39 @@ def write(folder: Path, kind: str, scaling: str = "plain", dtype: torch.dtype = 
     return folder
 
 
+def config_of(model_type: str, values: dict[str, Any]) -> Any:
+    """The configuration of a small model of any type."""
+    known = transformers.AutoConfig.for_model(model_type)
+    read = known.to_dict().keys() | known.attribute_map.keys()
+    shared = {key: value for key, value in SHARED.items() if key in read}
+    if "n_positions" in values:  # another name of max_position_embeddings
+        del shared["max_position_embeddings"]
+    return transformers.AutoConfig.for_model(model_type, **shared | {"pad_token_id": 0} | values)
+
+
+def write_family(folder: Path, model_type: str, values: dict[str, Any]) -> Path:
+    """A folder of any model type as save_pretrained writes it, all weights random."""
+    config = config_of(model_type, values)
+    set_theta(getattr(config, "rope_parameters", None) or {})
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            is_weight = name.endswith("weight") and "gemma" not in model_type
+            torch.nn.init.normal_(parameter, mean=1.0 if is_weight else 0.0, std=0.2)
+    model.save_pretrained(folder)
+    return folder
+
+
+def set_theta(rope: dict[str, Any]) -> None:
+    """Rotate fast enough for a short text: one section, or one for each type of layer."""
+    if nested := [each for each in rope.values() if isinstance(each, dict)]:
+        for theta, section in zip((500.0, 50.0), nested, strict=True):
+            section["rope_theta"] = theta
+    elif rope:
+        rope["rope_theta"] = 500.0
+
+
 def logits(folder: Path, length: int, **load: Any) -> torch.Tensor:
     """float32 logits of a folder on fixed ids, by transformers alone."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **load).eval()

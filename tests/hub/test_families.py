@@ -85,38 +85,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 QUICK = ["qwen2 with windows", "phi", "phi3", "glm4", "cohere2", "gemma3", "gpt2", "opt", "mpt", "falcon_40b"]
 
 
-def config_of(model_type: str, values: dict[str, Any]) -> Any:
-    known = transformers.AutoConfig.for_model(model_type)
-    read = known.to_dict().keys() | known.attribute_map.keys()
-    shared = {key: value for key, value in models.SHARED.items() if key in read}
-    if "n_positions" in values:  # another name of max_position_embeddings
-        del shared["max_position_embeddings"]
-    return transformers.AutoConfig.for_model(model_type, **shared | {"pad_token_id": 0} | values)
-
-
 @pytest.fixture
 def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A folder as save_pretrained writes it, all weights random."""
-    model_type, own = CASES[request.param]
-    config = config_of(model_type, own)
-    set_theta(getattr(config, "rope_parameters", None) or {})
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 1:
-            is_weight = name.endswith("weight") and "gemma" not in model_type
-            torch.nn.init.normal_(parameter, mean=1.0 if is_weight else 0.0, std=0.2)
-    model.save_pretrained(tmp_path / "hf")
-    return tmp_path / "hf"
-
-
-def set_theta(rope: dict[str, Any]) -> None:
-    """Rotate fast enough for a short text: one section, or one for each type of layer."""
-    if nested := [each for each in rope.values() if isinstance(each, dict)]:
-        for theta, section in zip((500.0, 50.0), nested, strict=True):
-            section["rope_theta"] = theta
-    elif rope:
-        rope["rope_theta"] = 500.0
+    return models.write_family(tmp_path / "hf", *CASES[request.param])
 
 
 @pytest.mark.parametrize("folder", slow_unless(QUICK, CASES), indirect=True)
@@ -156,7 +128,7 @@ def test_a_missing_key_means_what_its_class_takes(model_type: str, key: str, tmp
     """Read without it, and with what the class takes then; number of heads and widths fit each other."""
     own = next(values for name, values in CASES.values() if name == model_type)
     defaults = transformers.AutoConfig.for_model(model_type).to_dict()
-    values = config_of(model_type, own).to_dict()
+    values = models.config_of(model_type, own).to_dict()
     if key in SIZES:
         values |= {name: defaults[name] for name in SIZES if name in defaults}
     if "head_dim" not in (field.theirs for field in families.FAMILIES[model_type].fields):

@@ -6,6 +6,7 @@ import pytest
 
 from coca_train.commands import main
 from coca_train.hub import card, forms
+from coca_train.hub.config_json import read_architecture
 from coca_train.hub.families import FAMILIES
 from coca_train.settings import load
 from coca_train.stages import resolve
@@ -72,6 +73,32 @@ def test_a_temperature_that_others_do_not_read():
     architecture = models.random_source(support.rope(section), **WIDE).architecture
     (line,) = forms.caveats(architecture, "llama")
     assert "vLLM" in line and "attention_factor=1.5" in line
+
+
+OTHER_LAYERS = {"layer_types": ["full_attention", "sliding_attention"] * 2, "num_hidden_layers": 4}
+IN_LLAMA_CPP = [
+    ("llama", {}, ""),
+    ("mistral", {"sliding_window": None}, ""),
+    ("mistral", {"sliding_window": 7}, "beyond 7 tokens"),
+    ("phi3", {"sliding_window": 7}, "beyond 7 tokens"),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}, "beyond 7 tokens"),
+    ("smollm3", {"num_hidden_layers": 8}, ""),
+    ("smollm3", {"num_hidden_layers": 4, "no_rope_layer_interval": 2}, "RoPE"),
+    ("smollm3", {"num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": 7}, "beyond 7 tokens"),
+    ("gemma2", {"num_hidden_layers": 4}, ""),
+    ("gemma2", OTHER_LAYERS | {"layer_types": OTHER_LAYERS["layer_types"][::-1]}, ""),
+    ("gemma2", OTHER_LAYERS, "window"),
+    ("cohere2", {"num_hidden_layers": 8}, ""),
+    ("cohere2", OTHER_LAYERS, "RoPE"),
+]
+
+
+@pytest.mark.parametrize(("family", "values", "phrase"), IN_LLAMA_CPP)
+def test_layers_that_llama_cpp_gives_a_family_otherwise_are_named(family, values, phrase, tmp_path):
+    models.config_of(family, {"num_key_value_heads": 2} | values).save_pretrained(tmp_path)
+    architecture = read_architecture(tmp_path, ())
+    lines = [line for line in forms.caveats(architecture, family) if line.startswith("llama.cpp ")]
+    assert len(lines) == bool(phrase) and all(phrase in line for line in lines)
 
 
 def test_before_a_run_its_export_is_named():

@@ -1,7 +1,7 @@
 """What the world outside this checkout says of it: `make outside`.
 
     python -m tests.outside              every part that has not passed on this commit, then one table
-    python -m tests.outside NAME …       these parts, whether they have passed or not
+    python -m tests.outside NAME …       these parts, whether they have passed or not; word=value goes to each of them
     python -m tests.outside --list       the parts, and what each of them holds; --list=json: their names alone
 
 A part is one command. How it ended is kept in .outside/, so that a run which is stopped continues with the part it was
@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from tests.outside.plain import FOLDER, NOT_HERE, ROOT
@@ -43,6 +44,7 @@ PARTS = {
         "folders of three versions of transformers are imported as those compute them, or refused, in every family",
         ("-m", "tests.outside.families"),
     ),
+    "gguf": Part("llama.cpp's converter takes exports, and keeps their logits (path=)", ("-m", "tests.outside.gguf")),
     "torch-2.11": Part(
         "the quick tests pass on torch 2.11, the oldest", ("-m", "tests.outside.versions", "torch", "2.11.0")
     ),
@@ -92,12 +94,14 @@ def ended(name: str) -> Ending | None:
     return Ending(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
 
-def run(name: str) -> Ending:
+def run(name: str, settings: Sequence[str] = ()) -> Ending:
     began, log = time.monotonic(), FOLDER / f"{name}.log"
     (FOLDER / f"{name}.json").unlink(missing_ok=True)
     print(f"{name}: {PARTS[name].holds}; {log.relative_to(ROOT)}", flush=True)
     with log.open("wb") as out:
-        done = subprocess.run([PYTHON, *PARTS[name].words], cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(
+            [PYTHON, *PARTS[name].words, *settings], cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, check=False
+        )
     ending = Ending(done.returncode, round(time.monotonic() - began, 1), commit())
     (FOLDER / f"{name}.json").write_text(json.dumps(asdict(ending)), encoding="utf-8")
     print(f"  {outcome(ending)}, {ending.seconds:,.0f} s", flush=True)
@@ -115,6 +119,8 @@ def main(words: list[str]) -> int:
     if "--list" in words:
         print("\n".join(f"{name:19s} {part.holds}" for name, part in PARTS.items()))
         return 0
+    settings = [word for word in words if "=" in word]
+    words = [word for word in words if word not in settings]
     if unknown := set(words) - set(PARTS):
         print(f"{', '.join(sorted(unknown))}: no such part; there are {', '.join(PARTS)}")
         return 2
@@ -123,7 +129,7 @@ def main(words: list[str]) -> int:
     for name in words or PARTS:
         last = ended(name)
         if words or last is None or last.code or last.commit != now or "changes" in now:
-            run(name)
+            run(name, settings)
     print(f"\n{'part':19s} {'ended':10s} {'time':>8s}  commit")
     endings = {name: ended(name) for name in PARTS}
     for name, ending in endings.items():
