@@ -98,7 +98,7 @@ def _native_words(position: Json, known: Known) -> Json:
     wanted, before = settings_class(chosen).NATIVE, section(theirs, "rope_scaling")
     if known.family is None:
         return {key: before[key] for key in wanted if before.get("name") == chosen}
-    native = known.family in FAMILIES and position["scheme"] == theirs["scheme"] and position["rotary_pct"] == 1
+    native = known.family in FAMILIES and position["scheme"] == theirs["scheme"]
     return dict(wanted) if native else {}
 
 
