@@ -52,7 +52,7 @@ class Architecture:
         """Return the same with CoCA instead of RoPE."""
         assert isinstance(self.position, rope.Settings) and self.rope_scaling is not None
         section: dict[str, object] = {"scheme": "coca", "variant": variant, "t_width": t_width}
-        section["rotary_pct"] = self.position.rotary_pct
+        section |= {key: getattr(self.position, key) for key in ("rotary_pct", "temperature_on")}
         return replace(self, position=positions.settings(section | {"rope_scaling": asdict(self.rope_scaling)}))
 
     @property

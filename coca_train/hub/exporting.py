@@ -113,6 +113,7 @@ def verify_export(options: VerifyConfig) -> Path:
     Raises CheckpointError E-IOP-13 where the two differ, UserError E-IOP-10 where the folder has another vocabulary,
     width or depth, before anything is built.
     """
+    assert options.run is not None and options.against is not None
     against = Path(options.against)
     if not config_json.is_folder(against):
         raise UserError(

@@ -83,8 +83,9 @@ def _position(own: Json, theirs: Json, groups: Mapping[str, str], experiment: bo
 
     own: of the chosen files.
     """
-    before, share = section(theirs, "rope_scaling"), "rotary_pct"
-    own = own | {share: theirs[share]} if share in own and share in theirs else own
+    before = section(theirs, "rope_scaling")
+    if "rotary_pct" in own and "rotary_pct" in theirs:
+        own = own | {key: theirs[key] for key in ("rotary_pct", "temperature_on") if key in theirs}
     if experiment:
         mine = section(own, "rope_scaling")
         keeps = "theta" not in before or "theta" not in mine
@@ -102,7 +103,7 @@ def _native_words(position: Json, known: Known) -> Json:
     wanted, before = settings_class(chosen).NATIVE, section(theirs, "rope_scaling")
     if known.family is None:
         return {key: before[key] for key in wanted if before.get("name") == chosen}
-    native = known.family in FAMILIES and position["scheme"] == theirs["scheme"] and position.get("rotary_pct") == 1
+    native = known.family in FAMILIES and position["scheme"] == theirs["scheme"]
     return dict(wanted) if native else {}
 
 

@@ -1,21 +1,25 @@
 """The options of import, export and verify. Torch-free."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from coca_train.config.fields import Names
+from coca_train.config.messages import Problem
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
 
 Form = Literal[
     "auto", "native", "own",
     # families: hub/families.py
-    "arcee", "cohere", "cohere2", "gemma", "gemma2", "glm", "glm4", "gpt_neox", "granite", "llama", "mistral", "olmo",
-    "olmo2", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2",
+    "arcee", "bloom", "cohere", "cohere2", "exaone4", "falcon", "falcon_11b", "falcon_40b", "gemma", "gemma2",
+    "gemma3_text", "glm", "glm4", "gpt2", "gpt_neox", "granite", "llama", "mistral", "mpt", "olmo", "olmo2", "olmo3",
+    "opt", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2",
 ]  # fmt: skip
 Token = int | str | None
+Engine = Literal["coca_train", "mlx_lm", "transformers"]  # hub/rope_engines.py
 OF_PARITY = "tokens of each parity probe"
 
 
@@ -83,12 +87,33 @@ class ExportConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class VerifyConfig:
-    """The same parity check between a run and a folder that both exist."""
+    """The same parity check between a run and a folder that both exist; or the rotary frequencies of an engine."""
 
-    run: str = Field(description="directory of a run, or a Hugging Face folder")
-    against: str = Field(description="a Hugging Face folder")
+    run: str | None = Field(default=None, description="directory of a run, or a Hugging Face folder")
+    against: str | None = Field(default=None, description="a Hugging Face folder")
+    rope: Engine | None = Field(
+        default=None,
+        description="engine whose rotary frequencies are compared with exact ones, in place of a run with a folder",
+    )
+    python: str | None = Field(
+        default=None, description="interpreter that has the engine of `rope`; null: the one that runs this"
+    )
     tokenizer: str = Field(default="auto", description="auto (the run's), none, or a file")
     parity_tokens: Positive = Field(default=2048, description=OF_PARITY)
+
+
+def _rules(given: Mapping[str, object], launch: bool) -> list[Problem]:
+    """Require a run and a folder, or an engine alone."""
+    said = {key for key, value in given.items() if value is not None}
+    if "rope" in said:
+        text = "an engine is compared with exact numbers, not with a model"
+        return [Problem("E-CFG-31", (key,), text, f"omit {key}") for key in ("run", "against") if key in said]
+    if "rope" not in given:
+        return []  # a problem of its own
+    missing = [key for key in ("run", "against") if key not in said]
+    problems = [Problem("E-CFG-11", (key,), "it has no value; it needs text", f"pass {key}=…") for key in missing]
+    text = "only the interpreter of an engine can be chosen"
+    return problems + ([Problem("E-CFG-31", ("python",), text, "add rope=transformers")] if "python" in said else [])
 
 
 IMPORT = Root(
@@ -96,5 +121,9 @@ IMPORT = Root(
 )
 EXPORT = Root(name="export", schema=ExportConfig, command="coca_train export", examples="run=runs/llama2 to=llama2-hf")
 VERIFY = Root(
-    name="verify", schema=VerifyConfig, command="coca_train verify", examples="run=runs/llama2 against=Llama-2-7b-hf"
+    name="verify",
+    schema=VerifyConfig,
+    check=_rules,
+    command="coca_train verify",
+    examples="run=runs/llama2 against=Llama-2-7b-hf",
 )

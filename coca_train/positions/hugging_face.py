@@ -240,20 +240,15 @@ def extended_length(settings: Extended) -> int:
     return round(settings.factor * settings.original_seq_len)
 
 
-def refuse_partial_rotation(name: str, rotary_pct: float) -> None:
-    """Refuse a temperature on part of the head: transformers applies it to that part, we to the whole head."""
-    if rotary_pct < 1:
-        raise NotTheSame(f"{name}'s temperature on a part of the head only (partial rotation)")
-
-
 def read_yarn(scaling: ScalingReader) -> tuple[dict[str, object], float]:
     """Return our section of YaRN's ramp, and the temperature: as stated, from two mscales, or YaRN's own."""
     original = scaling.original()
     if not scaling.has("factor"):
         raise NotTheSame("no factor, which may be null and not missing")
     factor = scaling.factor(original)
-    if scaling.take("truncate", True) is not True:
-        raise NotTheSame("a truncate that is not true, so a ramp between ends that are not rounded")
+    truncate = scaling.take("truncate", True)
+    if not isinstance(truncate, bool):
+        raise NotTheSame(f"truncate={truncate!r}, which is neither true nor false")
     # Where the authors' own code has it, it decides how dynamic scalings begin; this one is static.
     scaling.take_training_flag("finetuned")
     fast, slow = scaling.optional("beta_fast") or 32.0, scaling.optional("beta_slow") or 1.0
@@ -264,7 +259,7 @@ def read_yarn(scaling: ScalingReader) -> tuple[dict[str, object], float]:
     if temperature is None and numerator and denominator:
         temperature = (0.1 * numerator * math.log(factor) + 1) / (0.1 * denominator * math.log(factor) + 1)
     section: dict[str, object] = {"theta": scaling.theta, "factor": factor, "original_seq_len": original}
-    section |= {"beta_fast": fast, "beta_slow": slow, "convention": "code"}
+    section |= {"beta_fast": fast, "beta_slow": slow, "convention": "code" if truncate else "unrounded"}
     return section, yarn_temperature(factor) if temperature is None else temperature
 
 
@@ -273,10 +268,11 @@ def write_yarn(settings: ExtendedRamp, temperature: float) -> NativeScaling:
 
     max_position_embeddings is s·L to the token: transformers 4.51 to 4.55 divide it by the original length to get s.
     """
-    if settings.convention not in ("code", "indices"):
+    if settings.convention not in ("code", "indices", "unrounded"):
         raise NotTheSame(f"frequencies {settings.name} (convention {settings.convention}){NO_WORDS}")
     scaling = {"rope_type": "yarn", **length_keys(settings), "attention_factor": temperature}
     scaling |= {"beta_fast": settings.beta_fast, "beta_slow": settings.beta_slow}
+    scaling |= {"truncate": False} if settings.convention == "unrounded" else {}
     longest = extended_length(settings)
     caveats = ["transformers before 4.51 take max_position_embeddings for the original length, so that YaRN's ramp is"
                " another one: use 4.51 or newer"]  # fmt: skip

@@ -29,7 +29,7 @@ class CosSin(NamedTuple):
 
     cos_BT1R: Tensor  # (cos, cos)
     sin_BT1R: Tensor  # (-sin, sin)
-    temperature: float
+    temperature: float  # multiplied into the features that are not rotated
 
 
 def moved_positions(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:

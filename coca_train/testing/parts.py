@@ -214,11 +214,15 @@ def refused(attention_pattern: Mapping[str, object], scheme: Position) -> bool:
 
 def strict(registry: Registry[Settings], settings: Mapping[str, object]) -> Settings:
     """Type settings by a registry (positions.SCHEMES and the like). AssertionError where an option has no description,
-    or where the registry accepts one option more or less."""
+    or where the registry accepts one option more, or one less that has no default."""
     typed = registry.settings(settings)
     described = fields_of(type(typed))
     assert [f.name for f in fields(typed) if f.name != registry.tag and not described[f.name].description] == []
-    less = ({key: value for key, value in settings.items() if key != name} for name in settings)
+
+    def required(name: str) -> bool:
+        return name == registry.tag or described[name].is_required()
+
+    less = ({key: value for key, value in settings.items() if key != name} for name in settings if required(name))
     for wrong in ({**settings, "no_such_option": 1}, *less):
         try:
             registry.settings(wrong)

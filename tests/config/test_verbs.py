@@ -104,7 +104,14 @@ def test_every_option_is_described(name):
         ),
         (
             ["verify", "run=a", "against='b (1)'"],
-            {"run": "a", "against": "b (1)", "tokenizer": "auto", "parity_tokens": 2048},
+            {
+                "run": "a",
+                "against": "b (1)",
+                "rope": None,
+                "python": None,
+                "tokenizer": "auto",
+                "parity_tokens": 2048,
+            },
         ),
     ],
 )

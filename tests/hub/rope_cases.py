@@ -3,11 +3,12 @@
 A case is a config.json as an export writes it, but for widths that no angle depends on, and our own frequencies.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from coca_train.config.files import choices, config_dir
 from coca_train.hub import forms
 from coca_train.hub.architecture import Architecture
+from coca_train.hub.rope_check import Case
 from coca_train.positions.hugging_face import NotTheSame
 from coca_train.settings import load
 from coca_train.stages import resolve
@@ -47,15 +48,6 @@ NEOX = {
     "bias": ["qkv", "out", "mlp", "norm"],
     "n_kv_heads": None,
 }
-
-
-class Case(NamedTuple):
-    """config: config.json. lengths: [tokens]. inv_freq, temperature: ours at each of them."""
-
-    config: dict[str, Any]
-    lengths: list[int]
-    inv_freq: list[list[float]]
-    temperature: list[float]
 
 
 def cases() -> dict[str, Case]:

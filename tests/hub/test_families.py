@@ -15,7 +15,8 @@ from coca_train.hub.config_json import read_architecture
 from coca_train.hub.config_keys import section_of
 from coca_train.hub.exporting import export_run
 from coca_train.hub.importing import import_weights
-from coca_train.hub.options import ExportConfig, ImportConfig
+from coca_train.hub.options import ExportConfig, Form, ImportConfig
+from coca_train.hub.weights import open_source
 from coca_train.runtime.errors import UserError
 from tests.cases import slow_unless
 from tests.hub import models
@@ -102,6 +103,49 @@ def test_in_and_out_again(folder: Path, tmp_path: Path, request: pytest.FixtureR
     assert json.loads((again / "config.json").read_text())["model_type"] == folder_type(folder)
     for length in (models.LENGTH, 2 * models.LENGTH):
         assert torch.equal(models.logits(again, length), models.logits(folder, length))
+
+
+@pytest.mark.parametrize(
+    ("form", "own"),
+    [
+        ("gpt_neox", {"rope_type": "yarn", "factor": 4.0, "partial_rotary_factor": 0.25}),
+        ("glm", {"rope_type": "yarn", "factor": 4.0, "partial_rotary_factor": 0.5, "attention_factor": 1.6}),
+        (  # Phi-4-mini
+            "phi3",
+            {
+                "rope_type": "longrope",
+                "partial_rotary_factor": 0.75,
+                "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+                "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+            },
+        ),
+    ],
+)
+def test_a_temperature_on_the_rotated_part_of_a_head(form: Form, own: dict[str, Any], tmp_path: Path) -> None:
+    """Of the original length and of four times as much: the logits of its class, and the same class again."""
+    original = models.LENGTH
+    shape = (WIDE if form == "glm" else {}) | {"hidden_size": 64, "max_position_embeddings": 4 * original}
+    rope = {"rope_theta": 500.0, "original_max_position_embeddings": original, **own}
+    config = models.config_of(form, shape | {"original_max_position_embeddings": original, "rope_parameters": rope})
+    torch.manual_seed(0)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "hf")
+    run = import_weights(
+        ImportConfig(source=str(tmp_path / "hf"), name="run", root=str(tmp_path), tokenizer="none", parity_tokens=96)
+    )
+    with open_source(str(run)) as source:
+        assert source.architecture.position.temperature_on == "rotated"
+        ours, own_form = models.both(source)
+    again = export_run(
+        ExportConfig(run=str(run), to=str(tmp_path / "out"), tokenizer="none", parity_tokens=96, form=form)
+    )
+    assert folder_type(again) == form
+    for length in (original, 4 * original):
+        theirs = models.logits(tmp_path / "hf", length)
+        ids = torch.randint(models.VOCAB, (1, length), generator=torch.Generator().manual_seed(3))
+        with torch.no_grad():
+            assert models.same(ours(ids)[0], theirs)
+            assert models.same(own_form(ids, use_cache=False).logits[0], theirs)
+        assert torch.equal(models.logits(again, length), theirs)
 
 
 def folder_type(folder: Path) -> str:

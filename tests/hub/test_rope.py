@@ -9,6 +9,7 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from coca_train import positions
 from coca_train.positions import ROPE_SCALINGS, hugging_face, rope_scaling
 from coca_train.runtime.errors import UserError
 
@@ -53,6 +54,22 @@ CASES = [
         "mscale": 1.0,
         "mscale_all_dim": 1.0,
     },
+    {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False},  # gpt-oss
+    {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "original_max_position_embeddings": 512,
+        "truncate": False,
+        "attention_factor": 1.0,
+    },
+    {
+        "rope_type": "yarn",
+        "factor": 40.0,
+        "original_max_position_embeddings": 512,
+        "mscale": 0.707,
+        "mscale_all_dim": 1.0,
+    },
+    {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 512, "attention_factor": 0.7},
     L3 | {"original_max_position_embeddings": 8192},
     L3 | {"original_max_position_embeddings": 256, "low_freq_factor": 2.0, "high_freq_factor": 6.0},
     PHI3 | {"factor": 8.0},
@@ -94,11 +111,20 @@ def test_what_native_classes_have_no_word_for(section):
         hugging_face.to_native(settings, D, 1.0)
 
 
-def test_yarn_on_a_part_of_the_head_is_no_native_model():
-    settings, _ = ours({"name": "yarn", **RAMP, "factor": 4.0, "convention": "code"}, 512)
-    assert hugging_face.to_native(settings, D, 1.0).scaling is not None
-    with pytest.raises(hugging_face.NotTheSame, match="partial"):
-        hugging_face.to_native(settings, D // 4, 0.25)
+@pytest.mark.parametrize(("rotary_pct", "temperature_on", "native"),
+                         [(1.0, "head", True), (0.25, "rotated", True), (0.25, "head", False)])  # fmt: skip
+def test_a_temperature_on_the_whole_of_a_head_that_is_rotated_in_part_is_no_native_model(
+    rotary_pct, temperature_on, native
+):
+    section = {"name": "yarn", **RAMP, "factor": 4.0, "convention": "code"}
+    settings = positions.settings(
+        {"scheme": "rope", "rotary_pct": rotary_pct, "temperature_on": temperature_on, "rope_scaling": section}
+    )
+    if native:
+        assert hugging_face.rotation(settings, D).rotary_pct == rotary_pct
+    else:
+        with pytest.raises(hugging_face.NotTheSame, match="temperature_on"):
+            hugging_face.rotation(settings, D)
 
 
 def test_the_length_a_scaling_starts_from():

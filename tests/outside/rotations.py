@@ -1,27 +1,29 @@
-"""Compare what an exported config.json makes some versions of transformers rotate by with what the run rotates by.
+"""Compare what engines beside this package rotate by with exact numbers, and with what our exports should make of them.
 
-    python -m tests.outside.rotations [version …]
+    python -m tests.outside.rotations [ENGINE==version …]
+    python -m tests.outside.rotations --record [ENGINE==version …]    and write what they say into docs/conformance.json
 
 Each version is installed into a folder of its own under .outside/, and used with the torch that is here. What is known
-to differ is in KNOWN; the exit code is 1 where anything else does, and where something of KNOWN does not.
+to differ of exports is in KNOWN, of the exact numbers (`verify rope=…`) in docs/conformance.json; the exit code is 1
+where anything else does, and where something known does not.
 """
 
-import importlib
 import json
-import math
-import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
+from coca_train.hub import rope_check
+from coca_train.hub.rope_check import Findings
 from tests.outside.plain import FOLDER, ROOT, UV, variables
 
-VERSIONS = ("4.46.3", "4.51.3", "4.55.4", "4.57.6", "5.3.0", "5.23.0", "5.24.0")
-SAME = 1e-6  # relative: transformers computes frequencies in float32
-# (the first version that computes the same, part of a case's name): how the older ones show it.
+ENGINES = (
+    *(f"transformers=={v}" for v in ("4.46.3", "4.51.3", "4.55.4", "4.57.6", "5.3.0", "5.4.0", "5.23.0", "5.24.0")),
+    "mlx_lm==0.32.2",
+)
+MORE = {"mlx_lm": ("mlx[cpu]",)}  # packages that an engine needs and does not ask for
+RECORD = ROOT / "docs/conformance.json"
+# (the first version that computes the same, part of an export's name): how the older ones show it.
 KNOWN = {
     ("4.48", "mistral "): "differs",  # its class reads no rope_scaling
     ("4.48", "yarn_mistral"): "differs",
@@ -34,7 +36,7 @@ KNOWN = {
 
 
 def known(version: str, case: str) -> str:
-    """How a case is known to end with a version."""
+    """How an export is known to end with a version of transformers."""
     if "plain" in case or "one-list" in case:
         return "same"
     older = (way for (since, part), way in KNOWN.items() if part in case and _parts(version) < _parts(since))
@@ -45,77 +47,53 @@ def _parts(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-def outcome(case: list[Any]) -> str:
-    """`same`, or what the transformers at hand makes of a case (tests/hub/rope_cases.py). Imports nothing of ours."""
-    import torch
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    config, *probes = case
-    with TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
-        try:
-            read = transformers.AutoConfig.from_pretrained(folder)
-            rotated = [_rotation(read, length, torch) for length in probes[0]]
-        except (KeyError, ValueError, ImportError) as error:
-            return f"refused: {type(error).__name__} {error}"[:100]
-    worst = 0.0
-    for (found, found_temperature), expected, temperature in zip(rotated, *probes[1:], strict=True):
-        wanted = torch.tensor(expected)
-        if found.shape != wanted.shape:
-            return f"differs: {len(found)} frequencies, {len(wanted)} are ours"
-        least = torch.finfo(torch.float32).tiny
-        apart = ((found - wanted).abs() / wanted.clamp(min=least)).max().item()
-        worst = max(worst, apart, abs(found_temperature / temperature - 1))
-    return "same" if worst <= SAME else f"differs: by {worst:.2g}"
+def recorded() -> dict[str, dict[str, str]]:
+    """What engines were found to make of the exact numbers: engine==version -> case -> outcome."""
+    return json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
 
 
-def _rotation(config: Any, length: int, torch: Any) -> tuple[Any, float]:
-    """(inverse frequencies, temperature) of the class for a text of this length [tokens]."""
-    transformers = importlib.import_module("transformers")
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    rotary = next(module for module in model.modules() if hasattr(module, "inv_freq"))
-    cos, sin = rotary(torch.zeros(1), torch.tensor([[length - 1]]))
-    return rotary.inv_freq, math.sqrt((cos[0, 0, 0] ** 2 + sin[0, 0, 0] ** 2).item())
-
-
-def installed(version: str) -> Path:
-    """A folder with this version and what it needs, but torch."""
-    folder = FOLDER / f"transformers-{version}"
+def installed(wanted: str) -> Path:
+    """A folder with this version of an engine and what it needs, but torch."""
+    engine, _, version = wanted.partition("==")
+    folder = FOLDER / f"{engine}-{version}"
     if not (folder / "ready").exists():
-        words = ["pip", "install", "--quiet", "--target", str(folder), f"transformers=={version}"]
+        words = ["pip", "install", "--quiet", "--target", str(folder), wanted, *MORE.get(engine, ())]
         subprocess.run([str(UV), *words, "-p", sys.executable], cwd=ROOT, env=variables(), check=True)
         (folder / "ready").touch()
     return folder
 
 
-def main(versions: Iterable[str]) -> int:
+def wrong(wanted: str, exact: Findings, exports: Findings) -> list[str]:
+    """What nobody knew."""
+    before = recorded().get(wanted, exact.outcomes)
+    news = [f"{name}: {each}" for name, each in exact.outcomes.items() if before.get(name) != each]
+    version = wanted.partition("==")[2]
+    ways = {name: each.partition(" ")[0].rstrip(":") for name, each in exports.outcomes.items()}
+    return news + [f"{name}: {exports.outcomes[name]}" for name, way in ways.items() if way != known(version, name)]
+
+
+def main(words: list[str]) -> int:
     from tests.hub.rope_cases import cases
 
     FOLDER.mkdir(exist_ok=True)
-    written, wrong = FOLDER / "rotations.json", 0
-    every = cases()
-    written.write_text(json.dumps(every), encoding="utf-8")
-    print(f"{len(every)} cases: {', '.join(every)}\n")
-    for version in versions or VERSIONS:
-        path = f"{installed(version)}:{ROOT}"
-        command = [sys.executable, "-m", "tests.outside.rotations", "--these", str(written)]
-        done = subprocess.run(
-            command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True
-        )
-        found = json.loads(done.stdout.splitlines()[-1])
-        others = {name: way for name, way in found.items() if way != "same"}
-        bad = [name for name, way in found.items() if way.partition(":")[0] != known(version, name)]
-        wrong += len(bad)
-        print(f"transformers {version}: {len(found) - len(others)} of {len(found)} the same")
-        for name in dict.fromkeys([*others, *bad]):
-            print(f"  {'WRONG' if name in bad else 'known'}  {name}: {found[name]}")
-    return int(wrong > 0)
+    vectors, exports, failed = rope_check.vectors(), cases(), False
+    chosen = [word for word in words if word != "--record"]
+    for wanted in chosen or ENGINES:
+        engine, path = wanted.partition("==")[0], f"{installed(wanted)}:{ROOT}"
+        exact = rope_check.ask(engine, sys.executable, vectors, path)
+        ours = exports if engine == "transformers" else {}
+        of_exports = rope_check.ask(engine, sys.executable, ours, path)
+        if "--record" in words:
+            text = json.dumps(recorded() | {wanted: exact.outcomes}, indent=1)
+            RECORD.write_text(text + "\n", encoding="utf-8")
+        for what, found in (("exact numbers", exact), ("exports", of_exports)):
+            print(f"{wanted}, {what}: {len(found.that('same'))} of {len(found.outcomes)} the same")
+            print(*(f"  {name}: {each}" for name, each in found.outcomes.items() if each != "same"), sep="\n")
+        news = wrong(wanted, exact, of_exports)
+        print(*(f"  WRONG  {line}" for line in news), sep="\n")
+        failed |= bool(news)
+    return int(failed)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--these"]:
-        these = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
-        print(json.dumps({name: outcome(case) for name, case in these.items()}))
-        sys.exit(0)
     sys.exit(main(sys.argv[1:]))

@@ -35,6 +35,8 @@ def turned(problem, shrink=None):
     q, k = pairs(q_BHTD[..., :width]), pairs(k_BHSD[..., :width])
     apart = (problem.m_BTS - problem.n_BTS).double()
     total = q_BHTD[..., width:] @ k_BHSD[..., width:].mT
+    if problem.settings.get("temperature_on") == "rotated":
+        total = total / temperature**2
     for j, frequency in enumerate(theta):
         size = torch.ones_like(apart)
         if shrink is not None:

@@ -7,6 +7,7 @@ from tests.positions import pairwise, support
 class TestContract(SchemeContract):
     scheme = "rope"
     cases = [support.rope(rotary_pct=0.5), support.rope(support.scaling("yarn"), 0.5)]
+    cases += [support.rope(support.scaling("yarn"), 0.5) | {"temperature_on": "rotated"}]
     cases += [support.rope(support.scaling(name)) for name in ("dynamic_ntk", "partial")]
     angles = True
 

@@ -64,7 +64,7 @@ class TestDynamicNtk(TestNtk):
 
 class TestNtkByParts(Scaled):
     rope_scaling = "ntk_by_parts"
-    cases = [support.scaling("ntk_by_parts", convention) for convention in ("paper", "indices", "authors")]
+    cases = [support.scaling("ntk_by_parts", convention) for convention in ("paper", "indices", "unrounded", "authors")]
 
     def scaled(self, p, dim, s):
         turns, result = (p["beta_fast"], p["beta_slow"]), []
@@ -86,7 +86,9 @@ class TestNtkByParts(Scaled):
         first, last = (
             dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(p["theta"])) for turns in (fast, slow)
         )
-        first, last = max(math.floor(first), 0), min(math.ceil(last), dim - 1)
+        if p["convention"] != "unrounded":
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, dim - 1)
         return 1 - min(max((j - first) / (last - first if last != first else 0.001), 0.0), 1.0)
 
 
@@ -97,10 +99,11 @@ class TestDynamicNtkByParts(TestNtkByParts):
 
 class TestYarn(TestNtkByParts):
     rope_scaling = "yarn"
-    cases = [support.scaling("yarn", convention) for convention in ("paper", "code")]
+    cases = [support.scaling("yarn", convention) for convention in ("paper", "code", "unrounded")]
+    cases += [support.scaling("yarn", "code", temperature=0.9)]
 
     def scaled(self, p, dim, s):
-        return super().scaled(p, dim, s)[0], 0.1 * math.log(s) + 1
+        return super().scaled(p, dim, s)[0], p.get("temperature") or 0.1 * math.log(s) + 1
 
 
 class TestDynamicYarn(TestYarn):

@@ -18,7 +18,7 @@ ROPE_SCALINGS = (
     "plain", "partial", "linear", "ntk", "ntk_by_parts", "yarn", "llama3", "longrope",
     "dynamic_linear", "dynamic_ntk", "dynamic_ntk_by_parts", "dynamic_yarn", "dynamic_yarn_tuned",
 )  # fmt: skip
-CONVENTIONS = ("paper", "code", "authors", "indices")  # of YaRN and NTK-by-parts
+CONVENTIONS = ("paper", "code", "authors", "indices", "unrounded")  # of YaRN and NTK-by-parts
 LOGIT_SCALES = ("none", "log", "steps")
 OWN: dict[str, Any] = {
     "position": {

@@ -80,7 +80,8 @@ def spectrum(settings: dict[str, Any], width: int, length: Tensor) -> tuple[Tens
         inv_freq_J = ntk(theta, s, exponent_J, width)
     elif method in ("ntk_by_parts", "yarn", "llama3"):
         inv_freq_J = by_parts(settings, inv_freq_J, exponent_J, s, width)
-        temperature = 0.1 * s.log() + 1.0 if method == "yarn" else one
+        if method == "yarn":
+            temperature = one * (settings.get("temperature") or 0.1 * s.log() + 1.0)
     elif method == "longrope":
         inv_freq_J, temperature = longrope(settings, inv_freq_J, length)
     return inv_freq_J.float().to(device), temperature.float().to(device)
@@ -95,7 +96,7 @@ def by_parts(settings: dict[str, Any], theta_J: Tensor, exponent_J: Tensor, s: T
     """Keep θ_j for fast pairs, return θ_j/s for slow ones, with a ramp between (Eq. 18 and 20).
 
     The ramp goes over the turns that a pair makes in the original length; by another convention over pair indices
-    between rounded ends, as YaRN's code has it.
+    between ends that are rounded, as YaRN's code has it, or not (gpt-oss).
     """
     ends = ("high_freq_factor", "low_freq_factor") if settings["name"] == "llama3" else ("beta_fast", "beta_slow")
     fast, slow = (settings[end] for end in ends)
@@ -118,7 +119,10 @@ def by_indices(settings: dict[str, Any], fast: float, slow: float, width: int, d
         wavelengths = settings["original_seq_len"] / (turns * 2 * math.pi)
         return width * math.log(wavelengths) / (2 * math.log(settings["theta"]))
 
-    low, high = max(math.floor(pair(fast)), 0), min(math.ceil(pair(slow)), width - 1)
+    low, high = pair(fast), pair(slow)
+    if settings.get("convention") != "unrounded":
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
     pairs_J = torch.arange(width // 2, dtype=torch.float64, device=device)
     return 1 - ((pairs_J - low) / (high - low or 0.001)).clamp(0, 1)
 
@@ -198,7 +202,10 @@ class Scheme:
         rotated = rotate(x, cos_sin.cos, cos_sin.sin).to(x.dtype)
         if self.width == x.shape[-1]:
             return rotated
-        return torch.cat((rotated, (x[..., self.width :] * cos_sin.temperature).to(x.dtype)), -1)
+        rest = x[..., self.width :]
+        if self.settings.get("temperature_on") != "rotated":
+            rest = (rest * cos_sin.temperature).to(x.dtype)
+        return torch.cat((rotated, rest), -1)
 
 
 def slopes(n_heads: int, device: torch.device) -> Tensor:

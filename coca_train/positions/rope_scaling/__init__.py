@@ -31,12 +31,14 @@ BetaSlow = Annotated[
     float, Field(gt=0, description="pairs that turn less often than this over L are interpolated fully [turns]")
 ]
 Convention = Annotated[
-    Literal["paper", "code"],
+    Literal["paper", "code", "unrounded"],
     Field(
         description="paper: ramp over the turns of each pair (YaRN Eq. 18); "
-        "code: ramp over pair indices between rounded ends (the authors' code, released checkpoints, transformers)"
+        "code: ramp over pair indices between rounded ends (the authors' code, released checkpoints, transformers); "
+        "unrounded: between ends that are not rounded (transformers' truncate: false, gpt-oss)"
     ),
 ]
+Temperature = Annotated[float, Field(gt=0)] | None
 # What the authors' code ramps between NTK-aware and interpolated frequencies [turns over L], by experiment.
 NTK_FAST, NTK_SLOW = 1.25, 0.75
 
@@ -47,11 +49,12 @@ def _name_ramp(convention: object) -> object:
 
 
 PartsConvention = Annotated[
-    Literal["paper", "indices", "authors"],
+    Literal["paper", "indices", "unrounded", "authors"],
     BeforeValidator(_name_ramp),
     Field(
         description="paper: ramp over the turns of each pair (YaRN Eq. 18); indices: over pair indices between rounded "
-        "ends, as YaRN's code has it, without its temperature; authors: what the same authors' code calls NTK-by-parts "
+        "ends, as YaRN's code has it, without its temperature; unrounded: between ends that are not rounded; "
+        "authors: what the same authors' code calls NTK-by-parts "
         "(between interpolated and own frequencies come NTK-aware ones; its beta_fast is 16, its beta_slow 2)"
     ),
 ]
@@ -226,11 +229,13 @@ def by_parts(settings: YarnRamp | PartsRamp, factor: float, rotary_dim: int) -> 
     return (1 - kept_J) * slowed_J + kept_J * theta_J
 
 
-def _by_indices(settings: Ramp, fast: float, slow: float, rotary_dim: int) -> Tensor:
+def _by_indices(settings: YarnRamp | PartsRamp, fast: float, slow: float, rotary_dim: int) -> Tensor:
     """Return the ramp of the code, over pair indices: 1 up to the pair that makes `fast` turns, 0 from that of `slow`
-    on."""
-    low = max(math.floor(_pair_that_turns(fast, settings, rotary_dim)), 0)
-    high = min(math.ceil(_pair_that_turns(slow, settings, rotary_dim)), rotary_dim - 1)
+    on. Its ends are rounded, but by convention unrounded."""
+    low, high = (_pair_that_turns(turns, settings, rotary_dim) for turns in (fast, slow))
+    if settings.convention != "unrounded":
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rotary_dim - 1)
     width = high - low or 0.001  # the authors' guard against an empty ramp
     return 1 - ((torch.arange(rotary_dim // 2, dtype=torch.float64) - low) / width).clamp(0, 1)
 

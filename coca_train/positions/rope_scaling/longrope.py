@@ -22,9 +22,8 @@ from coca_train.positions.hugging_face import (
     ScalingReader,
     extended_length,
     length_keys,
-    refuse_partial_rotation,
 )
-from coca_train.positions.rope_scaling import Factor, RopeScaling, Spectrum, base_inv_freq, rounded
+from coca_train.positions.rope_scaling import Factor, RopeScaling, Spectrum, Temperature, base_inv_freq, rounded
 
 Factors = list[Annotated[float, Field(gt=0)]] | None
 
@@ -48,7 +47,7 @@ class Settings(RopeScaling):
         Factors, Field(description="factor of every pair beyond L; null: all `factor`, which is where a search begins")
     ]
     temperature: Annotated[
-        Annotated[float, Field(gt=0)] | None,
+        Temperature,
         Field(description="multiplied into queries and keys; null: sqrt(1 + ln factor / ln original_seq_len)"),
     ]
 
@@ -85,16 +84,11 @@ class Settings(RopeScaling):
         original, temperature = scaling.original(), scaling.optional("attention_factor")
         lists = {name: scaling.numbers(name) for name in ("short_factor", "long_factor")}
         known = {"theta": scaling.theta, "original_seq_len": original, "temperature": temperature}
-        factor = scaling.factor(original)
-        if temperature not in (None, 1) or (temperature is None and factor > 1):
-            refuse_partial_rotation("longrope", scaling.rotary_pct)
-        return {**known, "factor": factor, **lists}
+        return {**known, "factor": scaling.factor(original), **lists}
 
     def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
         """Spell out lists and temperature, and write both lengths in all the places where a version reads them."""
         temperature, pairs, original = self._temperature(), rotary_dim // 2, self.original_seq_len
-        if temperature != 1:
-            refuse_partial_rotation("longrope", rotary_pct)
         short, long = self.short_factor or [1.0] * pairs, self.long_factor or [self.factor] * pairs
         scaling: dict[str, object] = {"rope_type": self.ROPE_TYPE, **length_keys(self)}
         scaling |= {"short_factor": short, "long_factor": long}

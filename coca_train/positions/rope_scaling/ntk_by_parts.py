@@ -40,7 +40,7 @@ class Settings(PartsRamp):
     def from_transformers(cls, scaling: ScalingReader) -> dict[str, object] | None:
         """Read their YaRN with a temperature of 1; None: its temperature is another one."""
         section, temperature = read_yarn(scaling)
-        return section | {"convention": "indices"} if math.isclose(temperature, 1.0, rel_tol=SAME) else None
+        return section if math.isclose(temperature, 1.0, rel_tol=SAME) else None
 
     def to_transformers(self, rotary_dim: int, rotary_pct: float) -> NativeScaling:
         """Write the paper's ramp as what they call llama3, the ramp over indices as their YaRN with a temperature of

@@ -48,6 +48,11 @@ class Settings:
     rotary_pct: float = Field(
         gt=0, le=1, description="rotated share of each head, which is CoCA; the rest is a plain product (GPT-NeoX 0.25)"
     )
+    temperature_on: Literal["head", "rotated"] = Field(
+        default="head",
+        description="what the temperature of the frequencies multiplies where a part of the head is rotated: all of it, "
+        "or that part alone (transformers)",
+    )
     rope_scaling: Annotated[
         rope_scaling.AnyRopeScaling, Field(description="frequencies and how they scale with length")
     ]
@@ -123,6 +128,8 @@ class Scheme(rotary.Rotary):
         """Return the tables at a sequence length [tokens], which dynamic frequencies adapt to."""
         spectrum = self.spectrum(length, queries.pos_BT.device)
         query, key = rotary.query_and_key_tables(queries, keys, spectrum)
+        if self.settings.temperature_on == "rotated":
+            query = query._replace(temperature=1.0)
         cos_BS1J, sin_BS1J = key.cos_BT1R.chunk(2, -1)[0], key.sin_BT1R.chunk(2, -1)[1]
         if self.settings.variant == "strict":
             return Tables(query, torch.cat((cos_BS1J, sin_BS1J), -1))

@@ -1,7 +1,7 @@
 """RoPE (RoFormer, arXiv 2104.09864): q' = R_m q, k' = R_n k. Any fused kernel, O(T·D) memory.
 
 `rotary_pct` < 1 rotates the first part of the head and leaves the rest (GPT-NeoX). The scaling of
-positions is the second axis, `rope_scaling`.
+positions is the second axis, `rope_scaling`; its temperature multiplies the whole head, or that part alone.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -21,6 +21,11 @@ class Settings:
 
     scheme: Literal["rope"]
     rotary_pct: float = Field(gt=0, le=1, description="rotated share of each head; GPT-NeoX 0.25, LLaMA 1")
+    temperature_on: Literal["head", "rotated"] = Field(
+        default="head",
+        description="what the temperature of the frequencies multiplies where a part of the head is rotated: head, all "
+        "of it (YaRN Eq. 21); rotated, that part alone (transformers, Phi-4-mini)",
+    )
     rope_scaling: Annotated[
         rope_scaling.AnyRopeScaling, Field(description="frequencies and how they scale with length")
     ]
@@ -40,20 +45,31 @@ class Tables(NamedTuple):
 class Scheme(rotary.Rotary):
     """Rotates queries and keys by their own position."""
 
+    settings: Settings
+
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
         """Return the rotations at a sequence length [tokens], which dynamic frequencies adapt to."""
         spectrum = self.spectrum(length, queries.pos_BT.device)
-        return Tables(*rotary.query_and_key_tables(queries, keys, spectrum))
+        tables = rotary.query_and_key_tables(queries, keys, spectrum)
+        if self.settings.temperature_on == "rotated":
+            return Tables(*(turn._replace(temperature=1.0) for turn in tables))
+        return Tables(*tables)
 
     @classmethod
     def to_transformers(cls, settings: Settings, head_dim: int) -> hugging_face.Rotation:
         """Return the rotation, where transformers has the frequencies."""
         pct = settings.rotary_pct
-        return hugging_face.Rotation(
-            pct, hugging_face.to_native(settings.rope_scaling, rotary.width(head_dim, pct), pct)
-        )
+        words = hugging_face.to_native(settings.rope_scaling, rotary.width(head_dim, pct), pct)
+        temperature = (words.scaling or {}).get("attention_factor", 1.0)
+        if pct < 1 and settings.temperature_on == "head" and temperature != 1:
+            raise hugging_face.NotTheSame(
+                "a temperature on the whole of a head that is rotated in part (partial rotation; theirs is "
+                "position.temperature_on=rotated)"
+            )
+        return hugging_face.Rotation(pct, words)
 
 
 def from_transformers(rotary_pct: float, rope_scaling: dict[str, object]) -> dict[str, object]:
-    """Return the position section of LLaMA, Mistral, SmolLM3 and GPT-NeoX."""
-    return {"scheme": "rope", "rotary_pct": rotary_pct, "rope_scaling": rope_scaling}
+    """Return the position section of a model of transformers."""
+    rotation = {"rotary_pct": rotary_pct, "temperature_on": "rotated" if rotary_pct < 1 else "head"}
+    return {"scheme": "rope", **rotation, "rope_scaling": rope_scaling}
