@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 SCALING_SECTION = "position.rope_scaling"
-FEW = 2  # options that a line names as what would make a run native
+FEW = 2  # options of `model` that are worth a line on what would make a run native
 OWN_SECTIONS = "coca_train"  # the key of our sections
 COCA, INSTALLED = "coca", "coca_train"
 OWN_TYPES = (COCA, INSTALLED)
@@ -334,6 +334,7 @@ def _needs_coca_train(kind: LayerType, model: ModelConfig) -> bool:
     return (
         kind.position.scheme not in SCHEMES
         or (kind.position.scheme == "alibi" and model.score_cap is not None)  # the cap is of the score with its penalty
+        or (kind.position.scheme == "coca" and getattr(kind.position, "rotary_pct", 1.0) < 1)
         or kind.attention_pattern.name not in ATTENTION_PATTERNS
         or (scaling is not None and scaling.name not in ROPE_SCALINGS)
     )

@@ -602,8 +602,16 @@ def test_a_mask_of_four_dimensions_is_taken_as_it_is_where_places_are_known(pair
         dynamic(ids[:, :1], attention_mask=torch.ones(1, 1, 1, 10, dtype=torch.bool), **{CACHE: held})
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"position": support.alibi(), "score_cap": 3.0}, {"position": support.coca() | {"rotary_pct": 0.5}}],
+)
+def test_what_the_files_refuse_needs_coca_train(options):
+    assert forms.own_config(models.random_source(**options).architecture)["model_type"] == "coca_train"
+
+
 def test_an_option_without_a_key_needs_coca_train(monkeypatch):
-    """One that is new to `model` is never dropped. Those that are known are all tried, or are no matter of a forward."""
+    """One that is new to `model` is never dropped; those that are known are all tried here, or change no forward."""
     architecture = models.random_source(support.coca(), logits_cap=3.0).architecture
     assert forms.own_config(architecture)["model_type"] == "coca"
     monkeypatch.setattr(forms, "EXPORTED_OPTIONS", set(forms.EXPORTED_OPTIONS) - {"logits_cap"})

@@ -54,8 +54,8 @@ class CocaConfig(PretrainedConfig):
     that have one: qkv, out (of attention), mlp, norm (of layernorm), head.
 
     attention_multiplier: factor of q·k, None: 1 / sqrt(head_dim). score_cap, logits_cap: a score or logit x becomes
-    cap tanh(x / cap), None: x. embedding_multiplier, residual_multiplier, logits_multiplier: factors of the embeddings,
-    of each branch before it is added, and of the logits.
+    cap tanh(x / cap), None: x; scores by attention that is eager (sdpa becomes that) or flash. embedding_multiplier,
+    residual_multiplier, logits_multiplier: factors of the embeddings, of each branch before it is added, of the logits.
 
     Raises ValueError for what modeling_coca.py does not compute.
     """
