@@ -61,6 +61,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "embedding_norm": {"embedding_norm": True},
     **{f"qk_norm {word}": {"qk_norm": word} for word in ("head", "full")},
     "qk_norm one_plus": {"qk_norm": "full", "norm_weight": "one_plus"},
+    "qk_norm layernorm": {"qk_norm": "head", "norm": "layernorm"},
     **{f"residual {word}": {"residual": word} for word in ("parallel", "parallel_one_norm")},
     "residual one norm and outputs": {"residual": "parallel_one_norm", "norm_placement": "both"},
     **{word: {"activation": word} for word in ("gelu", "gelu_tanh", "relu", "relu2", "geglu", "geglu_tanh")},
