@@ -1,6 +1,6 @@
 """Both classes of our own exports as users of transformers meet them, beside what they generate (test_own_form.py)."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 import transformers
 from torch.nn import functional as F
 
+from coca_train import positions
 from coca_train.config.schema import LayersConfig, LayerTypeConfig
 from coca_train.hub import forms, small_copy, transformers_side
 from coca_train.hub.export_files import configuration_coca
@@ -604,11 +605,12 @@ def test_a_mask_of_four_dimensions_is_taken_as_it_is_where_places_are_known(pair
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"position": support.alibi(), "score_cap": 3.0}, {"position": support.coca() | {"rotary_pct": 0.5}}],
+    ("position", "changes"), [(support.alibi(), {"score_cap": 3.0}), (support.coca() | {"rotary_pct": 0.5}, {})]
 )
-def test_what_the_files_refuse_needs_coca_train(options):
-    assert forms.own_config(models.random_source(**options).architecture)["model_type"] == "coca_train"
+def test_what_the_files_refuse_needs_coca_train(position, changes):
+    plain = models.random_source(support.coca(), **changes).architecture
+    architecture = replace(plain, position=positions.settings(position))
+    assert forms.own_config(architecture)["model_type"] == "coca_train"
 
 
 def test_an_option_without_a_key_needs_coca_train(monkeypatch):
