@@ -10,11 +10,13 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.machinery import all_suffixes
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from coca_train.attention.layer_types import LayerType
 from coca_train.config.fields import fields_of
+from coca_train.config.messages import show
 from coca_train.config.schema import ModelConfig
 from coca_train.hub.architecture import Architecture, rope_scaling_of
 from coca_train.hub.config_keys import Json, nested
@@ -22,7 +24,6 @@ from coca_train.hub.families import FAMILIES, WIDER, Family, name_of
 from coca_train.hub.options import Form
 from coca_train.hub.position_rules import written_length
 from coca_train.positions.hugging_face import NativeScaling, NotTheSame, rotation
-from coca_train.positions.schemes import coca
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.errors import UserError
 from coca_train.stages import Stage
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 SCALING_SECTION = "position.rope_scaling"
 LLAMA_CPP_PERIODS = {"cohere2": 4, "gemma2": 2, "smollm3": 4}  # the last layer of every so many is another one
+FEW = 2  # options of `model` that are worth a line on what would make a run native
 OWN_SECTIONS = "coca_train"  # the key of our sections
 COCA, INSTALLED = "coca", "coca_train"
 OWN_TYPES = (COCA, INSTALLED)
@@ -45,12 +47,18 @@ ROPE_SCALINGS = (
     "plain", "partial", "linear", "ntk", "ntk_by_parts", "yarn", "llama3", "longrope",
     "dynamic_linear", "dynamic_ntk", "dynamic_ntk_by_parts", "dynamic_yarn", "dynamic_yarn_tuned",
 )  # fmt: skip
-# Options of `model` that config.json of modeling_coca.py says (own_config).
-EXPORTED_OPTIONS = (
-    "n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "norm", "norm_eps", "activation", "qk_norm", "residual",
-    "bias", "tie_embeddings",
+# Options of `model` that config.json of modeling_coca.py says, under their own names and under others (own_config).
+SAME_NAMES = (
+    "head_dim", "norm", "norm_eps", "norm_weight", "norm_placement", "embedding_norm", "qk_norm", "residual", "bias",
+    "attention_multiplier", "clip_qkv", "score_cap", "embedding_multiplier", "residual_multiplier", "logits_multiplier",
+    "logits_cap", "dropout",
 )  # fmt: skip
-ACTIVATIONS = {"swiglu": ("silu", True), "gelu": ("gelu", False), "gelu_tanh": ("gelu_pytorch_tanh", False)}
+EXPORTED_OPTIONS = (*SAME_NAMES, "n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "activation", "tie_embeddings")
+ACTIVATIONS = {  # transformers' name, and whether the feed-forward layer is gated
+    "swiglu": ("silu", True), "geglu": ("gelu", True), "geglu_tanh": ("gelu_pytorch_tanh", True),
+    "gelu": ("gelu", False), "gelu_tanh": ("gelu_pytorch_tanh", False), "relu": ("relu", False),
+    "relu2": ("relu2", False),
+}  # fmt: skip
 
 
 def choose(architecture: Architecture, form: Form, family: str = "") -> Json:
@@ -135,7 +143,7 @@ def describe_run(stages: Sequence[Stage], n_tokens: int) -> str:
 
 
 def describe(architecture: Architecture, family: str = "", place: str = SCALING_SECTION) -> str:
-    """Describe an export with form=auto in a line, and the option that makes it native where one does.
+    """Describe an export with form=auto in a line, and the options that make it native where few do.
 
     place: key of the section of frequencies that has this option.
     """
@@ -149,21 +157,27 @@ def describe(architecture: Architecture, family: str = "", place: str = SCALING_
         why_not = f"transformers decodes otherwise beyond {_decodes_to(architecture):,} tokens"
         way = "; `export form=native` takes its class nevertheless"
     else:
-        option = _native_option(architecture, family, place)
-        way = f"; trained with {option} it is native" if option else ""
+        options = _native_options(architecture, family, place)
+        way = f"; trained with {options} it is native" if options else ""
     code = "its code is exported with it" if model_type == COCA else "it loads where coca_train is installed"
     return f"{name}, {code}: {why_not}{way}"
 
 
-def _native_option(architecture: Architecture, family: str, place: str) -> str:
-    """Return the option of a training that makes an architecture native, as its frequencies say (NATIVE); "": none."""
+def _native_options(architecture: Architecture, family: str, place: str) -> str:
+    """Return the options of a training that make an architecture native: of its frequencies (NATIVE), and as few of
+    `model` as FEW; "": none do."""
     scaling = architecture.rope_scaling
-    if scaling is None or not (wanted := scaling.NATIVE):
-        return ""
-    position = replace(architecture.position, rope_scaling=replace(scaling, **wanted))
-    if _try_native(replace(architecture, position=position), family)[0] is None:
-        return ""
-    return " ".join(f"{place}.{key}={value}" for key, value in wanted.items())
+    for wanted in ({}, {} if scaling is None else scaling.NATIVE):
+        changed = architecture
+        if scaling is not None:
+            position = replace(architecture.position, rope_scaling=replace(scaling, **wanted))
+            changed = replace(architecture, position=position)
+        nearest = _nearest(changed, family)
+        if not nearest.others and len(nearest.options) <= FEW and _decodes_to(changed) is None:
+            words = {f"{place}.{key}": value for key, value in wanted.items()}
+            words |= {f"model.{key}": value for key, value in nearest.options.items()}
+            return " ".join(f"{key}={_typed(value)}" for key, value in words.items())
+    return ""
 
 
 def _rope_words(architecture: Architecture) -> NativeScaling | None:
@@ -190,15 +204,14 @@ def _try_native(architecture: Architecture, family: str) -> tuple[Json | None, s
 
 def native_config(architecture: Architecture, preferred: str = "") -> Json:
     """Return the config.json of a native class. preferred: which, where several would do. Raises NotTheSame."""
-    why_not = {name: _differences(architecture, each) for name, each in FAMILIES.items() if each.transformers_class}
-    able = [name for name, reasons in why_not.items() if not reasons]
-    if preferred in why_not and preferred not in able:
-        raise NotTheSame(f"{preferred}: {'; '.join(why_not[preferred])}")
-    if not able:
-        nearest = min(why_not, key=lambda name: len(why_not[name]))
-        raise NotTheSame(f"{', '.join(why_not[nearest])}, which no native class has (the nearest is {nearest})")
-    chosen = preferred if preferred in able else able[0]
-    family, model = FAMILIES[chosen], architecture.complete
+    nearest, model = _nearest(architecture, preferred), architecture.complete
+    chosen, family = nearest.family, FAMILIES[nearest.family]
+    reasons = [f"model.{key}={_typed(getattr(model, key))}" for key in nearest.options] + nearest.others
+    if reasons and chosen == preferred:
+        raise NotTheSame(f"{chosen}: {'; '.join(reasons)}")
+    if reasons:
+        name = f"{family.transformers_class} ({chosen})"
+        raise NotTheSame(f"{', '.join(reasons)}, which no native class has (the nearest is {name})")
     config: Json = {
         "architectures": [family.transformers_class],
         "model_type": family.model_type or chosen,
@@ -213,55 +226,71 @@ def native_config(architecture: Architecture, preferred: str = "") -> Json:
     return nested(config)
 
 
-def _differences(architecture: Architecture, family: Family) -> list[str]:
-    """Return why a family's class computes something else; empty: it does not."""
+def _typed(value: object) -> str:
+    """Return a value of an option as a command line takes it without quotes."""
+    return show(value).translate({ord(each): None for each in ' "'})
+
+
+class Nearest(NamedTuple):
+    """The family whose class is nearest to an architecture, and the difference."""
+
+    family: str
+    options: Json  # of `model` that differ, as the class has them
+    others: list[str]  # what no option of `model` makes the same
+
+
+def _nearest(architecture: Architecture, preferred: str) -> Nearest:
+    """Return the family that differs least, or the preferred one. What no option makes the same counts first."""
+    native = [name for name, family in FAMILIES.items() if family.transformers_class]
+    names = [preferred] if preferred in native else native
+    found = [Nearest(name, *_differences(architecture, FAMILIES[name])) for name in names]
+    return min(found, key=lambda each: (len(each.others), len(each.options)))
+
+
+def _differences(architecture: Architecture, family: Family) -> tuple[Json, list[str]]:
+    """Return what a family's class computes otherwise: options as the class has them, and what none of them decides."""
     model = architecture.complete
-    options = {field.ours for field in family.fields}
+    named = {field.ours for field in family.fields}
     known: dict[str, list[object]] = {ours: [value] for ours, value in family.always.items()}
     known |= {"embedding_multiplier": [math.sqrt(model.d_model)]} if family.root_embedding else {}
     known |= {field.ours: list(field.kind.values()) for field in family.fields if isinstance(field.kind, Mapping)}
-    follow = {"n_kv_heads": model.n_heads, "head_dim": model.d_model / model.n_heads, "d_ff": WIDER * model.d_model}
-    known |= {ours: [value] for ours, value in follow.items() if ours not in options and ours not in known}
-    reasons = [f"{ours} {getattr(model, ours)}" for ours, values in known.items() if getattr(model, ours) not in values]
-    reasons += [f"{ours} {getattr(model, ours)}" for ours in _unusual(model, {*options, *known, "bias"})]
-    left = set(model.bias)
-    for key in family.biases:
-        left -= set(key.parts) if left.issuperset(key.parts) else set()
-    if left != set(family.bias):
-        reasons.append(f"biases in {', '.join(model.bias) or 'no part'}")
+    follow = {"n_kv_heads": model.n_heads, "head_dim": model.d_model // model.n_heads, "d_ff": WIDER * model.d_model}
+    known |= {ours: [value] for ours, value in follow.items() if ours not in named and ours not in known}
+    options = {ours: values[0] for ours, values in known.items() if getattr(model, ours) not in values}
+    options |= _unusual(model, {*named, *known, "bias"})
+    given = [key.parts for key in family.biases if set(key.parts) <= set(model.bias)]
+    if (bias := {*family.bias, *chain(*given)}) != set(model.bias):
+        options["bias"] = sorted(bias)
+    others = []
     if any(kind.logit_scale.name != "none" for kind in architecture.layer_types):
-        reasons.append("a logit scale that grows with the length")
+        others.append("a logit scale that grows with the length")
     if model.d_model % model.n_heads:
-        reasons.append(f"d_model {model.d_model} with {model.n_heads} heads")
+        others.append(f"d_model {model.d_model} with {model.n_heads} heads")
     for rule in (family.positions, family.layers):
         try:
             rule.write(architecture)
         except NotTheSame as error:
-            reasons.append(str(error))
-    return reasons
+            others.append(str(error))
+    return options, others
 
 
-def _unusual(model: ModelConfig, said: Collection[str]) -> list[str]:
-    """Return options that differ from their default, and that a form neither says nor leaves to its layers.
+def _unusual(model: ModelConfig, said: Collection[str]) -> Json:
+    """Return the defaults of options that differ from them, and that a form neither says nor leaves to its layers.
 
     So a new option of `model` is exported by coca_train's own class until a form has a key for it, and never dropped.
     """
     said = {*said, "n_kv_heads", "head_dim", "logit_scale", "dropout", "init_std", "init_depth_scaled"}
     others = {name: field.default for name, field in fields_of(ModelConfig).items() if name not in said}
-    return [name for name, default in others.items() if getattr(model, name) != default]
+    return {name: default for name, default in others.items() if getattr(model, name) != default}
 
 
 def own_config(architecture: Architecture) -> Json:
     """Return the config.json of our own form: of modeling_coca.py where it computes every layer, else of coca_train."""
     model, used = architecture.complete, architecture.layer_type_names
-    norms = ["norm"] if model.norm == "layernorm" else []  # modeling_coca.py has all biases of projections, or none
     unknown = (
         _unusual(model, EXPORTED_OPTIONS)
-        or model.bias not in (norms, ["qkv", "out", "mlp", *norms])
-        or model.qk_norm == "full"
         or model.activation not in ACTIVATIONS
-        or model.residual == "parallel_one_norm"
-        or any(map(_needs_coca_train, architecture.layer_types))
+        or any(_needs_coca_train(kind, model) for kind in architecture.layer_types)
     )
     name = INSTALLED if unknown else COCA
     shared: Json = {
@@ -293,27 +322,21 @@ def own_config(architecture: Architecture) -> Json:
         },
         "intermediate_size": model.d_ff,
         "num_key_value_heads": model.n_kv_heads,
-        "head_dim": model.head_dim,
         "hidden_act": activation,
         "gated_mlp": gated,
-        "norm": model.norm,
-        "norm_eps": model.norm_eps,
-        "parallel_residual": model.residual == "parallel",
-        "bias": "qkv" in model.bias,
-        "qk_norm": model.qk_norm == "head",
-        "dropout": model.dropout,
+        **{name: getattr(model, name) for name in SAME_NAMES},
         "initializer_range": model.init_std,
     }
 
 
-def _needs_coca_train(kind: LayerType) -> bool:
+def _needs_coca_train(kind: LayerType, model: ModelConfig) -> bool:
     """Return whether modeling_coca.py does not compute layers of this kind."""
     scaling = rope_scaling_of(kind.position)
     return (
         kind.position.scheme not in SCHEMES
+        or (kind.position.scheme == "alibi" and model.score_cap is not None)  # the cap is of the score with its penalty
         or kind.attention_pattern.name not in ATTENTION_PATTERNS
         or (scaling is not None and scaling.name not in ROPE_SCALINGS)
-        or (isinstance(kind.position, coca.Settings) and kind.position.rotary_pct < 1)
     )
 
 

@@ -16,7 +16,7 @@ from coca_train.config.files import runs_in
 from coca_train.hub import config_json, families, forms
 from coca_train.hub.architecture import Architecture, Shapes
 from coca_train.hub.config_keys import Json, read_json
-from coca_train.hub.families import FAMILIES, LLAMA_NAMES
+from coca_train.hub.families import FAMILIES, QWEN3_NAMES
 from coca_train.hub.layouts import Layout
 from coca_train.hub.publishing import Tensors
 from coca_train.hub.safetensors_folder import Folder
@@ -29,7 +29,11 @@ from coca_train.stages import resolve, stage_at
 MOST_LISTED = 5  # folders in a message
 T_PROJ = "self_attn.t_proj"
 OWN_PREFIX = "model."  # of our decoder in the class of model_type coca_train
-COCA_NAMES = LLAMA_NAMES | {"attention.q_norm": "self_attn.q_norm", "attention.k_norm": "self_attn.k_norm"}
+COCA_NAMES = QWEN3_NAMES | {
+    "embedding_norm": "model.embedding_norm",
+    "attention_out_norm": "attention_out_norm",
+    "mlp_out_norm": "mlp_out_norm",
+}
 
 
 @dataclass(frozen=True)

@@ -45,12 +45,13 @@ class AttentionShape(NamedTuple):
     head_dim: int
     d_model: int
     max_seq_len: int  # the training window [tokens]
+    attention_multiplier: float | None = None  # factor of q·k; None: 1 / √D
 
     @classmethod
     def of(cls, model: ModelConfig, max_seq_len: int) -> "AttentionShape":
         """Return the shape of a model's attention."""
         head_dim, n_kv_heads = model.head_dim or model.d_model // model.n_heads, model.n_kv_heads or model.n_heads
-        return cls(model.n_heads, n_kv_heads, head_dim, model.d_model, max_seq_len)
+        return cls(model.n_heads, n_kv_heads, head_dim, model.d_model, max_seq_len, model.attention_multiplier)
 
 
 class Terms(NamedTuple):

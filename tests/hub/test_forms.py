@@ -106,8 +106,34 @@ def test_before_a_run_its_export_is_named():
     assert "export form=native" in of_words("position/rope_scaling=dynamic_ntk")
     assert "position scheme coca" in of_words("position=coca")
     assert of_words("model.qk_norm=head").startswith("Qwen3ForCausalLM (qwen3)")
-    assert "logits_cap 3.0" in of_words("model.logits_cap=3.0")
-    assert "convention=" not in of_words("position/rope_scaling=yarn", "model.logits_cap=3.0")
+    assert of_words("layers=gemma3").startswith("CocaForCausalLM (coca)")
+    assert of_words("model.score_cap=3.0", "position=alibi").startswith("CocaTrainForCausalLM (coca_train)")
+    dynamic = of_words("position/rope_scaling=dynamic_ntk", "model.logits_cap=3.0")
+    assert "model.logits_cap=3.0" in dynamic and "native" not in dynamic.split(";")[1:]
+    five = ["model.qk_norm=full", "model.norm_placement=both", "model.embedding_norm=true", "model.activation=relu"]
+    assert "trained with" not in of_words(*five)
+
+
+@pytest.mark.parametrize(
+    ("typed", "nearest", "options"),
+    [
+        (["model.qk_norm=head", "model.bias=[out]"], "qwen3", ["model.bias=[]"]),
+        (["model.bias=[mlp,head]"], "llama", ["model.bias=[mlp]"]),
+        (["model.logits_cap=3.0", "model.embedding_norm=true"], "llama",
+         ["model.logits_cap=null", "model.embedding_norm=false"]),
+        (["position/rope_scaling=yarn", "model.score_cap=9.0"], "llama",
+         ["position.rope_scaling.convention=code", "model.score_cap=null"]),
+        (["position.rotary_pct=0.5", "model.qk_norm=head"], "phi3", ["model.qk_norm=none"]),
+    ],
+)  # fmt: skip
+def test_the_nearest_class_and_the_options_that_make_it_native(typed, nearest, options):
+    """Typed as printed, they do."""
+    said = of_words(*typed)
+    assert said.startswith("CocaForCausalLM (coca)")
+    assert f"({nearest})" in said or "position" in options[0]
+    advice = said.rpartition("trained with ")[2].removesuffix(" it is native").split()
+    assert sorted(advice) == sorted(options)
+    assert f"({nearest})" in of_words(*typed, *advice)
 
 
 @pytest.mark.parametrize("rope_scaling", ["yarn", "ntk_by_parts"])

@@ -1,6 +1,5 @@
 """Both classes of our own exports as users of transformers meet them, beside what they generate (test_own_form.py)."""
 
-import inspect
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,13 @@ import torch
 import transformers
 from torch.nn import functional as F
 
+from coca_train import positions
 from coca_train.config.schema import LayersConfig, LayerTypeConfig
-from coca_train.hub import forms, small_copy
+from coca_train.hub import forms, small_copy, transformers_side
 from coca_train.hub.export_files import configuration_coca
 from coca_train.hub.export_files.modeling_coca import CACHE, CocaConfig, CocaForCausalLM, CocaModel
 from coca_train.hub.installed import CocaTrainForCausalLM
+from coca_train.hub.weights import locate
 from tests.cases import slow_unless
 from tests.hub import models
 from tests.positions import support
@@ -40,11 +41,47 @@ CHOICES = {
     "alibi": {"position": {"scheme": "alibi", "fold": "auto"}, "layers": WINDOWS, "n_layers": 3},
     "neox": {"position": support.rope(support.scaling("yarn", "paper")), "norm": "layernorm", "activation": "gelu",
              "residual": "parallel", "bias": ["qkv", "out", "mlp", "norm"], "n_kv_heads": None},
+    "mixed": {"position": support.coca(t_width="full_mean"), "norm_weight": "one_plus", "norm_placement": "both",
+              "embedding_norm": True, "qk_norm": "full", "activation": "geglu_tanh", "bias": ["out", "head"],
+              "attention_multiplier": 0.4, "score_cap": 2.0, "embedding_multiplier": 3.0, "residual_multiplier": 0.6,
+              "logits_multiplier": 1.5, "logits_cap": 4.0},
     "fox": {"position": {"scheme": "fox"}},
     "t5": {"position": {"scheme": "t5", "n_buckets": 8, "max_distance": 20}},
     "cope": {"position": {"scheme": "cope", "n_positions": 12}},
 }  # fmt: skip
-FILES = ("coca", "dynamic", "windows", "alibi", "neox")  # of model_type coca; the others need coca_train
+FILES = ("coca", "dynamic", "windows", "alibi", "neox", "mixed")  # of model_type coca; the others need coca_train
+# Every option of `model` that changes what is computed, and each of its values but the default.
+OPTIONS: dict[str, dict[str, Any]] = {
+    **{f"bias {part}": {"bias": [part]} for part in ("qkv", "out", "mlp", "head")},
+    "bias norm": {"norm": "layernorm", "bias": ["norm"]},
+    "norm": {"norm": "layernorm"},
+    "norm_eps": {"norm_eps": 0.1},
+    **{f"norm_weight {word}": {"norm_weight": word} for word in ("one_plus", "none")},
+    "norm_weight none layernorm": {"norm_weight": "none", "norm": "layernorm"},
+    **{f"norm_placement {word}": {"norm_placement": word} for word in ("post", "both")},
+    "embedding_norm": {"embedding_norm": True},
+    **{f"qk_norm {word}": {"qk_norm": word} for word in ("head", "full")},
+    "qk_norm one_plus": {"qk_norm": "full", "norm_weight": "one_plus"},
+    "qk_norm layernorm": {"qk_norm": "head", "norm": "layernorm"},
+    **{f"residual {word}": {"residual": word} for word in ("parallel", "parallel_one_norm")},
+    "residual one norm and outputs": {"residual": "parallel_one_norm", "norm_placement": "both"},
+    **{word: {"activation": word} for word in ("gelu", "gelu_tanh", "relu", "relu2", "geglu", "geglu_tanh")},
+    "attention_multiplier": {"attention_multiplier": 0.7},
+    "attention_multiplier alibi": {"attention_multiplier": 0.7, "position": support.alibi()},
+    "score_cap": {"score_cap": 0.5},
+    "score_cap that grows": {"score_cap": 0.5, "logit_scale": {"name": "log", "length": 8, "beta": 0.1}},
+    "embedding_multiplier": {"embedding_multiplier": 0.3},
+    "residual_multiplier": {"residual_multiplier": 0.3},
+    "logits_multiplier": {"logits_multiplier": 0.3},
+    "logits_cap": {"logits_cap": 1.5},
+    "clip_qkv": {"clip_qkv": 0.1},
+    "part of a head": {"position": support.rope(rotary_pct=0.5)},
+    "part of a head coca": {"position": support.coca(support.scaling("yarn"), rotary_pct=0.5)},
+    "part of a head full": {"position": support.coca(support.scaling("yarn"), "strict", "full_mean", 0.5)},
+    "part of a head turned": {
+        "position": support.coca(support.scaling("yarn"), rotary_pct=0.5) | {"temperature_on": "rotated"}
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +131,60 @@ def test_a_cache_under_either_name_changes_nothing(choice, pairs):
             parts.append(out.logits)
             past = out[CACHE]
         assert same(torch.cat(parts, 1), whole)
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", slow_unless(["mixed"], ["mixed", *OPTIONS]))
+def test_every_option_is_computed(name):
+    """Of whole texts, with a cache, with padding, packed, and in the gradients."""
+    ours, theirs = models.both(models.random_source(**{"position": support.coca(), **(CHOICES | OPTIONS)[name]}))
+    ids = some_ids(2, 30)
+    pos_BT, doc_BT = (torch.arange(30) % 18)[None], (torch.arange(30) // 18)[None]
+    with torch.no_grad():
+        whole = ours(ids)
+        assert same(theirs(ids, use_cache=False).logits, whole)
+        first = theirs(ids[:, :25])
+        then = [first.logits]
+        for token in ids[:, 25:].split(1, 1):
+            then.append(theirs(token, **{CACHE: first[CACHE]}).logits)
+        assert same(torch.cat(then, 1), whole)
+        mask = torch.cat((torch.zeros(2, 4), torch.ones(2, 30)), 1).long()
+        assert same(theirs(F.pad(ids, (4, 0), value=5), attention_mask=mask).logits[:, 4:], whole)
+        assert same(theirs(ids, position_ids=pos_BT).logits, ours(ids, pos_BT=pos_BT, doc_BT=doc_BT))
+    expected = gradients(ours, ours(ids, F.pad(ids[:, 1:], (0, 1), value=-100)) / (2 * 29))
+    got = gradients(theirs, theirs(ids, labels=ids).loss)
+    places = locate(expected, forms.COCA)
+    for parameter, gradient in expected.items():
+        assert same(got[places[parameter].tensor], gradient), parameter
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_that_is_left_out_shows(name):
+    """In the logits, or in weights that have no place."""
+    options = {"position": support.coca(), **OPTIONS[name]}
+    source = models.random_source(**options)
+    ours, theirs = models.both(source)
+    ids = some_ids(1, 20)
+    key = name.split()[0]
+    defaults = forms.own_config(models.random_source(support.coca()).architecture)
+    names = ("hidden_act", "gated_mlp") if key == options.get("activation") else (key,)
+    config = forms.own_config(source.architecture)
+    if key == "part":
+        config["kinds"]["default"]["position"]["rotary_pct"] = 1.0
+    else:
+        config |= {key: defaults[key] for key in names}
+    try:
+        other = transformers_side.model_of_source(source, config)
+    except AssertionError:
+        return
+    assert same(theirs(ids).logits, ours(ids))
+    assert not same(other(ids).logits, ours(ids))
 
 
 @torch.no_grad()
@@ -165,7 +256,10 @@ def test_eager_attention_is_the_same_and_hands_out_weights(choice, pairs):
         assert not weights.triu(1).any()
 
 
-@pytest.mark.parametrize(("choice", "implementation"), [("alibi", "flash_attention_2"), ("dynamic", "paged|sdpa")])
+@pytest.mark.parametrize(
+    ("choice", "implementation"),
+    [("alibi", "flash_attention_2"), ("dynamic", "paged|sdpa"), ("mixed", "flex_attention"), ("mixed", "paged|eager")],
+)
 def test_an_attention_that_cannot_compute_it_is_refused(choice, implementation, pairs):
     _, theirs = pairs(choice)
     before = theirs.config._attn_implementation
@@ -184,8 +278,9 @@ def test_what_is_asked_for_is_given(choice, pairs):
     ids = some_ids(2, 9)
     out = theirs(ids, output_hidden_states=True)
     assert len(out.hidden_states) == theirs.config.num_hidden_layers + 1
-    assert torch.equal(out.hidden_states[0], theirs.get_input_embeddings()(ids))
-    assert same(out.hidden_states[-1] @ theirs.get_output_embeddings().weight.T, out.logits)
+    if choice != "mixed":  # which scales and normalises embeddings, and caps logits
+        assert torch.equal(out.hidden_states[0], theirs.get_input_embeddings()(ids))
+        assert same(out.hidden_states[-1] @ theirs.get_output_embeddings().weight.T, out.logits)
     assert theirs(ids).hidden_states is None
     assert torch.equal(theirs(ids, return_dict=False)[0], out.logits)
     assert same(theirs(inputs_embeds=theirs.get_input_embeddings()(ids)).logits, out.logits)
@@ -262,7 +357,7 @@ def test_gradient_checkpointing_changes_no_gradient(choice):
 @torch.no_grad()
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_model_of_a_configuration_alone_has_weights(choice, pairs):
-    """Norms of one, biases of zero, all else as a run begins: no memory that was left there."""
+    """Norms that multiply by one, biases of zero, all else as a run begins: no memory that was left there."""
     _, theirs = pairs(choice)
     torch.manual_seed(0)
     fresh = type(theirs)._from_config(theirs.config)
@@ -272,7 +367,7 @@ def test_a_model_of_a_configuration_alone_has_weights(choice, pairs):
         if "proj" in name and parameter.ndim == 2:
             assert parameter.std().item() == pytest.approx(0.02, rel=0.2), name
         if "norm" in name and name.endswith("weight"):
-            assert (parameter == 1).all(), name
+            assert (parameter == (choice != "mixed")).all(), name  # whose norms multiply by 1 + w
     assert fresh(some_ids(1, 8)).logits.isfinite().all()
 
 
@@ -414,19 +509,23 @@ def test_trainer_accumulates_as_with_its_own_llama(choice, tmp_path):
     assert ratios[0] == pytest.approx(ratios[1], rel=1e-3)
 
 
-def test_flash_attention_is_told_positions(pairs, monkeypatch):
-    """transformers knows packed texts by them, where there is no mask."""
+@pytest.mark.parametrize(("choice", "cap"), [("coca", None), ("mixed", 2.0)])
+def test_flash_attention_is_told_positions_and_caps(choice, cap, pairs, monkeypatch):
+    """transformers knows packed texts by their positions, where there is no mask."""
     told = []
-    _, theirs = pairs("coca")
+    _, theirs = pairs(choice)
 
     def attention(module, q, k, v, mask, **kwargs):
-        told.append(kwargs["position_ids"])
+        told.append((kwargs["position_ids"], kwargs["scaling"], kwargs["softcap"]))
         return q.transpose(1, 2), None
 
-    monkeypatch.setitem(transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", attention)
+    functions = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS._global_mapping
+    monkeypatch.setitem(functions, "flash_attention_2", attention)
+    monkeypatch.setattr(theirs.config, "_attn_implementation", "flash_attention_2")
     pos_BT = torch.tensor([[0, 1, 2, 0, 1]])
     theirs(some_ids(1, 5), position_ids=pos_BT)
-    assert told[0] is pos_BT and len(told) == 2
+    assert told[0][0] is pos_BT and len(told) == 2
+    assert told[0][1:] == (0.4 if cap else 12**-0.5, cap)
 
 
 def test_batches_of_a_paged_cache_are_refused_in_words(pairs):
@@ -476,12 +575,18 @@ def test_the_base_model_and_the_default_configuration():
         ({"attention_pattern": {"name": "sliding_window"}}, "window"),
         ({"position": configuration_coca.OWN["position"] | {"variant": "slak"}}, "slak"),
         ({"logit_scale": {"name": "ssmax"}}, "ssmax"),
+        ({"position": {"scheme": "alibi"}, "score_cap": 3.0}, "score_cap"),
+        ({"position": configuration_coca.OWN["position"] | {"rotary_pct": 0.5}}, "rotary_pct"),
+        ({"bias": ["qkv", "mpl"]}, "mpl"),
+        ({"norm_placement": "last"}, "last"),
+        ({"norm": "layernorm", "norm_weight": "one_plus"}, "one_plus"),
     ],
 )
 def test_a_configuration_that_is_not_computed_is_refused(changes, word):
-    kinds = {"default": configuration_coca.OWN | {k: v for k, v in changes.items() if k != "layer_kinds"}}
+    of_kind = {key: value for key, value in changes.items() if key in configuration_coca.OWN}
+    others = {key: value for key, value in changes.items() if key not in of_kind}
     with pytest.raises(ValueError, match=word):
-        CocaConfig(num_hidden_layers=2, kinds=kinds, layer_kinds=changes.get("layer_kinds"))
+        CocaConfig(num_hidden_layers=2, kinds={"default": configuration_coca.OWN | of_kind}, **others)
 
 
 def test_a_version_that_loads_it_wrongly_is_refused(monkeypatch):
@@ -505,18 +610,23 @@ def test_a_mask_of_four_dimensions_is_taken_as_it_is_where_places_are_known(pair
         dynamic(ids[:, :1], attention_mask=torch.ones(1, 1, 1, 10, dtype=torch.bool), **{CACHE: held})
 
 
-def test_the_settings_of_a_source_are_all_in_its_configuration():
-    """Nothing of ModelConfig is forgotten: what the class is told, or what no forward pass depends on."""
-    source = models.random_source(**CHOICES["coca"])
-    told = {
-        "n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "norm", "norm_eps", "dropout",
-        "activation", "qk_norm", "logit_scale", "residual", "bias", "tie_embeddings", "init_std",
+@pytest.mark.parametrize(
+    ("position", "changes"), [(support.alibi(), {"score_cap": 3.0}), (support.coca() | {"rotary_pct": 0.5}, {})]
+)
+def test_what_the_files_refuse_needs_coca_train(position, changes):
+    plain = models.random_source(support.coca(), **changes).architecture
+    architecture = replace(plain, position=positions.settings(position))
+    assert forms.own_config(architecture)["model_type"] == "coca_train"
+
+
+def test_an_option_without_a_key_needs_coca_train(monkeypatch):
+    """One that is new to `model` is never dropped; those that are known are all tried here, or change no forward."""
+    architecture = models.random_source(support.coca(), logits_cap=3.0).architecture
+    assert forms.own_config(architecture)["model_type"] == "coca"
+    monkeypatch.setattr(forms, "EXPORTED_OPTIONS", set(forms.EXPORTED_OPTIONS) - {"logits_cap"})
+    assert forms.own_config(architecture)["model_type"] == "coca_train"
+    sizes = {"n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size"}
+    tried = {option for options in (*OPTIONS.values(), *CHOICES.values()) for option in options}
+    assert asdict(architecture.model).keys() - tried - sizes == {
+        "tie_embeddings", "dropout", "init_std", "init_depth_scaled",
     }  # fmt: skip
-    # What it has no key for is exported by coca_train's own class, unless it is as by default.
-    others = asdict(source.architecture.model).keys() - told - {"init_depth_scaled"}
-    assert not forms._unusual(source.architecture.model, told)
-    assert others >= {"logits_cap", "score_cap", "norm_weight", "norm_placement", "residual_multiplier"}
-    for changes in ({"logits_cap": 3.0}, {"bias": ["qkv"]}, {"qk_norm": "full"}, {"activation": "geglu"}):
-        changed = replace(source.architecture, model=replace(source.architecture.model, **changes))
-        assert forms.own_config(changed)["model_type"] == "coca_train"
-    assert "kinds" in inspect.signature(CocaConfig).parameters

@@ -62,6 +62,13 @@ def test_a_cap_is_the_same_in_every_kernel(scheme, kernel, tokens_BT):
         assert not torch.allclose(uncapped(tokens), defined, atol=1e-2)
 
 
+def test_a_folded_penalty_is_not_multiplied(tokens_BT):
+    config, tokens = replace(MODEL, attention_multiplier=0.7), tokens_BT()
+    with torch.no_grad():
+        plain, folded = (build(config, f"alibi_{fold}")(tokens) for fold in ("plain", "folded"))
+    torch.testing.assert_close(folded, plain, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_cached_steps_are_the_whole(options, tokens_BT):
     model, tokens = build(replace(MODEL, **options), "rope").eval(), tokens_BT(1, 12)

@@ -111,13 +111,13 @@ class SlackTest(Both, unittest.TestCase):
 
 
 class DynamicTest(Both, unittest.TestCase):
-    tiny = Tiny(CocaConfig, kinds=DYNAMIC_AND_WINDOW, layer_kinds=["default", "window"], qk_norm=True)
+    tiny = Tiny(CocaConfig, kinds=DYNAMIC_AND_WINDOW, layer_kinds=["default", "window"], qk_norm="head")
 
 
 class AlibiTest(Both, unittest.TestCase):
     tiny = Tiny(
         CocaConfig, kinds=ALIBI_AND_WINDOW, layer_kinds=["default", "window"], tie_word_embeddings=True,
-        parallel_residual=True, norm="layernorm", bias=True,
+        residual="parallel", norm="layernorm", bias=["qkv", "out", "mlp", "norm"],
     )  # fmt: skip
 
 

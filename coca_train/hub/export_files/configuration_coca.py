@@ -20,6 +20,14 @@ ROPE_SCALINGS = (
 )  # fmt: skip
 CONVENTIONS = ("paper", "code", "authors", "indices", "unrounded")  # of YaRN and NTK-by-parts
 LOGIT_SCALES = ("none", "log", "steps")
+WORDS = {
+    "norm": ("rmsnorm", "layernorm"),
+    "norm_weight": ("plain", "one_plus", "none"),
+    "norm_placement": ("pre", "post", "both"),
+    "qk_norm": ("none", "head", "full"),
+    "residual": ("sequential", "parallel", "parallel_one_norm"),
+}
+BIASED = ("qkv", "out", "mlp", "norm", "head")
 OWN: dict[str, Any] = {
     "position": {
         "scheme": "coca",
@@ -39,8 +47,16 @@ class CocaConfig(PretrainedConfig):
     kinds: by name, what the layers of a kind have: `position` (scheme, and its frequencies), `attention_pattern`
     (causal, or sliding_window with its `window`), `logit_scale` (none; log and steps let scores grow with the length).
     layer_kinds: the kind of every layer. max_position_embeddings: the window the weights were trained with [tokens].
-    gated_mlp: act(gate x) * up x, else act(up x). norm: rmsnorm or layernorm. qk_norm: RMSNorm over each head of
-    queries and keys.
+    gated_mlp: act(gate x) * up x, else act(up x). norm: rmsnorm or layernorm; norm_weight: times its weight w, 1 + w
+    (one_plus, of rmsnorm), or nothing; norm_placement: of the input of attention and feed-forward (pre), their output
+    (post), or both; embedding_norm: of the embeddings. qk_norm: RMSNorm of queries and keys, over each head or all of
+    them (full). residual: branches one after the other, or parallel, with a norm each or one for both. bias: the parts
+    that have one: qkv, out (of attention), mlp, norm (of layernorm), head.
+
+    attention_multiplier: factor of q·k, None: 1 / sqrt(head_dim). clip_qkv: limit of what queries, keys and values are
+    clipped to as they are projected, None: they are not. score_cap, logits_cap: a score or logit x becomes
+    cap tanh(x / cap), None: x; scores by attention that is eager (sdpa becomes that) or flash. embedding_multiplier,
+    residual_multiplier, logits_multiplier: factors of the embeddings, of each branch before it is added, of the logits.
 
     Raises ValueError for what modeling_coca.py does not compute.
     """
@@ -61,9 +77,19 @@ class CocaConfig(PretrainedConfig):
         gated_mlp: bool = True,
         norm: str = "rmsnorm",
         norm_eps: float = 1e-6,
-        parallel_residual: bool = False,
-        bias: bool = False,
-        qk_norm: bool = False,
+        norm_weight: str = "plain",
+        norm_placement: str = "pre",
+        embedding_norm: bool = False,
+        qk_norm: str = "none",
+        residual: str = "sequential",
+        bias: list[str] | None = None,
+        attention_multiplier: float | None = None,
+        clip_qkv: float | None = None,
+        score_cap: float | None = None,
+        embedding_multiplier: float = 1.0,
+        residual_multiplier: float = 1.0,
+        logits_multiplier: float = 1.0,
+        logits_cap: float | None = None,
         dropout: float = 0.0,
         initializer_range: float = 0.02,
         max_position_embeddings: int = 2048,
@@ -82,8 +108,12 @@ class CocaConfig(PretrainedConfig):
         self.num_key_value_heads = num_key_value_heads or num_attention_heads
         self.head_dim = head_dim or hidden_size // num_attention_heads
         self.hidden_act, self.gated_mlp = hidden_act, gated_mlp
-        self.norm, self.norm_eps, self.parallel_residual = norm, norm_eps, parallel_residual
-        self.bias, self.qk_norm, self.dropout, self.initializer_range = bias, qk_norm, dropout, initializer_range
+        self.norm, self.norm_eps, self.norm_weight, self.norm_placement = norm, norm_eps, norm_weight, norm_placement
+        self.embedding_norm, self.qk_norm, self.residual, self.bias = embedding_norm, qk_norm, residual, bias or []
+        self.attention_multiplier, self.score_cap, self.logits_cap = attention_multiplier, score_cap, logits_cap
+        self.clip_qkv = clip_qkv
+        self.embedding_multiplier, self.residual_multiplier = embedding_multiplier, residual_multiplier
+        self.logits_multiplier, self.dropout, self.initializer_range = logits_multiplier, dropout, initializer_range
         self.kinds = kinds or {"default": deepcopy(OWN)}
         self.layer_kinds = layer_kinds or [next(iter(self.kinds))] * num_hidden_layers
         self.use_cache = use_cache
@@ -103,7 +133,12 @@ class CocaConfig(PretrainedConfig):
         )
 
     def _check(self) -> None:
-        self._known("norm", self.norm, ("rmsnorm", "layernorm"))
+        for key, words in WORDS.items():
+            self._known(key, getattr(self, key), words)
+        for part in self.bias:
+            self._known("bias", part, BIASED)
+        if (self.norm, self.norm_weight) == ("layernorm", "one_plus"):
+            raise ValueError("norm_weight='one_plus': modeling_coca.py computes it of norm='rmsnorm'")
         if len(self.layer_kinds) != self.num_hidden_layers:
             raise ValueError(f"layer_kinds: {len(self.layer_kinds)} entries for {self.num_hidden_layers} layers")
         for name in dict.fromkeys(self.layer_kinds):
@@ -119,6 +154,8 @@ class CocaConfig(PretrainedConfig):
             self._known(f"kinds.{name}.logit_scale.name", scale["name"], LOGIT_SCALES)
             if attention_pattern["name"] == "sliding_window" and not attention_pattern.get("window"):
                 raise ValueError(f"kinds.{name}.attention_pattern: sliding_window needs its window [tokens]")
+            if position["scheme"] == "alibi" and self.score_cap is not None:
+                raise ValueError("score_cap: modeling_coca.py computes it of schemes that add nothing to a score")
             if position["scheme"] == "coca":
                 self._known(f"kinds.{name}.position.variant", position.get("variant"), ("slack", "strict"))
                 self._known(f"kinds.{name}.position.t_width", position.get("t_width"), ("half", "full_mean"))

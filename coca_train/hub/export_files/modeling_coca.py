@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import DynamicCache, GenerationMixin, PreTrainedModel, initialization
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
@@ -164,14 +164,14 @@ class Scheme:
         self.width = round(head_dim * settings["rotary_pct"]) if self.rotates else 0
         self.follows_length = self.rotates and settings["rope_scaling"]["name"] not in NO_LENGTH
         halved = self.name == "coca" and settings["t_width"] == "half"
-        self.projected_key_dim = head_dim // 2 if halved else head_dim
+        self.projected_key_dim = head_dim - self.width // 2 if halved else head_dim
 
     def reduce_keys(self, k_BGTP: Tensor) -> Tensor:
-        """Return what is rotated of projected keys: for a CoCA T of full width the mean of both halves."""
+        """Return what is rotated of projected keys, and the rest: for a CoCA T of full width the mean of both halves."""
         if self.name != "coca" or self.settings["t_width"] == "half":
             return k_BGTP
-        a, b = to_float32(k_BGTP).chunk(2, -1)
-        return (a + b) * 0.5
+        a, b = to_float32(k_BGTP[..., : self.width]).chunk(2, -1)
+        return torch.cat(((a + b) * 0.5, to_float32(k_BGTP[..., self.width :])), -1)
 
     def query(self, q_BHTD: Tensor, cos_sin: CosSin | None) -> Tensor:
         """Return q', in the dtype of q."""
@@ -179,12 +179,13 @@ class Scheme:
             return q_BHTD
         if self.name == "rope":
             return self._rotate(q_BHTD, cos_sin)
+        q, rest = to_float32(q_BHTD[..., : self.width]), q_BHTD[..., self.width :]
         if self.settings["variant"] == "slack":
-            return (to_float32(q_BHTD) * rotate(q_BHTD, cos_sin.cos, cos_sin.sin)).to(q_BHTD.dtype)
-        a, b = to_float32(q_BHTD).chunk(2, -1)
+            return self._with_rest(q * rotate(q, cos_sin.cos, cos_sin.sin), rest, cos_sin, q_BHTD.dtype)
+        a, b = q.chunk(2, -1)
         norm = a * a + b * b
         cos, sin = cos_sin.cos.chunk(2, -1)[0], cos_sin.sin.chunk(2, -1)[1]
-        return torch.cat((norm * cos, norm * sin), -1).to(q_BHTD.dtype)
+        return self._with_rest(torch.cat((norm * cos, norm * sin), -1), rest, cos_sin, q_BHTD.dtype)
 
     def key(self, k_BGSK: Tensor, cos_sin: CosSin | None) -> Tensor:
         """Return k', not yet in the dtype of the model."""
@@ -192,20 +193,24 @@ class Scheme:
             return k_BGSK
         if self.name == "rope":
             return self._rotate(k_BGSK, cos_sin)
-        t = to_float32(k_BGSK).relu()
+        t, rest = to_float32(k_BGSK[..., : self.width // 2]).relu(), k_BGSK[..., self.width // 2 :]
         if self.settings["variant"] == "slack":
-            return rotate(torch.cat((t, t), -1), cos_sin.cos, cos_sin.sin)
+            return self._with_rest(rotate(torch.cat((t, t), -1), cos_sin.cos, cos_sin.sin), rest, cos_sin)
         cos, sin = cos_sin.cos.chunk(2, -1)[0], cos_sin.sin.chunk(2, -1)[1]
-        return torch.cat((t * cos, t * sin), -1)
+        return self._with_rest(torch.cat((t * cos, t * sin), -1), rest, cos_sin)
 
     def _rotate(self, x: Tensor, cos_sin: CosSin) -> Tensor:
-        rotated = rotate(x, cos_sin.cos, cos_sin.sin).to(x.dtype)
-        if self.width == x.shape[-1]:
-            return rotated
-        rest = x[..., self.width :]
+        rotated = rotate(x, cos_sin.cos, cos_sin.sin)
+        return self._with_rest(rotated, x[..., self.width :], cos_sin, x.dtype)
+
+    def _with_rest(self, rotated: Tensor, rest: Tensor, cos_sin: CosSin, dtype: torch.dtype | None = None) -> Tensor:
+        """Append the features that do not turn, times the temperature or not. dtype None: that of the first part."""
+        dtype = dtype or rotated.dtype
+        if rest.shape[-1] == 0:
+            return rotated.to(dtype)
         if self.settings.get("temperature_on") != "rotated":
-            rest = (rest * cos_sin.temperature).to(x.dtype)
-        return torch.cat((rotated, rest), -1)
+            rest = rest * cos_sin.temperature
+        return torch.cat((rotated.to(dtype), rest.to(dtype)), -1)
 
 
 def slopes(n_heads: int, device: torch.device) -> Tensor:
@@ -339,6 +344,17 @@ class KindInputs:
         return self._masks[n_keys]
 
 
+def capped(x: Tensor, cap: float | None) -> Tensor:
+    """Return cap tanh(x / cap), in float32 or wider (Gemma 2, arXiv 2408.00118); None: x."""
+    return x if cap is None else cap * torch.tanh(to_float32(x) / cap)
+
+
+def implementation_of(config: Any) -> str:
+    """Return the attention of a configuration: eager in place of sdpa where scores are capped, which that cannot do."""
+    name = config._attn_implementation or "eager"
+    return "eager" if name == "sdpa" and config.score_cap is not None else name
+
+
 def eager_attention_forward(
     module: nn.Module,
     query: Tensor,
@@ -347,12 +363,13 @@ def eager_attention_forward(
     attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
+    softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
     """Compute attention by its definition. Returns (B, T, H, D) and the weights, (B, H, T, S)."""
     n_repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(n_repeats, 1), value.repeat_interleave(n_repeats, 1)
-    scores = query @ key.transpose(2, 3) * scaling
+    scores = capped(query @ key.transpose(2, 3) * scaling, softcap)
     if attention_mask is not None:
         mask = attention_mask[..., : key.shape[2]]
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min) if mask.dtype == torch.bool else scores + mask
@@ -376,23 +393,34 @@ class CocaAttention(nn.Module):
         self.config, self.layer_idx, self.head_dim = config, layer, config.head_dim
         self.scheme = Scheme(config.kinds[config.layer_kinds[layer]]["position"], config.head_dim)
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
-        self.scaling, self.is_causal = config.head_dim**-0.5, True
-        key_dim, bias = self.scheme.projected_key_dim, config.bias
-        self.q_proj = nn.Linear(config.hidden_size, config.num_attention_heads * self.head_dim, bias=bias)
-        self.k_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * key_dim, bias=bias)
-        self.v_proj = nn.Linear(config.hidden_size, config.num_key_value_heads * self.head_dim, bias=bias)
-        self.o_proj = nn.Linear(config.num_attention_heads * self.head_dim, config.hidden_size, bias=bias)
-        self.q_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
-        self.k_norm = nn.RMSNorm(key_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
+        self.scaling, self.is_causal = config.attention_multiplier or config.head_dim**-0.5, True
+        key_dim, n_queries = self.scheme.projected_key_dim, config.num_attention_heads * self.head_dim
+        n_keys, n_values = config.num_key_value_heads * key_dim, config.num_key_value_heads * self.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, n_queries, bias="qkv" in config.bias)
+        self.k_proj = nn.Linear(config.hidden_size, n_keys, bias="qkv" in config.bias)
+        self.v_proj = nn.Linear(config.hidden_size, n_values, bias="qkv" in config.bias)
+        self.o_proj = nn.Linear(n_queries, config.hidden_size, bias="out" in config.bias)
+        self.q_norm = self.k_norm = nn.Identity()
+        if config.qk_norm != "none":
+            widths = (self.head_dim, key_dim) if config.qk_norm == "head" else (n_queries, n_keys)
+            self.q_norm, self.k_norm = (build_norm(config, width, "rmsnorm") for width in widths)
+
+    def normed(self, norm: nn.Module, x_BTN: Tensor, width: int) -> Tensor:
+        """Normalise each head, or all together; (B, heads, T, width)."""
+        heads = (-1, width)
+        x = norm(x_BTN).unflatten(-1, heads) if self.config.qk_norm == "full" else norm(x_BTN.unflatten(-1, heads))
+        return x.transpose(1, 2)
 
     def forward(
         self, x_BTC: Tensor, inputs: KindInputs, cache: Cache | None, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Returns what is added to the residual stream, and the weights where attention is eager."""
-        heads = (*x_BTC.shape[:-1], -1)
-        q = self.q_norm(self.q_proj(x_BTC).view(*heads, self.head_dim)).transpose(1, 2)
-        k = self.k_norm(self.k_proj(x_BTC).view(*heads, self.scheme.projected_key_dim)).transpose(1, 2)
-        v = self.v_proj(x_BTC).view(*heads, self.head_dim).transpose(1, 2)
+        q, k, v = self.q_proj(x_BTC), self.k_proj(x_BTC), self.v_proj(x_BTC)
+        if (limit := self.config.clip_qkv) is not None:
+            q, k, v = (x.clamp(-limit, limit) for x in (q, k, v))
+        q = self.normed(self.q_norm, q, self.head_dim)
+        k = self.normed(self.k_norm, k, self.scheme.projected_key_dim)
+        v = v.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         scheme, dtype = self.scheme, v.dtype
         q, k = scheme.query(q, inputs.cos_sin), scheme.reduce_keys(k)
         if inputs.scale_B1T1 is not None:
@@ -404,12 +432,10 @@ class CocaAttention(nn.Module):
             k, v = cache.update(k, v, self.layer_idx)
         if scheme.follows_length:
             k = scheme.key(k, inputs.key_cos_sin(k.shape[2])).to(dtype)
-        implementation = self.config._attn_implementation or "eager"
-        attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation_of(self.config), eager_attention_forward)
         mask = inputs.mask_of(k.shape[2], dtype)
-        out, weights = attention(
-            self, q, k, v, mask, dropout=0.0, scaling=self.scaling, sliding_window=inputs.window, **kwargs
-        )
+        kwargs |= {"dropout": 0.0, "sliding_window": inputs.window, "softcap": self.config.score_cap}
+        out, weights = attention(self, q, k, v, mask, scaling=self.scaling, **kwargs)
         out = self.o_proj(out.reshape(*x_BTC.shape[:-1], -1))
         return nn.functional.dropout(out, self.config.dropout, self.training), weights
 
@@ -419,11 +445,11 @@ class CocaMLP(nn.Module):
 
     def __init__(self, config: CocaConfig) -> None:
         super().__init__()
-        self.dropout = config.dropout
+        self.dropout, bias = config.dropout, "mlp" in config.bias
         if config.gated_mlp:
-            self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.bias)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.bias)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.bias)
+            self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
         self.act_fn, self.gated = ACT2FN[config.hidden_act], config.gated_mlp
 
     def forward(self, x_BTC: Tensor) -> Tensor:
@@ -432,27 +458,50 @@ class CocaMLP(nn.Module):
         return nn.functional.dropout(self.down_proj(inner), self.dropout, self.training)
 
 
-def build_norm(config: CocaConfig) -> nn.Module:
-    """Over the residual width."""
-    norm = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}[config.norm]
-    return norm(config.hidden_size, eps=config.norm_eps)
+class OnePlusRMSNorm(nn.Module):
+    """RMSNorm that multiplies by 1 + w, in float32 or wider (Gemma, arXiv 2403.08295)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.empty(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = to_float32(x)
+        return nn.functional.rms_norm(wide, self.weight.shape, 1 + self.weight.to(wide.dtype), self.eps).to(x.dtype)
+
+
+def build_norm(config: CocaConfig, width: int | None = None, name: str | None = None) -> nn.Module:
+    """Over a width, by default the residual one. name: which of them, where the model's does not decide."""
+    width, weighted = width or config.hidden_size, config.norm_weight != "none"
+    if (name or config.norm) == "layernorm":
+        return nn.LayerNorm(width, config.norm_eps, weighted, bias="norm" in config.bias)
+    if config.norm_weight == "one_plus":
+        return OnePlusRMSNorm(width, config.norm_eps)
+    return nn.RMSNorm(width, config.norm_eps, weighted)
 
 
 class CocaDecoderLayer(GradientCheckpointingLayer):
-    """Attention and feed-forward, in parallel (GPT-NeoX) or one after the other."""
+    """Attention and feed-forward, in parallel (GPT-NeoX) or one after the other, their inputs or outputs normalised, or
+    both."""
 
     def __init__(self, config: CocaConfig, layer: int) -> None:
         super().__init__()
-        self.parallel = config.parallel_residual
+        self.parallel, self.multiplier = config.residual != "sequential", config.residual_multiplier
         self.self_attn, self.mlp = CocaAttention(config, layer), CocaMLP(config)
-        self.input_layernorm, self.post_attention_layernorm = build_norm(config), build_norm(config)
+        pre, post = config.norm_placement != "post", config.norm_placement != "pre"
+        self.one_norm = config.residual == "parallel_one_norm"
+        self.input_layernorm = build_norm(config) if pre else nn.Identity()
+        self.post_attention_layernorm = build_norm(config) if pre and not self.one_norm else nn.Identity()
+        self.attention_out_norm = build_norm(config) if post else nn.Identity()
+        self.mlp_out_norm = build_norm(config) if post else nn.Identity()
 
     def forward(self, x_BTC: Tensor, inputs: KindInputs, cache: Cache | None, **kwargs: Any) -> Tensor:
-        attended_BTC, _ = self.self_attn(self.input_layernorm(x_BTC), inputs, cache, **kwargs)
-        if self.parallel:
-            return x_BTC + attended_BTC + self.mlp(self.post_attention_layernorm(x_BTC))
-        x_BTC = x_BTC + attended_BTC
-        return x_BTC + self.mlp(self.post_attention_layernorm(x_BTC))
+        normed_BTC = self.input_layernorm(x_BTC)
+        attended_BTC, _ = self.self_attn(normed_BTC, inputs, cache, **kwargs)
+        attended_BTC = self.attention_out_norm(attended_BTC) * self.multiplier
+        before_BTC = x_BTC if self.parallel else x_BTC + attended_BTC
+        fed_BTC = self.mlp(normed_BTC if self.one_norm else self.post_attention_layernorm(before_BTC))
+        return x_BTC + attended_BTC + self.mlp_out_norm(fed_BTC) * self.multiplier
 
 
 class CocaPreTrainedModel(PreTrainedModel):
@@ -469,6 +518,11 @@ class CocaPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": CocaDecoderLayer, "attentions": CocaAttention}  # noqa: RUF012
 
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, OnePlusRMSNorm):
+            initialization.zeros_(module.weight)
+
 
 class CocaModel(CocaPreTrainedModel):
     """Final hidden states."""
@@ -476,6 +530,7 @@ class CocaModel(CocaPreTrainedModel):
     def __init__(self, config: CocaConfig) -> None:
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embedding_norm = build_norm(config) if config.embedding_norm else nn.Identity()
         self.layers = nn.ModuleList(CocaDecoderLayer(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = build_norm(config)
         self.gradient_checkpointing = False
@@ -522,6 +577,7 @@ class CocaModel(CocaPreTrainedModel):
         positions = self._positions(attention_mask, position_ids, index_T, n_seen, is_first, length)
         # A cache that holds nothing and grows by what it is given has no say in a mask, and would hide documents.
         mask_of = {"attention_mask": attention_mask, "position_ids": position_ids, CACHE: None if is_first else cache}
+        x_BTC = self.embedding_norm(x_BTC * torch.tensor(self.config.embedding_multiplier, dtype=x_BTC.dtype))
         inputs = {
             kind: self._inputs_of_kind(kind, x_BTC, positions, mask_of)
             for kind in dict.fromkeys(self.config.layer_kinds)
@@ -557,14 +613,19 @@ class CocaModel(CocaPreTrainedModel):
         settings = self.config.kinds[kind]
         window = settings["attention_pattern"].get("window")
         create = create_causal_mask if window is None else create_sliding_window_causal_mask
-        scheme, implementation = Scheme(settings["position"], self.config.head_dim), self.config._attn_implementation
+        scheme, implementation = Scheme(settings["position"], self.config.head_dim), implementation_of(self.config)
         config: Any = MaskConfig(window, implementation)
         if scheme.name == "alibi" and implementation not in ("eager", "sdpa"):
             raise ValueError(
                 f"attn_implementation={implementation!r}: ALiBi takes something off each score, which it cannot do; "
                 "load the model with attn_implementation='sdpa' or 'eager'"
             )
-        if scheme.follows_length and not str(implementation).startswith(("eager", "sdpa", "flash_attention")):
+        if self.config.score_cap is not None and not implementation.startswith(("eager", "flash_attention")):
+            raise ValueError(
+                f"attn_implementation={implementation!r}: score_cap caps each score, which it may not do; load the "
+                "model with attn_implementation='eager' or a flash_attention"
+            )
+        if scheme.follows_length and not implementation.startswith(("eager", "sdpa", "flash_attention")):
             raise ValueError(
                 f"attn_implementation={implementation!r}: keys rotate again as the text grows, and this may hold "
                 "rotated ones; load the model with attn_implementation='sdpa' or 'eager'"
@@ -581,7 +642,7 @@ class CocaForCausalLM(CocaPreTrainedModel, GenerationMixin):
     def __init__(self, config: CocaConfig) -> None:
         super().__init__(config)
         self.model = CocaModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias="head" in config.bias)
         self.post_init()
 
     @can_return_tuple
@@ -614,7 +675,8 @@ class CocaForCausalLM(CocaPreTrainedModel, GenerationMixin):
             **kwargs,
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        logits = self.lm_head(outputs.last_hidden_state[:, kept] * self.config.logits_multiplier)
+        logits = capped(logits, self.config.logits_cap)
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)

@@ -5,7 +5,8 @@ Two paths with one meaning:
 plain   b(h, r) = -slope_h·r as a table over distances: the definition. Memory is that of the kernel
         that reads it (blocked: O(T·block), eager: O(T²)).
 folded  eight more features in q' and k' whose product is slope_h·√D·(n-m), up to a constant per
-        query, which a softmax does not see. Any fused kernel, O(T·D) memory. attend divides by √D.
+        query, which a softmax does not see. Any fused kernel, O(T·D) memory. attend divides by √D, or by what
+        model.attention_multiplier has in its place.
 
 On the CPU plain up to 1024 tokens and folded beyond, on CUDA always folded (`fold: auto`). Relative.
 
@@ -82,7 +83,8 @@ class Scheme(Position):
         if not self._folds(device, length):
             distance_R = torch.arange(n_distances(queries, keys), dtype=torch.float32, device=device)
             return Terms(distance_HR=-slope_H[:, None] * distance_R)
-        slope_H = slope_H.double() * math.sqrt(self.shape.head_dim)
+        multiplier = self.shape.attention_multiplier
+        slope_H = slope_H.double() * (1 / multiplier if multiplier else math.sqrt(self.shape.head_dim))
         return Folded(slope_H, queries.pos_BT[..., None] * slope_H, keys.pos_BT)
 
     def select_heads(self, tables: Folded | Terms, heads: Heads) -> Folded | Terms:
