@@ -7,6 +7,13 @@ from typing import Any
 
 import pytest
 
+from coca_train.config.files import choices, config_dir
+
+
+def experiments() -> list[str]:
+    """Every experiment with a model of its own; the others take that of a folder."""
+    return [name for name in choices("experiment", (config_dir(),)) if not name.endswith("_from_hf")]
+
 
 def slow_unless(quick: Iterable[Any], every: Iterable[Any]) -> list[Any]:
     """Parameters for pytest: all of `every`, those not in `quick` marked slow."""

@@ -17,6 +17,7 @@ from coca_train.runtime.trees import leaves, section
 from coca_train.settings import load, load_saved
 from coca_train.stages import resolve
 from coca_train.vary import vary
+from tests.cases import experiments
 from tests.config.support import has, refused, table
 
 RECIPES = ("roformer_350m", "alibi_350m", "coca_350m", "coca_strict_350m")
@@ -25,7 +26,7 @@ DIRS = (config_dir(),)
 NEEDED = {"position=transformer_xl": ["data.order=stream"], "attention_pattern=sinks": ["position=rope"]}
 
 
-@pytest.mark.parametrize("name", choices("experiment", DIRS))
+@pytest.mark.parametrize("name", experiments())
 def test_every_experiment_loads_and_is_frozen(name, monkeypatch):
     # As many processes as share a sequence.
     n_ranks = load([f"+experiment={name}"], launch=False).config.engine.sequence_parallel

@@ -11,10 +11,10 @@ from coca_train.config.load import assemble
 from coca_train.config.load import load as finish
 from coca_train.config.messages import ConfigError
 from coca_train.settings import TRAIN, load
-from tests.cases import sampled
+from tests.cases import experiments, sampled
 from tests.config.support import has, refused
 
-EXPERIMENTS = choices("experiment", (config_dir(),))
+EXPERIMENTS = experiments()
 GROUPS = ("model", "position", "optim", "data", "engine", "stages", "attention_pattern", "layers", "eval", "tracking")
 WORDS = [f"{group}={name}" for group in GROUPS for name in choices(group, (config_dir(),)) if name != "from_start"]
 ROPE_SCALINGS = [f"position/rope_scaling={name}" for name in choices("position/rope_scaling", (config_dir(),))]

@@ -5,13 +5,13 @@ A case is a config.json as an export writes it, but for widths that no angle dep
 
 from typing import Any
 
-from coca_train.config.files import choices, config_dir
 from coca_train.hub import forms
 from coca_train.hub.architecture import Architecture
 from coca_train.hub.rope_check import Case
 from coca_train.positions.hugging_face import NotTheSame
 from coca_train.settings import load
 from coca_train.stages import resolve
+from tests.cases import experiments
 from tests.hub import models
 
 L, WINDOW = 256, 512  # of the original weights; of the run, neither that nor s·L [tokens]
@@ -53,7 +53,7 @@ NEOX = {
 def cases() -> dict[str, Case]:
     """By name."""
     made = {f"{family} {name}": scaled(family, name) for family, names in FAMILIES.items() for name in names}
-    for name in choices("experiment", (config_dir(),)):
+    for name in experiments():
         if (case := recipe(name)) is not None:
             made[name] = case
     return made

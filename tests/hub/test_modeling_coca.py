@@ -181,7 +181,7 @@ def test_an_option_that_is_left_out_shows(name):
         config |= {key: defaults[key] for key in names}
     try:
         other = transformers_side.model_of_source(source, config)
-    except AssertionError:
+    except (AssertionError, RuntimeError):
         return
     assert same(theirs(ids).logits, ours(ids))
     assert not same(other(ids).logits, ours(ids))
@@ -576,7 +576,6 @@ def test_the_base_model_and_the_default_configuration():
         ({"position": configuration_coca.OWN["position"] | {"variant": "slak"}}, "slak"),
         ({"logit_scale": {"name": "ssmax"}}, "ssmax"),
         ({"position": {"scheme": "alibi"}, "score_cap": 3.0}, "score_cap"),
-        ({"position": configuration_coca.OWN["position"] | {"rotary_pct": 0.5}}, "rotary_pct"),
         ({"bias": ["qkv", "mpl"]}, "mpl"),
         ({"norm_placement": "last"}, "last"),
         ({"norm": "layernorm", "norm_weight": "one_plus"}, "one_plus"),
@@ -610,9 +609,7 @@ def test_a_mask_of_four_dimensions_is_taken_as_it_is_where_places_are_known(pair
         dynamic(ids[:, :1], attention_mask=torch.ones(1, 1, 1, 10, dtype=torch.bool), **{CACHE: held})
 
 
-@pytest.mark.parametrize(
-    ("position", "changes"), [(support.alibi(), {"score_cap": 3.0}), (support.coca() | {"rotary_pct": 0.5}, {})]
-)
+@pytest.mark.parametrize(("position", "changes"), [(support.alibi(), {"score_cap": 3.0})])
 def test_what_the_files_refuse_needs_coca_train(position, changes):
     plain = models.random_source(support.coca(), **changes).architecture
     architecture = replace(plain, position=positions.settings(position))

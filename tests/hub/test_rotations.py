@@ -2,8 +2,8 @@
 
 import pytest
 
-from coca_train.config.files import choices, config_dir
 from coca_train.hub import rope_check, rope_engines
+from tests.cases import experiments
 from tests.hub import rope_cases
 from tests.outside import rotations
 
@@ -18,7 +18,7 @@ def test_the_installed_transformers_rotates_as_we_do(name):
 
 def test_every_recipe_with_rope_exports_natively():
     """Those of CoCA and ALiBi, and of windows of other kinds, do not."""
-    others = [name for name in choices("experiment", (config_dir(),)) if name not in CASES]
+    others = [name for name in experiments() if name not in CASES]
     known = ("_", "coca", "alibi", "quickstart", "reach", "sketch", "transformer_xl")
     assert all(name.startswith(known) for name in others)
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.config.files import choices, config_dir
 from coca_train.config.schema import Config
 from coca_train.settings import load, load_saved
-from tests.cases import slow_unless
+from tests.cases import experiments, slow_unless
 from tests.faults import real
 from tests.faults.fork_server import ForkServer, values
 from tests.rehearsal import world
@@ -36,7 +35,7 @@ def recipe(name: str, *words: str) -> Config:
 def cases() -> list[tuple[str, int]]:
     """(experiment, processes): 1, 2 and 4, or where more share a sequence the fewest that do."""
     out = [("coca_350m", 8)]
-    for name in choices("experiment", (config_dir(),)):
+    for name in experiments():
         shared = recipe(name).engine.sequence_parallel
         out += [(name, ranks) for ranks in sorted({max(n, shared) for n in (1, 2, 4)})]
     return out

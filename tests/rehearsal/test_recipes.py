@@ -11,16 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from coca_train.config.files import choices, config_dir
 from coca_train.data.readers import hub
 from coca_train.settings import load
-from tests.cases import slow_unless
+from tests.cases import experiments, slow_unless
 from tests.rehearsal.walk import SIZES, SIZES_OF_DATA, STEPS, Head, Walk, last_step, of_released, stages
 from tests.stages.support import leave_out
 
 datasets = pytest.importorskip("datasets")
 pytest.importorskip("transformers")
-EXPERIMENTS = list(choices("experiment", (config_dir(),)))
+EXPERIMENTS = experiments()
 OF_A_FAMILY = [
     "coca_350m",
     "coca_llama_7b",

@@ -167,7 +167,7 @@ class Scheme:
         self.projected_key_dim = head_dim - self.width // 2 if halved else head_dim
 
     def reduce_keys(self, k_BGTP: Tensor) -> Tensor:
-        """Return what is rotated of projected keys, and the rest: for a CoCA T of full width the mean of both halves."""
+        """Return projected keys as a cache holds them: for a CoCA T of full width the mean of both halves."""
         if self.name != "coca" or self.settings["t_width"] == "half":
             return k_BGTP
         a, b = to_float32(k_BGTP[..., : self.width]).chunk(2, -1)

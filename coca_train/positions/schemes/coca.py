@@ -50,8 +50,8 @@ class Settings:
     )
     temperature_on: Literal["head", "rotated"] = Field(
         default="head",
-        description="what the temperature of the frequencies multiplies where a part of the head is rotated: all of it, "
-        "or that part alone (transformers)",
+        description="what the temperature of the frequencies multiplies where a part of the head is rotated: head, all "
+        "of it; rotated, that part alone (transformers)",
     )
     rope_scaling: Annotated[
         rope_scaling.AnyRopeScaling, Field(description="frequencies and how they scale with length")
