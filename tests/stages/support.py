@@ -12,6 +12,8 @@ from coca_train import checkpoint
 from coca_train.checkpoint import record as run_record
 from coca_train.checkpoint.manifest import Checkpoint
 from coca_train.checkpoint.weights import Stored
+from coca_train.config.load import Loaded
+from coca_train.config.schema import Config
 from coca_train.hub import importing
 from coca_train.hub.options import ImportConfig
 from coca_train.settings import load
@@ -87,7 +89,9 @@ class Runs:
     def train(self, name: str, *overrides: str, crash_at: int | None = None, dtype: str = "fp32") -> Path:
         """The run's directory. crash_at: the process ends when it has logged this step, before a save of it."""
         words = [*real.TINY, *SETTINGS, *self.corpus, f"run.root={self.folder}", f"run.name={name}"]
-        loaded = load([*words, f"engine.dtype={dtype}", *overrides])
+        return self.launch(load([*words, f"engine.dtype={dtype}", *overrides]), crash_at)
+
+    def launch(self, loaded: Loaded[Config], crash_at: int | None = None) -> Path:
         with self.monkeypatch.context() as patch:
             if crash_at is not None:
                 patch.setattr(MetricsWriter, "log", self._log_until(crash_at))
@@ -97,7 +101,7 @@ class Runs:
                     train(loaded)
             else:
                 train(loaded)
-        return self.folder / name
+        return self.folder / loaded.config.run.name
 
     @staticmethod
     def _log_until(last: int) -> Any:
