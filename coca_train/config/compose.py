@@ -49,6 +49,7 @@ class Assembled(Generic[ConfigT]):
     choices: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)  # by dotted key, the last file that set it, with its line
     problems: list[Problem] = field(default_factory=list)
+    of_files: dict[str, str] = field(default_factory=dict)  # the choices before those of the command line
     chosen: dict[str, str] = field(default_factory=dict)  # section, dotted -> its choice as the command line has it
     replaced: list[Replaced] = field(default_factory=list)
     examples: dict[str, object] = field(default_factory=dict)  # by dotted key, the values before overrides
@@ -92,6 +93,7 @@ def compose(root: Root[ConfigT], groups: Mapping[str, str], dirs: tuple[Path, ..
     state = tuple((path, *file_state(path)) for path in _files_of(root, dirs))
     base = _merge(root, root.name, tuple((g, o) for g, o in groups.items() if g in root.global_groups), dirs, state)
     a = Assembled(root, deepcopy(base.tree), dict(base.choices), dict(base.places), list(base.problems))
+    a.of_files = dict(base.choices)
     typed = [group for group in groups if group not in root.global_groups]
     for group in sorted(typed, key=lambda group: group.count("/")):  # position before its axes
         above, _, axis = group.rpartition("/")

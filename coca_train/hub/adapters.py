@@ -35,7 +35,8 @@ from coca_train.stages import resolve, stage_at
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."  # what peft writes before every name
-SAME_LOGITS = ("max_position_embeddings", "original_max_position_embeddings")  # may differ between a run and its base
+# Lengths, which may differ between a run and its base.
+SAME_LOGITS = ("max_position_embeddings", "original_max_position_embeddings", "seq_length", "max_seq_len")
 
 
 class Matrix(NamedTuple):

@@ -208,10 +208,18 @@ def make_t_from_k(source: Source, variant: str, how: TFromK, t_width: TWidth, se
             f"E-IOP-14 {source.path}: its scheme is {before.scheme}; CoCA takes T from the K of RoPE. Fix: keep its "
             f"scheme: in a training position={before.scheme} without start.convert, in an import no position"
         )
-    _refuse_norm(source, t_width)
+    if t_width == "half":
+        _refuse_norm(source, "full_mean")
     architecture, pairs = source.architecture.with_coca(variant, t_width), _n_pairs(source.architecture)
     shapes = architecture.shapes()
+    kinds = [kind.position for kind in source.architecture.layer_types]
     turns = [kind.position.scheme == "coca" for kind in architecture.layer_types]
+    for kind in (kind for kind, turned in zip(kinds, turns, strict=True) if turned):
+        if not isinstance(kind, rope.Settings) or kind.rotary_pct != before.rotary_pct:
+            raise UserError(
+                f"E-IOP-14 {source.path}: some of its layers would be CoCA and have no RoPE as the others ("
+                f"{kind.scheme}). Fix: keep its scheme: in a training no start.convert, in an import no position"
+            )
 
     def read(name: str) -> Tensor:
         k = source.read(name)
@@ -251,32 +259,32 @@ def fold_t(source: Source) -> Source:
     return _with_t_width(source, "half", fold, "folded to half")
 
 
-def _refuse_norm(source: Source, t_width: TWidth) -> None:
-    norm = source.architecture.model.qk_norm
-    if norm != "none" and t_width == "half":
+def _refuse_norm(source: Source, keep: TWidth) -> None:
+    """Raise UserError E-IOP-14 where a norm comes between the projection and the mean of its halves, so that both
+    widths are no one function. keep: the width that can be had."""
+    if (norm := source.architecture.model.qk_norm) != "none":
         raise UserError(
-            f"E-IOP-14 {source.path} t_width=half: keys are normalised (qk_norm={norm}) before the halves of T are "
-            "averaged, which a T of half width cannot be. Fix: t_width=full_mean"
+            f"E-IOP-14 {source.path} qk_norm={norm}: keys are normalised before the halves of T are averaged, so a T "
+            f"of the other width is another function. Fix: t_width={keep}"
         )
 
 
 def _with_t_width(source: Source, t_width: TWidth, convert_key: Callable[[Tensor], Tensor], origin: str) -> Source:
     """Return the source with another width of T. convert_key: of its key weights and biases. Raises UserError
-    E-IOP-14 where a norm comes between the projection and the mean of its halves."""
-    _refuse_norm(source, "half")
+    E-IOP-14."""
+    _refuse_norm(source, "half" if t_width == "full_mean" else "full_mean")
     position = replace(source.architecture.position, t_width=t_width)
     architecture = replace(source.architecture, position=position)
-
-    turns = [kind.position.scheme == "coca" for kind in architecture.layer_types]
+    shapes = architecture.shapes()
 
     def read(name: str) -> Tensor:
-        is_t = name.endswith(KEYS) and turns[int(name.split(".")[1])]
-        return convert_key(source.read(name)) if is_t else source.read(name)
+        tensor = source.read(name)
+        return tensor if shapes[name] == source.shapes[name] else convert_key(tensor)
 
     return replace(
         source,
         architecture=architecture,
-        shapes=architecture.shapes(),
+        shapes=shapes,
         read=read,
         origin=source.origin | {"t_width": origin},
     )

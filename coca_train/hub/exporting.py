@@ -10,7 +10,7 @@ from coca_train.checkpoint.format import file_size
 from coca_train.data.special_tokens import ROLES
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import card, config_json, forms, parity, small_copy, tokenizer_files, transformers_side
-from coca_train.hub.config_keys import Json, read_json
+from coca_train.hub.config_keys import Json, Keys, read_json
 from coca_train.hub.families import FAMILIES, name_of
 from coca_train.hub.options import ExportConfig, VerifyConfig
 from coca_train.hub.publishing import Tensors, new_folder, write_shards
@@ -125,10 +125,12 @@ def verify_export(options: VerifyConfig) -> Path:
         model = source.architecture.model
         sizes = {"vocab_size": model.vocab_size, "d_model": model.d_model, "n_layers": model.n_layers}
         family = FAMILIES.get(name_of(config), FAMILIES["llama"])  # our own model types have LLaMA's keys
-        for key, value in ((each.theirs, sizes[each.ours]) for each in family.fields if each.ours in sizes):
-            if config.get(key) != value or isinstance(config[key], bool):
+        keys = Keys(against / config_json.NAME, config)
+        for field in (each for each in family.fields if each.ours in sizes):
+            theirs, ours = field.read(keys), sizes[field.ours]
+            if theirs not in (None, ours):
                 raise UserError(
-                    f"E-IOP-10 {against} {key}={config.get(key)!r}: {options.run} has {value}; only models of the same "
+                    f"E-IOP-10 {against} {field.theirs}={theirs!r}: {options.run} has {ours}; only models of the same "
                     "size can be compared. Fix: give the folder of this model"
                 )
         Folder(against).close()  # damaged files are refused before another library reads them

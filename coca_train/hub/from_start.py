@@ -15,6 +15,7 @@ from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.compose import Assembled
 from coca_train.config.inheritance import exchange_choice
 from coca_train.config.load import saved_settings
+from coca_train.config.places import place_of
 from coca_train.data.storage import digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import tokenizer_files
@@ -53,16 +54,17 @@ def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Calla
         )
     run_dir = begun_run(values)
     known = _of_folder(Path(str(path)), values) if run_dir is None else _of_run(run_dir)
-    window, experiment = known.sections["train"]["seq_len"], "experiment" in a.choices and "model" in groups
-    if "experiment" in a.choices and not experiment:  # the experiment itself is for any model, and says the scheme
-        groups = {**groups, "position": a.choices["position"]}
+    window, experiment = known.sections["train"]["seq_len"], "experiment" in a.choices
+    if experiment and a.of_files["model"] == a.choices["model"]:  # it is for any model, and says the scheme alone
+        experiment, groups = False, {**groups, "position": a.choices["position"]}
     position = _position(section(a.tree, "position"), known.sections["position"], groups, experiment)
     if rope_scaling := section(position, "rope_scaling"):
         if "position/rope_scaling" in groups and not experiment:
             rope_scaling |= _native_words(position, known)
         position["rope_scaling"] = {key: window if part == WINDOW else part for key, part in rope_scaling.items()}
-    # An experiment's own values besides the model stay.
+    # What an experiment with a model of its own says besides that stays.
     stays = {"attention_pattern", "layers", "train"} if experiment else groups.keys() - {"model"}  # model=from_start
+    stays |= {"train"} if place_of("train.seq_len", a.places).startswith("configs/experiment/") else set()
     sections = {key: part for key, part in known.sections.items() if key not in stays} | {"position": position}
     where = str(path if run_dir is None else run_dir / "config.yaml")
     for key, part in sections.items():

@@ -41,7 +41,9 @@ from coca_train.stages import resolve
 IMPORTED = "start"  # name of the imported run, inside the directory of the run that begins from it
 INDEPENDENT = {"dropout", "init_std", "init_depth_scaled"}  # options of a model that trained weights do not depend on
 # Options that a run may change for the same weights: not the base theta.
-FREE = re.compile(r"(model\.logit_scale|position\.rope_scaling|attention_pattern|layers)\.(?!theta$)")
+FREE = re.compile(
+    r"(model\.logit_scale|position\.rope_scaling|attention_pattern|layers)\.(?!theta$)|position\.temperature_on$"
+)
 DIGEST_THREADS = 4  # per rank
 
 

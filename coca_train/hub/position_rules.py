@@ -168,10 +168,14 @@ class TwoRopesRule(RopeRule):
         local = self._position_of_windows(architecture)
         words = None if local is None else rotation(local, architecture.head_dim)
         theta = self.of_windows if words is None else words.words.theta
+        if local is not None and (words is None or words.rotary_pct != 1):
+            raise NotTheSame(f"position scheme {local.scheme} in layers with a window, which rotate whole heads")
         if words is not None and words.words.scaling is not None:
             raise NotTheSame("scaled frequencies in layers with a window")
         if self.of_windows_key:
             return keys | {self.of_windows_key: theta}
+        if keys[self.theta_key] == theta == self.of_windows:
+            return keys  # in the words of all versions
         full, whole = keys.pop("rope_scaling"), keys.pop(self.theta_key)
         scaled = {"rope_type": "default"} if full is None else full
         assert isinstance(scaled, dict)

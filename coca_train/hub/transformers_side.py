@@ -20,7 +20,7 @@ from coca_train.hub.families import FAMILIES, name_of
 from coca_train.hub.layer_rules import FULL, SLIDING
 from coca_train.hub.parity import Frequencies, Probe, Read, Side, Spectra, stream_blocks
 from coca_train.hub.safetensors_folder import INDEX, SINGLE, Folder
-from coca_train.hub.weights import Source, translate
+from coca_train.hub.weights import Source, name_in_files, translate
 from coca_train.runtime import dist
 from coca_train.runtime.errors import CheckpointError, DataError, UserError
 
@@ -137,12 +137,7 @@ def _stream_folder(
 ) -> tuple[list[Tensor], float]:
     weights = Folder(folder)
     try:
-
-        def read(name: str) -> Tensor:
-            # A model saved without its head lacks the first part of each name.
-            return weights.read(name if name in weights.shapes else name.partition(".")[2])
-
-        return _stream_model(config, read, probes, spectra)
+        return _stream_model(config, lambda name: weights.read(name_in_files(name, weights.shapes)), probes, spectra)
     except UserError:
         raise
     except Exception as error:

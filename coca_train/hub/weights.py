@@ -1,6 +1,6 @@
 """Weights under our parameter names, from a Hugging Face folder or a run directory."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -42,7 +42,7 @@ class Source:
 
     path: Path
     kind: Literal["huggingface", "run"]
-    family: str  # model_type of a Hugging Face folder
+    family: str  # of a Hugging Face folder: its name in FAMILIES, or one of our model types
     architecture: Architecture
     shapes: Shapes
     dtypes: dict[str, torch.dtype]
@@ -77,16 +77,16 @@ class Place(NamedTuple):
     part: int = 0
 
 
-def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None = None) -> dict[str, Place]:
-    """Return the place of each of our parameters in a folder of this model_type.
+def locate(ours: Iterable[str], family: str, names: Mapping[str, str] | None = None) -> dict[str, Place]:
+    """Return the place of each of our parameters in a folder of this family, or of one of our model types.
 
     names: of its modules by ours, where they differ from those of its family.
     """
-    if model_type == forms.INSTALLED:
+    if family == forms.INSTALLED:
         return {name: Place(OWN_PREFIX + name) for name in ours}
-    family = FAMILIES.get(model_type)
-    table = names or (COCA_NAMES if family is None else family.names)
-    layouts = {module: layout for layout in (family.layouts if family else ()) for module in layout.parts}
+    declared = FAMILIES.get(family)
+    table = names or (COCA_NAMES if declared is None else declared.names)
+    layouts = {module: layout for layout in (declared.layouts if declared else ()) for module in layout.parts}
 
     def place(name: str) -> Place:
         inner, _, leaf = name.rpartition(".")
@@ -100,14 +100,11 @@ def locate(ours: Iterable[str], model_type: str, names: Mapping[str, str] | None
     return {name: place(name) for name in ours}
 
 
-def _as_stored(places: dict[str, Place], stored: Shapes) -> dict[str, Place]:
-    """Return the places in a folder, where names lack their first part if the model was saved without its head (GPT-2,
-    BLOOM)."""
-    embedding = places["embed.weight"].tensor
-    prefix = embedding.partition(".")[0] + "."
-    if embedding in stored or embedding.removeprefix(prefix) not in stored:
-        return places
-    return {name: place._replace(tensor=place.tensor.removeprefix(prefix)) for name, place in places.items()}
+def name_in_files(tensor: str, stored: Container[str]) -> str:
+    """Return the name of a tensor in the files of a folder: without its first part where the model was saved without
+    its head (GPT-2, BLOOM)."""
+    bare = tensor.partition(".")[2]
+    return bare if tensor not in stored and bare in stored else tensor
 
 
 def _contents(places: Mapping[str, Place]) -> dict[str, list[str]]:
@@ -127,10 +124,10 @@ def _shapes_of(places: Mapping[str, Place], shapes: Shapes) -> Shapes:
     return found
 
 
-def translate(source: Source, model_type: str, dtype: torch.dtype | None = None) -> Tensors:
-    """Return a source's weights under the names and in the layout of an export of this model_type. dtype None: that
-    of the source."""
-    places = locate(source.names, model_type)
+def translate(source: Source, family: str, dtype: torch.dtype | None = None) -> Tensors:
+    """Return a source's weights under the names and in the layout of an export of this family, or of one of our
+    model types. dtype None: that of the source."""
+    places = locate(source.names, family)
     contents = _contents(places)
     dtypes = {tensor: dtype or source.dtypes[parts[0]] for tensor, parts in contents.items()}
 
@@ -169,7 +166,10 @@ def _open_huggingface(path: Path, ignore: tuple[str, ...], keys: str) -> Source:
     if name in FAMILIES:
         architecture, names = _official(path, architecture, FAMILIES[name].names, folder.shapes, keys)
     shapes = architecture.shapes()
-    places = _as_stored(locate(shapes, name, names), folder.shapes)
+    places = {
+        ours: place._replace(tensor=name_in_files(place.tensor, folder.shapes))
+        for ours, place in locate(shapes, name, names).items()
+    }
     _check_tensors(path, folder, shapes, places, locate(["head.weight"], name)["head.weight"].tensor)
 
     def read(ours: str) -> Tensor:
@@ -204,10 +204,11 @@ def _official(
         raise UserError(f"E-IOP-04 {path} keys=k: its tensors are called {T_PROJ}. Fix: omit keys")
     if not named_t and keys != "t":
         return architecture, table
-    assert isinstance(architecture.position, rope.Settings)
-    if architecture.position.rotary_pct < 1:
+    position = architecture.position
+    if not isinstance(position, rope.Settings) or position.rotary_pct < 1:
+        share = f" rotary_pct={position.rotary_pct:g}" if isinstance(position, rope.Settings) else ""
         raise UserError(
-            f"E-IOP-04 {path} rotary_pct={architecture.position.rotary_pct:g}: CoCA rotates the whole head. "
+            f"E-IOP-04 {path} {position.scheme}{share}: weights of CoCA's authors rotate the whole head. "
             "Fix: omit keys=t if this is no CoCA model"
         )
     table = {**table, "attention.k": T_PROJ} if named_t else table

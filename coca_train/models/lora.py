@@ -59,7 +59,7 @@ def is_adapter(name: str) -> bool:
 
 
 def trained_in_full(trained: Iterable[str]) -> list[str]:
-    """Return what a LoRA stage trains besides adapters, the numbers of blocks as *. trained: names of parameters."""
+    """Return what a LoRA stage trains apart from adapters, the numbers of blocks as *. trained: names of parameters."""
     return list(dict.fromkeys(BLOCK.sub(".*.", name) for name in trained if not is_adapter(name)))
 
 

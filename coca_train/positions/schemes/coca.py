@@ -14,9 +14,9 @@ Where only part of a head turns (`rotary_pct` < 1; GPT-NeoX, GLM), the paper say
 constraint is between the two features of a pair that turns, and the rest is the plain product q·k that it was.
 
 Any fused kernel, O(T·D) memory where the paper's contraction took O(T²·D). A cache for one length holds k', as
-large as RoPE's; where the length may change it holds W_T x un-rotated, at half width for both: 25 % smaller. Strict is
-relative. Slack is not: its score also depends on (m+n)θ_j, so positions start at 0 at each document and at each
-evaluation window.
+large as RoPE's; where the length may change it holds W_T x un-rotated, at half width for both: 25 % smaller where
+the whole head turns. Strict is relative. Slack is not: its score also depends on (m+n)θ_j, so positions start at 0 at
+each document and at each evaluation window.
 """
 
 from typing import Annotated, Literal, NamedTuple
