@@ -183,6 +183,7 @@ ONLY: Mapping[str, Only] = {
     "norm_type": _of("starcoder2", "layer_norm", "another normalisation"),
     "full_attn_mod": _of("phi3", 1, "layers that do not see all keys"),
     "interpolate_factor": _of("phi3", 1, "positions that are interpolated"),
+    "ff_factor": _of("falcon", 4, "a feed-forward layer of another width"),
     "pruned_heads": Only(lambda value, config: value == {}, "heads that are missing in some layers"),
     "is_encoder_decoder": _off("an encoder"),
     "add_cross_attention": _off("attention to an encoder"),

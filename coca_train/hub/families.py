@@ -35,6 +35,7 @@ from coca_train.hub.layer_rules import (
 )
 from coca_train.hub.layouts import PAIRS, Columns, Layout, PerGroup, Rows, SkippedRows
 from coca_train.hub.position_rules import AlibiRule, LearnedRule, PositionRule, RopeRule, TwoRopesRule
+from coca_train.positions.hugging_face import NotTheSame
 
 Words = Mapping[str | bool, object]  # theirs, and ours for each
 
@@ -49,7 +50,7 @@ class Power(NamedTuple):
 
     def theirs(self, ours: float) -> float:
         value = ours ** (1 / self.exponent)
-        return round(value) if math.isclose(value, round(value), rel_tol=1e-12) else value
+        return float(round(value)) if math.isclose(value, round(value), rel_tol=1e-12) else value
 
 
 INVERSE, INVERSE_ROOT = Power(-1.0), Power(-0.5)
@@ -76,11 +77,18 @@ class Field(NamedTuple):
         return value if self.power is None else self.power.ours(value)
 
     def write(self, model: ModelConfig) -> object:
-        """Return their value; the first of several words for one of ours."""
+        """Return their value; the first of several words for one of ours. Raises NotTheSame."""
         value = getattr(model, self.ours)
         if isinstance(self.kind, Mapping):
             return next(theirs for theirs, ours in self.kind.items() if ours == value)
-        return value if self.power is None else self.power.theirs(value)
+        if self.power is None:
+            return value
+        theirs = self.power.theirs(value)
+        if isinstance(self.default, float):  # its class refuses an int
+            return theirs
+        if not theirs.is_integer():
+            raise NotTheSame(f"{self.theirs}={theirs:g}, where its class takes whole numbers")
+        return int(theirs)
 
 
 class BiasKey(NamedTuple):
@@ -442,7 +450,7 @@ FAMILIES = {
         | dict.fromkeys(("mlp.gate", "mlp.up"), "mlp.gate_up_proj"),
         layouts=(Rows("attention.q", "attention.k", "attention.v"), Rows("mlp.gate", "mlp.up")),
         layers=WindowLayers(default=None),
-        positions=RopeRule(whole_head=False, max_positions=4096),
+        positions=RopeRule(whole_head=False, max_positions=4096, scalings=("longrope",)),
     ),
     "glm": glm("GlmForCausalLM"),
     "glm4": glm(
@@ -624,7 +632,8 @@ FAMILIES = {
         positions=LearnedRule("n_positions", 1024),
         harmless=(
             *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
-            *("summary_first_dropout", "n_ctx", "reorder_and_upcast_attn", "attn_pdrop"),
+            *("summary_first_dropout", "n_ctx", "n_special", "reorder_and_upcast_attn", "attn_pdrop"),
+            *("output_past", "predict_special_tokens", "_num_labels"),
         ),
         packs=False,
         divisible=True,
@@ -705,9 +714,7 @@ FAMILIES = {
             Field("n_heads", "n_heads", COUNT, 16, also="num_attention_heads"),
             Field("initializer_range", "init_std", SHARE, 0.02),
             Field("attn_config.clip_qkv", "clip_qkv", NUMBER_OR_NULL),
-            Field(
-                "norm_type", "norm", dict.fromkeys(("low_precision_layernorm", "layernorm"), "layernorm"), "layernorm"
-            ),
+            Field("norm_type", "norm", MPT_NORMS, "layernorm"),
             Field("layer_norm_epsilon", "norm_eps", NUMBER, 1e-5),
             Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
         ),

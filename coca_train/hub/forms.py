@@ -69,7 +69,8 @@ def choose(architecture: Architecture, form: Form, family: str = "") -> Json:
     """
     why_not = ""
     if form != "own":
-        native, why_not = _try_native(architecture, family if form in ("auto", "native") else form)
+        names = (family, "") if form in ("auto", "native") else (form,)
+        native, why_not = _try_native(architecture, *names)
         if native is not None and (form != "auto" or _decodes_to(architecture) is None):
             return native
     if form in ("auto", "own"):
@@ -79,7 +80,7 @@ def choose(architecture: Architecture, form: Form, family: str = "") -> Json:
 
 def config_to_compare(architecture: Architecture, family: str = "") -> Json:
     """Return the config.json of a class that computes the run's logits without a cache, native where there is one."""
-    return _try_native(architecture, family)[0] or own_config(architecture)
+    return _try_native(architecture, family, "")[0] or own_config(architecture)
 
 
 def class_name(name: str) -> str:
@@ -98,6 +99,11 @@ def caveats(architecture: Architecture, name: str) -> list[str]:
         return []
     family = FAMILIES[name]
     lines = family.positions.caveats(architecture)
+    if architecture.complete.score_cap is not None:
+        lines.append(
+            "transformers before 5.21 do not cap the scores with their default attention: load it with "
+            "attn_implementation=eager, or use a newer one"
+        )
     words = _rope_words(architecture)
     if words is None:
         return lines
@@ -147,7 +153,7 @@ def describe(architecture: Architecture, family: str = "", place: str = SCALING_
 
     place: key of the section of frequencies that has this option.
     """
-    native, why_not = _try_native(architecture, family)
+    native, why_not = _try_native(architecture, family, "")
     config = choose(architecture, "auto", family)
     model_type = str(config["model_type"])
     name = f"{class_name(name_of(config))} ({model_type})"
@@ -194,12 +200,16 @@ def _decodes_to(architecture: Architecture) -> int | None:
     return None if words is None else words.decodes_to
 
 
-def _try_native(architecture: Architecture, family: str) -> tuple[Json | None, str]:
-    """Return the config.json of a native class, or None and why none computes the same."""
-    try:
-        return native_config(architecture, family), ""
-    except NotTheSame as error:
-        return None, str(error)
+def _try_native(architecture: Architecture, *families: str) -> tuple[Json | None, str]:
+    """Return the config.json of a native class, or None and why none computes the same. families: in order of
+    preference; "" is any."""
+    reasons: list[str] = []
+    for family in dict.fromkeys(families):
+        try:
+            return native_config(architecture, family), ""
+        except NotTheSame as error:
+            reasons.append(str(error))
+    return None, reasons[0]
 
 
 def native_config(architecture: Architecture, preferred: str = "") -> Json:

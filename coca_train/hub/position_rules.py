@@ -57,6 +57,7 @@ class RopeRule(PositionRule):
     whole_head: bool = True  # it always rotates the whole head
     max_positions: int = 2048
     scaled_since: str = ""
+    scalings: tuple[str, ...] = ()  # the types that its class reads; (): all
     yarn_authors: str = ""  # constants of YaRN in its authors' code for this family, where its class has others
 
     def read(self, keys: Keys) -> Positions:
@@ -106,6 +107,9 @@ class RopeRule(PositionRule):
         if self.whole_head and rotated.rotary_pct != 1:
             raise NotTheSame(f"rotary_pct {rotated.rotary_pct:g}")
         words = rotated.words
+        kind = (words.scaling or {}).get("rope_type")
+        if self.scalings and kind not in (None, *self.scalings):
+            raise NotTheSame(f"rope_type {kind}")
         # p-RoPE's share of pairs is in rope_scaling under the name of rotary_pct's key: only one of both is written.
         share_is_said = self.whole_head or SHARE in (words.scaling or {})
         return {
@@ -140,6 +144,13 @@ class TwoRopesRule(RopeRule):
         if not nested:
             if newer := sections[ROPE_SECTIONS[1]]:
                 raise keys.wrong(f"{ROPE_SECTIONS[1]}={newer!r}"[:300], f"parts for {FULL} and {SLIDING} are needed")
+            older = sections[ROPE_SECTIONS[0]]
+            if "rope_type" not in older and older.get("type") not in (None, "default"):
+                raise keys.wrong(
+                    f"{ROPE_SECTIONS[0]}.type={older['type']!r} without rope_type",
+                    "its class reads the one or the other, as its version has it",
+                    f"write {ROPE_SECTIONS[0]}.rope_type",
+                )
             whole = super().read(keys)
             rotary_theta = _theta(whole.position)
             if not self.of_windows_key and rotary_theta != theta:
@@ -160,7 +171,8 @@ class TwoRopesRule(RopeRule):
             if not isinstance(section, Mapping):
                 raise keys.wrong(f"{name}.{part}={section!r}", "an object is needed", CORRECT)
             of_part = keys.positive(f"{name}.{part}.{THETA}", section.get(THETA, default))
-            read[part] = self._section(keys, f"{name}.{part}", dict(section), of_part, 1.0, seq_len)
+            share = keys.positive(f"{name}.{part}.{SHARE}", section.get(SHARE, self.share))
+            read[part] = self._section(keys, f"{name}.{part}", dict(section), of_part, share, seq_len)
         return Positions(seq_len, read[FULL], {"rope_scaling": read[SLIDING]["rope_scaling"]})
 
     def write(self, architecture: Architecture) -> Json:
@@ -181,6 +193,11 @@ class TwoRopesRule(RopeRule):
         assert isinstance(scaled, dict)
         sections = {FULL: {**scaled, THETA: whole}, SLIDING: {"rope_type": "default", THETA: theta}}
         return keys | {"rope_parameters": sections}
+
+    def caveats(self, architecture: Architecture) -> list[str]:
+        if ROPE_SECTIONS[1] not in self.write(architecture):
+            return []
+        return ["transformers before 5 have one theta in all layers of this class, of its own: use a newer one"]
 
     def _position_of_windows(self, architecture: Architecture) -> SchemeSettings | None:
         """Return the settings of layers with a window; None: there are none. Raises NotTheSame."""
@@ -263,14 +280,17 @@ def _comparable(section: Json) -> Json:
 def _rope_number(keys: Keys, section: Json, section_name: str, key: str, outside: str, default: float) -> float:
     """Return the number that a class reads: that of the section, else the one outside of it, else its default.
 
-    Of two sections, or two keys, its classes silently ignore one: both must be the same. outside: the family's name of
-    the key outside of the section. Raises UserError E-IOP-04 where another place has another value.
+    Of two sections, or two keys, its classes silently ignore one: both must be the same. But transformers 5.4 writes
+    the default share outside of a section that has another one (StableLM). outside: the family's name of the key
+    outside of the section. Raises UserError E-IOP-04 where another place has another value.
     """
     places = {f"{name}.{key}": (keys.read(name, OBJECT_OR_NULL) or {}).get(key) for name in ROPE_SECTIONS}
     places |= {name: keys.take(name) for name in dict.fromkeys((outside, key)) if keys.has(name)}
     read, value = f"{section_name}.{key}" if key in section else outside, default
     if read in places and not (read == key == SHARE and places[read] is None):  # its class ignores null there alone
         value = keys.positive(read, places[read])
+    if key == SHARE and read == f"{ROPE_SECTIONS[1]}.{SHARE}":
+        places = {place: other for place, other in places.items() if "." in place or other != default}
     others = {place: keys.positive(place, other) for place, other in places.items() if other is not None}
     differing = [f"{place}={other:g}" for place, other in others.items() if other != value]
     if differing:

@@ -128,8 +128,9 @@ def _known_class(name: str) -> "type[PreTrainedModel] | None":
 
 def _attention(cls: "type[PreTrainedModel] | None") -> str:
     """Return the kernel of transformers that computes what the class defines: caps of scores (Gemma 2) are in its own
-    code only."""
-    return "sdpa" if cls is None or cls._supports_sdpa else "eager"
+    code only, which classes before 5.21 do not say."""
+    capped = getattr(cls and cls.config_class, "attn_logit_softcapping", None) is not None
+    return "sdpa" if cls is None or (cls._supports_sdpa and not capped) else "eager"
 
 
 def _stream_folder(

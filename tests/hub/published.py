@@ -1,10 +1,11 @@
 """config.json of models as they were published: every key that says something about the model, and what we make of it.
 
 READ: by name, the keys beyond those of the base it names. REFUSED: by name, the keys, and a word of the reason.
-WAITING: of families that are not declared yet.
 """
 
 from typing import Any
+
+from coca_train.hub.families import FAMILIES, name_of
 
 ORIGINAL = "original_max_position_embeddings"
 
@@ -196,6 +197,83 @@ ARCEE: dict[str, Any] = {
     },
     "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True,
     "vocab_size": 128004,
+}  # fmt: skip
+
+GPT2: dict[str, Any] = {
+    "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
+    "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
+    "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
+    "resid_pdrop": 0.1, "summary_activation": None, "summary_first_dropout": 0.1, "summary_proj_to_labels": True,
+    "summary_type": "cls_index", "summary_use_proj": True,
+    "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}, "vocab_size": 50257,
+}  # fmt: skip
+OPT: dict[str, Any] = {
+    "_remove_final_layer_norm": False, "activation_dropout": 0.0, "activation_function": "relu",
+    "architectures": ["OPTForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 2, "do_layer_norm_before": True,
+    "dropout": 0.1, "eos_token_id": 2, "ffn_dim": 3072, "hidden_size": 768, "init_std": 0.02, "layerdrop": 0.0,
+    "max_position_embeddings": 2048, "model_type": "opt", "num_attention_heads": 12, "num_hidden_layers": 12,
+    "pad_token_id": 1, "prefix": "</s>", "torch_dtype": "float16", "use_cache": True, "vocab_size": 50272,
+    "word_embed_proj_dim": 768,
+}  # fmt: skip
+BLOOM: dict[str, Any] = {
+    "apply_residual_connection_post_layernorm": False, "architectures": ["BloomForCausalLM"],
+    "attention_dropout": 0.0, "attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "bos_token_id": 1,
+    "eos_token_id": 2, "hidden_dropout": 0.0, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
+    "masked_softmax_fusion": True, "model_type": "bloom", "n_inner": None, "offset_alibi": 100, "pad_token_id": 3,
+    "pretraining_tp": 1, "seq_length": 2048, "skip_bias_add": True, "skip_bias_add_qkv": False, "unk_token_id": 0,
+    "use_cache": True, "vocab_size": 250880,
+}  # fmt: skip
+BLOOM_560M = BLOOM | {"n_embed": 1024, "n_layer": 24, "num_attention_heads": 16}
+BLOOM_7B = BLOOM | {"hidden_size": 4096, "n_layer": 30, "num_attention_heads": 32, "pretraining_tp": 4}
+MPT_ATTENTION = {
+    "alibi": True, "alibi_bias_max": 8, "attn_impl": "torch", "attn_pdrop": 0, "attn_type": "multihead_attention",
+    "attn_uses_sequence_id": False, "clip_qkv": None, "prefix_lm": False, "qk_ln": False, "softmax_scale": None,
+}  # fmt: skip
+MPT: dict[str, Any] = {
+    "architectures": ["MPTForCausalLM"], "attn_config": MPT_ATTENTION,
+    "auto_map": {"AutoModelForCausalLM": "modeling_mpt.MPTForCausalLM"}, "d_model": 4096, "emb_pdrop": 0,
+    "embedding_fraction": 1.0, "expansion_ratio": 4,
+    "init_config": {"init_nonlinearity": "relu", "name": "kaiming_normal_", "verbose": 0}, "init_device": "cpu",
+    "learned_pos_emb": True, "logit_scale": None, "max_seq_len": 2048, "model_type": "mpt", "n_heads": 32,
+    "n_layers": 32, "no_bias": True, "norm_type": "low_precision_layernorm", "resid_pdrop": 0,
+    "tokenizer_name": "EleutherAI/gpt-neox-20b", "torch_dtype": "bfloat16", "use_cache": False, "verbose": 0,
+    "vocab_size": 50432,
+}  # fmt: skip
+FALCON: dict[str, Any] = {
+    "alibi": False, "architectures": ["FalconForCausalLM"], "attention_dropout": 0.0, "bias": False,
+    "bos_token_id": 11, "eos_token_id": 11, "hidden_dropout": 0.0, "hidden_size": 4544, "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-05, "model_type": "falcon", "multi_query": True, "new_decoder_architecture": False,
+    "num_attention_heads": 71, "num_hidden_layers": 32, "parallel_attn": True, "torch_dtype": "bfloat16",
+    "use_cache": True, "vocab_size": 65024,
+}  # fmt: skip
+GEMMA3: dict[str, Any] = {
+    key: value for key, value in GEMMA2.items() if key != "hidden_act"
+} | {
+    "architectures": ["Gemma3ForCausalLM"], "attn_logit_softcapping": None, "eos_token_id": [1, 106],
+    "final_logit_softcapping": None, "max_position_embeddings": 32768, "model_type": "gemma3_text",
+    "rope_local_base_freq": 10000, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": 512,
+    "torch_dtype": "bfloat16", "vocab_size": 262144,
+}  # fmt: skip
+OLMO3: dict[str, Any] = OLMO2 | {
+    "architectures": ["Olmo3ForCausalLM"], "max_position_embeddings": 65536, "model_type": "olmo3",
+    "rope_scaling": {
+        "attention_factor": 1.2079441541679836, "beta_fast": 32, "beta_slow": 1, "factor": 8.0,
+        "original_max_position_embeddings": 8192, "rope_type": "yarn",
+    },
+    "sliding_window": 4096, "torch_dtype": "bfloat16", "vocab_size": 100278,
+}  # fmt: skip
+THREE_WINDOWS = ["sliding_attention"] * 3 + ["full_attention"]
+EXAONE4: dict[str, Any] = LLAMA | {
+    "architectures": ["Exaone4ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 361,
+    "model_type": "exaone4", "pad_token_id": 0, "rope_scaling": LLAMA31_ROPE | {"factor": 16.0},
+    "rope_theta": 1000000, "torch_dtype": "bfloat16", "vocab_size": 102400,
+}  # fmt: skip
+INTERNLM3: dict[str, Any] = LLAMA | sizes(4096, 10240, 48, 32, 2) | {
+    "architectures": ["InternLM3ForCausalLM"],
+    "auto_map": {"AutoModelForCausalLM": "modeling_internlm3.InternLM3ForCausalLM"}, "bias": False,
+    "eos_token_id": [2, 128131], "head_dim": 128, "max_position_embeddings": 32768, "model_type": "internlm3",
+    "pad_token_id": 2, "qkv_bias": False, "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"},
+    "rope_theta": 50000000, "torch_dtype": "bfloat16", "vocab_size": 128512,
 }  # fmt: skip
 
 READ: dict[str, dict[str, Any]] = {
@@ -439,6 +517,60 @@ READ: dict[str, dict[str, Any]] = {
         "_sliding_window_pattern": 4, "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 8,
     },
     "Arcee AFM 4.5B": ARCEE | sizes(2560, 18432, 36, 20, 4),
+    "Phi 4 mini": PHI3 | sizes(3072, 8192, 32, 24, 8) | PHI3_LONG | {
+        "bos_token_id": 199999, "eos_token_id": 200020, "full_attn_mod": 1, "interpolate_factor": 1,
+        "lm_head_bias": False, "mlp_bias": False, "pad_token_id": 199999, "partial_rotary_factor": 0.75,
+        "tie_word_embeddings": True, "vocab_size": 200064,
+    },
+    "OLMo 1.7 7B": OLMO | sizes(4096, 11008, 32, 32, 32) | {"clip_qkv": 8.0, "max_position_embeddings": 4096},
+    "OLMo 3 7B": OLMO3 | sizes(4096, 11008, 32, 32, 32) | {"layer_types": THREE_WINDOWS * 8},
+    "OLMo 3 32B": OLMO3 | sizes(5120, 27648, 64, 40, 8) | {"layer_types": THREE_WINDOWS * 16},
+    "Gemma 3 1B": GEMMA3 | sizes(1152, 6912, 26, 4, 1) | {"sliding_window_pattern": 6},
+    "Gemma 3 270M": GEMMA3 | sizes(640, 2048, 18, 4, 1) | {
+        "_sliding_window_pattern": 6, "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 3,
+        "use_bidirectional_attention": False,
+    },
+    "EXAONE 4 32B": EXAONE4 | sizes(5120, 27392, 64, 40, 8) | {
+        "head_dim": 128, "layer_types": THREE_WINDOWS * 16, "max_position_embeddings": 131072,
+        "sliding_window": 4096, "sliding_window_pattern": "LLLG",
+    },
+    "EXAONE 4 1.2B": EXAONE4 | sizes(2048, 4096, 30, 32, 8) | {
+        "head_dim": 64, "layer_types": ["full_attention"] * 30, "max_position_embeddings": 65536,
+        "sliding_window": None, "sliding_window_pattern": None, "tie_word_embeddings": True,
+    },
+    "InternLM3 8B": INTERNLM3,
+    "GPT-2": GPT2,
+    "GPT-2 medium": GPT2 | {
+        "n_embd": 1024, "n_head": 16, "n_layer": 24, "n_special": 0, "predict_special_tokens": True,
+    },
+    "GPT-2 XL": GPT2 | {"n_embd": 1600, "n_head": 25, "n_layer": 48, "output_past": True},
+    "DistilGPT2": GPT2 | {"_num_labels": 1, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "n_layer": 6},
+    "OPT 125M": OPT,
+    "OPT 1.3B": OPT | {
+        "ffn_dim": 8192, "hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 24,
+        "word_embed_proj_dim": 2048,
+    },
+    "OPT 6.7B": OPT | {
+        "ffn_dim": 16384, "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
+        "word_embed_proj_dim": 4096,
+    },
+    "BLOOM 560M": BLOOM_560M,
+    "BLOOM 7B1": BLOOM_7B,
+    "BLOOMZ 560M": BLOOM_560M,
+    "BLOOMZ 7B1": BLOOM_7B,
+    "MPT 7B": MPT,
+    "MPT 30B": MPT | {"d_model": 7168, "max_seq_len": 8192, "n_heads": 64, "n_layers": 48},
+    "Falcon 7B": FALCON,
+    "Falcon 40B": FALCON | {
+        "hidden_size": 8192, "new_decoder_architecture": True, "num_attention_heads": 128, "num_hidden_layers": 60,
+        "num_kv_heads": 8,
+    },
+    "Falcon 11B": FALCON | {
+        "activation": "gelu", "ff_factor": 4, "ffn_hidden_size": 16384, "hidden_size": 4096,
+        "max_position_embeddings": 8192, "new_decoder_architecture": True, "num_attention_heads": 32,
+        "num_hidden_layers": 60, "num_kv_heads": 8, "num_ln_in_parallel_attn": 1, "rope_scaling": None,
+        "rope_theta": 500042.0, "tie_word_embeddings": False,
+    },
 }  # fmt: skip
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -452,17 +584,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "dynamic YaRN of the same authors": (LLAMA2 | {"rope_scaling": YARN | {"type": "dynamic-yarn"}}, "dynamic-yarn"),
     "Phi 3 mini 128k, as it was first": (  # its class does not read it either
         PHI3_MINI | PHI3_LONG | {"rope_scaling": FACTORS | {"type": "su"}}, "rope_type=su"
-    ),
-    "Phi 4 mini": (
-        PHI3 | sizes(3072, 8192, 32, 24, 8) | PHI3_LONG | {
-            "bos_token_id": 199999, "eos_token_id": 200020, "full_attn_mod": 1, "interpolate_factor": 1,
-            "lm_head_bias": False, "mlp_bias": False, "pad_token_id": 199999, "partial_rotary_factor": 0.75,
-            "tie_word_embeddings": True, "vocab_size": 200064,
-        },
-        "temperature on a part of the head",
-    ),
-    "OLMo 1.7 7B": (
-        OLMO | sizes(4096, 11008, 32, 32, 32) | {"clip_qkv": 8.0, "max_position_embeddings": 4096}, "clip_qkv=8.0"
     ),
     "StableLM 2 12B": (
         STABLELM | sizes(5120, 13824, 40, 32, 8) | {
@@ -481,106 +602,65 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Llama 4, with images": ({"model_type": "llama4", "text_config": {}}, "model_type='llama4'"),
     "Baichuan, code of its own": (LLAMA2 | {"model_type": "baichuan", "auto_map": {"AutoConfig": "x.Y"}}, "never run"),
     "Llama 2, quantised": (LLAMA2 | {"quantization_config": {"bits": 4, "quant_method": "gptq"}}, "quantization"),
+    "OPT 350M": (
+        OPT | {
+            "do_layer_norm_before": False, "ffn_dim": 4096, "hidden_size": 1024, "num_attention_heads": 16,
+            "num_hidden_layers": 24, "word_embed_proj_dim": 512,
+        },
+        "do_layer_norm_before=False",
+    ),
+    "MPT 7B StoryWriter": (
+        MPT | {
+            "attn_config": MPT_ATTENTION | {"alibi_bias_max": 16, "clip_qkv": 6}, "max_seq_len": 65536,
+        },
+        "alibi_bias_max=16",
+    ),
+    "Falcon RW 1B": (
+        FALCON | {
+            "alibi": True, "bias": True, "bos_token_id": 1, "eos_token_id": 2, "hidden_size": 2048,
+            "multi_query": False, "num_attention_heads": 32, "num_hidden_layers": 24, "parallel_attn": False,
+            "vocab_size": 50304,
+        },
+        "alibi=True",
+    ),
     "InternLM as LLaMA with biases": (LLAMA2 | {"bias": True, "rotary": {"base": 10000, "type": "dynamic"}}, "rotary"),
-}  # fmt: skip
-
-WAITING: dict[str, dict[str, Any]] = {
-    "GPT-2": {
-        "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
-        "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
-        "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
-        "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": None, "summary_first_dropout": 0.1,
-        "summary_proj_to_labels": True, "summary_type": "cls_index", "summary_use_proj": True,
-        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}, "vocab_size": 50257,
-    },
-    "OPT 1.3B": {
-        "_remove_final_layer_norm": False, "activation_dropout": 0.0, "activation_function": "relu",
-        "architectures": ["OPTForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 2,
-        "do_layer_norm_before": True, "dropout": 0.1, "eos_token_id": 2, "ffn_dim": 8192, "hidden_size": 2048,
-        "init_std": 0.02, "layerdrop": 0.0, "max_position_embeddings": 2048, "model_type": "opt",
-        "num_attention_heads": 32, "num_hidden_layers": 24, "pad_token_id": 1, "prefix": "</s>",
-        "torch_dtype": "float16", "use_cache": True, "vocab_size": 50272, "word_embed_proj_dim": 2048,
-    },
-    "BLOOM 560M": {
-        "apply_residual_connection_post_layernorm": False, "architectures": ["BloomForCausalLM"],
-        "attention_dropout": 0.0, "attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "bos_token_id": 1,
-        "eos_token_id": 2, "hidden_dropout": 0.0, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
-        "masked_softmax_fusion": True, "model_type": "bloom", "n_embed": 1024, "n_inner": None, "n_layer": 24,
-        "num_attention_heads": 16, "offset_alibi": 100, "pad_token_id": 3, "pretraining_tp": 1, "seq_length": 2048,
-        "skip_bias_add": True, "skip_bias_add_qkv": False, "unk_token_id": 0, "use_cache": True, "vocab_size": 250880,
-    },
-    "MPT 7B": {
-        "architectures": ["MPTForCausalLM"],
-        "attn_config": {
-            "alibi": True, "alibi_bias_max": 8, "attn_impl": "torch", "attn_pdrop": 0,
-            "attn_type": "multihead_attention", "attn_uses_sequence_id": False, "clip_qkv": None, "prefix_lm": False,
-            "qk_ln": False, "softmax_scale": None,
-        },
-        "d_model": 4096, "emb_pdrop": 0, "embedding_fraction": 1.0, "expansion_ratio": 4, "init_device": "cpu",
-        "learned_pos_emb": True, "logit_scale": None, "max_seq_len": 2048, "model_type": "mpt", "n_heads": 32,
-        "n_layers": 32, "no_bias": True, "norm_type": "low_precision_layernorm", "resid_pdrop": 0,
-        "torch_dtype": "bfloat16", "use_cache": False, "verbose": 0, "vocab_size": 50432,
-    },
-    "Falcon 7B": {
-        "alibi": False, "architectures": ["FalconForCausalLM"], "attention_dropout": 0.0, "bias": False,
-        "bos_token_id": 11, "eos_token_id": 11, "hidden_dropout": 0.0, "hidden_size": 4544, "initializer_range": 0.02,
-        "layer_norm_epsilon": 1e-05, "model_type": "falcon", "multi_query": True, "new_decoder_architecture": False,
-        "num_attention_heads": 71, "num_hidden_layers": 32, "parallel_attn": True, "torch_dtype": "bfloat16",
-        "use_cache": True, "vocab_size": 65024,
-    },
-    "Gemma 3 1B": {key: value for key, value in GEMMA2.items() if key != "hidden_act"} | sizes(1152, 6912, 26, 4, 1) | {
-        "architectures": ["Gemma3ForCausalLM"], "attn_logit_softcapping": None, "eos_token_id": [1, 106],
-        "final_logit_softcapping": None, "max_position_embeddings": 32768, "model_type": "gemma3_text",
-        "rope_local_base_freq": 10000, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": 512,
-        "sliding_window_pattern": 6, "torch_dtype": "bfloat16", "vocab_size": 262144,
-    },
-    "OLMo 3 7B": OLMO2 | sizes(4096, 11008, 32, 32, 32) | {
-        "architectures": ["Olmo3ForCausalLM"],
-        "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 8, "max_position_embeddings": 65536,
-        "model_type": "olmo3",
-        "rope_scaling": {
-            "attention_factor": 1.2079441541679836, "beta_fast": 32, "beta_slow": 1, "factor": 8.0,
-            "original_max_position_embeddings": 8192, "rope_type": "yarn",
-        },
-        "sliding_window": 4096, "torch_dtype": "bfloat16", "vocab_size": 100278,
-    },
-    "EXAONE 4 32B": LLAMA | sizes(5120, 27392, 64, 40, 8) | {
-        "architectures": ["Exaone4ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 361,
-        "head_dim": 128, "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 16,
-        "max_position_embeddings": 131072, "model_type": "exaone4", "pad_token_id": 0,
-        "rope_scaling": {
-            "factor": 16.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
-            "rope_type": "llama3",
-        },
-        "rope_theta": 1000000, "sliding_window": 4096, "sliding_window_pattern": "LLLG", "torch_dtype": "bfloat16",
-        "vocab_size": 102400,
-    },
 }  # fmt: skip
 
 # The first release of each family with each kind of frequencies.
 FIRST = {
-    (values["model_type"], str((values.get("rope_scaling") or {}).get("type"))): name
+    (name_of(values), str((values.get("rope_scaling") or {}).get("type"))): name
     for name, values in reversed(READ.items())
 }
+N_LAYERS = {"smollm3": 4, "cohere2": 4, "olmo3": 4, "exaone4": 4, "gemma3_text": 6}  # where layers differ
 
 
 def small(values: dict[str, Any], length: int = 128) -> dict[str, Any]:
-    """The same keys with widths and lengths that a test can build. length: of max_position_embeddings, at most."""
-    kv = values.get("num_key_value_heads")
+    """The same keys with widths and lengths that a test can build. length: of the trained window, at most."""
+    name = name_of(values)
+    fields = FAMILIES[name].fields
+    said = {field.ours: field.also if field.also in values else field.theirs for field in reversed(fields)}
+    kv, n_heads = values.get(said.get("n_kv_heads", "")), values[said["n_heads"]]
     heads = 3 if kv in (1, 3) else 4
-    width = min(40, values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"])
-    n_layers = 4 if values["model_type"] in ("smollm3", "cohere2") else 2
-    changed = values | {
-        "hidden_size": heads * width, "intermediate_size": 48, "num_attention_heads": heads, "vocab_size": 101,
-        "max_position_embeddings": min(length, values["max_position_embeddings"]), "initializer_range": 0.15,
-        "num_hidden_layers": n_layers,
+    width = min(40, values.get("head_dim") or values[said["d_model"]] // n_heads)
+    n_layers = N_LAYERS.get(name, 2)
+    of_ours = {
+        "d_model": heads * width, "d_ff": 48, "n_heads": heads, "vocab_size": 101, "n_layers": n_layers,
+        "n_kv_heads": heads if kv == n_heads else {4: 2, 3: 1}[heads],
     }  # fmt: skip
-    if kv is not None:
-        changed["num_key_value_heads"] = heads if kv == values["num_attention_heads"] else {4: 2, 3: 1}[heads]
+    changed = values | {said["init_std"]: 0.15}
+    for field in fields:
+        key = said[field.ours] if field.also else field.theirs
+        if field.ours in of_ours and values.get(key) is not None:
+            changed[key] = of_ours[field.ours]
+    for key in ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"):
+        if key in values:
+            changed[key] = min(length, values[key])
     if "head_dim" in values:
         changed["head_dim"] = width
-    if "logit_scale" in values:
+    if values.get("logit_scale"):
         changed["logit_scale"] = 8 * values["logit_scale"]  # a sixteenth hides differences
+    if values.get("clip_qkv"):
+        changed["clip_qkv"] = 0.5
     for key in ("no_rope_layers", "layer_types"):
         if key in values:
             changed[key] = values[key][:n_layers]

@@ -66,7 +66,9 @@ def test_every_key_that_is_read_is_in_the_table(tmp_path):
 
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_of_nothing_but_the_type(family, tmp_path):
-    values = {"model_type": family}
+    said = families.FAMILIES[family]
+    of_several = {key.theirs: key.value for key in said.fixed if key.value != key.default}  # of the same type
+    values = {"model_type": said.model_type or family, **of_several}
     assert read(tmp_path, values) == reading(values)
 
 

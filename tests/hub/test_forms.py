@@ -8,6 +8,8 @@ from coca_train.commands import main
 from coca_train.hub import card, forms
 from coca_train.hub.config_json import read_architecture
 from coca_train.hub.families import FAMILIES
+from coca_train.positions.hugging_face import NotTheSame
+from coca_train.runtime.errors import UserError
 from coca_train.settings import load
 from coca_train.stages import resolve
 from tests.hub import models, rope_cases
@@ -56,6 +58,64 @@ def test_who_computes_something_else_is_named(name, family, phrases):
     lines = forms.caveats(architecture, family)
     assert len(lines) == len(phrases)
     assert all(phrase in line for phrase, line in zip(phrases, lines, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "chosen"),
+    [("plain", 1.0, "phi3"), ("linear", 1.0, "llama"), ("yarn", 1.0, "llama"), ("linear", 0.5, "glm")],
+)
+def test_frequencies_that_the_preferred_class_refuses_go_to_another(name, share, chosen):
+    position = support.rope(rope_cases.SCALINGS[name]) | {"rotary_pct": share}
+    architecture = models.random_source(position, **WIDE).architecture
+    assert forms.choose(architecture, "auto", "phi3")["model_type"] == chosen
+    assert forms.config_to_compare(architecture, "phi3")["model_type"] == chosen
+    if chosen != "phi3":
+        with pytest.raises(UserError, match="E-IOP-15") as raised:
+            forms.choose(architecture, "phi3")
+        assert f"rope_type {name}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "option", "ours", "theirs"),
+    [
+        ("granite", "logits_multiplier", 0.125, 8.0),
+        ("granite", "logits_multiplier", 0.7, 1 / 0.7),
+        ("gemma2", "attention_multiplier", 1 / 12, 144),
+    ],
+)
+def test_a_number_has_the_type_of_its_class(family, option, ours, theirs):
+    """5.4's refuse an int for a float, and a float for an int."""
+    (field,) = (field for field in FAMILIES[family].fields if field.ours == option)
+    architecture = models.random_source(support.rope(rope_cases.SCALINGS["plain"]), **{option: ours}).architecture
+    written = field.write(architecture.complete)
+    assert written == pytest.approx(theirs, rel=1e-15) and type(written) is type(theirs)
+
+
+def test_a_multiplier_that_no_whole_number_gives():
+    (field,) = (field for field in FAMILIES["gemma2"].fields if field.ours == "attention_multiplier")
+    architecture = models.random_source(support.rope(rope_cases.SCALINGS["plain"]), attention_multiplier=0.3)
+    with pytest.raises(NotTheSame, match="query_pre_attn_scalar"):
+        field.write(architecture.architecture.complete)
+
+
+def test_a_cap_of_scores_that_older_versions_ignore_is_named(tmp_path):
+    models.config_of("gemma2", {"num_key_value_heads": 2, "num_hidden_layers": 4}).save_pretrained(tmp_path)
+    (line,) = forms.caveats(read_architecture(tmp_path, ()), "gemma2")
+    assert "before 5.21" in line and "eager" in line
+
+
+@pytest.mark.parametrize(("of_windows", "older"), [(5e5, True), (50.0, False)])
+def test_olmo3_is_in_the_words_of_older_versions_where_they_have_them(of_windows, older, tmp_path):
+    rope = {"full_attention": {"rope_type": "default", "rope_theta": 5e5}}
+    rope |= {"sliding_attention": {"rope_type": "default", "rope_theta": of_windows}}
+    models.config_of("olmo3", {"num_hidden_layers": 4, "rope_parameters": rope}).save_pretrained(tmp_path)
+    architecture = read_architecture(tmp_path, ())
+    written = forms.choose(architecture, "olmo3")
+    assert written.get("rope_theta") == (5e5 if older else None)
+    assert ("rope_parameters" in written) == (not older)
+    assert any("before 5 " in line for line in forms.caveats(architecture, "olmo3")) == (not older)
+    models.edit_new(tmp_path, written)
+    assert read_architecture(tmp_path, ()) == architecture
 
 
 def test_a_factor_that_no_two_lengths_give():

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -274,3 +275,11 @@ def test_a_folder_is_compared_with_its_own_class(model, import_run, monkeypatch)
     monkeypatch.setattr(forms, "native_config", refuse)
     record = json.loads((import_run(model()) / "parity.json").read_text())
     assert record["against"].startswith("LlamaForCausalLM")
+
+
+def test_scores_are_capped_whatever_a_class_says_of_its_kernels(monkeypatch):
+    """Up to transformers 5.20 Gemma 2 says that it has sdpa, which caps none."""
+    cls = transformers.Gemma2ForCausalLM
+    monkeypatch.setattr(cls, "_supports_sdpa", True)
+    assert transformers_side._attention(cls) == "eager"
+    assert transformers_side._attention(transformers.Gemma3ForCausalLM) == "sdpa"

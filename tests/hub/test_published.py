@@ -8,7 +8,8 @@ import torch
 import transformers
 
 from coca_train.hub.config_json import read_architecture
-from coca_train.hub.families import FAMILIES
+from coca_train.hub.families import FAMILIES, name_of
+from coca_train.hub.layouts import SkippedRows
 from coca_train.runtime.errors import UserError
 from tests.cases import slow_unless
 from tests.hub import models
@@ -25,9 +26,16 @@ def test_read_as_its_class_reads_it(name, tmp_path):
 @pytest.mark.parametrize("name", READ)
 def test_has_the_weights_of_its_class(name, tmp_path):
     models.edit_new(tmp_path, READ[name])
-    shapes = read_architecture(tmp_path).shapes().values()
     theirs = built(configuration(READ[name])).parameters()
-    assert sum(map(math.prod, shapes)) == sum(parameter.numel() for parameter in theirs)
+    assert n_weights(tmp_path) == sum(parameter.numel() for parameter in theirs)
+
+
+def n_weights(folder):
+    """Of the folder's class: ours, and rows that are not used (OPT)."""
+    architecture = read_architecture(folder)
+    family = FAMILIES[name_of(json.loads((folder / "config.json").read_text()))]
+    skipped = sum(layout.skipped for layout in family.layouts if isinstance(layout, SkippedRows))
+    return sum(map(math.prod, architecture.shapes().values())) + skipped * architecture.model.d_model
 
 
 @pytest.mark.parametrize("name", slow_unless(FIRST.values(), READ))
@@ -36,8 +44,8 @@ def test_computed_as_its_class_computes_it(name, tmp_path, import_run):
     folder = tmp_path / "model"
     config = {key: value for key, value in values.items() if key not in ("architectures", "auto_map", "torch_dtype")}
     torch.manual_seed(0)
-    cls = getattr(transformers, FAMILIES[values["model_type"]].transformers_class)
-    model = cls(configuration(config))
+    of_class = configuration(config)
+    model = getattr(transformers, FAMILIES[of_class.model_type].transformers_class)(of_class)
     for parameter in model.parameters():
         if parameter.ndim == 1:  # zeros and ones would hide a swap
             torch.nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.2)
@@ -92,11 +100,28 @@ def test_refused_with_a_reason(name, tmp_path):
         ("Command R", 34_980_831_232),
         ("Aya 23 8B", 8_028_033_024),
         ("Command A", 111_057_580_032),
+        ("Phi 4 mini", 3_836_021_760),
+        ("OLMo 3 7B", 7_298_011_136),
+        ("OLMo 3 32B", 32_233_522_176),
+        ("Gemma 3 1B", 999_885_952),
+        ("Gemma 3 270M", 268_098_176),
+        ("EXAONE 4 1.2B", 1_279_391_488),
+        ("InternLM3 8B", 8_804_241_408),
+        ("GPT-2", 124_439_808),
+        ("GPT-2 XL", 1_557_611_200),
+        ("DistilGPT2", 81_912_576),
+        ("OPT 125M", 125_239_296),
+        ("OPT 1.3B", 1_315_758_080),
+        ("OPT 6.7B", 6_658_473_984),
+        ("BLOOM 560M", 559_214_592),
+        ("BLOOM 7B1", 7_069_016_064),
+        ("MPT 7B", 6_649_286_656),
+        ("Falcon 7B", 6_921_720_704),
     ],
 )
 def test_has_as_many_parameters_as_were_published(name, n_parameters, tmp_path):
     models.edit_new(tmp_path, READ[name])
-    assert sum(math.prod(shape) for shape in read_architecture(tmp_path).shapes().values()) == n_parameters
+    assert n_weights(tmp_path) == n_parameters
 
 
 R7B = READ["Command R7B"]
@@ -110,7 +135,6 @@ HARMLESS = [
     (NEOX, "rope_theta", 10000, 20000),
     (NEOX, "partial_rotary_factor", 0.25, 0.5),
     (LLAMA2, "rope_scaling", YARN, YARN | {"finetuned": "yes"}),
-    (READ["OLMo 1B"], "clip_qkv", None, 8.0),
     (GEMMA, "hidden_activation", "gelu_pytorch_tanh", "gelu"),
     (LLAMA2, "hidden_activation", None, "gelu_pytorch_tanh"),
     (GEMMA2, "hidden_act", "gelu_pytorch_tanh", "gelu"),
@@ -128,6 +152,14 @@ HARMLESS = [
     (READ["StarCoder2 7B"], "norm_type", "layer_norm", "rms_norm"),
     (READ["Phi 4"], "full_attn_mod", 1, 2),
     (READ["Phi 4"], "interpolate_factor", 1, 2),
+    (READ["Gemma 3 1B"], "use_bidirectional_attention", False, True),
+    (READ["GPT-2"], "scale_attn_by_inverse_layer_idx", False, True),
+    (READ["OPT 125M"], "do_layer_norm_before", True, False),
+    (READ["BLOOM 560M"], "apply_residual_connection_post_layernorm", False, True),
+    (READ["MPT 7B"], "expansion_ratio", 4, 2),
+    (READ["MPT 7B"], "no_bias", True, False),
+    (READ["Falcon 7B"], "parallel_attn", True, False),
+    (READ["Falcon 11B"], "ff_factor", 4, 2),
 ]
 
 
@@ -179,6 +211,37 @@ def test_what_is_read_is_not_ignored(tmp_path):
 )  # fmt: skip
 def test_what_is_said_twice_is_the_same(values, named, tmp_path):
     models.edit_new(tmp_path, LLAMA2 | values)
+    with pytest.raises(UserError, match="E-IOP-04") as raised:
+        read_architecture(tmp_path)
+    assert named in str(raised.value)
+
+
+def test_a_share_outside_of_the_section_that_5_4_always_writes(tmp_path):
+    """Its StableLM saves 0.25 there, whatever the section has; no version reads it then."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    stablelm = {key: value for key, value in READ["StableLM 3B"].items() if key != "rope_theta"}
+    stablelm |= {"rope_parameters": rope}
+    models.edit_new(tmp_path, stablelm | {"partial_rotary_factor": 0.25})
+    assert ours(read_architecture(tmp_path))["rotary_pct"] == 0.5 == reading(stablelm)["rotary_pct"]
+    for values in ({"partial_rotary_factor": 0.75}, {"rope_scaling": rope | {"partial_rotary_factor": 0.25}}):
+        models.edit_new(tmp_path, stablelm | values)
+        with pytest.raises(UserError, match=r"E-IOP-04 .*partial_rotary_factor"):
+            read_architecture(tmp_path)
+
+
+PARTS = {"sliding_attention": {"rope_type": "default"}, "full_attention": {"rope_type": "default"}}
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.type"),
+        ({"rope_parameters": PARTS | {"full_attention": {"partial_rotary_factor": 0.5}}}, "partial_rotary_factor=0.5"),
+    ],
+)
+def test_what_a_class_with_two_sections_does_not_read(values, named, tmp_path):
+    gemma3 = {key: value for key, value in READ["Gemma 3 1B"].items() if not key.startswith("rope_")}
+    models.edit_new(tmp_path, gemma3 | values)
     with pytest.raises(UserError, match="E-IOP-04") as raised:
         read_architecture(tmp_path)
     assert named in str(raised.value)

@@ -20,10 +20,13 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.outside.plain import FOLDER, ROOT
 from tests.outside.rotations import installed
+
+if TYPE_CHECKING:
+    from coca_train.hub.position_rules import RopeRule
 
 VERSIONS = ("5.4.0", "5.23.0", "5.24.0")  # the oldest that pyproject.toml allows, the pin, the newest
 PINNED = "5.23.0"
@@ -31,10 +34,19 @@ READERS = ("4.57.6", "5.4.0", "5.24.0")
 FIGURES, PAGE = ROOT / "docs" / "interop.json", ROOT / "docs" / "interop.md"
 BEGIN, END = "<!-- python -m tests.outside.families -->", "<!-- end -->"
 LENGTH, THETA = 16, 500.0  # trained length [tokens]; base of the frequencies
+THETA_OF_WINDOWS = 50.0  # where layers with a window have their own
+NO_CLASS = {"internlm3": "llama"}  # model types without a class, and the one that computes the same
 SAME = 1e-5  # of the largest logit, or of 1
-# Of these the plain and the YaRN ones: biases, sequential, two without a window, hidden_act that all versions agree on.
-MORE = ("Granite 3B code", "RedPajama INCITE 3B", "Mistral 7B 0.3", "Phi 4", "CodeGemma 7B")
-KNOWN = (("5.4.0", "Gemma 2B"),)  # its hidden_act is "gelu": the exact one there, that with tanh to the newer versions
+# Of these the plain and the YaRN ones: biases, sequential, three without a window, hidden_act that all versions agree
+# on, queries, keys and values that are cut off, a part of each head.
+MORE = (
+    "Granite 3B code", "RedPajama INCITE 3B", "Mistral 7B 0.3", "Phi 4", "EXAONE 4 1.2B", "CodeGemma 7B", "OLMo 1.7 7B",
+    "Phi 4 mini",
+)  # fmt: skip
+KNOWN = (
+    ("5.4.0", "Gemma 2B"),  # its hidden_act is "gelu": the exact one there, that with tanh to the newer versions
+    ("exports in 4.57.6", "OLMo 3 7B"),  # one theta in all layers
+)
 SCALINGS: dict[str, dict[str, Any]] = {
     "plain": {"rope_type": "default"},
     "linear": {"rope_type": "linear", "factor": 4.0},
@@ -49,56 +61,95 @@ SCALINGS: dict[str, dict[str, Any]] = {
     "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.75},
 }  # fmt: skip
 OLDER = ("plain", "yarn", "longrope")  # in both dialects; of the others the newer one alone
-Case = dict[str, Any]  # "config": a config.json; "saved": whether the version writes it anew
+# "config": a config.json; "saved": whether the version writes it anew; "read": another to read, of a type without class
+Case = dict[str, Any]
 Outcome = dict[str, Any]  # "way": same, refused, WRONG, known or "no reference"; "why", or the largest "difference"
 
 
 def cases() -> dict[str, Case]:
     """By `family|scaling|release|dialect`."""
+    from coca_train.hub.families import name_of
     from tests.hub.published import READ
 
-    first = {values["model_type"]: name for name, values in reversed(READ.items())}
+    first = {name_of(values): name for name, values in reversed(READ.items())}
     return {
-        f"{READ[name]['model_type']}|{scaling}|{name}|{dialect}": {
-            "config": config(READ[name], scaling, dialect),
-            "saved": dialect == "rope_parameters",
-        }
+        f"{name_of(READ[name])}|{scaling}|{name}|{dialect}": case(READ[name], scaling, dialect)
         for name in (*reversed(first.values()), *MORE)
-        for scaling in (SCALINGS if name not in MORE else ("plain", "yarn"))
+        for scaling in (SCALINGS if rule_of(READ[name]) is not None and name not in MORE else ("plain", "yarn"))
         for dialect in ("rope_parameters", "rope_scaling")
-        if dialect == "rope_parameters" or scaling in OLDER
+        if is_wanted(READ[name], scaling, dialect)
     }
+
+
+def rule_of(published: dict[str, Any]) -> "RopeRule | None":
+    """The rule of a release with RoPE."""
+    from coca_train.hub.families import FAMILIES, name_of
+    from coca_train.hub.position_rules import RopeRule
+
+    rule = FAMILIES[name_of(published)].positions
+    return rule if isinstance(rule, RopeRule) else None
+
+
+def is_wanted(published: dict[str, Any], scaling: str, dialect: str) -> bool:
+    """Whether a release has such a file."""
+    if rule_of(published) is None:
+        return scaling == "plain"
+    if published["model_type"] in NO_CLASS:
+        return dialect == "rope_scaling"
+    return dialect == "rope_parameters" or scaling in OLDER
+
+
+def case(published: dict[str, Any], scaling: str, dialect: str) -> Case:
+    """A release, made narrow, with these frequencies."""
+    values = config(published, scaling, dialect)
+    if (of_class := NO_CLASS.get(values["model_type"])) is None:
+        return {"config": values, "saved": dialect == "rope_parameters"}
+    return {"config": values | {"model_type": of_class}, "saved": False, "read": values}
 
 
 def config(published: dict[str, Any], scaling: str, dialect: str) -> dict[str, Any]:
     """The config.json of a release, made narrow, with these frequencies."""
-    from coca_train.hub.families import FAMILIES
+    from coca_train.hub.position_rules import FULL, SLIDING, TwoRopesRule
     from tests.hub.published import ORIGINAL, small
 
-    family = FAMILIES[published["model_type"]]
-    values = small(published | {"rope_scaling": None}, 3 * LENGTH)
+    rule = rule_of(published)
+    values = small(published | ({} if rule is None else {"rope_scaling": None}), 4 * LENGTH)
     # Of larger weights the softmax is so sharp that rounding alone differs by more than SAME.
-    values |= {"max_position_embeddings": LENGTH, "initializer_range": 0.08}
-    values |= {"pad_token_id": None} if values.get("pad_token_id") == -1 else {}  # which 5.4 refuses (LLaMA 1)
+    values |= {"init_std" if "init_std" in values else "initializer_range": 0.08}
+    # What 5.4 refuses: an id below 0 (LLaMA 1), an int for a float (MPT).
+    values |= {"pad_token_id": None} if values.get("pad_token_id") == -1 else {}
+    values |= {key: float(values[key]) for key in ("emb_pdrop", "resid_pdrop") if key in values}
+    values = {key: value for key, value in values.items() if key not in ("architectures", "auto_map", "torch_dtype")}
+    if rule is None:
+        return values
+    values |= {"max_position_embeddings": LENGTH}
+    values |= {key: LENGTH for key in ("sliding_window", "sliding_window_size") if values.get(key)}
     width = values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"]
-    share = values.get(family.share_key, family.share)
-    rope = dict(SCALINGS[scaling])
+    share = values.get(rule.share_key, rule.share)
+    section = dict(SCALINGS[scaling])
     if scaling == "longrope":
-        pairs = int(width * share) // 2
-        rope |= {"short_factor": [1 + j / 16 for j in range(pairs)], "long_factor": [1 + j / 2 for j in range(pairs)]}
-    share = rope.pop("partial_rotary_factor", share)
-    values |= {ORIGINAL: rope.get(ORIGINAL, LENGTH)} if ORIGINAL in values else {}  # outside of the section (Phi-3)
-    kept = {
-        key: value
-        for key, value in values.items()
-        if key not in ("architectures", "auto_map", "torch_dtype", "rope_scaling", family.theta_key, family.share_key)
-    }
+        n = int(width * share) // 2
+        section |= {"short_factor": [1 + j / 16 for j in range(n)], "long_factor": [1 + j / 2 for j in range(n)]}
+    share = section.pop("partial_rotary_factor", share)
+    values |= {ORIGINAL: section.get(ORIGINAL, LENGTH)} if ORIGINAL in values else {}  # outside of the section (Phi-3)
+    of_windows = rule.of_windows_key if isinstance(rule, TwoRopesRule) else ""
+    for key in ("rope_scaling", rule.theta_key, rule.share_key, of_windows):
+        values.pop(key, None)
     if dialect == "rope_scaling":
-        rope["type"] = rope.pop("rope_type")
-        said = {} if family.whole_head and share == 1 else {family.share_key: share}
-        return kept | said | {family.theta_key: THETA, "rope_scaling": None if rope == {"type": "default"} else rope}
-    said = {} if share == 1 else {"partial_rotary_factor": share}
-    return kept | {"rope_parameters": rope | said | {"rope_theta": THETA}}
+        if not isinstance(rule, TwoRopesRule):  # whose classes do not read it
+            section["type"] = section.pop("rope_type")
+        said = {} if rule.whole_head and share == 1 else {rule.share_key: share}
+        said |= {of_windows: THETA_OF_WINDOWS} if of_windows else {}
+        # Versions differ in what a theta without a part of its own means (OLMo 3).
+        theta = rule.theta if isinstance(rule, TwoRopesRule) and not of_windows else THETA
+        whole = None if scaling in ("plain", "partial") else section
+        return values | said | {rule.theta_key: theta, "rope_scaling": whole}
+    section |= {} if share == 1 else {"partial_rotary_factor": share}
+    section |= {"rope_theta": THETA}
+    if isinstance(rule, TwoRopesRule):
+        local = {"rope_type": "default", "rope_theta": THETA_OF_WINDOWS}
+        return values | {"rope_parameters": {FULL: section, SLIDING: local}}
+    return values | {"rope_parameters": section}
 
 
 def write(case: Case, folder: Path) -> None:
@@ -131,6 +182,8 @@ def computed(every: dict[str, Case | None]) -> dict[str, str]:
             if case is not None:
                 write(case, Path(folder))
             save_file(logits(Path(folder)), Path(f"{folder}.logits"))
+            if case is not None and "read" in case:
+                (Path(folder) / "config.json").write_text(json.dumps(case["read"]), encoding="utf-8")
         except Exception as error:  # of another library: any class
             refused[folder] = f"{type(error).__name__} {error}"[:300]
     return refused
@@ -205,7 +258,8 @@ def compared(run: Path, folder: Path) -> Outcome:
         steps = [model(ids[:, step : step + 1], cache=cache)[0, 0] for step in range(ids.shape[1])]
     ours["decoded"] = torch.stack(steps)
     # Beyond some length a class may decode otherwise than it reads, as caveats of an export say.
-    rotated = hugging_face.rotation(architecture.position, architecture.head_dim)
+    rotates = architecture.position.scheme == "rope"
+    rotated = hugging_face.rotation(architecture.position, architecture.head_dim) if rotates else None
     return judged(ours, theirs, None if rotated is None else rotated.words.decodes_to)
 
 
@@ -222,7 +276,7 @@ def with_version(version: str, every: dict[str, Case | None]) -> dict[str, str]:
     """What `computed` returns, of another version."""
     asked = FOLDER / f"families-{version}-{os.getpid()}.json"
     asked.write_text(json.dumps(every), encoding="utf-8")
-    path = os.environ | {"PYTHONPATH": f"{installed(version)}:{ROOT}"}
+    path = os.environ | {"PYTHONPATH": f"{installed(f'transformers=={version}')}:{ROOT}"}
     command = [sys.executable, "-m", "tests.outside.families", "--compute", str(asked)]
     done = subprocess.run(command, cwd=ROOT, env=path, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -232,16 +286,17 @@ def imported(version: str, every: dict[str, Case], folder: Path) -> dict[str, Ou
     """What becomes of the cases that a version writes, in folders in this one."""
     place = {name: str(folder / str(number)) for number, name in enumerate(every)}
     refused = with_version(version, {place[name]: case for name, case in every.items()})
-    found = {
+    return {
         name: {"way": "no reference", "why": refused[place[name]]}
         if place[name] in refused
-        else outcome(Path(place[name]), export=version == PINNED and every[name]["saved"]) | {"folder": place[name]}
-        for name in every
+        else outcome(Path(place[name]), version == PINNED and exports(each)) | {"folder": place[name]}
+        for name, each in every.items()
     }
-    for name, each in found.items():
-        if each["way"] == "WRONG" and (version, name.split("|")[2]) in KNOWN:
-            each["way"] = "known"
-    return found
+
+
+def exports(case: Case) -> bool:
+    """Whether what is imported is exported again: one of the two dialects."""
+    return case["saved"] or "read" in case
 
 
 def exported(version: str, outcomes: dict[str, Outcome]) -> dict[str, Outcome]:
@@ -318,6 +373,9 @@ def main(words: list[str]) -> int:
             if version == PINNED:
                 columns |= {f"exports in {reader}": exported(reader, outcomes) for reader in READERS}
         for column, found in columns.items():
+            for name, each in found.items():
+                if each["way"] == "WRONG" and (column, name.split("|")[2]) in KNOWN:
+                    each["way"] = "known"
             figures.setdefault(column, {}).update(summary(found))
             ways = Counter(each["way"] for each in found.values())
             print(f"{column}: {', '.join(f'{n} {way}' for way, n in ways.items())}")
