@@ -206,6 +206,20 @@ FALCON_NAMES = {
     "mlp.down": "mlp.dense_4h_to_h",
 }
 
+GPT2_NAMES = {
+    "embed": "transformer.wte",
+    "position.table": "transformer.wpe",
+    "final_norm": "transformer.ln_f",
+    "head": "lm_head",
+    "blocks": "transformer.h",
+    "attention_norm": "ln_1",
+    **dict.fromkeys(("attention.q", "attention.k", "attention.v"), "attn.c_attn"),
+    "attention.out": "attn.c_proj",
+    "mlp_norm": "ln_2",
+    "mlp.up": "mlp.c_fc",
+    "mlp.down": "mlp.c_proj",
+}
+
 
 def glm(transformers_class: str, norm_placement: str = "pre", **names: str) -> Family:
     """Return GLM 4 in one of its forms. names: of the modules that the other lacks."""
@@ -356,6 +370,19 @@ FAMILIES = {
         always=RMS | {"norm_placement": "post", "qk_norm": "head"},
         names=OLMO2_NAMES,
         layers=TypedLayers(4, "sliding_window_pattern", nope=True, nope_alone=False),
+    ),
+    "ministral": Family(
+        transformers_class="MinistralForCausalLM",
+        fields=(
+            *shape_fields(32000, 4096, 32, 32, 14336),
+            Field(*KV_HEADS, COUNT, 8),
+            Field(*HEAD_DIM, COUNT_OR_NULL),
+            *llama_fields(),
+        ),
+        always=RMS,
+        names=LLAMA_NAMES,
+        layers=TypedLayers(0),
+        positions=RopeRule(max_positions=4096 * 32),
     ),
     "internlm3": Family(
         transformers_class="",
@@ -612,19 +639,7 @@ FAMILIES = {
         fixed=(Fixed("scale_attn_weights", True, True), Fixed("scale_attn_by_inverse_layer_idx", False, False)),
         always=LAYERNORM,
         bias=("qkv", "out", "mlp", "norm"),
-        names={
-            "embed": "transformer.wte",
-            "position.table": "transformer.wpe",
-            "final_norm": "transformer.ln_f",
-            "head": "lm_head",
-            "blocks": "transformer.h",
-            "attention_norm": "ln_1",
-            **dict.fromkeys(("attention.q", "attention.k", "attention.v"), "attn.c_attn"),
-            "attention.out": "attn.c_proj",
-            "mlp_norm": "ln_2",
-            "mlp.up": "mlp.c_fc",
-            "mlp.down": "mlp.c_proj",
-        },
+        names=GPT2_NAMES,
         layouts=(
             Columns("attention.q", "attention.k", "attention.v"),
             *map(Columns, ("attention.out", "mlp.up", "mlp.down")),
@@ -636,6 +651,32 @@ FAMILIES = {
             *("output_past", "predict_special_tokens", "_num_labels"),
         ),
         packs=False,
+        divisible=True,
+    ),
+    "gpt_bigcode": Family(
+        transformers_class="GPTBigCodeForCausalLM",
+        fields=(
+            Field("vocab_size", "vocab_size", COUNT, 50257),
+            Field("n_embd", "d_model", COUNT, 768, also="hidden_size"),
+            Field("n_layer", "n_layers", LAYERS, 12, also="num_hidden_layers"),
+            Field("n_head", "n_heads", COUNT, 12, also="num_attention_heads"),
+            Field("n_inner", "d_ff", COUNT_OR_NULL),
+            Field("initializer_range", "init_std", SHARE, 0.02),
+            Field("activation_function", "activation", {"relu": "relu", **GELU}, TANH),
+            Field("layer_norm_epsilon", "norm_eps", NUMBER, 1e-5),
+            Field("tie_word_embeddings", "tie_embeddings", TRUTH, True),
+        ),
+        fixed=(Fixed("scale_attn_weights", True, True), Fixed("multi_query", True, True)),
+        always=LAYERNORM | {"n_kv_heads": 1},
+        bias=("qkv", "out", "mlp", "norm"),
+        names=GPT2_NAMES,
+        layouts=(Rows("attention.q", "attention.k", "attention.v"),),
+        positions=LearnedRule("n_positions", 1024),
+        harmless=(
+            *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "attn_pdrop", "num_key_value_heads"),
+            *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
+            *("summary_first_dropout", "inference_runner", "pad_key_length", "validate_runner_input"),
+        ),
         divisible=True,
     ),
     "opt": Family(

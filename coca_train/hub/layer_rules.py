@@ -57,8 +57,8 @@ class WindowLayers(LayerRule):
 @dataclass(frozen=True)
 class TypedLayers(LayerRule):
     """A window or all keys, as `layer_types` says of each layer. period: where it says nothing, every so many layers
-    one has all keys. nope: those have no positions (Cohere 2); nope_alone: also in a model without a window.
-    own_positions: layers with a window have others (Gemma 3)."""
+    one has all keys; 0: none has. nope: those have no positions (Cohere 2); nope_alone: also in a model without a
+    window. own_positions: layers with a window have others (Gemma 3)."""
 
     period: int
     period_key: str = ""
@@ -71,7 +71,7 @@ class TypedLayers(LayerRule):
         default = []
         if types is None:
             period = keys.read(self.period_key, COUNT, self.period) if self.period_key else self.period
-            default = [SLIDING if (layer + 1) % period else FULL for layer in range(n_layers)]
+            default = [SLIDING if not period or (layer + 1) % period else FULL for layer in range(n_layers)]
         elif self.period_key:
             keys.take(self.period_key)  # layer_types says it of each layer
         types = _of_layers("layer_types", types, (FULL, SLIDING), default or [FULL] * n_layers)
@@ -87,6 +87,8 @@ class TypedLayers(LayerRule):
     def write(self, architecture: Architecture) -> Json:
         nope = self.nope and (self.nope_alone or any(map(has_window, architecture.layer_types)))
         types, size = types_of(architecture, nope, self.own_positions)
+        # These classes need a size even where no layer has a window, except Exaone 4's, to which null says something.
+        size = architecture.seq_len if size is None and self.nope_alone else size
         return {"layer_types": types, "sliding_window": size}
 
 

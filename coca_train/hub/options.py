@@ -15,8 +15,8 @@ Form = Literal[
     "auto", "native", "own",
     # families: hub/families.py
     "arcee", "bloom", "cohere", "cohere2", "exaone4", "falcon", "falcon_11b", "falcon_40b", "gemma", "gemma2",
-    "gemma3_text", "glm", "glm4", "gpt2", "gpt_neox", "granite", "llama", "mistral", "mpt", "olmo", "olmo2", "olmo3",
-    "opt", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2",
+    "gemma3_text", "glm", "glm4", "gpt2", "gpt_bigcode", "gpt_neox", "granite", "llama", "ministral", "mistral", "mpt",
+    "olmo", "olmo2", "olmo3", "opt", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2",
 ]  # fmt: skip
 Token = int | str | None
 Engine = Literal["coca_train", "mlx_lm", "transformers"]  # hub/rope_engines.py

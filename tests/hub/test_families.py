@@ -74,7 +74,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo3": ("olmo3", GROUPED | {"num_hidden_layers": 5, "sliding_window": 7}),
     "exaone4": ("exaone4", WIDE | {"num_hidden_layers": 5, "sliding_window": 7}),
     "exaone4 without windows": ("exaone4", WIDE | {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+    "ministral": ("ministral", WIDE | {"sliding_window": 7}),
+    "ministral with full layers": (
+        "ministral",
+        WIDE | {"sliding_window": 7, "layer_types": ["full_attention", "sliding_attention"]},
+    ),
+    "ministral without windows": (
+        "ministral",
+        WIDE | {"sliding_window": 7, "layer_types": ["full_attention"] * 2},
+    ),
     "gpt2": ("gpt2", {"n_positions": models.LENGTH * 4}),
+    "gpt_bigcode": ("gpt_bigcode", {"n_positions": models.LENGTH * 4}),
     "opt": ("opt", {"ffn_dim": 96, "max_position_embeddings": models.LENGTH * 4}),
     "bloom": ("bloom", {"seq_length": models.LENGTH}),
     "bloom with three heads": ("bloom", {"num_attention_heads": 3, "seq_length": models.LENGTH}),
