@@ -67,10 +67,12 @@ class Field(NamedTuple):
     also: str = ""  # another name that its class reads
 
     def read(self, keys: Keys) -> object:
-        """Return our value."""
-        name = self.also if self.also and keys.has(self.also) else self.theirs
-        if name != self.theirs and keys.has(self.theirs):
-            raise keys.wrong(f"{self.theirs} and {name}", "they are one thing, and one is needed")
+        """Return our value. Raises UserError E-IOP-03, E-IOP-04."""
+        other = keys.take(self.also) if self.also else None
+        name = self.theirs if other is None else self.also
+        if other is not None and keys.take(self.theirs) not in (None, other):
+            both = f"{self.theirs}={keys.take(self.theirs)!r}, {name}={other!r}"
+            raise keys.wrong(both, "they are one thing", "correct the file")
         if isinstance(self.kind, Mapping):
             return keys.word(name, self.kind, self.default)
         value: Any = keys.read(name, self.kind, self.default)
@@ -783,7 +785,7 @@ FAMILIES = {
             "mlp.down": "ffn.down_proj",
         },
         layouts=(Rows("attention.q", "attention.k", "attention.v"),),
-        positions=AlibiRule("max_seq_len", powers_of_two=True, ends=True),
+        positions=AlibiRule("max_seq_len", ends=True),
         # learned_pos_emb: with ALiBi there are none.
         harmless=(
             *("emb_pdrop", "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "tokenizer_name"),
@@ -867,5 +869,7 @@ def name_of(config: Json) -> str:
     that is not known its model_type."""
     model_type = str(config.get("model_type"))
     named = [name for name, family in FAMILIES.items() if (family.model_type or name) == model_type]
+    if not named and model_type in FAMILIES:
+        return ""  # a name that is ours alone
     fitting = (name for name in named if all(key.holds(config) for key in FAMILIES[name].fixed))
     return next(fitting, named[0] if named else model_type)

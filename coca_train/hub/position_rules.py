@@ -240,7 +240,6 @@ class AlibiRule(PositionRule):
 
     key: str  # of the trained window
     seq_len: int = 2048  # where the key is missing [tokens]
-    powers_of_two: bool = False  # its slopes are ours only for such numbers of heads
     ends: bool = False  # its class has no positions beyond that window
 
     def read(self, keys: Keys) -> Positions:
@@ -249,8 +248,6 @@ class AlibiRule(PositionRule):
     def write(self, architecture: Architecture) -> Json:
         if not isinstance(architecture.position, alibi.Settings):
             raise NotTheSame(f"position scheme {architecture.position.scheme}")
-        if self.powers_of_two and (n_heads := architecture.model.n_heads) & (n_heads - 1):
-            raise NotTheSame(f"slopes of ALiBi for {n_heads} heads, which is no power of two")
         return {self.key: architecture.seq_len}
 
     def caveats(self, architecture: Architecture) -> list[str]:

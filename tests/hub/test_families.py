@@ -88,6 +88,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "opt": ("opt", {"ffn_dim": 96, "max_position_embeddings": models.LENGTH * 4}),
     "bloom": ("bloom", {"seq_length": models.LENGTH}),
     "bloom with three heads": ("bloom", {"num_attention_heads": 3, "seq_length": models.LENGTH}),
+    "mpt with three heads": ("mpt", {"num_attention_heads": 3, "max_seq_len": 4 * models.LENGTH}),
     "mpt": ("mpt", {"max_seq_len": 4 * models.LENGTH, "attn_config": {"clip_qkv": 0.5}}),
     "falcon": ("falcon", {}),
     "falcon_40b": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}),
