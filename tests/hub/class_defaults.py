@@ -35,7 +35,7 @@ SHAPE = {  # theirs, in the order in which they are looked for: ours
 FIXED = {"norm_eps": 1e-5, "seq_len": 2048}  # of classes without a key of it (OLMo and OPT; BLOOM)
 ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "activation_function", "activation")
 ACTIVATIONS = {"bloom": "gelu_new", "mpt": "gelu"}  # of classes without one
-SCHEMES = {"gpt2": "learned", "opt": "learned", "bloom": "alibi", "mpt": "alibi"}
+SCHEMES = {"gpt2": "learned", "gpt_bigcode": "learned", "opt": "learned", "bloom": "alibi", "mpt": "alibi"}
 PARTS = {  # of a bias, by the module that has it
     "q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "qkv_proj": "qkv", "query_key_value": "qkv", "c_attn": "qkv",
     "o_proj": "out", "out_proj": "out", "self_attn.dense": "out", "attention.dense": "out",
