@@ -118,6 +118,7 @@ class Family:
     positions: PositionRule = RopeRule()  # noqa: RUF009
     fixed: tuple[Fixed, ...] = ()
     harmless: tuple[str, ...] = ()  # keys of released files that its class does not read
+    for_llama_cpp: tuple[tuple[str, object], ...] = ()  # keys that its converter needs and its class does not read
     packs: bool = True  # its class keeps texts apart whose positions begin again
     divisible: bool = False  # its class refuses heads that do not divide the width, even where head_dim is given
 
@@ -518,6 +519,7 @@ FAMILIES = {
         layouts=PAIRS,
         layers=TypedLayers(4, "sliding_window_pattern", nope=True),
         positions=RopeRule(max_positions=8192),
+        for_llama_cpp=(("rotary_pct", 1.0),),
     ),
     "gemma": Family(
         transformers_class="GemmaForCausalLM",
@@ -646,7 +648,7 @@ FAMILIES = {
             Columns("attention.q", "attention.k", "attention.v"),
             *map(Columns, ("attention.out", "mlp.up", "mlp.down")),
         ),
-        positions=LearnedRule("n_positions", 1024),
+        positions=LearnedRule("n_positions", 1024, also="n_ctx"),
         harmless=(
             *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
             *("summary_first_dropout", "n_ctx", "n_special", "reorder_and_upcast_attn", "attn_pdrop"),
@@ -796,7 +798,13 @@ FAMILIES = {
 }
 
 
-def falcon(names: Mapping[str, str], always: Json, *fixed: Fixed, fields: tuple[Field, ...] = ()) -> Family:
+def falcon(
+    names: Mapping[str, str],
+    always: Json,
+    *fixed: Fixed,
+    fields: tuple[Field, ...] = (),
+    for_llama_cpp: tuple[tuple[str, object], ...] = (),
+) -> Family:
     """Return Falcon in one of its architectures. names: of its norms."""
     return Family(
         transformers_class="FalconForCausalLM",
@@ -822,6 +830,7 @@ def falcon(names: Mapping[str, str], always: Json, *fixed: Fixed, fields: tuple[
         layouts=(PerGroup(),),
         # multi_query and num_kv_heads are read in one of its architectures only.
         harmless=("multi_query", "num_kv_heads", "apply_residual_connection_post_layernorm"),
+        for_llama_cpp=for_llama_cpp,
         packs=False,
     )
 
@@ -832,6 +841,7 @@ FAMILIES |= {
         {"residual": "parallel_one_norm", "n_kv_heads": 1},
         Fixed("new_decoder_architecture", False, False),
         Fixed("multi_query", True, True),
+        for_llama_cpp=(("num_kv_heads", 1),),
     ),
     "falcon_40b": falcon(
         {"attention_norm": "ln_attn", "mlp_norm": "ln_mlp"},

@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 SCALING_SECTION = "position.rope_scaling"
-LLAMA_CPP_PERIODS = {"cohere2": 4, "gemma2": 2, "smollm3": 4}  # the last layer of every so many is another one
+LLAMA_CPP_PERIODS = {"cohere2": 4, "gemma2": 2, "gemma3_text": 6, "smollm3": 4}  # the last of so many is another one
+LLAMA_CPP_THETA = 10_000  # of every model of these families, whose converters write neither theta nor a scaling
+LLAMA_CPP_FIXED_ROPE = {"falcon", "falcon_40b", "falcon_11b", "gemma", "gemma2", "gpt_neox", "phi", "stablelm"}
+LLAMA_CPP_UNSCALED = LLAMA_CPP_FIXED_ROPE | {"cohere", "cohere2", "glm"}
+LLAMA_CPP_SCALED: dict[str, set[str]] = {  # the only families whose converters write a rope_type, where not all do
+    "llama3": {"llama", "mistral", "smollm3", "arcee", "granite", "exaone4"},
+    "longrope": {"phi3"},
+    "proportional": set(),
+}
+LLAMA_CPP_27B = {"gemma2": 46, "gemma3_text": 62}  # layers of the models whose scores it divides by √(d_model/n_heads)
 FEW = 2  # options of `model` that are worth a line on what would make a run native
 OWN_SECTIONS = "coca_train"  # the key of our sections
 COCA, INSTALLED = "coca", "coca_train"
@@ -125,19 +134,38 @@ def caveats(architecture: Architecture, name: str) -> list[str]:
 
 
 def _in_llama_cpp(architecture: Architecture, model_type: str) -> list[str]:
-    """Return a sentence where llama.cpp gives some layers of a family other positions or windows (src/models/*.cpp)."""
-    name, kinds = FAMILIES[model_type].transformers_class, architecture.layer_types
+    """Return a sentence on each part of a family that llama.cpp computes otherwise than config.json says (its
+    conversion/*.py and src/models/*.cpp, at gguf 0.19)."""
+    name, kinds, model = FAMILIES[model_type].transformers_class, architecture.layer_types, architecture.complete
+    all_words = [each.words for kind in kinds if (each := rotation(kind.position, architecture.head_dim)) is not None]
+    thetas, lines = {words.theta for words in all_words}, []
+    if model_type in LLAMA_CPP_FIXED_ROPE and thetas - {LLAMA_CPP_THETA}:
+        lines.append(f"llama.cpp rotates with rope_theta {LLAMA_CPP_THETA:,} in every {name}")
+    for rope_type in sorted({str(words.scaling["rope_type"]) for words in all_words if words.scaling is not None}):
+        if model_type in LLAMA_CPP_UNSCALED or model_type not in LLAMA_CPP_SCALED.get(rope_type, FAMILIES):
+            lines.append(f"llama.cpp does not scale the frequencies of {name} by {rope_type}")
+    if model_type == "olmo3" and len(thetas) > 1:
+        lines.append(f"llama.cpp has one rope_theta in all layers of {name}")
+    if model_type in LLAMA_CPP_27B:
+        width = architecture.head_dim if len(kinds) != LLAMA_CPP_27B[model_type] else model.d_model // model.n_heads
+        if not math.isclose(model.attention_multiplier or architecture.head_dim**-0.5, width**-0.5):
+            lines.append(f"llama.cpp divides the scores of this {name} by √{width}, not by √query_pre_attn_scalar")
+    windows = [getattr(kind.attention_pattern, "window", None) for kind in kinds]
+    smallest = min((window for window in windows if window is not None), default=None)
+    if model_type == "olmo3" or (model_type == "exaone4" and len(kinds) == 64):
+        return lines  # their windows are as config.json says
     period = LLAMA_CPP_PERIODS.get(model_type, 0)
     of_period = [period > 0 and layer % period == 0 for layer in range(1, len(kinds) + 1)]
     unrotated = of_period if model_type in ("cohere2", "smollm3") else [False] * len(kinds)
     if [kind.position.scheme == "nope" for kind in kinds] != unrotated:
-        return [f"llama.cpp omits RoPE in layer {period} of every {period} of {name}, whatever config.json says"]
-    windows = [getattr(kind.attention_pattern, "window", None) for kind in kinds]
-    if model_type in ("cohere2", "gemma2"):
-        same = [window is not None for window in windows] == [not each for each in of_period]
-        return [] if same else [f"llama.cpp omits the window in layer {period} of every {period} of {name} alone"]
-    smallest = min((window for window in windows if window is not None), default=None)
-    return [] if smallest is None else [f"llama.cpp has no windows in {name}: beyond {smallest:,} tokens it differs"]
+        where = f"omits RoPE in layer {period} of every {period}" if period else "rotates without windows in all layers"
+        lines.append(f"llama.cpp {where} of {name}, whatever config.json says")
+    elif period and model_type != "smollm3":
+        if [window is None for window in windows] != of_period:
+            lines.append(f"llama.cpp omits the window in layer {period} of every {period} of {name} alone")
+    elif smallest is not None:
+        lines.append(f"llama.cpp has no windows in {name}: beyond {smallest:,} tokens it differs")
+    return lines
 
 
 def describe_run(stages: Sequence[Stage], n_tokens: int) -> str:
@@ -228,6 +256,7 @@ def native_config(architecture: Architecture, preferred: str = "") -> Json:
         **{field.theirs: field.write(model) for field in family.fields},
         **{key.theirs: set(key.parts) <= set(model.bias) for key in family.biases},
         **{key.theirs: key.value for key in family.fixed if key.value != key.default},
+        **dict(family.for_llama_cpp),
         **family.positions.write(architecture),
         **family.layers.write(architecture),
         "pad_token_id": None,  # a class's default may be a row of the original's vocabulary

@@ -220,6 +220,7 @@ class LearnedRule(PositionRule):
 
     key: str
     max_len: int = 0  # where the key is missing [tokens]
+    also: str = ""  # its other name, which llama.cpp's converter reads
 
     def read(self, keys: Keys) -> Positions:
         max_len = keys.read(self.key, COUNT, self.max_len)
@@ -229,7 +230,7 @@ class LearnedRule(PositionRule):
         position = architecture.position
         if not isinstance(position, learned.Settings):
             raise NotTheSame(f"position scheme {position.scheme}")
-        return {self.key: position.max_len}
+        return {key: position.max_len for key in (self.key, self.also) if key}
 
 
 @dataclass(frozen=True)

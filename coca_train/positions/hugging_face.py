@@ -283,7 +283,7 @@ def write_yarn(settings: ExtendedRamp, temperature: float) -> NativeScaling:
         )
     if not math.isclose(temperature, usual := yarn_temperature(settings.factor), rel_tol=SAME):
         caveats.append(
-            f"vLLM (vllm#48351, 0.25) and mlx-lm (mlx-lm#1507) do not read attention_factor={temperature:g} and use "
-            f"{usual:.4g}, YaRN's, so that all scores are {(usual / temperature) ** 2:.2f} times as large"
+            f"vLLM (vllm#48351, 0.25), mlx-lm (mlx-lm#1507) and llama.cpp do not read attention_factor={temperature:g} "
+            f"and use {usual:.4g}, YaRN's, so that all scores are {(usual / temperature) ** 2:.2f} times as large"
         )
     return NativeScaling(settings.theta, scaling, max_positions=longest, caveats=tuple(caveats))

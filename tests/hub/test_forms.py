@@ -48,9 +48,10 @@ def test_what_decodes_as_it_reads_is_native(name):
         ("by-parts", "llama", []),
         ("by-parts-indices", "llama", ["before 4.51", "vllm#48351"]),
         ("dynamic", "llama", ["beyond 256 tokens", "vllm#3488"]),
-        ("longrope", "llama", ["beyond 256 tokens", "vllm#27431"]),
-        ("longrope-one-list", "llama", []),
-        ("partial", "llama", ["before 5.5"]),
+        ("longrope", "llama", ["beyond 256 tokens", "vllm#27431", "longrope"]),
+        ("longrope", "phi3", ["beyond 256 tokens", "vllm#27431"]),
+        ("longrope-one-list", "llama", ["longrope"]),
+        ("partial", "llama", ["before 5.5", "proportional"]),
     ],
 )
 def test_who_computes_something_else_is_named(name, family, phrases):
@@ -131,11 +132,21 @@ def test_a_factor_that_no_two_lengths_give():
 def test_a_temperature_that_others_do_not_read():
     section = rope_cases.SCALINGS["longrope-one-list"] | {"temperature": 1.5}
     architecture = models.random_source(support.rope(section), **WIDE).architecture
-    (line,) = forms.caveats(architecture, "llama")
-    assert "vLLM" in line and "attention_factor=1.5" in line
+    line, in_llama_cpp = forms.caveats(architecture, "llama")
+    assert "vLLM" in line and "attention_factor=1.5" in line and "longrope" in in_llama_cpp
 
 
 OTHER_LAYERS = {"layer_types": ["full_attention", "sliding_attention"] * 2, "num_hidden_layers": 4}
+LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+ONE_THETA, TWO_THETAS = (
+    {
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 5e5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": theta},
+        }
+    }
+    for theta in (5e5, 1e4)
+)
 IN_LLAMA_CPP = [
     ("llama", {}, ""),
     ("mistral", {"sliding_window": None}, ""),
@@ -150,6 +161,23 @@ IN_LLAMA_CPP = [
     ("gemma2", OTHER_LAYERS, "window"),
     ("cohere2", {"num_hidden_layers": 8}, ""),
     ("cohere2", OTHER_LAYERS, "RoPE"),
+    ("cohere2", {"num_hidden_layers": 8, "rope_parameters": LINEAR}, "linear"),
+    ("llama", {"rope_parameters": models.SCALINGS["llama3"]}, ""),
+    ("qwen2", {"rope_parameters": models.SCALINGS["llama3"]}, "llama3"),
+    ("qwen2", {"rope_parameters": LINEAR}, ""),
+    ("llama", {"rope_parameters": models.SCALINGS["proportional"]}, "proportional"),
+    ("gemma2", {"num_hidden_layers": 4, "rope_parameters": LINEAR}, "linear"),
+    ("gemma2", {"num_hidden_layers": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}, "10,000"),
+    ("gemma2", {"num_hidden_layers": 4, "query_pre_attn_scalar": 16}, "√256"),
+    ("gemma2", {"num_hidden_layers": 46, "query_pre_attn_scalar": 12}, ""),
+    ("gemma3_text", {"num_hidden_layers": 8}, ""),
+    ("gemma3_text", {"num_hidden_layers": 4}, ""),
+    ("gemma3_text", OTHER_LAYERS, "window"),
+    ("olmo3", OTHER_LAYERS | ONE_THETA, ""),
+    ("olmo3", OTHER_LAYERS | TWO_THETAS, "rope_theta"),
+    ("exaone4", {"num_hidden_layers": 8}, "rotates"),
+    ("exaone4", {"num_hidden_layers": 64}, ""),
+    ("exaone4", {"layer_types": ["full_attention"] * 2, "sliding_window": None}, ""),
 ]
 
 
@@ -159,6 +187,19 @@ def test_layers_that_llama_cpp_gives_a_family_otherwise_are_named(family, values
     architecture = read_architecture(tmp_path, ())
     lines = [line for line in forms.caveats(architecture, family) if line.startswith("llama.cpp ")]
     assert len(lines) == bool(phrase) and all(phrase in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("family", "values", "key", "value"),
+    [
+        ("gpt2", {"n_positions": 32}, "n_ctx", 32),
+        ("cohere2", {"num_key_value_heads": 2}, "rotary_pct", 1.0),
+        ("falcon", {}, "num_kv_heads", 1),
+    ],
+)
+def test_keys_that_only_the_converter_of_llama_cpp_reads(family, values, key, value, tmp_path):
+    models.config_of(family, values).save_pretrained(tmp_path)
+    assert forms.native_config(read_architecture(tmp_path, ()), family)[key] == value
 
 
 def test_before_a_run_its_export_is_named():

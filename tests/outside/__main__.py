@@ -47,7 +47,7 @@ PARTS = {
         "folders of three versions of transformers are imported as those compute them, or refused, in every family",
         ("-m", "tests.outside.families"),
     ),
-    "gguf": Part("llama.cpp's converter takes exports, and keeps their logits (path=)", ("-m", "tests.outside.gguf")),
+    "gguf": Part("llama.cpp computes the run's logits of an export (path=)", ("-m", "tests.outside.gguf")),
     "torch-2.11": Part(
         "the quick tests pass on torch 2.11, the oldest", ("-m", "tests.outside.versions", "torch", "2.11.0")
     ),

@@ -28,8 +28,9 @@ from coca_train.positions.rope_scaling import Factor, RopeScaling, Spectrum, Tem
 Factors = list[Annotated[float, Field(gt=0)]] | None
 
 ONE_LIST = (
-    "transformers before 4.51 have one list of factors for texts of all lengths; so have vLLM (vllm#27431) and "
-    "llama.cpp (llama.cpp#24823): the long one where the limit they are started with is above the original length"
+    "transformers before 4.51 have one list of factors for texts of all lengths; so have vLLM (vllm#27431) "
+    "and, of Phi-3, llama.cpp (llama.cpp#24823): the long one where the limit they are started with is above the "
+    "original length"
 )
 
 
