@@ -16,7 +16,8 @@ from coca_train.config.sizes import check_weights
 from coca_train.hub import families, forms
 from coca_train.hub.architecture import Architecture, Sections
 from coca_train.hub.config_keys import COUNT, TRUTH, Json, Keys, read_json
-from coca_train.hub.families import FAMILIES, WIDER, Family, parts_not_covered
+from coca_train.hub.families import FAMILIES, WIDER, parts_not_covered
+from coca_train.hub.family import Family
 from coca_train.positions.hugging_face import NotTheSame
 from coca_train.runtime.errors import UserError
 

@@ -20,7 +20,8 @@ from coca_train.config.messages import show
 from coca_train.config.schema import ModelConfig
 from coca_train.hub.architecture import Architecture, rope_scaling_of
 from coca_train.hub.config_keys import Json, nested
-from coca_train.hub.families import FAMILIES, WIDER, Family, name_of
+from coca_train.hub.families import FAMILIES, WIDER, name_of
+from coca_train.hub.family import Family
 from coca_train.hub.options import Form
 from coca_train.hub.position_rules import written_length
 from coca_train.positions.hugging_face import NativeScaling, NotTheSame, rotation
