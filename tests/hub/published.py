@@ -545,6 +545,14 @@ READ: dict[str, dict[str, Any]] = {
     },
     "GPT-2 XL": GPT2 | {"n_embd": 1600, "n_head": 25, "n_layer": 48, "output_past": True},
     "DistilGPT2": GPT2 | {"_num_labels": 1, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "n_layer": 6},
+    "StarCoder": {key: value for key, value in GPT2.items() if key != "n_ctx"} | {
+        "activation_function": "gelu", "architectures": ["GPTBigCodeForCausalLM"], "attention_softmax_in_fp32": True,
+        "bos_token_id": 0, "eos_token_id": 0, "inference_runner": 0, "max_batch_size": None,
+        "max_sequence_length": None, "model_type": "gpt_bigcode", "multi_query": True, "n_embd": 6144, "n_head": 48,
+        "n_inner": 24576, "n_layer": 40, "n_positions": 8192, "pad_key_length": True, "pre_allocate_kv_cache": False,
+        "scale_attention_softmax_in_fp32": True, "scale_attn_weights": True, "torch_dtype": "float32",
+        "use_cache": True, "validate_runner_input": True, "vocab_size": 49152,
+    },
     "OPT 125M": OPT,
     "OPT 1.3B": OPT | {
         "ffn_dim": 8192, "hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 24,

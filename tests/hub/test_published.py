@@ -110,6 +110,7 @@ def test_refused_with_a_reason(name, tmp_path):
         ("GPT-2", 124_439_808),
         ("GPT-2 XL", 1_557_611_200),
         ("DistilGPT2", 81_912_576),
+        ("StarCoder", 15_517_456_384),
         ("OPT 125M", 125_239_296),
         ("OPT 1.3B", 1_315_758_080),
         ("OPT 6.7B", 6_658_473_984),
