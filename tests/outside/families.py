@@ -383,8 +383,8 @@ def main(words: list[str]) -> int:
                 if each["way"] != "same":
                     print(f"  {each['way']}  {name}: {each.get('why', each)}")
             n_wrong += ways["WRONG"]
-    if "--docs" in words:
-        publish(figures)
+        if "--docs" in words:
+            publish(figures)
     return int(n_wrong > 0)
 
 
