@@ -46,7 +46,11 @@ def test_the_same_choice_with_another_option_is_told_by_the_option() -> None:
 
 def test_another_scheme_is_one_line() -> None:
     (line,) = between(("position=coca",), ("position=rope",))
-    assert line == "position coca (variant slack, t_width full_mean, rotary_pct 1) -> rope (rotary_pct 1)"
+    coca, rope = (
+        "variant slack, t_width full_mean, rotary_pct 1, temperature_on head",
+        "rotary_pct 1, temperature_on head",
+    )
+    assert line == f"position coca ({coca}) -> rope ({rope})"
 
 
 def test_a_mixture_is_told_in_shares() -> None:

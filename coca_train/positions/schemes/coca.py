@@ -95,10 +95,11 @@ class Layer(LayerPosition):
         # the heads (qk_norm) come between them, and runs that began so continue bit for bit.
         if self.settings.t_width == "half":
             return k_BSGP
+        if self.settings.rotary_pct == 1:
+            return _mean_of_halves(k_BSGP)
         turning = rotary.width(self.shape.head_dim, self.settings.rotary_pct)
         t_BSGJ = _mean_of_halves(k_BSGP[..., :turning])
-        # A view of nothing would cost a copy.
-        return t_BSGJ if turning == k_BSGP.shape[-1] else torch.cat((t_BSGJ, k_BSGP[..., turning:].to(t_BSGJ)), -1)
+        return torch.cat((t_BSGJ, k_BSGP[..., turning:].to(t_BSGJ)), -1)
 
 
 class Scheme(rotary.Rotary):
@@ -144,7 +145,7 @@ class Scheme(rotary.Rotary):
         # Of a single token, an autograd function takes as long to call as what it computes.
         graded = torch.is_grad_enabled()
         query = autograd.apply(function, *inputs) if graded else rotary.compute_in_pieces(compute, *inputs)
-        t_BSGJ = k_BSGK[..., : width // 2].relu()
+        t_BSGJ = (k_BSGK[..., : width // 2] if partial else k_BSGK).relu()
         key = (torch.cat((t_BSGJ, t_BSGJ), -1) * tables.key_BS1R).to(dtype)
         if not partial:
             return query, key
