@@ -20,7 +20,7 @@ PHASES = {
     "save": ("coca_train.checkpoint.manifest", "describe_state", 1),
     "between copy and commit": ("coca_train.checkpoint.commit", "_await_shard", 1),
     "report": ("coca_train.training.ending", "_make", 1),
-    "grid": ("coca_train.evaluation.grid", "_measured", 1),
+    "grid": ("coca_train.evaluation.grid", "on_all_ranks", 1),
 }
 
 

@@ -1,5 +1,6 @@
 """A rank is stopped, killed or asked to leave in any phase of a run: all ranks end in time, and as documented."""
 
+import importlib
 import itertools
 import re
 import signal
@@ -68,6 +69,13 @@ def check_end(ended: list[Rank], phase: str, event: str, rank: int) -> None:
 
 EVERY = list(itertools.product([name for name in PHASES if name != "weights"], (*ASKED, *LOST), (0, 1)))
 QUICK = [("initialize", "SIGKILL", 1), ("save", "SIGHUP", 1), ("between copy and commit", "SIGKILL", 1)]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_phase_begins_somewhere(phase: str) -> None:
+    """Most are struck in slow tests only, which a renamed function would leave without a fault."""
+    owner, name, _ = PHASES[phase]
+    assert callable(getattr(importlib.import_module(owner), name))
 
 
 @pytest.mark.parametrize(("phase", "event", "rank"), slow_unless(QUICK, EVERY))
