@@ -44,11 +44,11 @@ def shape_fields(
     )
 
 
-def llama_fields(tied: bool = False) -> tuple[Field, ...]:
-    """Return the keys of LLaMA and its heirs. tied: the default of tie_word_embeddings."""
+def llama_fields(tied: bool = False, eps: float = 1e-6) -> tuple[Field, ...]:
+    """Return the keys of LLaMA and its heirs. tied, eps: the defaults of tie_word_embeddings and rms_norm_eps."""
     return (
         Field("hidden_act", "activation", {"silu": "swiglu", "swish": "swiglu"}, "silu"),
-        Field("rms_norm_eps", "norm_eps", NUMBER, 1e-6),
+        Field("rms_norm_eps", "norm_eps", NUMBER, eps),
         Field("tie_word_embeddings", "tie_embeddings", TRUTH, tied),
     )
 
@@ -139,9 +139,7 @@ def glm(transformers_class: str, norm_placement: str = "pre", **names: str) -> F
             *shape_fields(151552, 4096, 40, 32, 13696),
             Field(*KV_HEADS, COUNT_OR_NULL, 2),
             Field(*HEAD_DIM, COUNT, 128),
-            *llama_fields()[:1],
-            Field("rms_norm_eps", "norm_eps", NUMBER, 1.5625e-07),
-            Field("tie_word_embeddings", "tie_embeddings", TRUTH, False),
+            *llama_fields(eps=1.5625e-07),
         ),
         always=RMS | {"norm_placement": norm_placement},
         names=LLAMA_NAMES | dict.fromkeys(("mlp.gate", "mlp.up"), "mlp.gate_up_proj") | names,
@@ -244,9 +242,7 @@ FAMILIES = {
         fields=(
             *shape_fields(50304, 4096, 32, 32, 11008),
             Field(*KV_HEADS, COUNT_OR_NULL),
-            *llama_fields()[:1],
-            Field("rms_norm_eps", "norm_eps", NUMBER, 1e-5),
-            Field("tie_word_embeddings", "tie_embeddings", TRUTH, False),
+            *llama_fields(eps=1e-5),
         ),
         always=RMS | {"norm_placement": "post", "qk_norm": "full"},
         names=OLMO2_NAMES,
@@ -257,9 +253,7 @@ FAMILIES = {
         fields=(
             *shape_fields(50304, 4096, 32, 32, 11008),
             Field(*KV_HEADS, COUNT_OR_NULL),
-            *llama_fields()[:1],
-            Field("rms_norm_eps", "norm_eps", NUMBER, 1e-5),
-            Field("tie_word_embeddings", "tie_embeddings", TRUTH, False),
+            *llama_fields(eps=1e-5),
         ),
         always=RMS | {"norm_placement": "post", "qk_norm": "full"},
         names=OLMO2_NAMES,
@@ -273,9 +267,7 @@ FAMILIES = {
             *shape_fields(102400, 4096, 32, 32, 16384),
             Field(*KV_HEADS, COUNT, 32),
             Field(*HEAD_DIM, COUNT_OR_NULL),
-            *llama_fields()[:1],
-            Field("rms_norm_eps", "norm_eps", NUMBER, 1e-5),
-            Field("tie_word_embeddings", "tie_embeddings", TRUTH, False),
+            *llama_fields(eps=1e-5),
         ),
         always=RMS | {"norm_placement": "post", "qk_norm": "head"},
         names=OLMO2_NAMES,
@@ -377,9 +369,7 @@ FAMILIES = {
         fields=(
             *shape_fields(32064, 3072, 32, 32, 8192),
             Field(*KV_HEADS, COUNT_OR_NULL),
-            *llama_fields()[:1],
-            Field("rms_norm_eps", "norm_eps", NUMBER, 1e-5),
-            Field("tie_word_embeddings", "tie_embeddings", TRUTH, False),
+            *llama_fields(eps=1e-5),
         ),
         always=RMS,
         names=LLAMA_NAMES

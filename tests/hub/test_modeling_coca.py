@@ -219,7 +219,7 @@ def test_layers_may_lie_on_several_devices(choice, pairs):
 @torch.no_grad()
 @pytest.mark.parametrize("choice", CHOICES)
 def test_packed_texts_do_not_see_each_other(choice, pairs):
-    """By positions that begin anew, without a mask; in the default of use_cache, which is true."""
+    """By positions that begin again, without a mask; in the default of use_cache, which is true."""
     ours, theirs = pairs(choice)
     ids, lengths = some_ids(1, 30), (11, 12, 7)
     pos_BT = torch.cat([torch.arange(n) for n in lengths])[None]
@@ -510,13 +510,13 @@ def test_trainer_accumulates_as_with_its_own_llama(choice, tmp_path):
 
 
 @pytest.mark.parametrize(("choice", "cap"), [("coca", None), ("mixed", 2.0)])
-def test_flash_attention_is_told_positions_and_caps(choice, cap, pairs, monkeypatch):
+def test_flash_attention_is_given_positions_and_caps(choice, cap, pairs, monkeypatch):
     """transformers knows packed texts by their positions, where there is no mask."""
-    told = []
+    given = []
     _, theirs = pairs(choice)
 
     def attention(module, q, k, v, mask, **kwargs):
-        told.append((kwargs["position_ids"], kwargs["scaling"], kwargs["softcap"]))
+        given.append((kwargs["position_ids"], kwargs["scaling"], kwargs["softcap"]))
         return q.transpose(1, 2), None
 
     functions = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS._global_mapping
@@ -524,8 +524,8 @@ def test_flash_attention_is_told_positions_and_caps(choice, cap, pairs, monkeypa
     monkeypatch.setattr(theirs.config, "_attn_implementation", "flash_attention_2")
     pos_BT = torch.tensor([[0, 1, 2, 0, 1]])
     theirs(some_ids(1, 5), position_ids=pos_BT)
-    assert told[0][0] is pos_BT and len(told) == 2
-    assert told[0][1:] == (0.4 if cap else 12**-0.5, cap)
+    assert given[0][0] is pos_BT and len(given) == 2
+    assert given[0][1:] == (0.4 if cap else 12**-0.5, cap)
 
 
 def test_batches_of_a_paged_cache_are_refused_in_words(pairs):

@@ -13,7 +13,7 @@ from tests.data.vocabularies import sentencepiece_model
 from tests.hub import models
 from tests.hub.tokenizer_styles import SCRIPTS, STYLES, write
 
-# transformers 5 builds LlamaTokenizer anew: no space in front of a text that begins with one, with U+2581 or, of a
+# transformers 5 builds LlamaTokenizer again: no space in front of a text that begins with one, with U+2581 or, of a
 # SentencePiece model, with a piece of the user's, where tokenizer.json and SentencePiece put one.
 OTHERWISE = {"LlamaTokenizer": {"spaces", "one space", "space mark"}}
 

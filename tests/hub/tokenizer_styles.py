@@ -60,13 +60,13 @@ BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
 @dataclass(frozen=True)
 class Style:
     """make: the tokenizer without its merges. special: tokens by their text, in this order before all others, unless
-    `behind`. config: tokenizer_config.json. begins: texts of the special tokens that are put before a text."""
+    `appended`. config: tokenizer_config.json. begins: texts of the special tokens that are put before a text."""
 
     make: Callable[[], Tokenizer]
     special: tuple[str, ...]
     config: dict[str, Any]
     begins: tuple[str, ...] = ()
-    behind: tuple[AddedToken, ...] = ()
+    appended: tuple[AddedToken, ...] = ()
     trained: bool = True
     alphabet: tuple[str, ...] = field(default_factory=lambda: tuple(pre_tokenizers.ByteLevel.alphabet()))
 
@@ -123,7 +123,7 @@ def _t5() -> Tokenizer:
     return made
 
 
-def _behind(*texts: str, **how: bool) -> tuple[AddedToken, ...]:
+def _special(*texts: str, **how: bool) -> tuple[AddedToken, ...]:
     return tuple(AddedToken(text, special=True, normalized=False, **how) for text in texts)
 
 
@@ -140,30 +140,30 @@ STYLES = {
     "llama3": Style(
         lambda: _byte_level(_split(LLAMA3)), (),
         FAST | {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}, ("<|begin_of_text|>",),
-        _behind("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"),
+        _special("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"),
     ),
     "qwen2": Style(
         lambda: _byte_level(_split(QWEN2), normalizer=normalizers.NFC()), (),
         {"tokenizer_class": "Qwen2Tokenizer", "bos_token": None, "eos_token": "<|im_end|>", "pad_token": END,
          "add_prefix_space": False, "chat_template": "{{ messages }}"},
-        behind=_behind(END, "<|im_start|>", "<|im_end|>"),
+        appended=_special(END, "<|im_start|>", "<|im_end|>"),
     ),
     "gpt2": Style(
         lambda: _byte_level(regex=True), (),
         {"tokenizer_class": "GPT2Tokenizer", "bos_token": END, "eos_token": END, "unk_token": END},
-        behind=(AddedToken(END, special=True, normalized=True),),
+        appended=(AddedToken(END, special=True, normalized=True),),
     ),
     "gemma": Style(
         _gemma, ("<pad>", "<eos>", "<bos>", "<unk>", *SPM[3:]),
         {"tokenizer_class": "GemmaTokenizer", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>",
          "unk_token": "<unk>", "add_bos_token": True, "add_eos_token": False},
-        ("<bos>",), _behind("<start_of_turn>", "<end_of_turn>"), alphabet=(),
+        ("<bos>",), _special("<start_of_turn>", "<end_of_turn>"), alphabet=(),
     ),
     "neox": Style(
         lambda: _byte_level(regex=True, normalizer=normalizers.NFC()), (END, "<|padding|>"),
         {"tokenizer_class": "GPTNeoXTokenizer", "bos_token": END, "eos_token": END, "unk_token": END,
          "add_prefix_space": False},
-        behind=tuple(AddedToken(" " * n, normalized=True) for n in range(24, 1, -1)),
+        appended=tuple(AddedToken(" " * n, normalized=True) for n in range(24, 1, -1)),
     ),
     "bloom": Style(
         lambda: _byte_level(_split(BLOOM)), ("<unk>", "<s>", "</s>", "<pad>"),
@@ -177,18 +177,18 @@ STYLES = {
         lambda: _sentencepiece(prefix=True), SPM,
         {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": END, "pad_token": END,
          "unk_token": "<unk>", "add_bos_token": False, "add_eos_token": False, "legacy": False},
-        behind=(*_behind(END), *_behind("<|assistant|>", "<|user|>", "<|end|>", rstrip=True)), alphabet=(),
+        appended=(*_special(END), *_special("<|assistant|>", "<|user|>", "<|end|>", rstrip=True)), alphabet=(),
     ),
     "glm4": Style(
         lambda: _byte_level(_split(LLAMA3)), (), FAST | {"eos_token": END, "pad_token": END}, ("[gMASK]", "<sop>"),
-        _behind(END, "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|user|>"),
+        _special(END, "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|user|>"),
     ),
     "cohere": Style(
         lambda: _byte_level(pre_tokenizers.Digits(True), regex=True, normalizer=normalizers.NFC()),
         ("<PAD>", "<UNK>", "<BOS_TOKEN>", "<EOS_TOKEN>"),
         {"tokenizer_class": "CohereTokenizerFast", "bos_token": "<BOS_TOKEN>", "eos_token": "<|END_OF_TURN_TOKEN|>",
          "pad_token": "<PAD>", "add_bos_token": True, "add_eos_token": False, "add_prefix_space": False},
-        ("<BOS_TOKEN>",), _behind("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>"),
+        ("<BOS_TOKEN>",), _special("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>"),
     ),
     "starcoder2": Style(
         lambda: _byte_level(pre_tokenizers.Digits(True), regex=True), (END, "<fim_prefix>"),
@@ -220,7 +220,7 @@ def _json(name: str) -> str:
         text = PAGE + Path(__file__).read_text(encoding="utf-8")
         made.train_from_iterator(text.split("\n"), trainers.BpeTrainer(**common))
     made.add_special_tokens(list(style.special))
-    made.add_tokens(list(style.behind))
+    made.add_tokens(list(style.appended))
     if style.begins:
         begins = [(text, made.token_to_id(text)) for text in style.begins]
         template = processors.TemplateProcessing(" ".join([*style.begins, "$A"]), None, begins)

@@ -61,7 +61,7 @@ SCALINGS: dict[str, dict[str, Any]] = {
     "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.75},
 }  # fmt: skip
 OLDER = ("plain", "yarn", "longrope")  # in both dialects; of the others the newer one alone
-# "config": a config.json; "saved": whether the version writes it anew; "read": another to read, of a type without class
+# "config": config.json; "saved": whether the version writes it again; "read": another to read, of a type without class
 Case = dict[str, Any]
 Outcome = dict[str, Any]  # "way": same, refused, WRONG, known or "no reference"; "why", or the largest "difference"
 
@@ -216,7 +216,7 @@ def tokens(n_ids: int) -> Any:
 
 
 def outcome(folder: Path, export: bool) -> Outcome:
-    """What this checkout makes of a folder with its logits beside it. export: into `export` in it too."""
+    """What this checkout makes of a folder that has its logits too. export: into `export` in it too."""
     from coca_train.hub.exporting import export_run
     from coca_train.hub.importing import import_weights
     from coca_train.hub.options import ExportConfig, ImportConfig
@@ -238,7 +238,7 @@ def outcome(folder: Path, export: bool) -> Outcome:
 
 
 def compared(run: Path, folder: Path) -> Outcome:
-    """Our logits of a run, and those beside the folder."""
+    """Our logits of a run, and those kept with the folder."""
     import torch
     from safetensors.torch import load_file
 

@@ -1,4 +1,4 @@
-"""Compare what engines beside this package rotate by with exact numbers, and with what our exports should make of them.
+"""Compare what other engines rotate by with exact numbers, and with what our exports should make of them.
 
     python -m tests.outside.rotations [ENGINE==version …]
     python -m tests.outside.rotations --record [ENGINE==version …]    and write what they say into docs/conformance.json
