@@ -1,4 +1,4 @@
-"""The whole state of an engine, and a save that is waited for."""
+"""The whole state of an engine, a save that is waited for, and a run whose record is written."""
 
 import math
 from pathlib import Path
@@ -7,8 +7,13 @@ import torch
 from torch import Tensor
 
 from coca_train import checkpoint
+from coca_train.checkpoint.record import open_record, write_record
+from coca_train.config.load import Loaded
+from coca_train.config.schema import Config
 from coca_train.engine.base import Engine
 from coca_train.runtime import dist
+from coca_train.runtime.untrusted_io import JsonObject
+from coca_train.stages import resolve
 
 
 def full_state(engine: Engine) -> dict[str, Tensor]:
@@ -39,3 +44,12 @@ def save(
         assert saves.proceed(wait=True)
         error = saves.error
     return None if error is None else str(error)
+
+
+def begin_record(run_dir: Path, loaded: Loaded[Config], fingerprint: JsonObject) -> JsonObject:
+    """The record of a run of one stage without held-out text, as a start leaves it."""
+    stages = resolve(loaded.config)
+    record, is_changed = open_record(run_dir, loaded, stages, {"all": fingerprint}, {"all": {}}, {})
+    if is_changed:
+        write_record(run_dir, record, loaded.record)
+    return record

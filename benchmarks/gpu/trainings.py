@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from benchmarks.measure import ROOT
 from coca_train.checkpoint.manifest import FOLDER
-from coca_train.tracking.writers import read_jsonl
+from coca_train.tracking.records import read_jsonl
 
 QUIET = (
     *(

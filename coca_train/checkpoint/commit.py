@@ -9,7 +9,8 @@ What is written when, and what a kill right after it leaves:
    after a step, once all are done, or where the training waits for them
 4. all report digest or failure; one failure ends it   the same; the folder is removed
    from here on the training goes on again; a thread of rank 0 does what follows
-5. the manifest is written and synced, the folder too  the same: complete, but not under its name
+5. metrics.jsonl is synced, which the manifest names   the same
+   the manifest is written and synced, the folder too  the same: complete, but not under its name
 6. is the run still this process's own?                the same
 7. rename to step-N, then sync of checkpoints/         the checkpoint; before the sync a power cut may undo the rename
 8. `latest` is replaced                                the checkpoint; `latest` is a hint that no start relies on
@@ -76,7 +77,8 @@ class _Save:
 class Saves:
     """The saves of an engine into a run directory, one at a time, each in the background of the training.
 
-    frozen: where the weights that are not trained come from, exactly; None: from the engine.
+    frozen: where the weights that are not trained come from, exactly; None: from the engine. sync: brings to the disk
+    what a checkpoint relies on and does not hold, from any thread.
 
     `begin` and `proceed` raise DivergedError when the state is not finite and LockedError when another process has
     taken over the run; nothing is published then. A StorageError or DeviceMemoryError, which leaves the last good
@@ -84,9 +86,15 @@ class Saves:
     """
 
     def __init__(
-        self, run_dir: Path, engine: Engine, lock: RunLock | None = None, frozen: Frozen | None = None
+        self,
+        run_dir: Path,
+        engine: Engine,
+        lock: RunLock | None = None,
+        frozen: Frozen | None = None,
+        sync: Callable[[], None] = lambda: None,
     ) -> None:
         self._root, self._engine, self._lock, self._frozen = run_dir / FOLDER, engine, lock, frozen
+        self._sync = sync
         self._copy = HostCopy(engine.device)
         self._reserving: Task[None] | None = None
         self._abandoned = Event()
@@ -157,7 +165,7 @@ class Saves:
         if failure is None and dist.is_main():
             shards, ranges = [shard for shard, *_ in reports], [ranges for _, ranges, _, _ in reports]
             body = manifest.add_files(save.body, save.spec, shards, ranges)
-            save.publishing = Task(partial(publish, save.folder, save.target, body, self._lock))
+            save.publishing = Task(partial(publish, save.folder, save.target, body, self._lock, self._sync))
         return failure
 
     def _end(self, save: _Save, digest: str | None, failure: UserError | None) -> None:
@@ -205,11 +213,12 @@ def make_folder(root: Path, step: int, size: int) -> str:
     return name
 
 
-def publish(folder: Path, target: Path, body: JsonObject, lock: RunLock | None) -> str:
+def publish(folder: Path, target: Path, body: JsonObject, lock: RunLock | None, sync: Callable[[], None]) -> str:
     """Turn a folder with all shards into the checkpoint `target`; return the digest of its manifest.
 
-    body: of the manifest. lock: of this process. Raises OSError and LockedError.
+    body: of the manifest. lock: of this process. sync: as of `Saves`. Raises OSError and LockedError.
     """
+    sync()
     durable.write_new(folder / manifest.NAME, manifest.encode(body))
     durable.sync_folder(folder)
     # As late as can be: this process may have been frozen while another took over the run. A moment is left before the

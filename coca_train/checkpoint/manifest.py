@@ -8,7 +8,7 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +21,7 @@ from coca_train.runtime import dist, untrusted_io
 from coca_train.runtime.untrusted_io import JsonObject
 
 NAME = "MANIFEST.json"
-FORMAT = 1
+FORMAT = 2
 LIMIT = 64 << 20  # [bytes]
 THREADS = 4  # that read files at the same time
 FOLDER = "checkpoints"
@@ -57,6 +57,14 @@ class _Counters(BaseModel, strict=True):
     loss_scaler: JsonObject = {}
 
 
+class _Metrics(BaseModel, strict=True):
+    """What metrics.jsonl held, and was synced with, at the step."""
+
+    records: Count
+    bytes: Count
+    sha256: str
+
+
 class _CutTensor(BaseModel, strict=True, extra="forbid"):
     """A tensor that lies in several files, of which each has elements [start, stop)."""
 
@@ -89,6 +97,9 @@ class _Manifest(BaseModel, strict=True, extra="forbid"):
     counters: _Counters | Annotated[JsonObject, Field(max_length=0)]  # none where no step was ever done: an import
     progress: JsonObject
     files: list[_File]
+    tensors: str
+    run_files: dict[str, str] = {}
+    metrics: _Metrics | None = None
     digest: str
     lora: _Adapters = _Adapters(rank=1.0, alpha=1.0)
     cut: dict[str, _CutTensor] = {}
@@ -119,6 +130,9 @@ class Meta:
 
     run_id: the run's identity. model_digest, data_fingerprint: of the model and the data. progress: the loop's own
     counters, returned on resume; JSON. lora: rank and alpha of the adapters in the state.
+
+    run_files: texts of files of the run directory by name, which are restored from a checkpoint where they are lost.
+    metrics: what metrics.jsonl holds at the step.
     """
 
     run_id: str
@@ -126,6 +140,8 @@ class Meta:
     data_fingerprint: JsonObject
     progress: JsonObject
     lora: JsonObject | None = None
+    run_files: Mapping[str, str] = field(default_factory=dict[str, str])
+    metrics: JsonObject | None = None
 
 
 def folder_name(step: int) -> str:
@@ -173,6 +189,8 @@ def describe_state(step: int, engine: Engine, meta: Meta) -> JsonObject:
         "data_fingerprint": meta.data_fingerprint,
         "counters": engine.counters(),
         "progress": meta.progress,
+        "run_files": dict(meta.run_files),
+        "metrics": meta.metrics,
     } | ({} if meta.lora is None else {LORA: meta.lora})
 
 
@@ -181,7 +199,12 @@ def add_files(
 ) -> JsonObject:
     """Return the manifest's body with the files, and what each holds. files, ranges: of each rank."""
     cut = _cut_tensors(ranges, spec)
-    return body | {"files": files} | ({CUT: cut} if cut else {})
+    return body | {"files": files, "tensors": digest_of_spec(spec)} | ({CUT: cut} if cut else {})
+
+
+def digest_of_spec(spec: Spec) -> str:
+    """Return the SHA-256 of the names and shapes of a state: what its files must hold, no more and no less."""
+    return hashlib.sha256(json.dumps(sorted((name, *shape) for name, shape in spec.items())).encode()).hexdigest()
 
 
 def _cut_tensors(ranges: list[list[Range]], spec: Spec) -> JsonObject:

@@ -6,6 +6,8 @@ from pathlib import Path
 import torch
 
 from coca_train import checkpoint
+from coca_train.checkpoint.manifest import FOLDER
+from coca_train.checkpoint.recovery import step_folders
 from coca_train.config.load import Loaded, check_format
 from coca_train.config.schema import Config
 from coca_train.data.mixture import tokenizer_digest
@@ -77,9 +79,8 @@ def read_record(run_dir: Path) -> JsonObject:
     try:
         record = untrusted_io.read_object(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(
-            f"E-RUN-21 {run_dir}: no run directory (no run.json). Fix: give the directory of a run"
-        ) from None
+        fix = _restoring(run_dir) if step_folders(run_dir / FOLDER) else "give the directory of a run"
+        raise UserError(f"E-RUN-21 {run_dir}: no run directory (no run.json). Fix: {fix}") from None
     except (OSError, ValueError) as error:
         raise _damaged(path, getattr(error, "strerror", None) or str(error)) from None
     if "run_id" not in record or not isinstance(record.get("fingerprint"), dict):
@@ -88,8 +89,14 @@ def read_record(run_dir: Path) -> JsonObject:
     return record
 
 
+def _restoring(run_dir: Path) -> str:
+    return f"python -m coca_train verify run={run_dir}, which restores it from a checkpoint"
+
+
 def _damaged(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(f"E-CKP-23 {path}: is damaged ({reason}); a run's record is needed. Fix: restore it")
+    return CheckpointError(
+        f"E-CKP-23 {path}: is damaged ({reason}); a run's record is needed. Fix: {_restoring(path.parent)}"
+    )
 
 
 def pick_device(device: str) -> str:

@@ -15,7 +15,8 @@ from pathlib import Path
 from coca_train import __version__
 from coca_train.checkpoint.manifest import FOLDER, unused_name
 from coca_train.checkpoint.recovery import newest, step_folders
-from coca_train.config.load import FORMAT, Loaded, check_format
+from coca_train.config.load import FORMAT, Loaded, check_format, saved_settings
+from coca_train.config.messages import ConfigError
 from coca_train.config.schema import Config
 from coca_train.data.mixture import fingerprint_diff
 from coca_train.positions import SCHEMES
@@ -26,7 +27,7 @@ from coca_train.runtime.trees import flatten, section
 from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.stages import Stage, words_of
 
-NAME = "run.json"
+NAME, CONFIG_YAML = "run.json", "config.yaml"
 PACKAGES = ("torch", "deepspeed", "numpy", "sentencepiece")
 # What a stage that has begun depends on, and what one that is done does not depend on. The data has its fingerprint.
 FIXED = (
@@ -34,6 +35,47 @@ FIXED = (
     "train.global_batch_size", "run.seed", "start", "stages",
 )  # fmt: skip
 FREE = ("run", "data", "engine", "checkpoint", "tracking", "eval", "train.micro_batch_size")
+
+
+def texts_of(record: JsonObject, configuration: str) -> dict[str, str]:
+    """Return the texts of the files in a run's directory that describe it, by name; configuration: config.yaml."""
+    return {CONFIG_YAML: configuration, NAME: _as_text(record)}
+
+
+def _as_text(record: JsonObject) -> str:
+    return json.dumps(record, indent=1) + "\n"
+
+
+def write_record(run_dir: Path, record: JsonObject, configuration: str) -> None:
+    """Rank 0: write the files that describe a run."""
+    # run.json last: it makes the directory a run, and a start that was killed in between finds none and writes both.
+    for name, text in texts_of(record, configuration).items():
+        write_text(run_dir / name, text)
+
+
+def restore(run_dir: Path) -> list[str]:
+    """Rank 0: write the files that describe a run from its newest checkpoint where they are lost or damaged; return a
+    line on each. Only while holding the run's lock. Raises StorageError."""
+    lines = []
+    for name, problem in damaged_files(run_dir).items():
+        found = newest(run_dir, None)
+        if found is not None and name in found.manifest["run_files"]:
+            write_text(run_dir / name, found.manifest["run_files"][name])
+            lines.append(f"RECOVERY: {run_dir / name} {problem}, restored from {found.path}")
+    return lines
+
+
+def damaged_files(run_dir: Path) -> dict[str, str]:
+    """Return which of the files that describe a run are lost or damaged, and how."""
+    problems = {}
+    for name, parse in ((CONFIG_YAML, saved_settings), (NAME, _parse)):
+        try:
+            parse(run_dir / name)
+        except (ConfigError, OSError, _Damaged):
+            problems[name] = "was damaged" if os.path.lexists(run_dir / name) else "was missing"
+        except CheckpointError:
+            continue  # of another version of coca_train
+    return problems
 
 
 def open_record(
@@ -44,8 +86,8 @@ def open_record(
     held_out: Mapping[str, JsonObject],
     init_digests: Mapping[str, str],
     start: JsonObject | None = None,
-) -> JsonObject:
-    """Rank 0: return the run's record, which the first start writes.
+) -> tuple[JsonObject, bool]:
+    """Rank 0: return the run's record, and whether it is to be written: first, and where it changed.
 
     fingerprints: of the training data, by stage; held_out: of the held-out files of each source, by stage.
     init_digests: of the initial weights by name, for comparisons. start: the origin of the first weights, and how they
@@ -87,44 +129,38 @@ def open_record(
         last, stage = record["stages"][-1], stages[len(record["stages"]) - 1]
         kept = record["settings"] == settings and last["held_out"] == held_out[stage.name]
         if kept and record["folder"] == os.getcwd():
-            return record
+            return record, False
         record |= {"settings": settings, "schedule": words_of(loaded.overrides)}
         record |= {"folder": os.getcwd()}  # relative paths of data begin there
         record["stages"][-1] = _entry(stage, last["fingerprint"], held_out[stage.name])
-    # Written before the run continues, so that the record describes the next steps. run.json
-    # last: it makes the directory a run, and a start that was killed in between finds none and writes both again.
-    write_text(run_dir / "config.yaml", loaded.record)
-    write_text(path, json.dumps(record, indent=1) + "\n")
-    return record
+    return record, True
 
 
 def is_new_run(run_dir: Path) -> bool:
     """Whether a run has no checkpoint to continue from. It then begins with a new run_id: nothing in its directory was
     computed with the old settings."""
-    return not (run_dir / NAME).exists() or not step_folders(run_dir / FOLDER)
+    return not step_folders(run_dir / FOLDER)
 
 
 def begin_stage(run_dir: Path, record: JsonObject, stage: Stage, fingerprint: JsonObject, held_out: JsonObject) -> None:
     """Record that a stage begins, unless it has begun already. COLLECTIVE."""
     if stage.name not in [one["name"] for one in record["stages"]]:
         record["stages"].append(_entry(stage, fingerprint, held_out))
-        dist.broadcast_from_rank0(lambda: write_text(run_dir / NAME, json.dumps(record, indent=1) + "\n"))
+        dist.broadcast_from_rank0(lambda: write_text(run_dir / NAME, _as_text(record)))
+
+
+class _Damaged(ValueError):
+    """A file is no record of a run."""
 
 
 def _read(path: Path) -> JsonObject:
     """Read a run's record. Raises CheckpointError E-CKP-23 (damaged), E-CKP-24 (of an import), E-CKP-31 (format)."""
     try:
-        record = untrusted_io.read_object(path)
-        check_format(path, record)
-        if "imported" not in record:
-            _check_types(record)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}".removesuffix(": ")
+        record = _parse(path)
+    except (OSError, _Damaged) as error:
         raise CheckpointError(
-            f"E-CKP-23 {path}: not a run record ({reason}); every run directory holds one. "
-            f"Fix: restore it, or begin another run: {unused_name(path.parent)}"
+            f"E-CKP-23 {path}: not a run record ({getattr(error, 'strerror', None) or error}); every run directory has "
+            f"one. Fix: restore it, or begin another run: {unused_name(path.parent)}"
         ) from error
     if "imported" in record:
         raise CheckpointError(
@@ -134,8 +170,23 @@ def _read(path: Path) -> JsonObject:
     return record
 
 
+def _parse(path: Path) -> JsonObject:
+    """Read the record of a run or of an import. Raises OSError, _Damaged, and CheckpointError E-CKP-31 (format)."""
+    try:
+        record = untrusted_io.read_object(path)
+        check_format(path, record)
+        assert isinstance(record["run_id"], str) and isinstance(record["fingerprint"], dict)
+        if "imported" not in record:
+            _check_types(record)
+    except CheckpointError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
+        raise _Damaged(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
+    return record
+
+
 def _check_types(record: JsonObject) -> None:
-    kinds = {"run_id": str, "folder": str, "settings": dict, "fingerprint": dict, "versions": dict, "stages": list}
+    kinds = {"folder": str, "settings": dict, "versions": dict, "stages": list}
     assert record["stages"] and all(isinstance(record[key], kind) for key, kind in kinds.items())
     for stage in record["stages"]:
         assert isinstance(stage["name"], str)

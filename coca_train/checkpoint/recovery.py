@@ -117,10 +117,11 @@ def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Chec
     # Pruning looks at the same folders after every save. What this run has written or verified it need not hash again
     # to delete an older one; the one it continues from it must.
     if again or known not in _verified:
-        reasons = dist.all_gather_object(_damage(folder, body))
-        if any(reasons):
+        reports = dist.all_gather_object(_examine(folder, body))
+        reasons = [reason for reason, _ in reports if reason] or _missing(body, [spec for _, spec in reports])
+        if reasons:
             _verified.discard(known)
-            return None, "; ".join(reason for reason in reasons if reason)
+            return None, "; ".join(reasons)
         _verified.add(known)
     return Checkpoint(folder, body["step"], body), ""
 
@@ -143,17 +144,27 @@ def _inspect(folder: Path, run_id: str | None) -> tuple[JsonObject | None, str]:
         return None, f"E-CKP-29 cannot be read: {error}"
 
 
-def _damage(folder: Path, body: JsonObject) -> str:
-    """Return what is wrong with this rank's share of the files; empty: nothing."""
+def _missing(body: JsonObject, specs: Sequence[Spec]) -> list[str]:
+    """Return what is wrong with a checkpoint whose files are whole: they do not hold the tensors that were saved."""
+    cut = {name: tuple(entry["shape"]) for name, entry in body.get(CUT, {}).items()}
+    whole = {name: shape for spec in specs for name, shape in spec.items() if name not in cut}
+    if manifest.digest_of_spec(whole | cut) == body["tensors"]:
+        return []
+    return [f"E-CKP-08 {manifest.NAME} is damaged: the files do not hold the tensors that were saved"]
+
+
+def _examine(folder: Path, body: JsonObject) -> tuple[str, Spec]:
+    """Return what is wrong with this rank's share of the files, "" for nothing, and the shapes of tensors in them."""
     share = range(len(body["files"]))[dist.rank() :: dist.world_size()]
     entries = [body["files"][number] for number in share]
     with ExitStack() as stack:
         try:
             readers = [stack.enter_context(closing(manifest.open_shard(folder, entry))) for entry in entries]
         except Refused as refusal:
-            return str(refusal)
+            return str(refusal), {}
         wrong = manifest.damage(readers, entries, again=True)
-        return wrong or manifest.find_miscut(body.get(CUT, {}), dict(zip(share, readers, strict=True)))
+        wrong = wrong or manifest.find_miscut(body.get(CUT, {}), dict(zip(share, readers, strict=True)))
+        return wrong, {name: shape for reader in readers for name, shape in reader.spec().items()}
 
 
 def load(checkpoint: Checkpoint, engine: Engine, meta: Meta) -> JsonObject:

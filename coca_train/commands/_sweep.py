@@ -15,7 +15,7 @@ from coca_train.runtime.errors import Preempted, UserError
 from coca_train.runtime.printing import markdown
 from coca_train.runtime.shutdown import INTERRUPTED
 from coca_train.settings import folder_flags
-from coca_train.tracking.writers import read_jsonl
+from coca_train.tracking.records import read_jsonl
 
 LONGEST_NAME = 100
 COMMAND = ("python", "-m", "coca_train")

@@ -19,7 +19,7 @@ from coca_train.runtime.errors import DataError, UserError
 from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import load_saved
 from coca_train.stages import Stage, resolve, stage_at
-from coca_train.tracking.writers import read_jsonl
+from coca_train.tracking.records import read_jsonl
 from data_prep.decoded import CLOSE, FEWEST_CHARACTERS, OPEN, lines, shortened
 
 

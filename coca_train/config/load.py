@@ -137,6 +137,8 @@ def load_saved(root: Root[ConfigT], path: Path) -> Loaded[ConfigT]:
     places: dict[str, str] = {}
     if not path.is_file():
         fix = f"write {held[0]}" if (held := runs_in(path.parent)) else "give the directory of a run"
+        if (path.parent / "checkpoints").is_dir():
+            fix = f"python -m coca_train verify run={path.parent}, which restores it from a checkpoint"
         raise fatal_error(Problem("E-CFG-15", (), "there is no such file", fix, str(path)))
     problems = note_places(path, "", places)
     tree = saved_settings(path)

@@ -17,7 +17,7 @@ from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import read_json
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.runtime.untrusted_io import JsonObject
-from coca_train.tracking.writers import read_jsonl
+from coca_train.tracking.records import read_jsonl
 
 LAST_SHARE = 0.1  # of the logged steps, for the training loss shown
 MAY_DIFFER = ("position", "attention_pattern", "run")

@@ -3,7 +3,6 @@
 It has config.yaml, run.json, a checkpoint at step 0 without optimizer state, and the tokenizer.
 """
 
-import json
 import os
 import uuid
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ import torch
 
 from coca_train.checkpoint import manifest
 from coca_train.checkpoint.format import file_size
-from coca_train.checkpoint.record import digest, versions
+from coca_train.checkpoint.record import digest, texts_of, versions
 from coca_train.checkpoint.weights import MODEL
 from coca_train.config.load import FORMAT, Assembled, Loaded, assemble, load
 from coca_train.data.mixture import tokenizer_digest
@@ -229,13 +228,14 @@ def fill_run(folder: Path, configured: Loaded, source: Source, tokenizer: Tokeni
     }
     checkpoint = folder / manifest.FOLDER / manifest.folder_name(0)
     checkpoint.mkdir(parents=True)
-    _write_checkpoint(checkpoint, source, record, config.engine.dtype)
+    run_files = texts_of(record, configured.record)
+    _write_checkpoint(checkpoint, source, record, run_files, config.engine.dtype)
     durable.write_new(checkpoint.parent / "latest", f"{checkpoint.name}\n".encode())
-    durable.write_new(folder / "config.yaml", configured.record.encode())
-    durable.write_new(folder / "run.json", (json.dumps(record, indent=1) + "\n").encode())
+    for name, text in run_files.items():
+        durable.write_new(folder / name, text.encode())
 
 
-def _write_checkpoint(folder: Path, source: Source, record: Json, dtype: str) -> None:
+def _write_checkpoint(folder: Path, source: Source, record: Json, run_files: dict[str, str], dtype: str) -> None:
     tensors = Tensors(source.shapes, source.dtypes, source.read)
     metadata = {"run_id": str(record["run_id"]), "step": "0"}
     shards = write_shards(folder, tensors, manifest.shard_name, metadata, MODEL)
@@ -252,6 +252,9 @@ def _write_checkpoint(folder: Path, source: Source, record: Json, dtype: str) ->
         "counters": {},
         "progress": {},
         "files": [{**shard.record, "rank": i} for i, shard in enumerate(shards)],
+        "tensors": manifest.digest_of_spec({f"{MODEL}{name}": shape for name, shape in source.shapes.items()}),
+        "run_files": run_files,
+        "metrics": None,
     }
     durable.write_new(folder / manifest.NAME, manifest.encode(body))
     durable.sync_folder(folder)

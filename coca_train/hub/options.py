@@ -87,10 +87,13 @@ class ExportConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class VerifyConfig:
-    """The same parity check between a run and a folder that both exist; or the rotary frequencies of an engine."""
+    """A run's own files; or the parity check between a run and a folder that both exist; or an engine's frequencies."""
 
-    run: str | None = Field(default=None, description="directory of a run, or a Hugging Face folder")
-    against: str | None = Field(default=None, description="a Hugging Face folder")
+    run: str | None = Field(default=None, description="directory of a run; with against, a Hugging Face folder too")
+    against: str | None = Field(
+        default=None,
+        description="a Hugging Face folder whose logits are compared with the run's; null: the run's files",
+    )
     rope: Engine | None = Field(
         default=None,
         description="engine whose rotary frequencies are compared with exact ones, in place of a run with a folder",
@@ -103,14 +106,14 @@ class VerifyConfig:
 
 
 def _rules(given: Mapping[str, object], launch: bool) -> list[Problem]:
-    """Require a run and a folder, or an engine alone."""
+    """Require a run, or an engine alone."""
     said = {key for key, value in given.items() if value is not None}
     if "rope" in said:
         text = "an engine is compared with exact numbers, not with a model"
         return [Problem("E-CFG-31", (key,), text, f"omit {key}") for key in ("run", "against") if key in said]
     if "rope" not in given:
         return []  # a problem of its own
-    missing = [key for key in ("run", "against") if key not in said]
+    missing = [] if "run" in said else ["run"]
     problems = [Problem("E-CFG-11", (key,), "it has no value; it needs text", f"pass {key}=…") for key in missing]
     text = "only the interpreter of an engine can be chosen"
     return problems + ([Problem("E-CFG-31", ("python",), text, "add rope=transformers")] if "python" in said else [])

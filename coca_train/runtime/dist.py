@@ -173,7 +173,9 @@ def raise_on_all_ranks(action: Callable[[], T]) -> T:
         problem = str(error)
     # A reduction first, which is cheap: words are sent only where there are any.
     if all_reduce([float(bool(problem))], "max")[0]:
-        raise DataError(next(text for text in all_gather_object(problem) if text))
+        error = DataError(next(text for text in all_gather_object(problem) if text))
+        error.on_all_ranks = True
+        raise error
     return results[0]
 
 

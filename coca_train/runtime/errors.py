@@ -6,6 +6,7 @@ class UserError(ValueError):
 
     exit_code = 2
     of_one_rank = False  # printed by each rank that it happens on, with its number; else by rank 0 for all
+    on_all_ranks = False  # raised by all of them at the same place, so that collectives still work
 
 
 class LaunchError(UserError):
@@ -30,6 +31,7 @@ class DivergedError(UserError):
     """Too many non-finite steps in a row."""
 
     exit_code = 5
+    on_all_ranks = True
 
 
 class LockedError(UserError):

@@ -8,19 +8,17 @@ trackers among the sinks show its findings (trackers.py).
 No sink may stop or slow a training: one that fails warns once and is dropped.
 """
 
-import json
-import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from coca_train.config.schema import Config, TrackingConfig
-from coca_train.runtime import dist, untrusted_io
-from coca_train.runtime.errors import DataError
+from coca_train.runtime import dist
 from coca_train.runtime.untrusted_io import JsonObject
+from coca_train.tracking import records
+from coca_train.tracking.records import JsonlSink
 from coca_train.tracking.terminal import ProgressSink
 from coca_train.tracking.trackers import (
     Findings,
@@ -30,96 +28,12 @@ from coca_train.tracking.trackers import (
     TensorBoardSink,
     Tracker,
     WandbSink,
-    Warn,
 )
 
-LARGEST = 1e300  # a chart of larger numbers has no axis
 # What trackers get of a run, of a stage in addition to that, and of its data.
 SHARED = ("model", "position", "attention_pattern", "layers", "train", "optim", "engine", "eval")
 OF_STAGE = ("trainable", "max_steps", "tokens", "optimizer", "lora")
 OF_DATA = ("seed", "document_mask", "packing")
-
-
-def read_jsonl(path: Path) -> list[JsonObject]:
-    """Return every complete record of a metrics.jsonl, without a line that a crash has cut; none without a file.
-
-    Raises DataError E-RUN-31 for a file that cannot be read.
-    """
-    records = []
-    try:
-        for line in untrusted_io.lines(path) if os.path.lexists(path) else ():
-            try:
-                record = untrusted_io.from_json(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict) and type(record.get("step")) is int and 0 <= record["step"] < 10**8:
-                records.append({key: value for key, value in record.items() if _is_measured(key, value)})
-    except OSError as error:
-        raise DataError(
-            f"E-RUN-31 {path}: cannot be read ({error.strerror}); every run writes its records there. "
-            "Fix: move it away: rm -r, or restore it"
-        ) from error
-    return records
-
-
-def _is_measured(key: str, value: object) -> bool:
-    """Whether a training records such a value: a number, null where it was not finite, or a batch's digest."""
-    if value is None or key == "batch_digest":
-        return isinstance(value, str) or value is None
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
-
-
-def json_safe(value: object) -> object:
-    """Replace numbers that are not finite by null: JSON has no NaN."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: json_safe(item) for key, item in value.items()}
-    return [json_safe(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-class JsonlSink(Sink):
-    """metrics.jsonl: one JSON object a line, flushed, each step once.
-
-    start_step: the step that the run continues from; records beyond it belong to steps that will be run again, and are
-    dropped by an atomic rewrite.
-    """
-
-    def __init__(self, path: Path, start_step: int, warn: Warn) -> None:
-        self._warn = warn
-        self._file: int | None = None
-        try:
-            self._drop_records(path, start_step)
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        except (OSError, DataError) as error:
-            warn(f"metrics are not written to {path}: {error}")
-
-    @staticmethod
-    def _drop_records(path: Path, start_step: int) -> None:
-        if path.exists():
-            kept = [r for r in read_jsonl(path) if r["step"] <= start_step]
-            temporary = path.with_suffix(".jsonl.tmp")
-            temporary.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
-            os.replace(temporary, path)
-
-    def write(self, step: int, record: Record) -> None:
-        if self._file is None:
-            return
-        line = (json.dumps(json_safe({"step": step, **record})) + "\n").encode()
-        size = os.fstat(self._file).st_size
-        try:
-            # One write of a whole line to a file opened for appending: a reader, or a kill, sees all of it or the end
-            # of the one before.
-            if os.write(self._file, line) < len(line):
-                raise OSError("disk full")
-        except OSError as error:
-            self._warn(f"a record of metrics.jsonl was lost (step {step}): {error}; training goes on")
-            os.ftruncate(self._file, size)  # no torn line in the middle of the file
-
-    def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
 
 
 def shared_config(config: Config) -> JsonObject:
@@ -147,8 +61,9 @@ def _shared_data(data: Record) -> JsonObject:
 class MetricsWriter:
     """Writes each record to every configured sink. Rank 0 writes, the other ranks do nothing.
 
-    start_step: the step that a resumed run continues from (0 = new). last_step: of the whole run. name: of the run;
-    trackers show it and the hyper-parameters.
+    start_step: the step that a resumed run continues from (0 = new). written: what its checkpoint says of
+    metrics.jsonl; None: nothing. last_step: of the whole run. name: of the run; trackers show it and the
+    hyper-parameters.
     """
 
     def __init__(
@@ -156,12 +71,14 @@ class MetricsWriter:
         run_dir: Path,
         tracking: TrackingConfig,
         start_step: int,
+        written: JsonObject | None,
         last_step: int,
         name: str,
         hyper_parameters: Callable[[], HyperParameters],
     ) -> None:
         self._sinks: dict[str, Sink] = {}
         self._warned: set[str] = set()
+        self._jsonl: JsonlSink | None = None
         if not dist.is_main():
             return
         if tracking.tensorboard:
@@ -170,8 +87,8 @@ class MetricsWriter:
         if tracking.wandb != "disabled":
             options = run_dir, tracking.wandb, tracking.wandb_project, name, hyper_parameters().settings
             self._sinks["wandb"] = WandbSink(*options, partial(self._warn, "wandb"))
-        jsonl = JsonlSink(run_dir / "metrics.jsonl", start_step, partial(self._warn, "metrics.jsonl"))
-        self._sinks["metrics.jsonl"] = jsonl
+        self._jsonl = JsonlSink(run_dir / records.NAME, start_step, written, partial(self._warn, records.NAME))
+        self._sinks[records.NAME] = self._jsonl
         if tracking.progress_bar:
             self._sinks["progress"] = ProgressSink(last_step)
 
@@ -195,6 +112,15 @@ class MetricsWriter:
         for name, sink in list(self._sinks.items()):
             with self._failing(name):
                 sink.write(step, record)
+
+    def written(self) -> JsonObject | None:
+        """Return what metrics.jsonl holds now, for a checkpoint; None: it is not written, or by another rank."""
+        return None if self._jsonl is None else self._jsonl.written()
+
+    def sync(self) -> None:
+        """Bring metrics.jsonl to the disk. From any thread."""
+        if self._jsonl is not None:
+            self._jsonl.sync()
 
     def show(self, step: int, findings: Findings) -> None:
         """Pass the findings of the report on the model at `step` to every tracker."""

@@ -31,8 +31,8 @@ from coca_train.runtime.durable import read_json, write_bytes, write_json, write
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import folder_flags, load
+from coca_train.tracking.records import read_jsonl
 from coca_train.tracking.trackers import Findings
-from coca_train.tracking.writers import read_jsonl
 from coca_train.training.reach import SEED, SETTINGS, Reach
 
 OTHER_SCHEMES = ("rope", "coca")  # a scheme to compare with: the first that is another one

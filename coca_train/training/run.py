@@ -12,7 +12,7 @@ import torch
 
 from coca_train import checkpoint, engine
 from coca_train.checkpoint.manifest import unused_name
-from coca_train.checkpoint.record import begin_stage, is_new_run, open_record
+from coca_train.checkpoint.record import begin_stage, is_new_run, open_record, restore, write_record
 from coca_train.config.load import Loaded
 from coca_train.config.schema import Config
 from coca_train.config.sizes import check_machine
@@ -98,9 +98,8 @@ def train(loaded: Loaded[Config], folders: Sequence[Path] = (), make_data: MakeD
         stack.enter_context(shutdown.last_act(lock.release))
         job.note("run_dir", str(run_dir.resolve()))
         dist.broadcast_from_rank0(lambda: dist.log(f"export    {forms.describe_run(stages, n_tokens)}"))
-        start = None
-        if begins_from is not None:
-            start = load_initial_weights(config, n_tokens, run_dir, begins_from.run_dir, lock)
+        for line in dist.broadcast_from_rank0(lambda: restore(run_dir)):
+            dist.log(line)
         fingerprints = {plan.stage.name: plan.mixture.fingerprint() for plan in plans}
         held_out = {plan.stage.name: plan.validation.held_out.fingerprint() for plan in plans}
         # The record before the checkpoints: it names the run they must belong to.
@@ -108,23 +107,31 @@ def train(loaded: Loaded[Config], folders: Sequence[Path] = (), make_data: MakeD
             is_new = dist.broadcast_from_rank0(lambda: is_new_run(run_dir))
             digests = initial_digests(initial, config.run.seed) if is_new else {}
         note = begins_from.note if begins_from is not None else None
-        record = dist.broadcast_from_rank0(
+        record, is_changed = dist.broadcast_from_rank0(
             partial(open_record, run_dir, loaded, stages, fingerprints, held_out, digests, note)
         )
-        dist.broadcast_from_rank0(lambda: keep_data(run_dir, tokenizer, plans[-1].validation.held_out))
         newest = find_newest(config.run.resume, run_dir, record["run_id"])
-        # The metrics after them: records of steps that will be done again are dropped.
-        start_step = newest.step if newest else 0
+        # What can refuse to start has done so; what a refused start wrote would stay behind.
+        start = None
+        if begins_from is not None:
+            start = load_initial_weights(config, n_tokens, run_dir, begins_from.run_dir, lock)
+        if is_changed:  # before the run continues, so that the record describes the next steps
+            dist.broadcast_from_rank0(lambda: write_record(run_dir, record, loaded.record))
+        dist.broadcast_from_rank0(lambda: keep_data(run_dir, tokenizer, plans[-1].validation.held_out))
+        # The metrics after the checkpoints: records of steps that will be done again are dropped.
+        start_step, written = (newest.step, newest.manifest["metrics"]) if newest else (0, None)
 
         def hyper_parameters() -> HyperParameters:
             return HyperParameters(shared_config(config), shared_config(load([], launch=False).config))
 
         metrics = MetricsWriter(
-            run_dir, config.tracking, start_step, stages[-1].last_step, config.run.name, hyper_parameters
+            run_dir, config.tracking, start_step, written, stages[-1].last_step, config.run.name, hyper_parameters
         )
         stack.callback(metrics.close)
         command = shlex.join(["python", "-m", "coca_train", *folder_flags(folders), *loaded.overrides])
-        context = RunContext(run_dir, tokenizer, n_tokens, metrics, watchdog, lock, record, len(stages), command)
+        context = RunContext(
+            run_dir, tokenizer, n_tokens, metrics, watchdog, lock, record, loaded.record, len(stages), command
+        )
         first = stages.index(stage_at(stages, newest.step)) if newest else 0
         for number, plan in enumerate(plans[first:], first):
             if number:  # the first is noted with the record

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Container
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from coca_train import checkpoint
@@ -10,7 +11,8 @@ from coca_train.checkpoint.commit import ABANDON_S
 from coca_train.checkpoint.writing import Task
 from coca_train.engine.base import Engine
 from coca_train.runtime import dist, durable, job
-from coca_train.runtime.errors import DivergedError, UserError
+from coca_train.runtime.errors import UserError
+from coca_train.tracking.writers import MetricsWriter
 
 
 class Saver:
@@ -18,7 +20,8 @@ class Saver:
 
     A failed save affects no earlier checkpoint; MAX_FAILURES in a row end the run.
 
-    borders: steps whose checkpoints are never deleted. frozen: the exact weights that are not trained.
+    metrics: its file is on the disk before a checkpoint that names it. borders: steps whose checkpoints are never
+    deleted. frozen: the exact weights that are not trained.
     """
 
     def __init__(
@@ -27,12 +30,13 @@ class Saver:
         runner: Engine,
         meta: checkpoint.Meta,
         lock: checkpoint.RunLock,
+        metrics: MetricsWriter,
         keep: int,
         borders: Container[int] = (),
         frozen: checkpoint.Frozen | None = None,
     ) -> None:
-        self.run_dir, self.meta, self.keep, self.borders = run_dir, meta, keep, borders
-        self.saves = checkpoint.Saves(run_dir, runner, lock, frozen)
+        self.run_dir, self.meta, self.metrics, self.keep, self.borders = run_dir, meta, metrics, keep, borders
+        self.saves = checkpoint.Saves(run_dir, runner, lock, frozen, metrics.sync)
         self.failures, self.slowest_s = 0, 0.0
         # Of the save in flight: for how long it blocked the training, and how much of that was a wait for it.
         self._step, self._blocked_s, self._waited_s = 0, 0.0, 0.0
@@ -48,7 +52,7 @@ class Saver:
         if due:
             began = time.monotonic()
             self._await_deletions()  # the room that it gives back is counted on
-            error = self.saves.begin(step, self.meta)
+            error = self.saves.begin(step, replace(self.meta, metrics=self.metrics.written()))
             self._step, self._blocked_s, self._waited_s = step, time.monotonic() - began, 0.0
             good = self._count_failure(error) and (not wait or self._proceed(wait))
             if wait:  # the last one: what comes now may need the memory, and look at the folder
@@ -106,10 +110,10 @@ class Saver:
         self.saves.reserve()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         """Publish the save in flight, where that needs no rank that may be gone."""
-        together = kind is not None and issubclass(kind, DivergedError)
-        alone = kind is not None and issubclass(kind, Exception) and dist.world_size() == 1
+        together = isinstance(error, UserError) and error.on_all_ranks
+        alone = isinstance(error, Exception) and dist.world_size() == 1
         if self.saves.in_flight and (together or alone):
             with suppress(UserError):  # there is an error already
                 self._proceed(wait=True)

@@ -14,6 +14,7 @@ from coca_train import checkpoint, engine
 from coca_train.attention.layer_types import describe_layers
 from coca_train.attention.tiled_attention import WIDENED
 from coca_train.checkpoint.manifest import unused_name
+from coca_train.checkpoint.record import texts_of
 from coca_train.config.schema import DEFAULT, Config, EngineConfig
 from coca_train.data.held_out import Validation
 from coca_train.data.loader import Loader
@@ -59,8 +60,8 @@ class StagePlan(NamedTuple):
 
 
 class RunContext(NamedTuple):
-    """The objects that all stages of a run share. n_tokens: rows of the embedding. record: run.json. command: that
-    continues the run, without its launcher."""
+    """The objects that all stages of a run share. n_tokens: rows of the embedding. record: run.json. configuration:
+    config.yaml. command: that continues the run, without its launcher."""
 
     run_dir: Path
     tokenizer: Tokenizer
@@ -69,6 +70,7 @@ class RunContext(NamedTuple):
     watchdog: Watchdog
     lock: checkpoint.RunLock
     record: JsonObject
+    configuration: str
     n_stages: int
     command: str
 
@@ -90,7 +92,8 @@ def train_stage(
     config, run_dir, run_id = stage.config, context.run_dir, context.record["run_id"]
     fingerprint = next(one["fingerprint"] for one in context.record["stages"] if one["name"] == stage.name)
     lora = None if stage.lora is None else asdict(stage.lora)
-    meta = checkpoint.Meta(run_id, context.record["model_digest"], fingerprint, {"stage": stage.name}, lora)
+    run_files = texts_of(context.record, context.configuration)
+    meta = checkpoint.Meta(run_id, context.record["model_digest"], fingerprint, {"stage": stage.name}, lora, run_files)
     resumed = origin is not None and origin.manifest["run_id"] == run_id and origin.step > stage.first_step
     with ExitStack() as stack:
         init = partial(
@@ -113,7 +116,7 @@ def train_stage(
         frozen = None
         if origin is not None and config.engine.dtype != "fp32":
             frozen = stack.enter_context(checkpoint.Frozen(origin, runner.trainable, resumed))
-        saver = Saver(run_dir, runner, meta, context.lock, config.checkpoint.keep, borders, frozen)
+        saver = Saver(run_dir, runner, meta, context.lock, context.metrics, config.checkpoint.keep, borders, frozen)
         stack.enter_context(saver)
         loader = stack.enter_context(
             Loader(

@@ -1,10 +1,12 @@
 """Damage of every kind is found, said in one line, and answered with the newest checkpoint that verifies."""
 
 import json
+import math
 import os
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ import torch
 
 from coca_train import checkpoint
 from coca_train.checkpoint import manifest
+from coca_train.checkpoint.format import ShardReader, ShardWriter
 from coca_train.runtime.errors import CheckpointError, DataError, DivergedError, LockedError
 from tests import states
 from tests.faults.fake import FakeEngine, holds, meta, save
@@ -127,7 +130,23 @@ def moved(path: Path) -> Path:
     return path
 
 
+def without_a_tensor(run: Path) -> None:
+    """Everything agrees, and one tensor of the state is not there."""
+    path = shard(run)
+    with closing(ShardReader(path)) as reader:
+        tensors = {name: reader.values(name, 0, math.prod(shape)).view(shape) for name, shape in reader.spec().items()}
+    path.unlink()
+    del tensors[max(tensors)]
+    writer = ShardWriter(path, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, {})
+    for name, tensor in tensors.items():
+        writer.write(name, tensor)
+    record = writer.finish()
+    writer.close()
+    edit(lambda body: body["files"][0].update(record))(run)
+
+
 DAMAGE = {
+    "a tensor that is nowhere": (without_a_tensor, "E-CKP-08 the tensors that were saved"),
     "shard swapped": (swap_shard, "E-CKP-06 it says step 10"),
     "shard missing": (lambda run: shard(run).unlink(), "E-CKP-03"),
     "shard is a link": (shard_is_link, "E-CKP-05"),
@@ -140,7 +159,7 @@ DAMAGE = {
     ),
     "manifest a list": (lambda run: (run / "checkpoints" / NEWEST / manifest.NAME).write_text("[1]"), "E-CKP-08"),
     "manifest edited": (edit(lambda body: body["counters"].update(adam_step=1), sign=False), "E-CKP-08"),
-    "newer format": (edit(lambda body: body.update(format=2)), "E-CKP-09"),
+    "newer format": (edit(lambda body: body.update(format=manifest.FORMAT + 1)), "E-CKP-09"),
     "unknown key": (edit(lambda body: body.update(pickle="x")), "E-CKP-09"),
     "a step that is a word": (edit(lambda body: body.update(step="x")), "E-CKP-08 step"),
     "a step below zero": (edit(lambda body: body.update(step=-1)), "E-CKP-08 step"),

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,6 +22,7 @@ from tests.faults.fake import FakeEngine, holds, meta, save
 from tests.faults.fork_server import ForkServer, values
 
 Gate = threading.Event
+RECORDS: Any = SimpleNamespace(written=lambda: None, sync=lambda: None)
 ROOT = "checkpoints"
 
 
@@ -47,7 +49,7 @@ class Training:
 
     def __init__(self, run: Path, keep: int = 2) -> None:
         self.run, self.engine = run, FakeEngine(0)
-        self.saver = Saver(run, cast(Any, self.engine), meta(), cast(Any, None), keep)
+        self.saver = Saver(run, cast(Any, self.engine), meta(), cast(Any, None), RECORDS, keep)
 
     def step(self, number: int, due: bool = False, wait: bool = False) -> bool:
         for name, tensor in FakeEngine(number).state.items():

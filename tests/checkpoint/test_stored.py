@@ -47,8 +47,10 @@ def write(run_dir: Path, seed: int, n_files: int, step: int = 30) -> Checkpoint:
         records.append({"name": name, "rank": number, **writer.finish()})
         writer.close()
     body = {
-        "format": 1, "run_id": "run-1", "step": step, "world_size": n_files, "zero_stage": 1, "dtype": "fp32",
-        "trainable": [], "model_digest": "m", "data_fingerprint": {}, "counters": {}, "progress": {}, "files": records,
+        "format": manifest.FORMAT, "run_id": "run-1", "step": step, "world_size": n_files, "zero_stage": 1,
+        "dtype": "fp32", "trainable": [], "model_digest": "m", "data_fingerprint": {}, "counters": {}, "progress": {},
+        "files": records,
+        "tensors": manifest.digest_of_spec({name: tuple(tensor.shape) for name, tensor in TENSORS.items()}),
     } | ({CUT: cut} if cut else {})  # fmt: skip
     (folder / manifest.NAME).write_bytes(manifest.encode(body))
     found = checkpoint.find(run_dir, "run-1")

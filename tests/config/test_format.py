@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from coca_train.checkpoint.opening import read_record
-from coca_train.checkpoint.record import open_record
 from coca_train.config.load import FORMAT
 from coca_train.runtime.errors import CheckpointError
 from coca_train.settings import load, load_saved
-from coca_train.stages import resolve
+from tests.states import begin_record
 
 
 def begin(run_dir: Path) -> None:
     loaded = load([])
-    open_record(run_dir, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, {})
+    begin_record(run_dir, loaded, {"data": "same"})
 
 
 @pytest.mark.parametrize("format", [None, 1, FORMAT + 1])

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coca_train.checkpoint.record import open_record
 from coca_train.commands import main
 from coca_train.commands._training_step import row_text
 from coca_train.data.loader import Loader
@@ -17,9 +16,9 @@ from coca_train.data.packing import Edges
 from coca_train.data.provenance import Passage, Provenance
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.settings import load
-from coca_train.stages import resolve
 from coca_train.training.loop import batch_digest
 from tests.data_prep.support_corpus import Made, make
+from tests.states import begin_record
 
 T, ROWS = 32, 4
 TEXTS = [f"Document {i} says: the quick brown fox number {i * 7} jumps. \x1b[2J\n" * (1 + i % 3) for i in range(40)]
@@ -74,7 +73,7 @@ def train(*overrides: str) -> Mixture:
     mixture = Mixture(loaded.config.data, T, None, ROWS, Edges(tokenizer.bos, tokenizer.eod))
     run = Path("runs/r")
     run.mkdir(parents=True)
-    open_record(run, loaded, resolve(loaded.config), {"all": mixture.fingerprint()}, {"all": {}}, {})
+    begin_record(run, loaded, mixture.fingerprint())
     with Loader(mixture, ROWS, 2, 0, 1, 0, 0) as loader:
         lines = [json.dumps({"step": s, "batch_digest": batch_digest(loader.step(s - 1))}) for s in range(1, 7)]
     (run / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 6, "valid/a": 2.5}\n{"step": 7, "ba')
@@ -200,7 +199,8 @@ def test_other_data_is_refused(workplace: Path, ask) -> None:
 def test_another_batch_than_was_logged_is_refused(workplace: Path, ask) -> None:
     train()
     metrics = Path("runs/r/metrics.jsonl")
-    metrics.write_text(metrics.read_text() + '\n{"step": 3, "batch_digest": "0123456789abcdef"}\n')
+    whole_lines = metrics.read_text().rpartition("\n")[0]
+    metrics.write_text(whole_lines + '\n{"step": 3, "batch_digest": "0123456789abcdef"}\n')
     code, out, err = ask("run=runs/r", "step=3")
     assert (code, out) == (3, "")
     assert re.match(r"E-TOK-14 runs/r step 3: .* [0-9a-f]{16}, .* 0123456789abcdef; ", err)

@@ -10,7 +10,7 @@ from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import sealed, unsealed
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import LONGEST_LINE, bounded, escaped
-from coca_train.tracking.writers import read_jsonl
+from coca_train.tracking.records import read_jsonl
 
 
 def deep(levels: int) -> str:
@@ -71,7 +71,7 @@ def test_records_of_a_damaged_file_are_those_that_are_whole(tmp_path: Path) -> N
     ]  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     expected = [{"step": 1, "loss": 2.5}, {"step": 2, "lr": 1}, {"step": 3, "batch_digest": "ab"}]
-    assert read_jsonl(tmp_path / "metrics.jsonl") == expected
+    assert read_jsonl(tmp_path / "metrics.jsonl", damaged=True) == expected
     assert read_jsonl(tmp_path / "nothing.jsonl") == []
 
 

@@ -50,6 +50,7 @@ def checkpoint(folder, shapes):
         "world_size": 1,
         "zero_stage": 0,
     }
+    body |= {"tensors": manifest.digest_of_spec(spec)}
     body |= {"dtype": "fp32", "trainable": list(shapes), "model_digest": "", "data_fingerprint": {}, "counters": {}}
     (folder / manifest.NAME).write_bytes(manifest.encode(body | {"progress": {}, "files": [record]}))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coca_train.tracking.writers import read_jsonl
+from coca_train.tracking.records import read_jsonl
 
 pytestmark = pytest.mark.slow
 PROBED = ["eval.extrapolation.every_steps=6", "eval.extrapolation.probe_documents=1", "data.document_mask=true"]

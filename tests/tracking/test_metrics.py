@@ -7,9 +7,10 @@ import threading
 import pytest
 
 from coca_train.settings import load
-from coca_train.tracking import writers as sinks
+from coca_train.tracking import records, writers
+from coca_train.tracking.records import JsonlSink, read_jsonl
 from coca_train.tracking.trackers import WandbSink
-from coca_train.tracking.writers import JsonlSink, read_jsonl, shared_config
+from coca_train.tracking.writers import shared_config
 from tests.tracking.support import metrics_writer
 
 
@@ -51,18 +52,18 @@ def test_not_finite_becomes_null(tmp_path):
 
 def test_a_full_disk_warns_once_and_goes_on(tmp_path, monkeypatch):
     warnings = []
-    sink = JsonlSink(tmp_path / "m.jsonl", 0, warnings.append)
+    sink = JsonlSink(tmp_path / "m.jsonl", 0, None, warnings.append)
     sink.write(1, {"loss": 1.0})
     write = os.write
-    monkeypatch.setattr(sinks.os, "write", lambda fd, data: write(fd, data[:5]))  # what a filling disk does
+    monkeypatch.setattr(records.os, "write", lambda fd, data: write(fd, data[:5]))  # what a filling disk does
     sink.write(2, {"loss": 1.0})
 
     def full(fd, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sinks.os, "write", full)
+    monkeypatch.setattr(records.os, "write", full)
     sink.write(3, {"loss": 1.0})
-    monkeypatch.setattr(sinks.os, "write", write)
+    monkeypatch.setattr(records.os, "write", write)
     sink.write(4, {"loss": 1.0})
     sink.close()
     assert steps(tmp_path / "m.jsonl") == [1, 4]
@@ -96,7 +97,7 @@ def test_a_sink_that_fails_is_dropped_with_one_warning(tmp_path, monkeypatch, ca
         def close(self):
             raise AssertionError("it is gone")
 
-    monkeypatch.setattr(sinks, "TensorBoardSink", Broken)
+    monkeypatch.setattr(writers, "TensorBoardSink", Broken)
     writer = metrics_writer(tmp_path, tensorboard=True)
     for step in (1, 2):
         writer.log(step, {"loss": 1.0})

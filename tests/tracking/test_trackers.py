@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from coca_train.runtime.trees import flatten
-from coca_train.tracking import writers
+from coca_train.tracking.records import read_jsonl
 from coca_train.tracking.trackers import Findings, WandbSink, _run_id, as_code, scalars
 from tests.tracking import offline
 from tests.tracking.support import DEFAULTS, SETTINGS, metrics_writer
@@ -128,7 +128,7 @@ def test_findings_that_cannot_be_shown_cost_a_warning(tmp_path, capsys):
     tracked.log(2, {"loss": 1.0})
     tracked.close()
     assert capsys.readouterr().err.startswith("WARNING: TensorBoard stopped: [Errno 2]")
-    assert [record["loss"] for record in writers.read_jsonl(tmp_path / "metrics.jsonl")] == [1.0]
+    assert [record["loss"] for record in read_jsonl(tmp_path / "metrics.jsonl")] == [1.0]
 
 
 def test_wandb_has_the_settings_the_figures_the_texts_and_the_reach(tmp_path):

@@ -8,7 +8,8 @@ import pytest
 
 from coca_train.data import dataset
 from coca_train.runtime.errors import DataError
-from coca_train.tracking.writers import MetricsWriter, read_jsonl
+from coca_train.tracking.records import read_jsonl
+from coca_train.tracking.writers import MetricsWriter
 from tests.data.test_blocks import flip
 from tests.faults import real
 from tests.stages.support import Runs, leave_out, schedule, stage

@@ -17,7 +17,7 @@ from coca_train.evaluation.trainings import reach_curves, read_probes
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.settings import load
-from coca_train.tracking.writers import read_jsonl
+from coca_train.tracking.records import read_jsonl
 from coca_train.training import reach as probing
 from coca_train.training.ending import final_report
 from coca_train.training.reach import Probe

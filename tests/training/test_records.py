@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
-from coca_train.checkpoint.record import open_record, versions
+from coca_train.checkpoint.record import versions
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.report.render import pictures
 from coca_train.runtime.errors import CheckpointError, DataError, StorageError
 from coca_train.settings import load, load_saved
-from coca_train.stages import resolve
 from coca_train.training import ending
 from coca_train.training.ending import Finished, final_report, write_sample
+from tests.states import begin_record
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def _empty_pictures(monkeypatch):
 def test_settings_are_fixed_once_a_checkpoint_depends_on_them(tmp_path):
     def start(*overrides, data="same"):
         loaded = load(list(overrides))
-        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": data}}, {"all": {}}, {})
+        return begin_record(tmp_path, loaded, {"data": data})
 
     first = start()
     assert start()["settings"] == first["settings"]
@@ -54,7 +54,7 @@ def test_a_run_begun_with_another_default_is_told_the_words_that_keep_it(tmp_pat
 
     def start(*overrides):
         loaded = load(["position=coca", *overrides])
-        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, {})
+        return begin_record(tmp_path, loaded, {"data": "same"})
 
     start("position.t_width=half")
     (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_a_run_goes_on_without_a_word_unless_a_setting_changed(tmp_path, monkeyp
 
     def start(*overrides):
         loaded = load(overrides)
-        return open_record(tmp_path, loaded, resolve(loaded.config), {"all": {"data": "same"}}, {"all": {}}, {})
+        return begin_record(tmp_path, loaded, {"data": "same"})
 
     record = start()
     assert record["folder"] == os.getcwd()
