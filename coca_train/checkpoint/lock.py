@@ -57,6 +57,7 @@ class RunLock:
         self._run_dir = run_dir
         self._path = run_dir / NAME
         self._token = os.urandom(8).hex()
+        self._made: list[Path] = []
         self._stop = threading.Event()
         self._heart: threading.Thread | None = None
 
@@ -80,6 +81,8 @@ class RunLock:
                     if self._holder().get("token") == self._token:
                         # Not the lock of a process that took over while this one was frozen.
                         os.unlink(self._path)
+                for folder in self._made:  # a start that was refused leaves nothing: those that are empty go
+                    folder.rmdir()
             except OSError:
                 pass  # a disk that fails now: the next start sees that our process is gone
 
@@ -105,6 +108,7 @@ class RunLock:
 
     def _take(self) -> None:
         try:
+            self._made = [folder for folder in (self._run_dir, *self._run_dir.parents) if not folder.exists()]
             os.makedirs(self._run_dir, exist_ok=True)
             self._acquire()
         except OSError as error:

@@ -11,6 +11,7 @@ import pytest
 from safetensors import safe_open
 
 from coca_train.commands import main
+from coca_train.settings import load_saved
 from tests.stages.support import leave_out
 
 
@@ -134,6 +135,22 @@ def test_what_does_not_fit_the_run_is_refused(words, corpus, tmp_path, capsys, m
     assert exit_code == 3
     assert "none.model" in text
     assert not (tmp_path / "runs" / "other").exists()
+
+    assert outcome("run.resume=must", "run.root=elsewhere/deeper")[0] == 4
+    assert not Path("elsewhere").exists()
+
+    # What describes the run is in its checkpoints too; of its records those stay that can be read.
+    record = (run_dir / "run.json").read_text()
+    (run_dir / "run.json").unlink()
+    (run_dir / "config.yaml").write_text("")
+    (run_dir / "metrics.jsonl").write_bytes((run_dir / "metrics.jsonl").read_bytes().replace(b"\n", b"\0", 1))
+    exit_code, text = outcome("run.resume=never")
+    assert exit_code == 4 and text.count("RECOVERY") == 2
+    assert (run_dir / "run.json").read_text() == record and load_saved(run_dir).config.train.max_steps == 4
+    exit_code, text = outcome()
+    assert exit_code == 0 and text.count("RECOVERY") == 1 and "records can be read" in text
+    assert [step for step in losses(run_dir)] == [3, 4]
+    assert (run_dir / "run.json").read_text() == record
 
     (run_dir / "run.lock").write_text(json.dumps({"pid": os.getpid(), "token": "x"}))
     exit_code, text = outcome()
