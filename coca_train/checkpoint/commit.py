@@ -36,16 +36,19 @@ from coca_train.checkpoint.lock import RunLock
 from coca_train.checkpoint.manifest import FOLDER, Meta, Spec
 from coca_train.checkpoint.recovery import TEMPORARY, TRASH, first_verified, mark_verified, step_folders, verified
 from coca_train.checkpoint.weights import Frozen
-from coca_train.checkpoint.writing import HostCopy, Part, Task, elements_to_copy, shard_shapes, write_shard
+from coca_train.checkpoint.writing import HostCopy, Part, elements_to_copy, shard_shapes, write_shard
 from coca_train.engine.base import Engine
-from coca_train.engine.process import is_out_of_memory
 from coca_train.runtime import dist, durable
-from coca_train.runtime.errors import DeviceMemoryError, DivergedError, LockedError, StorageError, UserError
+from coca_train.runtime.errors import DivergedError, LockedError, ResourceError, StorageError, UserError
+from coca_train.runtime.shortage import FIX, MEMORY, reason, shortage
+from coca_train.runtime.threads import Task, Worker
 from coca_train.runtime.untrusted_io import JsonObject
 
 T = TypeVar("T")
 
 MAX_FAILURES = 3  # consecutive; then the run gives up with the error of the last
+# Of a directory that is gone, read-only or no longer ours: another try would fail as well.
+LASTING = {errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES, errno.EPERM}
 SPARE = 16 << 20  # [bytes] left free in addition to a checkpoint
 ABANDON_S = 5.0  # for a thread to see that its work is abandoned
 
@@ -81,7 +84,7 @@ class Saves:
     what a checkpoint relies on and does not hold, from any thread.
 
     `begin` and `proceed` raise DivergedError when the state is not finite and LockedError when another process has
-    taken over the run; nothing is published then. A StorageError or DeviceMemoryError, which leaves the last good
+    taken over the run; nothing is published then. A StorageError or ResourceError, which leaves the last good
     checkpoint as it was, is returned by `begin` and kept in `error` by `proceed`, the same on every rank.
     """
 
@@ -94,7 +97,7 @@ class Saves:
         sync: Callable[[], None] = lambda: None,
     ) -> None:
         self._root, self._engine, self._lock, self._frozen = run_dir / FOLDER, engine, lock, frozen
-        self._sync = sync
+        self._sync, self._worker = sync, Worker()
         self._copy = HostCopy(engine.device)
         self._reserving: Task[None] | None = None
         self._abandoned = Event()
@@ -109,7 +112,8 @@ class Saves:
 
     def reserve(self) -> None:
         """Allocate the memory for the copies in a thread, so that the first save need not."""
-        self._reserving = Task(partial(self._copy.reserve, elements_to_copy(self._engine.slices(), self._frozen)))
+        n_elements = elements_to_copy(self._engine.slices(), self._frozen)
+        self._reserving = self._worker.submit(partial(self._copy.reserve, n_elements))
 
     def begin(self, step: int, meta: Meta) -> UserError | None:
         """COLLECTIVE. Copy the engine's state and begin to write it as checkpoints/step-XXXXXXXX. None is in flight."""
@@ -118,7 +122,7 @@ class Saves:
         # A run that continues from its last step, to report only, gets here again: what verifies is not written twice.
         if first_verified([target], meta.run_id)[0]:
             return None
-        name, failure = _on_rank_0(lambda: make_folder(self._root, step, file_size(spec)), self._root)
+        name, failure = _on_rank_0(lambda: make_folder(self._root, step, file_size(spec)), self._root, step)
         if failure is not None:
             return _raise_unless_harmless(failure)
         assert name is not None
@@ -131,7 +135,8 @@ class Saves:
             identity = {"run_id": meta.run_id, "step": str(step)}
             identity |= {"rank": str(dist.rank()), "world_size": str(dist.world_size())}
             path = save.folder / _shard_name()
-            save.writing = Task(partial(write_shard, path, save.parts, spec, identity, self._frozen, self._abandoned))
+            write = partial(write_shard, path, save.parts, spec, identity, self._frozen, self._abandoned)
+            save.writing = self._worker.submit(write)
         except Exception as problem:
             save.failure = _as_failure(problem, self._root, step)
         return None
@@ -141,10 +146,11 @@ class Saves:
         wait: until it has."""
         save = self._save
         assert save is not None
+        step = save.body["step"]
         while wait or dist.all_reduce([float(save.is_done())], "min")[0]:
             if save.written:
                 self._save = None
-                self._end(save, *_on_rank_0(lambda: save.publishing and save.publishing.result(), self._root))
+                self._end(save, *_on_rank_0(lambda: save.publishing and save.publishing.result(), self._root, step))
                 return True
             if (failure := self._gather_shards(save)) is not None:
                 self._save = None
@@ -165,7 +171,9 @@ class Saves:
         if failure is None and dist.is_main():
             shards, ranges = [shard for shard, *_ in reports], [ranges for _, ranges, _, _ in reports]
             body = manifest.add_files(save.body, save.spec, shards, ranges)
-            save.publishing = Task(partial(publish, save.folder, save.target, body, self._lock, self._sync))
+            save.publishing = self._worker.submit(
+                partial(publish, save.folder, save.target, body, self._lock, self._sync)
+            )
         return failure
 
     def _end(self, save: _Save, digest: str | None, failure: UserError | None) -> None:
@@ -178,7 +186,7 @@ class Saves:
             self.background_s += save.publishing.seconds if save.publishing is not None else 0.0
             return
         # A disk that fails now may refuse this too; the next start sweeps what is left.
-        _on_rank_0(lambda: durable.remove_tree(save.folder), self._root)
+        _on_rank_0(lambda: durable.remove_tree(save.folder), self._root, save.body["step"])
         self.error = _raise_unless_harmless(failure)
 
     def free(self) -> None:
@@ -186,8 +194,13 @@ class Saves:
         assert self._save is None
         self._copy = HostCopy(self._engine.device)
 
+    def delete(self, folder: Path) -> Task[None]:
+        """Delete a folder in the background."""
+        return self._worker.submit(lambda: durable.remove_tree(folder))
+
     def abandon(self) -> None:
-        """Give up the save in flight, where the other ranks cannot be reached: the next start sweeps it."""
+        """End, and give up a save in flight, where the other ranks cannot be reached: the next start sweeps it."""
+        self._worker.close()
         self._abandoned.set()
         save, self._save = self._save, None
         for task in (save.writing, save.publishing) if save is not None else ():
@@ -282,7 +295,7 @@ def _move_to_trash(folders: list[Path], delete: Callable[[Path], object]) -> lis
 
 def _raise_unless_harmless(failure: UserError) -> UserError:
     """Return a failure that leaves the run as it was; raise any other."""
-    if isinstance(failure, StorageError | DeviceMemoryError):
+    if isinstance(failure, ResourceError) or (isinstance(failure, StorageError) and failure.may_pass):
         return failure
     raise failure
 
@@ -302,7 +315,7 @@ def _await_shard(save: _Save) -> tuple[JsonObject | None, UserError | None]:
         return None, _as_failure(problem, save.target.parent, save.body["step"], need)
 
 
-def _as_failure(problem: Exception, where: Path, step: int, need: int = 0) -> UserError:
+def _as_failure(problem: Exception, where: Path, step: int, need: int | None = None) -> UserError:
     """Return the error of a save that failed on this rank, for all ranks; raise a bug. need: what it has to write
     [bytes]."""
     if isinstance(problem, NonFinite):
@@ -310,39 +323,49 @@ def _as_failure(problem: Exception, where: Path, step: int, need: int = 0) -> Us
             f"E-CKP-18 step {step}: {problem} holds NaN or infinity; nothing was saved. "
             "Fix: go back to an earlier checkpoint with a lower optim.lr"
         )
-    if is_out_of_memory(problem):
-        reason = (str(problem) or "host memory").splitlines()[0][:200]
-        return DeviceMemoryError(
-            f"E-RUN-33 {where}: no memory on rank {dist.rank()} for a copy of its part of the state ({reason}), which "
-            "a save writes in the background of the training; the last checkpoint is untouched. Fix: fewer ranks on a "
-            "machine, more sharding (engine.zero_stage), or a machine with more memory"
+    if (what := shortage(problem)) is not None:
+        fix = "fewer ranks on a machine, more sharding (engine.zero_stage), or a machine with more memory"
+        return ResourceError(
+            f"E-RUN-33 {where}: no {what} on rank {dist.rank()} for a save, which copies its part of the state and "
+            f"writes it in the background of the training ({reason(problem)}); the last checkpoint is untouched. "
+            f"Fix: {fix if what == MEMORY else FIX[what]}"
         )
     if isinstance(problem, OSError):
         return _storage_error(where, problem, need)
     raise problem
 
 
-def _on_rank_0(action: Callable[[], T], where: Path) -> tuple[T | None, UserError | None]:
-    """COLLECTIVE. Run the action on rank 0; return its result or its failure on every rank."""
+def _on_rank_0(action: Callable[[], T], where: Path, step: int) -> tuple[T | None, UserError | None]:
+    """COLLECTIVE. Run the action of a save on rank 0; return its result or its failure on every rank."""
     result, failure = None, None
     if dist.is_main():
         try:
             result = action()
-        except OSError as problem:
-            failure = _storage_error(where, problem)
         except LockedError as problem:
             failure = problem
+        except Exception as problem:
+            failure = _as_failure(problem, where, step)
     return dist.broadcast_object((result, failure))
 
 
-def _storage_error(where: Path, problem: OSError, need: int | None = None) -> StorageError:
+def _storage_error(where: Path, problem: OSError, need: int | None) -> StorageError:
+    stays = problem.errno in LASTING
+    error = StorageError(
+        f"E-RUN-09 {where}: the checkpoint could not be written on rank {dist.rank()} ({problem}); "
+        f"{'the run cannot go on without its directory' if stays else _room(where, problem, need)}. "
+        f"Fix: {'mount it again' if stays else 'free space or mend the disk'}; the last checkpoint is untouched"
+    )
+    error.may_pass = not stays
+    return error
+
+
+def _room(where: Path, problem: OSError, need: int | None) -> str:
+    """Describe the room on a disk. need: what is to be written [bytes]."""
+    needed = f"needs {need / 1e6:.1f} MB, has" if need is not None else "has"
+    if problem.errno == errno.EDQUOT:  # the disk has room, for others
+        return f"the disk {needed} no more of the quota"
     try:
         free = os.statvfs(where if where.exists() else where.parent)
-        have = f"{free.f_bavail * free.f_frsize / 1e6:.1f} MB free"
+        return f"the disk {needed} {free.f_bavail * free.f_frsize / 1e6:.1f} MB free"
     except OSError:
-        have = "free space unknown"
-    needed = f"needs {need / 1e6:.1f} MB, has" if need is not None else "has"
-    return StorageError(
-        f"E-RUN-09 {where}: the checkpoint could not be written on rank {dist.rank()} ({problem}); "
-        f"the disk {needed} {have}. Fix: free space or mend the disk; the last checkpoint is untouched"
-    )
+        return f"the disk {needed} free space unknown"

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coca_train.checkpoint.manifest import unused_name
-from coca_train.checkpoint.writing import Task
 from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import LockedError, StorageError
+from coca_train.runtime.threads import Thread, Worker
 from coca_train.runtime.untrusted_io import JsonObject
 
 HEARTBEAT_S = 30.0
@@ -59,13 +59,12 @@ class RunLock:
         self._token = os.urandom(8).hex()
         self._made: list[Path] = []
         self._stop = threading.Event()
-        self._heart: threading.Thread | None = None
+        self._heart: Thread | None = None
 
     def __enter__(self) -> "RunLock":
         dist.broadcast_from_rank0(self._take)
         if dist.is_main():
-            self._heart = threading.Thread(target=self._beat, name="run-lock-heartbeat", daemon=True)
-            self._heart.start()
+            self._heart = Thread(self._beat)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -101,10 +100,11 @@ class RunLock:
         """
         if dist.world_size() == 1:
             return action()
-        task = Task(action) if dist.is_main() else None
-        while not dist.all_reduce([float(task is None or task.is_done())], "min")[0]:
-            time.sleep(LOOK_S)
-        dist.broadcast_from_rank0(lambda: task and task.result())
+        with Worker() as worker:
+            task = worker.submit(action) if dist.is_main() else None
+            while not dist.all_reduce([float(task is None or task.is_done())], "min")[0]:
+                time.sleep(LOOK_S)
+            dist.broadcast_from_rank0(lambda: task and task.result())
 
     def _take(self) -> None:
         try:

@@ -7,9 +7,7 @@ import math
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from coca_train.checkpoint.format import ShardReader
 from coca_train.engine.base import Engine
 from coca_train.runtime import dist, untrusted_io
+from coca_train.runtime.threads import map_in_threads
 from coca_train.runtime.untrusted_io import JsonObject
 
 NAME = "MANIFEST.json"
@@ -277,8 +276,8 @@ def open_shard(path: Path, entry: JsonObject) -> ShardReader:
 def damage(readers: Sequence[ShardReader], entries: Sequence[JsonObject], again: bool = False) -> str:
     """Return why the bytes of some shards differ from the manifest's entries; empty: they do not. again: as
     `ShardReader.sha256`. The files are read at the same time."""
-    with ThreadPoolExecutor(THREADS, "digest") as threads:
-        return next(filter(None, threads.map(partial(_damage, again=again), readers, entries)), "")
+    found = map_in_threads(lambda pair: _damage(*pair, again=again), zip(readers, entries, strict=True), THREADS)
+    return next(filter(None, found), "")
 
 
 def _damage(reader: ShardReader, entry: JsonObject, again: bool) -> str:

@@ -1,12 +1,10 @@
 """A rank's shard, written from a copy of its part of the state by a thread that waits for no other rank."""
 
 import math
-import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Event
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +16,6 @@ from coca_train.engine.base import Slice
 from coca_train.runtime.untrusted_io import JsonObject
 
 BLOCK = 1 << 24  # [elements] of memory that is taken at once: torch rounds pinned memory up to a power of two
-
-T = TypeVar("T")
 
 
 class Part(NamedTuple):
@@ -84,38 +80,6 @@ class HostCopy:
             piece = self._blocks[number][offset : offset + n]
             yield piece
             first, n = first + len(piece), n - len(piece)
-
-
-class Task(Generic[T]):
-    """An action in a thread, which waits for no other rank. seconds: its duration, once it is done."""
-
-    def __init__(self, action: Callable[[], T]) -> None:
-        self._action, self._result = action, list[T]()
-        self._error: BaseException | None = None
-        self.seconds = 0.0
-        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        began = time.monotonic()
-        try:
-            self._result.append(self._action())
-        except BaseException as error:  # raised by `result`, in the main thread
-            self._error = error
-        self.seconds = time.monotonic() - began
-
-    def is_done(self) -> bool:
-        return not self._thread.is_alive()
-
-    def join(self, timeout_s: float | None = None) -> None:
-        self._thread.join(timeout_s)
-
-    def result(self) -> T:
-        """Wait until it is done and return its result. Raises what the thread raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._result[0]
 
 
 def write_shard(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from coca_train.data.batch import Batch
 from coca_train.data.mixture import Mixture
 from coca_train.runtime.staging import Staging
+from coca_train.runtime.threads import Thread
 
 
 class Loader:
@@ -49,10 +50,7 @@ class Loader:
         self._staging = staging
         self._next: list[Batch] | BaseException | None = None  # taken from the queue, and on its way to the device
         self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
-        if prefetch_steps:
-            self._thread = threading.Thread(target=self._prefetch, name="data-prefetch", daemon=True)
-            self._thread.start()
+        self._thread = Thread(self._prefetch) if prefetch_steps else None
 
     def step(self, step: int) -> list[Batch]:
         """Return the micro batches of this rank for any step."""

@@ -6,7 +6,6 @@ after any number of restarts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +21,10 @@ from coca_train.data.sampling import PackedSource, SamplePlace, Shuffled, Stream
 from coca_train.data.storage import Digest, digest
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
+from coca_train.runtime.threads import map_in_threads
 from coca_train.runtime.trees import flatten
+
+DIGEST_THREADS = 8  # each waits for its disk most of the time
 
 
 class Mixture:
@@ -160,8 +162,8 @@ def file_digests(datasets: Iterable[IndexedDataset]) -> dict[str, Digest]:
     """Return size and SHA-256 (`storage.digest`) of the .bin and the .idx of each dataset, by path."""
     files = [path for dataset in datasets for path in (dataset.bin_path, dataset.idx_path)]
     # Files may lie on a network disk, where each sample waits for its own round trip.
-    with ThreadPoolExecutor() as pool:  # reading and hashing both let other threads run
-        return dict(zip(files, pool.map(digest, files), strict=True))
+    # Reading and hashing both let other threads run.
+    return dict(zip(files, map_in_threads(digest, files, DIGEST_THREADS), strict=True))
 
 
 def tokenizer_digest(path: str) -> Digest:

@@ -13,7 +13,6 @@ import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -56,6 +55,7 @@ from coca_train.planning.outline import Storage, checkpoint_storage, outline
 from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import DataError, PeerLost, StorageError, UserError
 from coca_train.runtime.printing import n_bytes, plain
+from coca_train.runtime.threads import Thread
 from coca_train.stages import Stage, resolve
 
 T = TypeVar("T")
@@ -301,8 +301,7 @@ def run_bounded(part: str, action: Callable[[], T], limit_s: float) -> T:
         except Exception as error:
             done.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
+    thread = Thread(run)
     began, said_s = time.monotonic(), PROGRESS_S
     while True:
         thread.join(max(0.0, began + min(said_s, limit_s) - time.monotonic()))

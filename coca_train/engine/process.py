@@ -182,12 +182,6 @@ def join_sequence_group(size: int) -> SequenceShare | None:
     return SequenceShare(dist.rank() % size, size, AllToAll(group))
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out, on a GPU or in the host."""
-    of_host = isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error)
-    return of_host or isinstance(error, torch.OutOfMemoryError)
-
-
 def set_group_timeouts(timeout_s: int) -> None:
     """Set the timeout of every process group. DeepSpeed creates groups that wait 30 minutes whatever timeout is
     configured."""

@@ -24,16 +24,17 @@ from typing import NamedTuple, NoReturn, TypeVar
 
 import torch
 
-from coca_train.engine.process import is_out_of_memory, join_sequence_group
+from coca_train.engine.process import join_sequence_group
 from coca_train.evaluation.configuration import CELLS, EvaluateConfig
 from coca_train.evaluation.results import AnyCell, Cell, Measured, Point, Status
 from coca_train.evaluation.subject import Setup, Subject, open_folder, subject_of
 from coca_train.evaluation.suite import AnySuite, suite_of
 from coca_train.evaluation.variants import Choice, Variant, described
 from coca_train.models.transformer import Transformer
-from coca_train.runtime import dist
+from coca_train.runtime import dist, shortage
 from coca_train.runtime.durable import encode, read_json, sealed, unsealed, write_json
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.threads import Thread
 from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.tracking.terminal import clock
 
@@ -208,9 +209,9 @@ def on_all_ranks(action: Callable[[], T]) -> tuple[list[T], str]:
         try:
             return action(), ""
         except Exception as error:
-            if not is_out_of_memory(error):
+            if not shortage.is_out_of_memory(error):
                 raise
-            return None, f"out of memory on rank {dist.rank()}: {(str(error) or 'host memory').splitlines()[0][:200]}"
+            return None, f"out of memory on rank {dist.rank()}: {shortage.reason(error)}"
 
     # Its handler is left before anything is freed: the error's traceback keeps the tensors that filled the memory
     # alive. All ranks come here, whatever became of their share: one that left before would leave the others waiting.
@@ -288,9 +289,7 @@ class Progress:
         self._began: float | None = None  # with the first cell: what comes before is no part of the work
         self._closed = threading.Event()
         # On a thread: a cell of long windows reports nothing for minutes on a busy machine, which looks like a hang.
-        self._lines = threading.Thread(target=self._print_lines, name="progress", daemon=True)
-        if shown and not sys.stderr.isatty():
-            self._lines.start()
+        self._lines = Thread(self._print_lines) if shown and not sys.stderr.isatty() else None
 
     def expect(self, work: float, n_models: int) -> None:
         """Say how much is left of the present model, and of each of the n_models - 1 after it, as far as one knows."""
@@ -313,7 +312,7 @@ class Progress:
 
     def close(self) -> None:
         self._closed.set()
-        if self._lines.is_alive():
+        if self._lines is not None:
             self._lines.join()
         self._bar.close()
 

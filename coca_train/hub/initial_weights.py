@@ -8,7 +8,6 @@ the resulting checkpoint.
 import json
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +33,7 @@ from coca_train.runtime import dist, durable
 from coca_train.runtime.errors import CheckpointError, DataError, Preempted, UserError
 from coca_train.runtime.machine import cores
 from coca_train.runtime.shutdown import StopRequest
+from coca_train.runtime.threads import map_in_threads
 from coca_train.runtime.trees import flatten
 from coca_train.settings import load_saved
 from coca_train.stages import resolve
@@ -57,9 +57,9 @@ class Start(NamedTuple):
 def initial_digests(outline: Transformer, seed: int) -> dict[str, str]:
     """Return `init_digests` of a model, of which each rank draws a part in several threads. COLLECTIVE."""
     names = [name for name, _ in outline.named_parameters()]
-    with ThreadPoolExecutor(min(DIGEST_THREADS, cores())) as threads:
-        drawn = threads.map(lambda name: init_digests(outline, seed, {name}), names[dist.rank() :: dist.world_size()])
-        mine = {name: digest for part in drawn for name, digest in part.items()}
+    own, n_threads = names[dist.rank() :: dist.world_size()], min(DIGEST_THREADS, cores())
+    drawn = map_in_threads(lambda name: init_digests(outline, seed, {name}), own, n_threads)
+    mine = {name: digest for part in drawn for name, digest in part.items()}
     everyones = {name: digest for part in dist.all_gather_object(mine) for name, digest in part.items()}
     return {name: everyones[name] for name in names}
 

@@ -9,8 +9,9 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from coca_train.runtime.errors import DeviceMemoryError, StorageError, UserError
+from coca_train.runtime.errors import ResourceError, StorageError, UserError
 from coca_train.runtime.printing import bounded, escaped
+from coca_train.runtime.shortage import FIX, reason, shortage
 from coca_train.runtime.shutdown import INTERRUPTED, peer_lost
 
 
@@ -50,15 +51,14 @@ def run(
 
 
 def _of_the_machine(error: Exception) -> UserError | None:
-    """Return the error of a disk, a path or the memory of this machine; None: it is a bug."""
+    """Return the error of a disk, a path or what this machine has too little of; None: it is a bug."""
+    if (what := shortage(error)) is not None:
+        return ResourceError(f"E-RUN-30 out of {what} ({reason(error)}). Fix: {FIX[what]}")
     if isinstance(error, OSError) and error.strerror:
         return StorageError(
             f"E-RUN-29 {error.filename or 'a file'}: {error.strerror}; it has to be read or written. Fix: look at the "
             "path, its owner and its disk"
         )
-    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in str(error):
-        reason = (str(error) or "host memory").splitlines()[0]
-        return DeviceMemoryError(f"E-RUN-30 out of memory ({reason}). Fix: ask for less, or use a larger machine")
     return None
 
 

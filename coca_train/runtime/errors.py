@@ -44,10 +44,11 @@ class StorageError(UserError):
     """Disk full, read-only or failing."""
 
     exit_code = 7
+    may_pass = True  # another try may succeed
 
 
-class DeviceMemoryError(UserError):
-    """Out of memory."""
+class ResourceError(UserError):
+    """Out of memory, threads, open files or locks."""
 
     exit_code = 8
     of_one_rank = True

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from coca_train.runtime import dist, shutdown
 from coca_train.runtime.errors import PeerLost
+from coca_train.runtime.threads import Thread
 
 TICK_S = 0.2
 GRACE_S = 20.0
@@ -55,8 +56,7 @@ class Watchdog:
         self._wakeup = _set_wakeup(self._writer)
         self._outer, _running = _running, self
         self._outer_limit = dist.limit_waits(self.wait)
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-        self._thread.start()
+        self._thread = Thread(self._watch)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,16 +7,17 @@ the same groups in both: train/, valid/, reach/ (probes and verdicts) and report
 
 import queue
 import secrets
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 
 from coca_train.runtime import dist, untrusted_io
+from coca_train.runtime.threads import Thread
 from coca_train.runtime.trees import flatten
 
 if TYPE_CHECKING:
@@ -186,9 +187,7 @@ class WandbSink(Tracker):
         self._queue: queue.Queue[tuple[int, Record | Findings] | None] = queue.Queue(maxsize=1000)
         options = {"dir": str(run_dir), "mode": mode, "project": project, "name": name, "config": dict(config)}
         options |= {"id": _run_id(run_dir), "resume": "allow"}
-        # A daemon: a tracker that hangs for good must not keep the process from ending.
-        self._thread = threading.Thread(target=self._work, args=(options,), name="wandb", daemon=True)
-        self._thread.start()
+        self._thread = Thread(partial(self._work, options))
 
     def _work(self, options: dict[str, object]) -> None:
         try:

@@ -28,7 +28,7 @@ from coca_train.report.render import write_index, write_report
 from coca_train.report.render.pictures import picture
 from coca_train.runtime import dist
 from coca_train.runtime.durable import read_json, write_bytes, write_json, write_text
-from coca_train.runtime.errors import UserError
+from coca_train.runtime.errors import ResourceError, StorageError, UserError
 from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import folder_flags, load
 from coca_train.tracking.records import read_jsonl
@@ -73,9 +73,9 @@ def final_report(
     stage: str = "",
     overrides: Sequence[str] = (),
     show: Show = lambda step, findings: None,
-) -> None:
-    """Write the report on the model at `step` and show it. COLLECTIVE. A finished report is not written again; a failed
-    one is logged and fails nothing: the model is saved.
+) -> UserError | None:
+    """Write the report on the model at `step` and show it; return why there is none. COLLECTIVE. A finished report is
+    not written again; a failed one is logged and stops nothing: the model is saved.
 
     held_out: files by source. stage: the report is on a stage that others follow, and is written to report/<stage>.
     overrides: of the run's command. show: passes the findings to trackers, on rank 0.
@@ -84,7 +84,7 @@ def final_report(
     mark = {"format": FORMAT, "step": step, "eval": _depends_on(config)}
     if dist.broadcast_from_rank0(lambda: is_finished(directory, mark)):
         dist.log(f"The report on step {step} is there already.")
-        return
+        return None
     command = shlex.join(["python", "-m", "coca_train", *overrides])
     finished = Finished(config, run_dir, directory, tokenizer, held_out, step, command)
     try:
@@ -94,6 +94,8 @@ def final_report(
         dist.broadcast_from_rank0(lambda: write_json(directory / DONE, mark))
     except UserError as error:
         dist.log(f"WARNING: no report on step {step}: {error}. The same command tries again")
+        return error
+    return None
 
 
 def is_finished(directory: Path, mark: Mapping[str, object]) -> bool:
@@ -172,6 +174,8 @@ def evaluate(finished: Finished, module: Transformer) -> Evaluation | None:
             step=finished.step,
             weights=dist.broadcast_from_rank0(lambda: read_json(checkpoint / MANIFEST)["digest"]),
         )
+    except (StorageError, ResourceError):
+        raise  # another try may succeed
     except UserError as error:
         dist.log(f"WARNING: no report of the finished run: {error}")
         return None

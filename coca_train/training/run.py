@@ -21,7 +21,6 @@ from coca_train.data.packing import Edges
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.doctor.machine import log_machines
 from coca_train.engine.base import without_initial_values
-from coca_train.engine.process import is_out_of_memory
 from coca_train.hub import forms
 from coca_train.hub.initial_weights import check_start, initial_digests, load_initial_weights
 from coca_train.models.lora import is_adapter, named_parameters
@@ -29,7 +28,8 @@ from coca_train.models.trainable import select_trainable
 from coca_train.models.transformer import build_model, vocab_size
 from coca_train.runtime import dist, job, shutdown
 from coca_train.runtime.dist import explained
-from coca_train.runtime.errors import CheckpointError, DeviceMemoryError, UserError
+from coca_train.runtime.errors import CheckpointError, ResourceError, UserError
+from coca_train.runtime.shortage import is_out_of_memory, reason
 from coca_train.runtime.watchdog import Watchdog
 from coca_train.settings import folder_flags, load
 from coca_train.stages import Stage, resolve, stage_at
@@ -50,14 +50,14 @@ from coca_train.training.stage import RunContext, StagePlan, train_stage
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Raise DeviceMemoryError E-RUN-16 (code 8) where memory runs out in the block, on a GPU or in the host."""
+    """Raise ResourceError E-RUN-16 (code 8) where memory runs out in the block, on a GPU or in the host."""
     try:
         yield
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        raise DeviceMemoryError(
-            f"E-RUN-16 rank {dist.rank()}: out of memory ({(str(error) or 'host memory').splitlines()[0][:200]}). "
+        raise ResourceError(
+            f"E-RUN-16 rank {dist.rank()}: out of memory ({reason(error)}). "
             "Fix: halve train.micro_batch_size (the global batch, and so the training, stays the same), or "
             "engine.activation_checkpointing=full, or more sharding: engine.zero_stage=3"
         ) from error
@@ -130,7 +130,7 @@ def train(loaded: Loaded[Config], folders: Sequence[Path] = (), make_data: MakeD
         stack.callback(metrics.close)
         command = shlex.join(["python", "-m", "coca_train", *folder_flags(folders), *loaded.overrides])
         context = RunContext(
-            run_dir, tokenizer, n_tokens, metrics, watchdog, lock, record, loaded.record, len(stages), command
+            run_dir, tokenizer, n_tokens, metrics, watchdog, lock, record, loaded.record, len(stages), command, []
         )
         first = stages.index(stage_at(stages, newest.step)) if newest else 0
         for number, plan in enumerate(plans[first:], first):
@@ -147,6 +147,8 @@ def train(loaded: Loaded[Config], folders: Sequence[Path] = (), make_data: MakeD
         print_summary(config, run_dir, loaded.overrides, folders)
         # After a good end only: leaving waits for all ranks, and after an error one of them may be gone.
         engine.stop()
+        if context.unreported:  # only now: all that was asked for has been trained and saved
+            raise context.unreported[0]
 
 
 def plan_stages(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from coca_train import checkpoint
 from coca_train.checkpoint.commit import ABANDON_S
-from coca_train.checkpoint.writing import Task
 from coca_train.engine.base import Engine
-from coca_train.runtime import dist, durable, job
+from coca_train.runtime import dist, job
 from coca_train.runtime.errors import UserError
+from coca_train.runtime.threads import Task
 from coca_train.tracking.writers import MetricsWriter
 
 
@@ -88,7 +88,7 @@ class Saver:
             job.note("save_s", f"{took_s:.3f}")
 
     def _delete(self, trash: Path) -> None:
-        self._deleting.append(Task(lambda: durable.remove_tree(trash)))
+        self._deleting.append(self.saves.delete(trash))
 
     def _await_deletions(self, timeout_s: float | None = None) -> None:
         """Wait for the deletions; the next start sweeps what the disk could not delete."""

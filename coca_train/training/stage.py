@@ -30,7 +30,7 @@ from coca_train.planning import outline as planning
 from coca_train.planning.meta_step import count_flops
 from coca_train.runtime import dist
 from coca_train.runtime.dist import explained, waiting
-from coca_train.runtime.errors import CheckpointError, DataError, Preempted
+from coca_train.runtime.errors import CheckpointError, DataError, Preempted, UserError
 from coca_train.runtime.machine import bounded_by_memory, can_compile
 from coca_train.runtime.printing import percent
 from coca_train.runtime.shutdown import StopRequest
@@ -61,7 +61,7 @@ class StagePlan(NamedTuple):
 
 class RunContext(NamedTuple):
     """The objects that all stages of a run share. n_tokens: rows of the embedding. record: run.json. configuration:
-    config.yaml. command: that continues the run, without its launcher."""
+    config.yaml. command: that continues the run, without its launcher. unreported: why reports failed."""
 
     run_dir: Path
     tokenizer: Tokenizer
@@ -73,6 +73,7 @@ class RunContext(NamedTuple):
     configuration: str
     n_stages: int
     command: str
+    unreported: list[UserError]
 
 
 def train_stage(
@@ -170,7 +171,7 @@ def train_stage(
                 f"{stopped}: {context.command}\nExit code {Preempted.exit_code}: nothing is wrong, and a scheduler may "
                 "start it again by itself (docs/operations.md)"
             ) from None
-        final_report(
+        problem = final_report(
             config,
             run_dir,
             runner,
@@ -181,6 +182,7 @@ def train_stage(
             context.record["overrides"],
             context.metrics.show,
         )
+        context.unreported.extend([problem] if problem is not None else [])
         # Before the next stage builds its own: two engines do not fit into the memory of one.
         runner.release()
     if is_last:

@@ -16,7 +16,7 @@ import torch
 from coca_train import checkpoint
 from coca_train.checkpoint import Saves, commit, writing
 from coca_train.checkpoint.format import ShardReader, ShardWriter
-from coca_train.runtime.errors import DeviceMemoryError, DivergedError, StorageError
+from coca_train.runtime.errors import DivergedError, ResourceError, StorageError
 from coca_train.training.saving import Saver
 from tests.faults.fake import FakeEngine, holds, meta, save
 from tests.faults.fork_server import ForkServer, values
@@ -142,7 +142,7 @@ def test_no_memory_for_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, e
     assert one.begin(20, meta(20)) is None
     assert one.proceed(wait=True)
     told = one.error
-    assert isinstance(told, DeviceMemoryError) and str(told).startswith("E-RUN-33 ") and told.exit_code == 8
+    assert isinstance(told, ResourceError) and str(told).startswith("E-RUN-33 ") and told.exit_code == 8
     assert sorted(os.listdir(tmp_path / ROOT)) == ["latest", "step-00000010"]
 
 

@@ -1,0 +1,51 @@
+"""What a machine has run out of, by the error that says so: memory, threads, open files, locks."""
+
+import errno
+import sys
+
+MEMORY, THREADS, FILES, LOCKS = "memory", "threads or processes", "open files", "file locks"
+FIX = {
+    MEMORY: "ask for less, or use a larger machine",
+    THREADS: "raise the limit (ulimit -u), or end other programs",
+    FILES: "raise the limit (ulimit -n)",
+    LOCKS: "end other programs, or use a file system with more",
+}
+OF_ERRNO = {
+    errno.ENOMEM: MEMORY,
+    errno.ENOBUFS: MEMORY,
+    errno.EAGAIN: THREADS,  # of fork
+    errno.EMFILE: FILES,
+    errno.ENFILE: FILES,
+    errno.ENOLCK: LOCKS,
+}
+# Of errors that have no number: Python's threads, and libraries in C++.
+SIGNS = {
+    "can't allocate memory": MEMORY,
+    "Cannot allocate memory": MEMORY,
+    "bad_alloc": MEMORY,
+    "can't start new thread": THREADS,
+    "Resource temporarily unavailable": THREADS,
+    "Too many open files": FILES,
+}
+
+
+def shortage(error: BaseException) -> str | None:
+    """Return what there is no more of, one of the names above; None: the error means something else."""
+    torch = sys.modules.get("torch")
+    if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
+        return MEMORY
+    if isinstance(error, OSError):
+        return OF_ERRNO.get(error.errno or 0)
+    if isinstance(error, RuntimeError):
+        return next((what for sign, what in SIGNS.items() if sign in str(error)), None)
+    return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that memory ran out, on a GPU or in the host."""
+    return shortage(error) == MEMORY
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of an error."""
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
