@@ -153,6 +153,12 @@ def check_machine(model: ModelConfig, train: TrainConfig, engine: EngineConfig) 
         yield Problem("E-CFG-74", ("train.seq_len", "train.micro_batch_size"), text + has, fix)
 
 
+def prefetch_size(engine: EngineConfig, d_model: int) -> int:
+    """Return how many parameters ZeRO 3 gathers at once ahead of their use: engine.prefetch_size, or transformers' rule
+    for DeepSpeed's "auto": a square matrix, less a tenth, so that one is enough."""
+    return int(0.9 * d_model**2) if engine.prefetch_size is None else engine.prefetch_size
+
+
 def divisors(of: int, near: int) -> list[int]:
     """Return divisors, the nearest first; of numbers beyond a million only what a million is enough to find."""
     small = [n for n in range(1, min(math.isqrt(of), 1_000_000) + 1) if of % n == 0]

@@ -41,6 +41,7 @@ import torch.distributed as torch_dist
 from torch import Tensor, nn
 
 from coca_train.config.schema import EngineConfig, OptimConfig
+from coca_train.config.sizes import prefetch_size
 from coca_train.engine import base, process
 from coca_train.engine.base import InitParameter, MicroBatch, ReadRange, Slice, StepResult
 from coca_train.engine.muon import Matrix, MuonAndAdamW
@@ -342,9 +343,7 @@ def settings_of(
 
 def _zero(config: EngineConfig, width: int) -> JsonObject:
     overlap = config.overlap_communication
-    # transformers' rule for DeepSpeed's "auto" sizes: a square matrix ahead (less a tenth, so that one is enough), and
-    # what is as small as ten vectors is not cut.
-    prefetch = int(0.9 * width**2) if config.prefetch_size is None else config.prefetch_size
+    # transformers' rule for DeepSpeed's "auto": what is as small as ten vectors is not cut.
     whole = 10 * width if config.persistence_threshold is None else config.persistence_threshold
     return {
         "stage": config.zero_stage,
@@ -353,7 +352,7 @@ def _zero(config: EngineConfig, width: int) -> JsonObject:
         # Not in ZeRO 1: with micro batches to add up it would send each of them.
         "overlap_comm": config.zero_stage >= 2 if overlap is None else overlap,
         "use_multi_rank_bucket_allreduce": config.gradient_reduction == "all_reduce",
-        "stage3_prefetch_bucket_size": prefetch,
+        "stage3_prefetch_bucket_size": prefetch_size(config, width),
         "stage3_param_persistence_threshold": whole,
         # Else ZeRO 3 puts a function of its own in place of torch.nn.functional.linear, for the whole process: the
         # module that evaluation is lent would compute with it too.

@@ -112,7 +112,7 @@ def measure_cells(
     for suite, setup in suites:
         material = suite.prepare(subject, setup)
         for label, variant in subject.variants.items():
-            # The longest first: passes over it give shorter windows too, and if memory runs out, it does so at once.
+            # The longest first: if memory runs out, it does so at once.
             row = [Slot(suite, setup, subject, label, variant, point, material) for point in reversed(setup.points)]
             rows.append({slot: slot.find(store) for slot in row})
             if new := [slot for slot in row if rows[-1][slot] is None]:

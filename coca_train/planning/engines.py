@@ -45,7 +45,6 @@ REDUCED_AT_ONCE = 500_000_000  # parameters DeepSpeed all-reduces in one go with
 SUB_GROUP = 1_000_000_000  # parameters ZeRO 3 steps at once (sub_group_size)
 LOCAL, DEEPSPEED = "local", "deepspeed"
 LIVE = 1_000_000_000  # parameters ZeRO 3 keeps gathered (stage3_max_live_parameters)
-PREFETCHED = 50_000_000  # parameters it gathers at once ahead of their use (stage3_prefetch_bucket_size)
 
 
 def engine_and_stage(engine: EngineConfig) -> tuple[str, int]:
@@ -67,6 +66,7 @@ class ParameterCounts:
     trained_vectors: int  # norms and biases
     of_muon: int = 0
     with_one_moment: int = 0  # trained, of an optimizer that keeps one number for each where Adam keeps two
+    at_once: int = 0  # that ZeRO 3 gathers in one call: what it prefetches, or the largest
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _zero_3(held: States, engine: EngineConfig, counts: ParameterCounts, shard: 
         buckets=buffer + sums * min(engine.bucket_size, counts.trained),
         between=sums * shard + buffer,
         gathered=b * min(counts.all, LIVE) if n_gpus > 1 else 0,
-        arriving=b * min(counts.all, PREFETCHED) if n_gpus > 1 else 0,
+        arriving=b * min(counts.all, counts.at_once) if n_gpus > 1 else 0,
         afterwards=(sums + (4 if engine.dtype == "fp16" else 0)) * min(shard, SUB_GROUP),
     )
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from coca_train.config.schema import Config
+from coca_train.config.sizes import prefetch_size
 from coca_train.engine.optim import MUON
 from coca_train.models.layers import AttentionContext
 from coca_train.models.lora import named_parameters
@@ -169,7 +170,9 @@ def gpu_memory(
     kept = outline.moments
     of_muon = sum(parameters[name].numel() for name, moments in kept.items() if moments == MUON)
     with_one_moment = sum(parameters[name].numel() for name, moments in kept.items() if len(moments) == 1)
-    counts = ParameterCounts(outline.n_parameters, outline.n_trained, vectors, of_muon, with_one_moment)
+    largest = max(parameter.numel() for parameter in parameters.values())
+    at_once = max(prefetch_size(config.engine, config.model.d_model), largest)
+    counts = ParameterCounts(outline.n_parameters, outline.n_trained, vectors, of_muon, with_one_moment, at_once)
     # Sequences of this GPU, whole or in slices.
     rows = config.train.global_batch_size * config.engine.sequence_parallel // n_gpus
     accumulates = rows > config.train.micro_batch_size

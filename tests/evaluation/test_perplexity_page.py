@@ -3,7 +3,6 @@
 import math
 import re
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -11,11 +10,10 @@ from coca_train.evaluation import perplexity_page
 from coca_train.evaluation.pages import OTHER_TOKENS, file_names, grid_in_words
 from coca_train.evaluation.perplexity_page import main_text, page
 from coca_train.evaluation.results import Evaluation
-from coca_train.evaluation.suites import perplexity
 from coca_train.evaluation.verdict import NOTHING, verdicts
 from coca_train.report.render import write_report
 from coca_train.report.render.contents import best_places
-from tests.evaluation.grids import ROPE, blocks, cell, evaluation, measured, settings, setup, subject
+from tests.evaluation.grids import blocks, cell, evaluation, measured
 
 WINDOWS = (512, 1024, 2048)
 
@@ -137,12 +135,3 @@ def test_of_several_models_those_too_little_trained_are_named():
             ]  # 2.5 nats a token
     finding = page(known).finding
     assert len(finding) == 2 and finding[1].startswith("RoPE") and "trained" in finding[1]
-
-
-def test_every_rank_reads_windows_in_one_order():
-    """Rows of one length are apart by their stride: nothing is left to the order of a set, another in each process."""
-    grid = setup((16, 32, 64), {"a": ["x" * 70] * 3})
-    material = perplexity.Evaluator(settings("perplexity", stride=7)).prepare(subject("rope", ROPE), grid)
-    rows = material.read_up_to(64)
-    same = [(a, b) for a, b in pairwise(rows) if (a.window, a.ends or 0) == (b.window, b.ends or 0)]
-    assert same and all((a.stride, a.begin) < (b.stride, b.begin) for a, b in same)

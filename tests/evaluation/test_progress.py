@@ -40,7 +40,8 @@ def test_lines_come_while_a_cell_tells_nothing(capsys, monkeypatch):
     monkeypatch.setattr(progress, "FIRST_LINE_S", 0.001)
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.001)  # before it starts: a first look may come before the cell
     # The bar, which is not drawn, has the line too: only the thread's is printed.
-    words = lambda bar: (threading.current_thread().name == "progress" and printed.set()) or bar._words  # noqa: E731
+    main = threading.get_ident()
+    words = lambda bar: (threading.get_ident() != main and printed.set()) or bar._words  # noqa: E731
     monkeypatch.setattr(Progress, "line", words)
     bar = Progress(shown=True)
     bar.expect(1.0, n_models=1)

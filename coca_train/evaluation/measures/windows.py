@@ -8,7 +8,8 @@ each window, no state crosses windows, and dynamic frequencies see l = W in ever
 
 Windows that begin at the same token are prefixes of the longest of them: one pass over it gives all their predictions,
 with the same contexts, unless dynamic frequencies make something else of W (same_at). Equal to measuring each window
-but for rounding, since kernels are chosen by the length: up to 1e-4 nats in bfloat16 on a CPU.
+but for rounding, since kernels are chosen by the length: up to 1e-4 nats in bfloat16 on a CPU. So what is measured
+with something else is always measured with it.
 
 Loss by position: the position of a prediction is its context, 1 to W tokens. Only the first window of each document
 counts: there position c is the c-th prediction of the document, so at one position all schemes are measured on the very

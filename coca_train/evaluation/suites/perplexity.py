@@ -5,8 +5,7 @@ document_tokens says which predictions a window is measured on:
   (CoCA paper 4.2, tables 1 and 4: documents cut to 32 768, stride 512);
 * window: every document is cut to the window itself, one window a document (YaRN, tables 1 and 2: "truncated at");
 * whole: nothing is cut, and a document counts when it is at least min_document_tokens long (YaRN, table 4).
-A document cut to n has n + 1 tokens where it has that many, so that it has n predictions. Where nothing depends on
-the window's length, the longest window's cell measures the others on the way, and theirs take no time.
+A document cut to n has n + 1 tokens where it has that many, so that it has n predictions.
 
 What papers do otherwise: weighting=windows takes the mean of each window's mean loss, so that a first window of W
 predictions counts as much as a later one of `stride`; window_counts=tokens says that a window of W tokens predicts the
@@ -28,7 +27,7 @@ document, what the verdict is made of (verdict.py):
   and longer windows would be forgiven what that costs. Not where every window scores texts of its own.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from typing import Annotated, Literal
@@ -55,7 +54,6 @@ from coca_train.evaluation.measures.windows import (
     means,
     missing_positions,
     plan_passes,
-    same_at,
     tables_at,
 )
 from coca_train.evaluation.results import ALL, Evaluation, Point
@@ -120,6 +118,7 @@ class Settings:
 
 
 Sums = dict[str, list[object]]  # by source: `Scores` as plain lists
+Rows = tuple[Windowing, ...]
 Treatment = tuple[object, ...]  # see measures/windows.py
 
 
@@ -129,10 +128,10 @@ class Material:
 
     longest: of all documents, those that are not read too [tokens]. begin: the token that every window begins with,
     None: its own. frequencies: of the training text, where known.
-    shared: by row and how the model treats it, this rank's sums of what was measured for another cell too, of this
-    variant or of one that is the same in such windows. fresh: those of the present cell; they are shared only when all
-    ranks have succeeded (`combine`). A rank without them would measure the window again, and shares of different passes
-    do not add up to the whole. expected: what will be shared by then, for `work`. sizes: by cut, see n_bytes.
+    shared: by rows that are read together and how the model treats them, this rank's sums of what was measured for
+    another cell too, of this variant or of one that is the same in such windows. fresh: those of the present cell; they
+    are shared only when all ranks have succeeded (`combine`), as shares of different passes do not add up to the whole.
+    expected: what will be shared by then, for `work`. sizes: by cut, see n_bytes.
     """
 
     settings: Settings
@@ -144,9 +143,9 @@ class Material:
     longest: int = 0
     begin: int | None = None
     token_frequencies: TokenFrequencies | None = None
-    shared: list[tuple[Windowing, Treatment, Sums]] = field(default_factory=list)
-    fresh: list[tuple[Windowing, Treatment, Sums]] = field(default_factory=list)
-    expected: list[tuple[Windowing, Treatment]] = field(default_factory=list)
+    shared: list[tuple[Rows, Treatment, list[Sums]]] = field(default_factory=list)
+    fresh: list[tuple[Rows, Treatment, list[Sums]]] = field(default_factory=list)
+    expected: list[tuple[Rows, Treatment]] = field(default_factory=list)
     sizes: dict[int | None, dict[str, int]] = field(default_factory=dict)
 
     def row(self, window: int) -> Windowing:
@@ -185,11 +184,15 @@ class Material:
             rows["short", less] = Windowing(less, more, own.cut, more // EIGHTHS, more - less)
         return rows
 
-    def read_up_to(self, window: int) -> list[Windowing]:
-        """Return what cells up to this window read, the longest windows first."""
-        rows = {row for each in self.windows if each <= window for row in self.read_for(each).values()}
-        # By all that a row is: every rank must read in one order, and that of a set is another in each process.
-        return sorted(rows, key=lambda row: (-row.window, row.ends or 0, *(part or 0 for part in row)))
+    def groups(self, window: int) -> list[Rows]:
+        """Return what its cell reads by what is read together: its own windows, and everything else by itself.
+
+        So a cell is the same bits whichever others there are: kernels are chosen by the shape of what is read, and a
+        pass over a longer window would give all of a shorter one but the last digits.
+        """
+        read = self.read_for(window)
+        own = tuple(dict.fromkeys(read[name] for name in ("own", "curve", ("more", window)) if name in read))
+        return [own, *((row,) for row in dict.fromkeys(read.values()) if row not in own)]
 
     def documents(self, window: int) -> dict[str, list[np.ndarray]]:
         """Return what is scored in this window, by source."""
@@ -218,7 +221,7 @@ class Material:
 class Evaluator(CellSuite[Settings, Material, dict[str, Sums], ByText]):
     """Perplexity of long documents by context window."""
 
-    VERSION = 6
+    VERSION = 7
     SHARES = True
     AXIS = ("holds_within", "uses_gain")
 
@@ -245,14 +248,13 @@ class Evaluator(CellSuite[Settings, Material, dict[str, Sums], ByText]):
         )
 
     def work(self, subject: Subject, points: Sequence[Point], material: Material) -> list[float]:
-        """Estimate the tokens that are read for each window and, on the way, for shorter ones."""
-        model, costs = subject.model, []
-        known = {row for row, treated in material.expected if equal(treated, tables_at(model, row.length))}
+        """Estimate the tokens that are read for each window, without what an earlier one has read."""
+        costs = []
         for point in points:
-            rounds = _rounds(subject, int(point), material, known)
-            costs.append(float(sum(_tokens_read(material, rows) for rows in rounds)))
-            known.update(*rounds)
-            material.expected.extend((row, tables_at(model, row.length)) for rows in rounds for row in rows)
+            treated = {rows: _treatment(subject, rows) for rows in material.groups(int(point))}
+            new = [rows for rows, how in treated.items() if not _is_among(rows, how, material.expected)]
+            costs.append(float(sum(_tokens_read(material, rows) for rows in new)))
+            material.expected.extend((rows, treated[rows]) for rows in new)
         return costs
 
     def fingerprint(self, material: Material, point: Point) -> str:
@@ -270,26 +272,28 @@ class Evaluator(CellSuite[Settings, Material, dict[str, Sums], ByText]):
 
     def measure(self, subject: Subject, point: Point, material: Material, setup: Setup) -> dict[str, dict[str, Sums]]:
         """Return this rank's sums by what is read for the cell, see Material.read_for."""
-        model = subject.model
         material.fresh.clear()  # of the cell before: if some rank ran out of memory in it, nothing of it may be shared
-        known = {row: sums for row, treated, sums in material.shared if equal(treated, tables_at(model, row.length))}
-        rounds, done = _rounds(subject, int(point), material, known), 0
-        total = sum(_tokens_read(material, rows) for rows in rounds)
+        treated, known, done = {rows: _treatment(subject, rows) for rows in material.groups(int(point))}, {}, 0
+        for rows, how, sums in material.shared:
+            if rows in treated and equal(how, treated[rows]):
+                known |= dict(zip(rows, sums, strict=True))
+        new = {rows: how for rows, how in treated.items() if rows[0] not in known}
+        total = sum(_tokens_read(material, rows) for rows in new)
 
         def read(n_tokens: int) -> None:
             nonlocal done
             done += n_tokens
             setup.progress(done / total)
 
-        for rows in rounds:
-            sums: dict[Windowing, Sums] = {row: {} for row in rows}
+        for rows, how in new.items():
+            sums: list[Sums] = [{} for _ in rows]
             for source, documents in material.texts.documents.items():
-                edges = (material.training_window,)
-                scored = score_share(model, documents, rows, setup.micro_batch_tokens, read, edges, material.begin)
-                for row, scores in zip(rows, scored, strict=True):
-                    sums[row][source] = [part.tolist() for part in scores]
-            known |= sums
-            material.fresh.extend((row, tables_at(model, row.length), each) for row, each in sums.items())
+                edges, size = (material.training_window,), setup.micro_batch_tokens
+                scored = score_share(subject.model, documents, rows, size, read, edges, material.begin)
+                for of_row, scores in zip(sums, scored, strict=True):
+                    of_row[source] = [part.tolist() for part in scores]
+            known |= dict(zip(rows, sums, strict=True))
+            material.fresh.append((rows, how, sums))
         return {f"{dist.rank()}": {str(name): known[row] for name, row in material.read_for(int(point)).items()}}
 
     def combine(self, point: Point, material: Material, parts: Mapping[str, Mapping[str, Sums]]) -> ByText:
@@ -341,16 +345,13 @@ class Evaluator(CellSuite[Settings, Material, dict[str, Sums], ByText]):
         return perplexity_page.reach_parts(evaluation)
 
 
-def _rounds(subject: Subject, point: int, material: Material, known: Collection[Windowing]) -> list[list[Windowing]]:
-    """Return what is read for a cell when this is known: rows that share passes together, the cell's and those of
-    others."""
-    rounds, seen, every = list[list[Windowing]](), set(known), material.read_up_to(point)
-    for wanted in sorted(material.read_for(point).values(), key=every.index):
-        if wanted not in seen:
-            shorter = [row for row in every if row.window <= wanted.window and row not in seen]
-            rounds.append([row for row in shorter if same_at(subject.model, wanted.window, row.window)])
-            seen.update(rounds[-1])
-    return rounds
+def _treatment(subject: Subject, rows: Rows) -> Treatment:
+    """Return how the model treats what is read together, which is of one length."""
+    return tables_at(subject.model, rows[0].length)
+
+
+def _is_among(rows: Rows, how: Treatment, measured: Iterable[tuple[Rows, Treatment]]) -> bool:
+    return any(rows == other and equal(how, treated) for other, treated in measured)
 
 
 def _tokens_read(material: Material, rows: Sequence[Windowing]) -> int:
