@@ -28,7 +28,7 @@ from coca_train.data.readers.base import Cursor, Identity, Input, Reject, escape
 from coca_train.data.storage import flush_to_disk, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import untrusted_io
-from coca_train.runtime.durable import sync_folder
+from coca_train.runtime.durable import make_folders, sync_folder
 from coca_train.runtime.errors import DataError
 from data_prep.messages import differences, join_first
 
@@ -344,7 +344,7 @@ class InputParts:
         self._identity = input.identity()
         self._part: Part | None = None
         with storage(str(self._folder)):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self._folder)
             self._lock = open(self._folder / "lock", "ab")  # noqa: SIM115 (close closes it, and with it the lock)
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

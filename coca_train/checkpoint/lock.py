@@ -109,7 +109,7 @@ class RunLock:
     def _take(self) -> None:
         try:
             self._made = [folder for folder in (self._run_dir, *self._run_dir.parents) if not folder.exists()]
-            os.makedirs(self._run_dir, exist_ok=True)
+            durable.make_folders(self._run_dir)
             self._acquire()
         except OSError as error:
             raise StorageError(

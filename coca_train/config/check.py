@@ -152,6 +152,15 @@ def _gpus() -> int:
     return torch.cuda.device_count()  # through NVML; no CUDA context is made
 
 
+@TRAINING.rule("engine", about="launch")
+def check_recheck(engine: EngineConfig) -> Iterator[Problem]:
+    """Gradients that are computed twice are the same bits."""
+    if engine.recheck_every_steps and not engine.deterministic and engine.device != "cpu" and _gpus():
+        keys = ("engine.recheck_every_steps", "engine.deterministic")
+        text = "on GPUs the same gradients differ in their last bits when they are computed twice"
+        yield Problem("E-CFG-88", keys, text, "write engine.deterministic=true")
+
+
 @TRAINING.rule("engine", "world", about="launch")
 def check_engine(engine: EngineConfig, world: World) -> Iterator[Problem]:
     """An engine is not asked for what it cannot do."""

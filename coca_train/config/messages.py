@@ -15,10 +15,11 @@ LONGEST = 120  # characters of a value that a message repeats
 
 # Names of secrets: api_key, wandb_api_key, access_token, password … but not num_tokens, tokenizer.
 _SECRET_NAME = re.compile(r"(^|[._-])(api_?key|access_?key|private_?key|secret|passwo?r?d|token|credentials?)$", re.I)
-# Values that are a secret under any name: provider prefixes, and user:password@ in a URL. A name of weights with -hf_
-# inside is none.
+# Values that are a secret under any name: provider prefixes, user:password@ in a URL, and 40 hexadecimal digits alone,
+# as W&B's older keys are (in a path they are a commit). A name of weights with -hf_ inside is none.
 _SECRET_VALUE = re.compile(
-    r"(?<![\w./-])(sk[-_]|hf_|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA)[A-Za-z0-9_-]{16,}|://[^/\s:@]+:[^/\s@]+@"
+    r"(?<![\w./-])(sk[-_]|hf_|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA|wandb_v1_)[A-Za-z0-9_-]{16,}"
+    r"|://[^/\s:@]*:[^/\s@]+@|(?<![\w./-])[0-9a-f]{40}(?![\w./-])"
 )
 
 
@@ -109,6 +110,7 @@ def explain_type_error(key: str, value: object, needs: str, example: object, kin
         return Problem("E-CFG-08", (key,), f"is {shape}; it needs true or false", f"write {key}={truth}")
     if needs.startswith("a whole number") and isinstance(value, float):
         whole = f"write {key}={value:.0f}" if value.is_integer() else f"write {key}={round(value)}, for example"
+        whole = f"{write}, for example" if abs(value) > 2**53 else whole
         return Problem("E-CFG-07", (key,), f"is not written as a whole number; it needs {needs}", whole)
     if needs.startswith("a whole number") and isinstance(value, str) and re.fullmatch(r"0\d+", value):
         return Problem("E-CFG-10", (key,), "has a leading zero", f"write {key}={int(value)}")

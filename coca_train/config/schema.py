@@ -462,7 +462,9 @@ class EngineConfig:
         description="positions that a feed-forward layer computes at a time, recomputed in the backward pass "
         "[tokens]; null = all at once",
     )
-    bucket_size: Positive = Field(default=5_000_000, description="ZeRO reduce and all-gather bucket [elements]")
+    bucket_size: Annotated[int, Field(ge=1, le=10**10)] = Field(
+        default=5_000_000, description="ZeRO reduce and all-gather bucket [elements]"
+    )
     gradient_reduction: Literal["all_reduce", "owner"] = Field(
         default="all_reduce",
         description="how ZeRO 1 (except in bf16) and 2 reduce gradients: all_reduce: every rank gets the sum and "
@@ -491,6 +493,11 @@ class EngineConfig:
     )
     max_skipped_steps: Positive = Field(
         default=20, description="consecutive steps with non-finite gradients to skip before the run gives up [steps]"
+    )
+    recheck_every_steps: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="interval between steps whose gradients are computed twice, and after which nothing may change "
+        "until the next one, to find faulty memory and devices; 0 = never [steps]. On GPUs it needs deterministic=true",
     )
 
 

@@ -88,6 +88,19 @@ class Engine(Protocol):
         """COLLECTIVE. Do one optimizer step over this rank's micro batches of the global batch."""
         ...
 
+    def compute_gradients(self, micro_batches: Sequence[MicroBatch]) -> float:
+        """COLLECTIVE. Compute the gradients of a step as `train_step` does; return the loss. `drop_gradients` must come
+        next."""
+        ...
+
+    def drop_gradients(self, micro_batches: Sequence[MicroBatch]) -> None:
+        """COLLECTIVE. Leave everything as it was before `compute_gradients`."""
+        ...
+
+    def computing(self) -> list[Tensor]:
+        """Return the weights that compute on this rank, whole or its parts: the engine's own tensors."""
+        ...
+
     def eval_module(self) -> AbstractContextManager[nn.Module]:
         """Return a plain module with the current weights in eval mode. COLLECTIVE: every rank calls it, and modules in
         it, as often as all others and in the same order; weights that are sharded are gathered as they are needed."""

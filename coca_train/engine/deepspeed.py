@@ -124,6 +124,16 @@ class DeepSpeedEngine:
     def train_step(self, micro_batches: Sequence[MicroBatch], lr: float) -> StepResult:
         assert len(micro_batches) == self._accumulation
         set_lr(self._engine.basic_optimizer, lr)
+        total, tokens = self._backward(micro_batches)
+        applied, grad_norm = self._step() if self.zero_stage else self._guarded_step()
+        self.skipped_steps += not applied
+        summed, n_tokens = torch.stack((total, tokens)).tolist()  # one look: the host waits for it
+        loss = summed / max(1.0, n_tokens)
+        return StepResult(loss=loss, grad_norm=grad_norm, skipped=not applied, tokens=int(n_tokens))
+
+    def _backward(self, micro_batches: Sequence[MicroBatch], complete: bool = True) -> tuple[Tensor, Tensor]:
+        """Compute gradients; return the summed loss and the number of targets, of all ranks. complete: a step follows,
+        of which these are the last micro batches."""
         world = torch_dist.get_world_size()
         tokens = torch.tensor(base.count_targets(micro_batches), dtype=torch.float64, device=self.device)
         torch_dist.all_reduce(tokens)
@@ -142,13 +152,30 @@ class DeepSpeedEngine:
                 # A loss that is not finite anywhere makes every rank's gradients NaN, and so every rank skip.
                 nll = nll * torch.where(total.isfinite(), 1.0, math.nan).to(nll.dtype)
             # Before backward: with the last micro batch ZeRO reduces gradients while they are computed.
-            self._engine.set_gradient_accumulation_boundary(last)
+            self._engine.set_gradient_accumulation_boundary(last and complete)
             self._engine.backward(nll * scale, scale_wrt_gas=False)
-        applied, grad_norm = self._step() if self.zero_stage else self._guarded_step()
-        self.skipped_steps += not applied
-        summed, n_tokens = torch.stack((total, tokens)).tolist()  # one look: the host waits for it
-        loss = summed / max(1.0, n_tokens)
-        return StepResult(loss=loss, grad_norm=grad_norm, skipped=not applied, tokens=int(n_tokens))
+        return total, tokens
+
+    def compute_gradients(self, micro_batches: Sequence[MicroBatch]) -> float:
+        total, tokens = self._backward(micro_batches, complete=False)
+        return float(total) / max(1.0, float(tokens))
+
+    def drop_gradients(self, micro_batches: Sequence[MicroBatch]) -> None:
+        # By one more micro batch whose loss is NaN: all that DeepSpeed has of the step goes with it, in every stage.
+        counters = self.counters()
+        self._engine.set_gradient_accumulation_boundary(True)
+        nan = base.summed_loss(self._engine, micro_batches[-1], self.device) * math.nan
+        self._engine.backward(nan, scale_wrt_gas=False)
+        applied, _ = self._step() if self.zero_stage else self._guarded_step()
+        assert not applied
+        self._set_loss_scaler(counters)  # which takes the NaN for a loss that was scaled too much
+
+    def computing(self) -> list[Tensor]:
+        if self.zero_stage < 3:
+            return [parameter.detach() for parameter in self.model.parameters()]
+        parameters: list[Any] = list(self.model.parameters())
+        whole = [each.data for each in parameters if each.ds_status.name == "AVAILABLE"]  # small ones stay so
+        return [each.ds_tensor for each in parameters] + whole
 
     def _step(self) -> tuple[bool, float]:
         self._engine.step()
@@ -242,6 +269,9 @@ class DeepSpeedEngine:
                 start, values = fragment
                 values.copy_(read(key, start, start + len(values)))
         self.skipped_steps = counters["skipped_steps"]
+        self._set_loss_scaler(counters)
+
+    def _set_loss_scaler(self, counters: JsonObject) -> None:
         if self.dtype == "fp16" and "loss_scaler" in counters:
             for name in LOSS_SCALER:
                 setattr(self._engine.optimizer.loss_scaler, name, counters["loss_scaler"][name])

@@ -53,15 +53,8 @@ class LocalEngine:
 
     def train_step(self, micro_batches: Sequence[MicroBatch], lr: float) -> StepResult:
         set_lr(self._optimizer, lr)
-        tokens = base.count_targets(micro_batches)
+        total, tokens = self._backward(micro_batches)
         scale = 1.0 / max(1, tokens)
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        self.model.train()
-        for batch in micro_batches:
-            nll = base.summed_loss(self.model, batch, self.device)
-            total += nll.detach()
-            (nll * scale).backward()
-            self._accumulate()
         gradients = [master.grad for master in self._masters.values() if master.grad is not None]
         norm = global_norm(gradients)
         summed, grad_norm = torch.stack((total, norm.to(total.dtype))).tolist()  # one look: the host waits for it
@@ -77,6 +70,28 @@ class LocalEngine:
         # After a skipped step too, else the next one would add to its NaN.
         self._optimizer.zero_grad(set_to_none=True)
         return StepResult(loss=loss, grad_norm=grad_norm, skipped=skipped, tokens=tokens)
+
+    def _backward(self, micro_batches: Sequence[MicroBatch]) -> tuple[Tensor, int]:
+        """Compute gradients; return the summed loss and the number of targets."""
+        tokens = base.count_targets(micro_batches)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.model.train()
+        for batch in micro_batches:
+            nll = base.summed_loss(self.model, batch, self.device)
+            total += nll.detach()
+            (nll * (1.0 / max(1, tokens))).backward()
+            self._accumulate()
+        return total, tokens
+
+    def compute_gradients(self, micro_batches: Sequence[MicroBatch]) -> float:
+        total, tokens = self._backward(micro_batches)
+        return float(total) * (1.0 / max(1, tokens))
+
+    def drop_gradients(self, micro_batches: Sequence[MicroBatch]) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def computing(self) -> list[Tensor]:
+        return [parameter.detach() for parameter in self.model.parameters()]
 
     def _accumulate(self) -> None:
         """Move a micro batch's low-precision gradients to the float32 masters."""

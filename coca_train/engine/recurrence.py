@@ -114,6 +114,15 @@ class RecurrentEngine:
         self.skipped_steps = self._engine.skipped_steps
         return result
 
+    def compute_gradients(self, micro_batches: Sequence[MicroBatch]) -> float:
+        return self._engine.compute_gradients(self.memory.attach(micro_batches))
+
+    def drop_gradients(self, micro_batches: Sequence[MicroBatch]) -> None:
+        self._engine.drop_gradients(self.memory.attach(micro_batches))
+
+    def computing(self) -> list[Tensor]:
+        return self._engine.computing()
+
     def eval_module(self) -> AbstractContextManager[nn.Module]:
         return self._engine.eval_module()
 

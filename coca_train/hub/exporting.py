@@ -100,7 +100,7 @@ def _check_parity(
     theirs = transformers_side.side_of_folder(folder)
     results = parity.check(source.architecture, read, theirs, tokenizer, options.parity_tokens)
     results += small_copy.check_decoding(source, name)
-    report = parity.Report(f"{options.run} with weights as {options.dtype}", theirs.name, results)
+    report = parity.Report(f"{Path(options.run).name} with weights as {options.dtype}", theirs.name, results)
     report.refuse_difference()
     durable.write_new(folder / parity.NAME, durable.as_json(report.record()).encode())
     dist.log(report.lines())

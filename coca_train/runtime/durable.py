@@ -31,6 +31,15 @@ def create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
 
+def sync_file(path: Path) -> None:
+    """Make what was written to a file durable, by whichever library."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_folder(path: Path | str) -> None:
     """Make renames and new names inside `path` durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -38,6 +47,17 @@ def sync_folder(path: Path | str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folders(path: Path) -> None:
+    """Make a folder, and those above it that are missing, so that a power cut takes none of them away. Raises
+    OSError."""
+    if path.is_dir():
+        return
+    make_folders(path.parent)
+    with contextlib.suppress(FileExistsError):  # another process made it just now
+        os.mkdir(path)
+    sync_folder(path.parent)
 
 
 @contextlib.contextmanager
@@ -83,7 +103,7 @@ def replace(path: Path, data: bytes) -> None:
 def write_bytes(path: Path, data: bytes) -> Path:
     """Write a file by `replace` in a folder that need not exist; several processes take turns. Raises StorageError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         # Two evaluations may measure the same cell: without it one would publish what the other has half written.
         with flocked(path.parent):
             replace(path, data)

@@ -61,6 +61,13 @@ class Preempted(UserError):
     exit_code = 75
 
 
+class FaultyRank(UserError):
+    """A rank computed something else from the same, or its memory changed. Run the same command on other machines."""
+
+    exit_code = 76
+    on_all_ranks = True
+
+
 class PeerLost(UserError):
     """Another rank died or hangs. Run the same command again."""
 

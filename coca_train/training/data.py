@@ -201,7 +201,9 @@ def _keep_held_out(folder: Path, held_out: HeldOut) -> None:
         copy = folder / name
         if path.resolve() == copy.resolve() or (copy.is_file() and filecmp.cmp(path, copy, shallow=False)):
             continue
-        folder.mkdir(exist_ok=True)
+        durable.make_folders(folder)
         building = copy.with_name(f".{name}.building")
         shutil.copyfile(path, building)
+        durable.sync_file(building)
         os.replace(building, copy)
+        durable.sync_folder(folder)

@@ -20,6 +20,7 @@ from coca_train.runtime.shutdown import StopRequest
 from coca_train.runtime.watchdog import Watchdog
 from coca_train.tracking.throughput import Throughput
 from coca_train.tracking.writers import MetricsWriter
+from coca_train.training.recheck import Recheck
 
 
 class Tools(NamedTuple):
@@ -32,6 +33,7 @@ class Tools(NamedTuple):
     validate: Callable[[], dict[str, float]]
     save: Callable[[int, bool, bool], bool]  # training/saving.py
     probe: Callable[[int], dict[str, float]] | None = None  # how far context reaches; empty: nothing to tell
+    recheck: Recheck | None = None
 
 
 def run_stage(
@@ -58,13 +60,18 @@ def run_stage(
             started = time.perf_counter()
             # Seeded for each step and rank, so a resumed run draws what it would have drawn, and there is no
             # state of the generator to save. Alike on ranks that share sequences: positions may be drawn.
-            torch.manual_seed(seed_of(config.run.seed, first_step + step, dist.reader(n_slices)[0]))
+            seed = partial(torch.manual_seed, seed_of(config.run.seed, first_step + step, dist.reader(n_slices)[0]))
+            seed()
             # Every step, though it costs a reduction: a rank without a batch would leave the others waiting for its
             # gradients.
             micro_batches = dist.raise_on_all_ranks(partial(next, batches))
             lr = lr_at(step, config.optim, max_steps)
             with explained(_first_step(config, engine)) if step == start_step else nullcontext():
+                if tools.recheck is not None:
+                    tools.recheck.before(done, micro_batches, seed)
                 result = engine.train_step(micro_batches, lr)
+                if tools.recheck is not None:
+                    tools.recheck.after(done, result)
             tools.throughput.add(result.tokens, time.perf_counter() - started)
 
         is_last = step + 1 == max_steps

@@ -43,6 +43,7 @@ from coca_train.tracking.writers import MetricsWriter
 from coca_train.training.ending import final_report
 from coca_train.training.loop import Tools, run_stage
 from coca_train.training.reach import Probe
+from coca_train.training.recheck import Recheck
 from coca_train.training.saving import Saver
 
 NOTHING = "nope"  # the scheme that is meant to have no effect
@@ -159,6 +160,7 @@ def train_stage(
                     validate=partial(validate, runner, validation),
                     save=saver,
                     probe=probe,
+                    recheck=Recheck(runner, every) if (every := config.engine.recheck_every_steps) else None,
                 )
                 run_stage(
                     config, runner, loader, tools, first_step=stage.first_step, start_step=start_step, max_steps=steps

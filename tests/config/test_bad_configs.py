@@ -83,6 +83,11 @@ model.head_dim=5 | E-CFG-20 | head_dim
 model=llama_tiny model.n_kv_heads=3 | E-CFG-21 | model.n_kv_heads=3 | model.n_kv_heads=2
 checkpoint.save_every_steps=0 | E-CFG-05 | checkpoint.save_every_steps=0
 engine.dtype=fp16 engine.device=cpu | E-CFG-27 | engine.dtype=fp16 | engine.dtype=bf16
+engine.bucket_size=1e30 | E-CFG-07 | engine.bucket_size=1e30 | <= 10000000000 | for example
+engine.bucket_size=99999999999 | E-CFG-05 | engine.bucket_size=99999999999
+tracking.wandb_project=0123456789abcdef0123456789abcdef01234567 | E-SEC-02 | tracking.wandb_project=*** | WANDB_API_KEY
+tracking.wandb_project=wandb_v1_0123456789abcdefghij | E-SEC-02 | tracking.wandb_project=***
+data.dir=https://:hunter2@host/x | E-SEC-02 | data.dir=***
 wandb.api_key=0123456789abcdef | E-SEC-02 | wandb.api_key=*** | WANDB_API_KEY
 data.dir=https://me:hunter2@host/x | E-SEC-02 | data.dir=***
 run.name=../x | E-CFG-29 | run.name=../x | letters, digits

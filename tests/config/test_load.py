@@ -11,7 +11,7 @@ import yaml
 
 from coca_train.config.fields import fields_of
 from coca_train.config.files import choices, config_dir
-from coca_train.config.messages import ConfigError
+from coca_train.config.messages import ConfigError, is_secret
 from coca_train.config.schema import Config
 from coca_train.runtime.trees import leaves, section
 from coca_train.settings import load, load_saved
@@ -286,3 +286,18 @@ def test_a_file_that_changes_is_read_again(tmp_path):
     mine.unlink()
     with pytest.raises(ConfigError, match=r"E-CFG-32 .*experiment=mine"):
         load(words, (tmp_path,))
+
+
+def test_an_option_that_is_given_twice_is_named():
+    loaded = load(["optim.lr=1e-3", "train.max_steps=5", "optim.lr=2e-3"])
+    assert loaded.config.optim.lr == 2e-3
+    assert [note for note in loaded.notes if "overridden" in note] == [
+        "optim.lr=1e-3 is overridden by optim.lr=2e-3, which comes later"
+    ]
+    assert not [note for note in load(["optim.lr=1e-3", "optim.lr=1e-3"]).notes if "overridden" in note]
+
+
+def test_a_commit_in_a_path_is_no_secret():
+    """As the folders of Hugging Face's cache have; alone it may be a key of W&B's."""
+    digits = "0123456789abcdef0123456789abcdef01234567"
+    assert is_secret("a", digits) and not is_secret("start.path", f"hub/models--a--b/snapshots/{digits}")

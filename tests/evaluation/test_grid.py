@@ -1,6 +1,7 @@
 """The whole of an evaluation on tiny models: numbers from outside, cells kept, memory that runs out, what cannot be."""
 
 import json
+import shutil
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from coca_train.evaluation import pipeline
 from coca_train.evaluation.configuration import load
 from coca_train.evaluation.grid import Progress
 from coca_train.evaluation.suites import perplexity
+from coca_train.runtime.durable import read_json
 
 WINDOWS = (12, 24, 48)
 
@@ -42,10 +44,33 @@ def counted(monkeypatch):
 
 def test_a_cell_is_measured_once(evaluate, counted):
     first = evaluate("grid.lengths=[12,48]")
-    assert counted == [48, 12]  # the longest first: its pass may give the others
+    assert counted == [48, 12]  # the longest first: if memory runs out, it does so at once
     again = evaluate("grid.lengths=[12,24,48]", "work.micro_batch_tokens=64", "work.name=again")
     assert counted == [48, 12, 24]
     assert [cell["result"] for cell in again["cells"] if cell["point"] != 24] == [c["result"] for c in first["cells"]]
+
+
+def test_a_cell_is_the_same_bits_whatever_is_measured_with_it(evaluate, counted, tmp_path):
+    """Its passes are its own: each missing alone, and each evaluated alone."""
+    words = ["grid.rope_scalings=[trained,dynamic_ntk@alpha:4]", "eval.document_tokens=whole"]
+    words, folder = [*words, "eval.min_document_tokens=48"], tmp_path / "made/cells"
+
+    def results():
+        return {path.name: read_json(path)["result"] for path in folder.rglob("*.json")}
+
+    evaluate(*words)
+    whole, cells = results(), sorted(folder.rglob("*.json"))
+    assert len(cells) == 2 * len(WINDOWS)
+    for cell in cells:
+        cell.unlink()
+        counted.clear()
+        evaluate(*words)
+        assert results() == whole and len(counted) == 1
+    shutil.rmtree(folder)
+    for window in WINDOWS:
+        evaluate(*words, f"grid.lengths=[{window}]")
+    again = results()
+    assert {name: again.get(name) for name in whole} == whole
 
 
 def test_the_time_left_is_that_of_what_waits(evaluate, monkeypatch, folders):

@@ -67,7 +67,11 @@ class Rank:
 
 
 class ForkServer:
-    """Start with `with`; `run` is one trial."""
+    """Start with `with`; `run` is one trial. preload: a library for LD_PRELOAD of the server and all its ranks."""
+
+    def __init__(self, preload: Path | None = None) -> None:
+        self._preload = preload
+        self.environment: dict[str, str] = {}  # of the ranks of every run from now on
 
     def __enter__(self) -> "ForkServer":
         self._number = 0
@@ -81,6 +85,7 @@ class ForkServer:
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "TORCH_CPP_LOG_LEVEL": "FATAL",  # as the command sets it before it imports torch
         }
+        environment |= {} if self._preload is None else {"LD_PRELOAD": str(self._preload)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.fork_server", self.folder],
             cwd=self.folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -123,7 +128,8 @@ class ForkServer:
         """
         job = {
             "target": target, "arguments": arguments or {}, "ranks": ranks, "timeout_s": timeout_s,
-            "fail_fast_s": fail_fast_s, "inject": inject, "environment": environment or {}, "signals": list(signals),
+            "fail_fast_s": fail_fast_s, "inject": inject,
+            "environment": self.environment | (environment or {}), "signals": list(signals),
             "cwd": str(cwd or ""), "launcher": launcher,
         }  # fmt: skip
         return [Rank(**rank) for rank in self._ask("run", job)["ranks"]]
