@@ -56,8 +56,8 @@ def train(fault: dict[str, Any] | None = None, every: int = 1, **changes: Any) -
 
 
 class FaultyGradient:
-    """Flips a bit of the gradient of one parameter, so many calls from when it is told to. Of two micro batches the first
-    two are computed, the third is dropped, and two more are used."""
+    """Flips a bit of the gradient of one parameter, in the call of this number from then on: of two micro batches the
+    first two are computed, the third is dropped, and two more are used."""
 
     def __init__(self, built: Any, choose: random.Random) -> None:
         trained = [each for name, each in named_parameters(built.model) if name in set(built.trainable)]
