@@ -2,6 +2,7 @@
 run."""
 
 import filecmp
+import itertools
 import os
 import shutil
 from collections.abc import Callable
@@ -17,14 +18,15 @@ from coca_train.config.load import Loaded
 from coca_train.config.schema import Config, DataConfig
 from coca_train.data.corpus_config import load as load_prepare
 from coca_train.data.held_out import HeldOut, Validation
-from coca_train.data.mixture import require_files
+from coca_train.data.mixture import Mixture, require_files
 from coca_train.data.provenance import MANIFEST
-from coca_train.data.storage import storage
+from coca_train.data.storage import Digest, digest, storage
 from coca_train.data.tokenizer import Tokenizer, main_name
 from coca_train.hub.tokenizer_files import FOLDER, keep
 from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.runtime.printing import n_bytes
+from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import HELD_OUT, TOKENIZERS, load_saved, own_tokenizer
 
 MAX_HELD_OUT = 64 << 20  # of held-out text that a run directory keeps [bytes]
@@ -151,6 +153,51 @@ def _tokenizer_of_start(config: Config) -> Path | None:
     except UserError:
         return None
     return file if file.is_file() else None
+
+
+class Unchanged:
+    """Compares the files of a stage's data with what the stage began with, while it reads them.
+
+    fingerprint: of the mixture. Only rank 0 does; all are to call it.
+    """
+
+    def __init__(self, mixture: Mixture, fingerprint: JsonObject) -> None:
+        self._expected: dict[str, Digest] = {}
+        for source in mixture.sources:
+            kept, dataset = fingerprint["sources"][source.name], source.dataset
+            self._expected |= {str(dataset.bin_path): kept["bin"], str(dataset.idx_path): kept["idx"]}
+        self._seen = {path: self._look(path) for path in self._expected} if dist.is_main() else {}
+        self._turn = itertools.cycle(self._expected)
+
+    def check(self, step: int, everything: bool) -> None:
+        """COLLECTIVE, before a save. Digest the files whose size or time has changed and another one by turns, or all.
+        Raises DataError E-TOK-19 on every rank."""
+        dist.broadcast_from_rank0(lambda: self._check(step, everything))
+
+    def _check(self, step: int, everything: bool) -> None:
+        looked = {path: self._look(path) for path in self._expected}
+        due = {path for path, seen in looked.items() if everything or seen != self._seen[path]} | {next(self._turn)}
+        for path in sorted(due):
+            try:
+                same = digest(path) == self._expected[path]
+            except OSError:
+                same = False
+            if not same:
+                raise DataError(
+                    f"E-TOK-19 {path}: was changed while the run reads it; what was trained since the last checkpoint "
+                    f"may be of other data, and step {step} is not saved. Fix: restore the file; the same command goes "
+                    "on from the last checkpoint"
+                )
+        self._seen = looked
+
+    @staticmethod
+    def _look(path: str) -> tuple[int, int] | None:
+        """Return the size and the time of a file; None: it is gone."""
+        try:
+            status = os.stat(path)
+        except OSError:
+            return None
+        return status.st_size, status.st_mtime_ns
 
 
 # ---- kept in the run directory, so that a copy of it is whole; the training text, only needed to train, stays outside

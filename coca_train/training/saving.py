@@ -13,6 +13,7 @@ from coca_train.runtime import dist, job
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.threads import Task
 from coca_train.tracking.writers import MetricsWriter
+from coca_train.training.data import Unchanged
 
 
 class Saver:
@@ -20,8 +21,8 @@ class Saver:
 
     A failed save affects no earlier checkpoint; MAX_FAILURES in a row end the run.
 
-    metrics: its file is on the disk before a checkpoint that names it. borders: steps whose checkpoints are never
-    deleted. frozen: the exact weights that are not trained.
+    data: compared before a save. metrics: its file is on the disk before a checkpoint that names it. borders: steps
+    whose checkpoints are never deleted. frozen: the exact weights that are not trained.
     """
 
     def __init__(
@@ -30,12 +31,14 @@ class Saver:
         runner: Engine,
         meta: checkpoint.Meta,
         lock: checkpoint.RunLock,
+        data: Unchanged,
         metrics: MetricsWriter,
         keep: int,
         borders: Container[int] = (),
         frozen: checkpoint.Frozen | None = None,
     ) -> None:
-        self.run_dir, self.meta, self.metrics, self.keep, self.borders = run_dir, meta, metrics, keep, borders
+        self.run_dir, self.meta, self.keep, self.borders = run_dir, meta, keep, borders
+        self.data, self.metrics = data, metrics
         self.saves = checkpoint.Saves(run_dir, runner, lock, frozen, metrics.sync)
         self.failures, self.slowest_s = 0, 0.0
         # Of the save in flight: for how long it blocked the training, and how much of that was a wait for it.
@@ -51,6 +54,7 @@ class Saver:
         good = self._proceed(wait=due)
         if due:
             began = time.monotonic()
+            self.data.check(step, everything=wait)
             self._await_deletions()  # the room that it gives back is counted on
             error = self.saves.begin(step, replace(self.meta, metrics=self.metrics.written()))
             self._step, self._blocked_s, self._waited_s = step, time.monotonic() - began, 0.0

@@ -40,6 +40,7 @@ from coca_train.runtime.watchdog import Watchdog
 from coca_train.stages import Stage
 from coca_train.tracking.throughput import PeakMemory, Throughput, peak
 from coca_train.tracking.writers import MetricsWriter
+from coca_train.training.data import Unchanged
 from coca_train.training.ending import final_report
 from coca_train.training.loop import Tools, run_stage
 from coca_train.training.reach import Probe
@@ -118,7 +119,9 @@ def train_stage(
         frozen = None
         if origin is not None and config.engine.dtype != "fp32":
             frozen = stack.enter_context(checkpoint.Frozen(origin, runner.trainable, resumed))
-        saver = Saver(run_dir, runner, meta, context.lock, context.metrics, config.checkpoint.keep, borders, frozen)
+        data = Unchanged(mixture, fingerprint)
+        keep, metrics = config.checkpoint.keep, context.metrics
+        saver = Saver(run_dir, runner, meta, context.lock, data, metrics, keep, borders, frozen)
         stack.enter_context(saver)
         loader = stack.enter_context(
             Loader(

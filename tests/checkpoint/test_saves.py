@@ -22,6 +22,7 @@ from tests.faults.fake import FakeEngine, holds, meta, save
 from tests.faults.fork_server import ForkServer, values
 
 Gate = threading.Event
+DATA: Any = SimpleNamespace(check=lambda step, everything: None)
 RECORDS: Any = SimpleNamespace(written=lambda: None, sync=lambda: None)
 ROOT = "checkpoints"
 
@@ -49,7 +50,7 @@ class Training:
 
     def __init__(self, run: Path, keep: int = 2) -> None:
         self.run, self.engine = run, FakeEngine(0)
-        self.saver = Saver(run, cast(Any, self.engine), meta(), cast(Any, None), RECORDS, keep)
+        self.saver = Saver(run, cast(Any, self.engine), meta(), cast(Any, None), DATA, RECORDS, keep)
 
     def step(self, number: int, due: bool = False, wait: bool = False) -> bool:
         for name, tensor in FakeEngine(number).state.items():

@@ -89,6 +89,46 @@ def run_and_cut(overrides: list[str], path: str, step: int, rank: int) -> None:
     run(overrides)
 
 
+def run_and_rewrite(overrides: list[str], path: str, step: int) -> None:
+    """A rank of the command; rank 0 changes a byte of a data file in a step, with size and time as before."""
+    from coca_train.runtime import dist
+    from coca_train.training import loop
+
+    lr_at, calls = loop.lr_at, itertools.count(1)
+
+    def rewriting(*arguments: Any) -> float:
+        if next(calls) == step and dist.rank() == 0:
+            status, content = os.stat(path), bytearray(Path(path).read_bytes())
+            content[-1] ^= 1
+            with open(path, "r+b") as file:
+                file.write(content)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        return lr_at(*arguments)
+
+    loop.lr_at = rewriting
+    run(overrides)
+
+
+def test_data_that_is_rewritten_while_it_is_read(runs: KilledRuns) -> None:
+    """Seen before the last save at the latest, whichever file it is; restored, the run goes on as it would have."""
+    folder = next(Path(word.partition("=")[2]) for word in runs.words if word.startswith("data.dir="))
+    for path in sorted(folder.glob("*_train.*")):
+        if path.suffix not in (".bin", ".idx"):
+            continue
+        runs.fresh()
+        content, status = path.read_bytes(), path.stat()
+        try:
+            arguments = {"overrides": [*runs.words, "run.name=r"], "path": str(path), "step": 5}
+            ended = runs.server.run(f"{COMMAND}:run_and_rewrite", arguments, ranks=2)
+        finally:
+            path.write_bytes(content)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert [rank.code for rank in ended] == [3, 3], ended[0].text
+        (line,) = [line for line in ended[0].err.splitlines() if line.startswith("E-")]
+        assert line.startswith(f"E-TOK-19 {path}: ") and "Traceback" not in ended[0].text
+        assert "(from step 3" in (said := runs.finish()) or "(from step 6" in said or "(from step 9" in said
+
+
 def test_data_that_is_cut_while_it_is_read(runs: KilledRuns) -> None:
     """One line and exit code 3; restored, the run goes on to what it would have been."""
     runs.fresh()
@@ -102,6 +142,7 @@ def test_data_that_is_cut_while_it_is_read(runs: KilledRuns) -> None:
         path.write_bytes(content)
     assert [rank.code for rank in ended] == [3, 3], ended[0].text
     (line,) = [line for line in ended[0].err.splitlines() if line.startswith("E-")]
-    assert line.startswith(f"E-TOK-16 {path}: shrank from {len(content)} to 100 bytes") and "Fix: " in line
+    shrank, before_a_save = f"E-TOK-16 {path}: shrank from {len(content)} to 100 bytes", f"E-TOK-19 {path}: "
+    assert line.startswith((shrank, before_a_save)) and "Fix: " in line
     assert "Traceback" not in ended[0].text and ended[1].err == ""
     assert "RECOVERY" not in runs.finish()
