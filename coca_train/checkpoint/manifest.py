@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from coca_train.checkpoint.format import ShardReader
 from coca_train.engine.base import Engine
 from coca_train.runtime import dist, untrusted_io
+from coca_train.runtime.shortage import lacking
 from coca_train.runtime.threads import map_in_threads
 from coca_train.runtime.untrusted_io import JsonObject
 
@@ -266,10 +267,12 @@ def find_miscut(cut: Mapping[str, JsonObject], readers: Mapping[int, ShardReader
 
 
 def open_shard(path: Path, entry: JsonObject) -> ShardReader:
-    """Open a shard, whose bytes are not verified. Raises Refused, naming the file."""
+    """Open a shard, whose bytes are not verified. Raises Refused, naming the file, and ResourceError."""
     try:
         return ShardReader(path / entry["name"])
     except (OSError, ValueError) as error:
+        if (lack := lacking(error)) is not None:
+            raise lack from None
         raise Refused(f"E-CKP-06 {entry['name']} cannot be read: {error}") from None
 
 
@@ -285,6 +288,8 @@ def _damage(reader: ShardReader, entry: JsonObject, again: bool) -> str:
     try:
         digest = reader.sha256(again)
     except OSError as error:
+        if (lack := lacking(error)) is not None:
+            raise lack from None
         return f"E-CKP-06 {name} cannot be read: {error}"
     if digest == entry["sha256"]:
         return ""

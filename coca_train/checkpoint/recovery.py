@@ -15,7 +15,8 @@ from coca_train.checkpoint.weights import MODEL, Stored, open_weights, plain, re
 from coca_train.engine.base import Engine, InitParameter, ReadRange
 from coca_train.models.lora import adapter_of, is_adapter
 from coca_train.runtime import dist, durable, untrusted_io
-from coca_train.runtime.errors import CheckpointError, DataError
+from coca_train.runtime.errors import CheckpointError, DataError, ResourceError
+from coca_train.runtime.shortage import lacking
 from coca_train.runtime.untrusted_io import JsonObject
 
 TEMPORARY = ".tmp-"
@@ -110,7 +111,7 @@ def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Chec
 
     again=False trusts the bytes of what this run has written or verified before.
     """
-    body, reason = dist.broadcast_object(_inspect(folder, run_id) if dist.is_main() else (None, ""))
+    body, reason = dist.broadcast_from_rank0(lambda: _inspect(folder, run_id))
     if body is None:
         return None, reason
     known = (str(folder), body["digest"])
@@ -118,7 +119,9 @@ def verified(folder: Path, run_id: str | None, again: bool = True) -> tuple[Chec
     # to delete an older one; the one it continues from it must.
     if again or known not in _verified:
         reports = dist.all_gather_object(_examine(folder, body))
-        reasons = [reason for reason, _ in reports if reason] or _missing(body, [spec for _, spec in reports])
+        for lack in (reason for reason, _ in reports if isinstance(reason, ResourceError)):
+            raise lack  # the checkpoint may be good
+        reasons = [str(reason) for reason, _ in reports if reason] or _missing(body, [spec for _, spec in reports])
         if reasons:
             _verified.discard(known)
             return None, "; ".join(reasons)
@@ -138,10 +141,10 @@ def _inspect(folder: Path, run_id: str | None) -> tuple[JsonObject | None, str]:
         if run_id is not None and body["run_id"] != run_id:
             raise Refused(f"E-CKP-16 belongs to run {body['run_id']}, this is run {run_id}")
         return body, ""
-    except Refused as refusal:
-        return None, str(refusal)
-    except OSError as error:
-        return None, f"E-CKP-29 cannot be read: {error}"
+    except (Refused, OSError) as error:
+        if (lack := lacking(error)) is not None:
+            raise lack from None  # the checkpoint may be good
+        return None, str(error) if isinstance(error, Refused) else f"E-CKP-29 cannot be read: {error}"
 
 
 def _missing(body: JsonObject, specs: Sequence[Spec]) -> list[str]:
@@ -153,16 +156,19 @@ def _missing(body: JsonObject, specs: Sequence[Spec]) -> list[str]:
     return [f"E-CKP-08 {manifest.NAME} is damaged: the files do not hold the tensors that were saved"]
 
 
-def _examine(folder: Path, body: JsonObject) -> tuple[str, Spec]:
-    """Return what is wrong with this rank's share of the files, "" for nothing, and the shapes of tensors in them."""
+def _examine(folder: Path, body: JsonObject) -> tuple[str | ResourceError, Spec]:
+    """Return what is wrong with this rank's share of the files, "" for nothing, and the shapes of tensors in them; or
+    what it lacks to read them."""
     share = range(len(body["files"]))[dist.rank() :: dist.world_size()]
     entries = [body["files"][number] for number in share]
     with ExitStack() as stack:
         try:
             readers = [stack.enter_context(closing(manifest.open_shard(folder, entry))) for entry in entries]
+            wrong = manifest.damage(readers, entries, again=True)
         except Refused as refusal:
             return str(refusal), {}
-        wrong = manifest.damage(readers, entries, again=True)
+        except ResourceError as lack:
+            return lack, {}
         wrong = wrong or manifest.find_miscut(body.get(CUT, {}), dict(zip(share, readers, strict=True)))
         return wrong, {name: shape for reader in readers for name, shape in reader.spec().items()}
 

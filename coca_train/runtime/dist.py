@@ -14,8 +14,9 @@ from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
-from coca_train.runtime.errors import DataError
+from coca_train.runtime.errors import DataError, UserError
 from coca_train.runtime.printing import escaped, off_bars
+from coca_train.runtime.shortage import lacking
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -154,7 +155,7 @@ def broadcast_from_rank0(action: Callable[[], T]) -> T:
         try:
             results = [action()]
         except Exception as problem:
-            error = problem
+            error = lacking(problem) or problem  # whose cause stays behind on this rank
     results, error = broadcast_object((results, error))
     if error is not None:
         raise error
@@ -162,20 +163,20 @@ def broadcast_from_rank0(action: Callable[[], T]) -> T:
 
 
 def raise_on_all_ranks(action: Callable[[], T]) -> T:
-    """COLLECTIVE. Run the action on every rank; raise a DataError of any rank on all of them, in the same words."""
+    """COLLECTIVE. Run the action on every rank; raise a DataError of any rank, or what it lacked, on all of them."""
     # Only errors of the data are shared. Any other exception is a bug of this rank, and ends it; the others notice that
     # as a lost peer.
     results: list[T] = []
-    problem = ""
+    problem: UserError | None = None
     try:
         results = [action()]
     except DataError as error:
-        problem = str(error)
+        problem = lacking(error) or error
     # A reduction first, which is cheap: words are sent only where there are any.
-    if all_reduce([float(bool(problem))], "max")[0]:
-        error = DataError(next(text for text in all_gather_object(problem) if text))
-        error.on_all_ranks = True
-        raise error
+    if all_reduce([float(problem is not None)], "max")[0]:
+        first = next(each for each in all_gather_object(problem) if each is not None)
+        first.on_all_ranks, first.of_one_rank = True, False
+        raise first
     return results[0]
 
 

@@ -9,9 +9,9 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from coca_train.runtime.errors import ResourceError, StorageError, UserError
+from coca_train.runtime.errors import StorageError, UserError
 from coca_train.runtime.printing import bounded, escaped
-from coca_train.runtime.shortage import FIX, reason, shortage
+from coca_train.runtime.shortage import lacking
 from coca_train.runtime.shutdown import INTERRUPTED, peer_lost
 
 
@@ -27,7 +27,8 @@ def run(
     arguments = sys.argv[1:] if argv is None else argv
     try:
         return main_fn(arguments) or 0
-    except UserError as error:
+    except UserError as told:
+        error = lacking(told) or told
         if "--debug" in arguments:
             traceback.print_exc()
         _print_error(str(error), error.of_one_rank)
@@ -52,8 +53,8 @@ def run(
 
 def _of_the_machine(error: Exception) -> UserError | None:
     """Return the error of a disk, a path or what this machine has too little of; None: it is a bug."""
-    if (what := shortage(error)) is not None:
-        return ResourceError(f"E-RUN-30 out of {what} ({reason(error)}). Fix: {FIX[what]}")
+    if (lack := lacking(error)) is not None:
+        return lack
     if isinstance(error, OSError) and error.strerror:
         return StorageError(
             f"E-RUN-29 {error.filename or 'a file'}: {error.strerror}; it has to be read or written. Fix: look at the "

@@ -3,6 +3,8 @@
 import errno
 import sys
 
+from coca_train.runtime.errors import ResourceError
+
 MEMORY, THREADS, FILES, LOCKS = "memory", "threads or processes", "open files", "file locks"
 FIX = {
     MEMORY: "ask for less, or use a larger machine",
@@ -38,6 +40,18 @@ def shortage(error: BaseException) -> str | None:
         return OF_ERRNO.get(error.errno or 0)
     if isinstance(error, RuntimeError):
         return next((what for sign, what in SIGNS.items() if sign in str(error)), None)
+    return None
+
+
+def lacking(error: BaseException) -> ResourceError | None:
+    """Return the error E-RUN-30 where there was no more of something, which led to this error; None: it means what it
+    says. A file that cannot be opened for want of descriptors is not a wrong file."""
+    cause: BaseException | None = error
+    while cause is not None:
+        # A lock that is held is a BlockingIOError too; what cannot fork is never told as something else.
+        if (what := shortage(cause)) is not None and (cause is error or not isinstance(cause, BlockingIOError)):
+            return ResourceError(f"E-RUN-30 out of {what} ({reason(cause)}). Fix: {FIX[what]}")
+        cause = cause.__cause__ or cause.__context__
     return None
 
 

@@ -17,20 +17,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-SOURCE = Path(__file__).with_name("trace.c")
 HEADER = struct.Struct("=cQq3I")
 PAGE = 4096  # that is torn in two [bytes]
 Tree = dict[str, bytes | str | None]  # by path: of a file its content, of a link its target, None: a folder
 Changes = Sequence[tuple[str, int | None]]  # names of a folder, and what they are of now; None: they are gone
 AWAY_S = 3600.0  # from the cut to the next start
 KINDS = ("nothing", "names", "contents", "torn", "some", "others")
-
-
-def library(folder: Path) -> Path:
-    """Compile what LD_PRELOAD takes."""
-    path = folder / "trace.so"
-    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(path), str(SOURCE)], check=True)
-    return path
 
 
 class Operation(NamedTuple):

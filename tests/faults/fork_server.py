@@ -66,6 +66,14 @@ class Rank:
         return self.err + self.out
 
 
+def preloaded(name: str, folder: Path) -> Path:
+    """Compile one of the .c files here for LD_PRELOAD."""
+    path = folder / f"{name}.so"
+    source = Path(__file__).with_name(f"{name}.c")
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(path), str(source), "-ldl"], check=True)
+    return path
+
+
 class ForkServer:
     """Start with `with`; `run` is one trial. preload: a library for LD_PRELOAD of the server and all its ranks."""
 

@@ -17,7 +17,7 @@ from coca_train.tracking.records import read_jsonl
 from tests.faults import disk
 from tests.faults.disk import Disk, Tree
 from tests.faults.fake import holds, save
-from tests.faults.fork_server import ForkServer, values
+from tests.faults.fork_server import ForkServer, preloaded, values
 from tests.faults.works import Training, Works
 
 KINDS = ("training", "report", "evaluation", "tokenizing")
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="a compiler 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
     """A server whose ranks can write down what they do to files."""
-    with ForkServer(disk.library(tmp_path_factory.mktemp("trace"))) as server:
+    with ForkServer(preloaded("trace", tmp_path_factory.mktemp("trace"))) as server:
         yield server
 
 
