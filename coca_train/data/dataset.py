@@ -20,6 +20,7 @@ from coca_train.data.storage import OpenFile, flush_to_disk, open_locked, storag
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
+from coca_train.runtime.shortage import lacking
 
 BLOCK_BYTES = 4 << 20
 SUM_BYTES = 8
@@ -54,6 +55,8 @@ class BlockSums:
         except FileNotFoundError:
             raise
         except OSError as error:
+            if (lack := lacking(error)) is not None:
+                raise lack from None
             self._sums, what = b"", f"cannot be read ({error.strerror})"
         if len(self._sums) != SUM_BYTES * n_blocks:
             raise DataError(

@@ -57,7 +57,13 @@ def start(config: EngineConfig) -> torch.device:
     if dist.world_size() == 1:
         for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
             os.environ.setdefault(name, value)
-        torch_dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=timeout)
+        try:
+            torch_dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=timeout)
+        except RuntimeError as error:
+            raise LaunchError(
+                f"E-RUN-02 {socket.gethostname()}: torch cannot begin with this machine's own address "
+                f"({shutdown.first_sentence(error)}). Fix: GLOO_SOCKET_IFNAME=lo, or this name in /etc/hosts"
+            ) from error
         return device
     check_launch()
     try:

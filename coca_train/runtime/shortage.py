@@ -28,6 +28,7 @@ SIGNS = {
     "can't start new thread": THREADS,
     "Resource temporarily unavailable": THREADS,
     "Too many open files": FILES,
+    "No buffer space available": MEMORY,
 }
 
 

@@ -28,6 +28,9 @@ static atomic_long n_calls = 0;
 static char kind_now[32];
 static __thread int inside = 0;
 
+/* A program that a watched process runs has what it needs. */
+__attribute__((constructor)) static void begin(void) { unsetenv("SHORT_OF"); }
+
 /* Whether this call is to fail. */
 static int refused(const char *kind) {
     if (inside) return 0;

@@ -42,6 +42,9 @@ def powers() -> Iterator[int]:
 
 def check(ended: list[Rank], kind: str, where: str) -> None:
     for rank in ended:
+        if kind == "socket" and rank.code == 2:  # to torch this machine has no address then
+            assert "E-RUN-02 " in rank.err and "GLOO_SOCKET_IFNAME" in rank.err, where
+            continue
         assert rank.code in CODES, (where, rank.code, rank.text[-3000:])
         assert "This is a bug" not in rank.text, (where, rank.text[-3000:])
         if rank.code == 8:  # in one line, of what there was no more
