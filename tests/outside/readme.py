@@ -85,6 +85,7 @@ SHORTENED = {
     "python -m coca_train generate": Short("max_new_tokens=4"),
     "python -m coca_train compare": Short(TRAINING, (("rope,coca", "rope,alibi"), ("seeds=3", "seeds=2"))),
     "python -m coca_train schemes": Short(),
+    "python -m coca_train verify": Short(),
     "python -m coca_train --help": Short(),
     "python -m data_prep": Short(),
     "python -m coca_train show": Short("", (("step=120", "step=4"),)),
