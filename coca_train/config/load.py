@@ -74,7 +74,6 @@ def assemble(root: Root[ConfigT], overrides: list[str], config_dirs: tuple[Path,
     implied = root.implied_choices(parsed.groups, parsed.values)
     a = compose(root, implied | parsed.groups, dirs)
     a.overrides = list(overrides)
-    a.notes += parsed.notes
     a.has_implied_choices = bool(implied)
     if a.replaced and not implied:  # an implied choice was not typed, so it yields silently
         a.notes += describe_replaced(a.replaced)

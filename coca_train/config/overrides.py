@@ -29,7 +29,6 @@ class Parsed:
     groups: dict[str, str] = field(default_factory=dict)  # group -> option
     values: list["Override"] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 def override_place(raw: str) -> str:
@@ -57,7 +56,7 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
     from hydra.core.override_parser.types import Override, OverrideType, ValueType
     from hydra.errors import HydraException
 
-    parser, typed = OverridesParser.create(), dict[str, str]()
+    parser = OverridesParser.create()
     for raw in overrides:
         key, equals, text = raw.partition("=")
         # Verbatim text does not go through the grammar, which would need nested quotes and would parse ${…} and commas.
@@ -76,9 +75,6 @@ def parse(root: Root, overrides: list[str], dirs: tuple[Path, ...]) -> Parsed:
             parsed.problems.append(_unreadable(root, raw))
             continue
         name, value = override.key_or_group.strip(), override.value()
-        if typed.setdefault(name, raw) != raw and not isinstance(value, dict):
-            parsed.notes.append(f"{redact(typed[name])} is overridden by {redact(raw)}, which comes later")
-        typed[name] = raw
         chooses = name in root.groups and not isinstance(value, dict)  # `position={…}` sets values in the section
         if chooses:
             problem = _refused_choice(root, override, name, dirs)

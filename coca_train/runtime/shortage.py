@@ -47,8 +47,10 @@ def shortage(error: BaseException) -> str | None:
 def lacking(error: BaseException) -> ResourceError | None:
     """Return the error E-RUN-30 where there was no more of something, which led to this error; None: it means what it
     says. A file that cannot be opened for want of descriptors is not a wrong file."""
-    cause: BaseException | None = error
-    while cause is not None:
+    cause: BaseException | None = None if isinstance(error, ResourceError) else error  # which says it
+    seen = list[BaseException]()
+    while cause is not None and cause not in seen:  # contexts may go in a circle
+        seen.append(cause)
         # A lock that is held is a BlockingIOError too; what cannot fork is never told as something else.
         if (what := shortage(cause)) is not None and (cause is error or not isinstance(cause, BlockingIOError)):
             return ResourceError(f"E-RUN-30 out of {what} ({reason(cause)}). Fix: {FIX[what]}")

@@ -288,15 +288,6 @@ def test_a_file_that_changes_is_read_again(tmp_path):
         load(words, (tmp_path,))
 
 
-def test_an_option_that_is_given_twice_is_named():
-    loaded = load(["optim.lr=1e-3", "train.max_steps=5", "optim.lr=2e-3"])
-    assert loaded.config.optim.lr == 2e-3
-    assert [note for note in loaded.notes if "overridden" in note] == [
-        "optim.lr=1e-3 is overridden by optim.lr=2e-3, which comes later"
-    ]
-    assert not [note for note in load(["optim.lr=1e-3", "optim.lr=1e-3"]).notes if "overridden" in note]
-
-
 def test_a_commit_in_a_path_is_no_secret():
     """As the folders of Hugging Face's cache have; alone it may be a key of W&B's."""
     digits = "0123456789abcdef0123456789abcdef01234567"

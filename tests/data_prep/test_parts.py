@@ -147,7 +147,7 @@ def test_a_read_only_folder_is_reported(raw, tmp_path, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
 
-    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(os, "mkdir", refuse)
     with pytest.raises(StorageError, match=r"E-IO-01 .*Read-only file system"):
         run(raw, tmp_path / "out")
 

@@ -102,7 +102,7 @@ def test_an_engine_of_this_interpreter(capsys):
         (["rope=mlx_lm"], "E-IOP-25"),  # it is not installed here
         (["rope=vllm"], "E-CFG-31"),
         (["rope=transformers", "run=a"], "E-CFG-31"),
-        (["run=a"], "E-CFG-11"),
+        (["run=a"], "E-RUN-21"),
         (["run=a", "against=b", "python=c"], "E-CFG-31"),
     ],
 )

@@ -97,8 +97,9 @@ def test_progress_counts_what_is_read(fake_model, measure):
             progress["shares"][-1].append(share)
 
     measure(fake_model(limit=32), progress=Recorder(shown=False))
-    # windows of 16 every 2 tokens, those side by side among them, windows of 32 every 16 tokens; of both, and of 8, the
-    # training window's half, whole windows and their nearest five eighths side by side: of 5 documents, two variants
-    assert progress["expected"] == progress["cells"] == 2 * 5 * (25 * 16 + 3 * 32 + 4 * 10 + 2 * 20 + 64 + 8 * 5)
+    # windows of 16 every 2 tokens and side by side, windows of 32 every 16 tokens; of both, and of 8, the training
+    # window's half, whole windows and their nearest five eighths side by side: of 5 documents, two variants
+    each = 25 * 16 + 4 * 16 + 3 * 32 + 4 * 10 + 2 * 20 + 64 + 8 * 5
+    assert progress["expected"] == progress["cells"] == 2 * 5 * each
     assert len(progress["shares"]) == 4
     assert all(shares == sorted(shares) and shares[-1] == 1.0 for shares in progress["shares"])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from coca_train.runtime import entry, shortage, threads
+from coca_train.runtime.errors import DataError
 from coca_train.runtime.threads import Thread, Worker, map_in_threads
 
 ERRORS: dict[str, tuple[BaseException, str | None]] = {
@@ -104,3 +105,15 @@ def test_a_worker_does_one_task_after_the_other() -> None:
             failed.result()
     worker._thread.join(30)
     assert not worker._thread.is_alive()
+
+
+def test_contexts_in_a_circle() -> None:
+    one, other = DataError("E-TOK-01 a"), DataError("E-TOK-02 b")
+    one.__cause__, other.__cause__ = other, one
+    assert shortage.lacking(one) is None
+    other.__cause__ = OSError(errno.EMFILE, "Too many open files")
+    lack = shortage.lacking(one)
+    assert lack is not None and "open files" in str(lack)
+    held = DataError("E-RAW-01 another process works there")
+    held.__context__ = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    assert shortage.lacking(held) is None

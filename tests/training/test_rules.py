@@ -36,7 +36,7 @@ def test_wrong_data_of_one_rank_reaches_all(monkeypatch):
     with pytest.raises(DataError, match="E-TOK-09 here"):
         dist.raise_on_all_ranks(lambda: (_ for _ in ()).throw(DataError("E-TOK-09 here")))
     monkeypatch.setattr(dist, "all_reduce", lambda values, op: [1.0])  # another rank has something to say
-    monkeypatch.setattr(dist, "all_gather_object", lambda own: [own, "E-TOK-08 there"])
+    monkeypatch.setattr(dist, "all_gather_object", lambda own: [own, DataError("E-TOK-08 there")])
     with pytest.raises(DataError, match="E-TOK-08 there"):
         dist.raise_on_all_ranks(lambda: 3)
 
