@@ -155,7 +155,7 @@ def broadcast_from_rank0(action: Callable[[], T]) -> T:
         try:
             results = [action()]
         except Exception as problem:
-            error = lacking(problem) or problem  # whose cause stays behind on this rank
+            error = lacking(problem) or problem  # its cause is not sent
     results, error = broadcast_object((results, error))
     if error is not None:
         raise error

@@ -27,8 +27,8 @@ def run(
     arguments = sys.argv[1:] if argv is None else argv
     try:
         return main_fn(arguments) or 0
-    except UserError as told:
-        error = lacking(told) or told
+    except UserError as raised:
+        error = lacking(raised) or raised
         if "--debug" in arguments:
             traceback.print_exc()
         _print_error(str(error), error.of_one_rank)

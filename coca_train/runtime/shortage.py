@@ -51,7 +51,7 @@ def lacking(error: BaseException) -> ResourceError | None:
     seen = list[BaseException]()
     while cause is not None and cause not in seen:  # contexts may go in a circle
         seen.append(cause)
-        # A lock that is held is a BlockingIOError too; what cannot fork is never told as something else.
+        # A lock that is held is a BlockingIOError too; nothing hides that a process cannot fork.
         if (what := shortage(cause)) is not None and (cause is error or not isinstance(cause, BlockingIOError)):
             return ResourceError(f"E-RUN-30 out of {what} ({reason(cause)}). Fix: {FIX[what]}")
         cause = cause.__cause__ or cause.__context__

@@ -100,7 +100,10 @@ def run_stage(
         ends = is_last or stopping
         with tools.watchdog.section(f"checkpoint at step {done}", limit):
             # After every step: a save continues in the background, and is published after a step, by all ranks.
-            saved = tools.save(done, ends or done % config.checkpoint.save_every_steps == 0, ends)
+            due = ends or done % config.checkpoint.save_every_steps == 0
+            if due and tools.recheck is not None:  # what has changed since is not to be saved
+                tools.recheck.unchanged(done)
+            saved = tools.save(done, due, ends)
             while is_last and not saved:  # raises StorageError when it cannot be
                 saved = tools.save(done, True, True)
         if stopping and saved:

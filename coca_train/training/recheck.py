@@ -66,7 +66,7 @@ class _Kept(NamedTuple):
 class Recheck:
     """Watches every step: `before` it and `after` it.
 
-    every: steps between those that are computed twice. Both raise FaultyRank E-RUN-34, on all ranks, with the rank that
+    every: steps between those that are computed twice. All raise FaultyRank E-RUN-34, on all ranks, with the rank that
     differs.
     """
 
@@ -78,11 +78,8 @@ class Recheck:
     def before(self, step: int, micro_batches: Sequence[MicroBatch], seed: Callable[[], object]) -> None:
         """COLLECTIVE. Compare the state with what the step before left, and compute this step's gradients once where it
         is due. seed: seeds the random numbers of the step, as they are to be drawn again."""
-        if self._kept is not None:
-            now, kept = self._look(), self._kept
-            self._compare(step, now == kept, "its weights or its optimizer's state changed between two steps")
-            self._compare_copies(step, now.computing)
-            self._kept = None
+        self.unchanged(step)
+        self._kept = None
         if step % self._every == 0:
             loss = self._engine.compute_gradients(micro_batches)
             self._expected = (str(loss), self._gradients.take())  # NaN is not equal to itself
@@ -98,6 +95,13 @@ class Recheck:
             self._expected = None
             self._compare(step, same, "it computed another loss or other gradients the second time")
             self._kept = self._look()
+
+    def unchanged(self, step: int) -> None:
+        """COLLECTIVE, between two steps, and so before a save. Compare the state with what a rechecked step left."""
+        if self._kept is not None:
+            now = self._look()
+            self._compare(step, now == self._kept, "its weights or its optimizer's state changed between two steps")
+            self._compare_copies(step, now.computing)
 
     def _look(self) -> _Kept:
         state = digest_of_all([values for _, _, values in self._engine.slices()])

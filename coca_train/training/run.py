@@ -111,7 +111,7 @@ def train(loaded: Loaded[Config], folders: Sequence[Path] = (), make_data: MakeD
             partial(open_record, run_dir, loaded, stages, fingerprints, held_out, digests, note)
         )
         newest = find_newest(config.run.resume, run_dir, record["run_id"])
-        # What can refuse to start has done so; what a refused start wrote would stay behind.
+        # What can refuse to start has done so; what a refused start wrote would stay.
         start = None
         if begins_from is not None:
             start = load_initial_weights(config, n_tokens, run_dir, begins_from.run_dir, lock)

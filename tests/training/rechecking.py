@@ -39,6 +39,8 @@ def train(fault: dict[str, Any] | None = None, every: int = 1, **changes: Any) -
     faulty = FaultyGradient(built, choose)  # first, so that digests see what is used
     recheck, losses = Recheck(built, every) if every else None, []
     for step in range(STEPS):
+        if recheck is not None and step:
+            recheck.unchanged(step)
         if fault is not None and (step, dist.rank()) == (fault["step"], fault["rank"]):
             if fault["what"] == "gradient":
                 faulty.calls_left = choose.choice([1, 2, 4, 5])
@@ -50,6 +52,8 @@ def train(fault: dict[str, Any] | None = None, every: int = 1, **changes: Any) -
         if recheck is not None:
             recheck.after(step + 1, result)
         losses.append(result.loss)
+    if recheck is not None:
+        recheck.unchanged(STEPS)  # as before a save
     answer = {"losses": losses, "digest": digest(built), "skipped": built.skipped_steps}
     built.close()
     return answer
