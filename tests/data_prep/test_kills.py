@@ -17,13 +17,12 @@ from tests.data_prep import slowly
 from tests.data_prep.tokenizing import (
     ENVIRONMENT,
     bytes_of,
-    has_ended,
     model,
     overrides,
     run,
-    workers_of,
     write_inputs,
 )
+from tests.processes import has_ended, workers_of
 
 DELAY_S = 0.01
 VANISH_S = 5.0

@@ -13,7 +13,8 @@ import pytest
 from coca_train.runtime.errors import DataError, PeerLost
 from data_prep.workers import cores, map_ordered
 from tests.data_prep.pool_tasks import Double, Echo, Sleepless, Unmakeable
-from tests.data_prep.tokenizing import ENVIRONMENT, counted, has_ended, workers_of
+from tests.data_prep.tokenizing import ENVIRONMENT, counted
+from tests.processes import has_ended, workers_of
 
 
 def results(numbers: Iterable[int], workers: int | None) -> list[tuple[str, tuple[int, int, int]]]:

@@ -139,22 +139,6 @@ def forked(action: Callable[[], Any]) -> int:
     return process.exitcode
 
 
-def has_ended(pid: int) -> bool:
-    """Whether a process is gone; one that nobody has reaped yet is."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def workers_of(pid: int) -> list[int]:
-    """The worker processes that a process has started."""
-    children = [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
-    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
 def counted(monkeypatch: pytest.MonkeyPatch, most: int) -> list[object]:
     """Each worker that is started; one too many is an error before it is. What is lowered is said again."""
     machine._lowered.cache_clear()

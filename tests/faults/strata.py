@@ -4,7 +4,6 @@ A timeline is a list of [part, seconds]; a kill is {entry of a timeline, after_s
 "all" (its group) or "worker" (a child), note: a file for the part that it struck}.
 """
 
-import contextlib
 import os
 import random
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coca_train.runtime import dist
+from tests.processes import workers_of
 
 WRITE_S = 0.002  # that a tensor takes longer to write: a save of these small models is then about as long as a step
 Kill = dict[str, Any]
@@ -44,17 +44,9 @@ class Timer:
         assert self._kill is not None
         how, victim = self._kill["how"], os.getpid()
         if how == "worker":
-            victim = random.choice([*_children(), victim])
+            victim = random.choice([*workers_of(victim), victim])
         Path(self._kill["note"]).write_text(self._entries[-1][0])
         os.killpg(0, signal.SIGKILL) if how == "all" else os.kill(victim, signal.SIGKILL)
-
-
-def _children() -> list[int]:
-    """Workers of this process."""
-    numbers = [n for task in Path("/proc/self/task").iterdir() for n in (task / "children").read_text().split()]
-    with contextlib.suppress(OSError):
-        return [int(n) for n in numbers if b"spawn_main" in Path(f"/proc/{n}/cmdline").read_bytes()]
-    return []
 
 
 def train(overrides: list[str], kill: Kill | None, pictures: bool = False) -> Timeline:

@@ -15,6 +15,7 @@ import pytest
 from coca_train import checkpoint
 from tests.faults import real
 from tests.faults.fork_server import ROOT
+from tests.processes import children_of, has_ended
 
 pytestmark = pytest.mark.slow
 BIN = Path(sys.executable).parent
@@ -38,16 +39,9 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 def children(pid: int) -> list[int]:
     """Of a process and of its children, those that are ranks: python -m coca_train."""
-    below = [int(number) for number in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    below = children_of(pid)
     ranks = [number for number in below if b"RANK=" in Path(f"/proc/{number}/environ").read_bytes()]
     return ranks or [rank for number in below for rank in children(number)]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 class Job:
@@ -72,7 +66,7 @@ class Job:
         until(lambda: metrics.exists() and metrics.read_text().count('"loss"') > 2, f"steps: {self.log}")
 
     def await_end(self) -> None:
-        until(lambda: not any(map(is_alive, self.ranks)), f"the end of the ranks: {self.log}")
+        until(lambda: all(map(has_ended, self.ranks)), f"the end of the ranks: {self.log}")
 
     @property
     def log(self) -> str:
@@ -100,7 +94,7 @@ def job(launcher: list[object], words: list[str], folder: Path) -> Iterator[Job]
         yield this
     finally:
         for pid in (process.pid, *this.ranks):
-            if is_alive(pid):
+            if not has_ended(pid):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
 

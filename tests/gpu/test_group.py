@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import group
+from tests.processes import has_ended
 
 # Starts a process that starts a process, says who they are, and waits. STUBBORN heeds no SIGTERM.
 STARTS = """
@@ -24,14 +25,6 @@ WAITS = STARTS + "time.sleep(300)\n"
 LEAVES = STARTS  # ends well, and what it has started lives on
 
 
-def alive(pid: int) -> bool:
-    """Whether it runs; one that has ended and was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in group.DEAD
-    except OSError:
-        return False
-
-
 def pids(file: Path) -> list[int]:
     until = time.monotonic() + 60
     while not (file.exists() and len(file.read_text().split()) == 3):
@@ -42,7 +35,7 @@ def pids(file: Path) -> list[int]:
 
 def gone(found: list[int], within_s: float = 0.0) -> bool:
     until = time.monotonic() + within_s
-    while any(alive(pid) for pid in found):
+    while not all(map(has_ended, found)):
         if time.monotonic() > until:
             return False
         time.sleep(0.05)
@@ -84,7 +77,7 @@ FOLLOWS = "from benchmarks.gpu import group; group.follow_parent()\n" + WAITS
 def test_nothing_lives_on_when_the_parent_is_ended(number: int, code: str, tmp_path: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, code, str(tmp_path)], stderr=subprocess.PIPE, text=True)
     found = pids(tmp_path / "pids")
-    assert all(alive(pid) for pid in found)
+    assert not any(map(has_ended, found))
     os.kill(parent.pid, number)
     _, error = parent.communicate(timeout=60)
     assert number == signal.SIGKILL or "stopped by" in error
