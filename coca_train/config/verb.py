@@ -15,6 +15,7 @@ from coca_train.config.files import choices, summary
 from coca_train.config.load import Loaded, assemble, load
 from coca_train.config.messages import ConfigError, show
 from coca_train.config.root import ConfigT, Root
+from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import leaves
 
 WIDTH = 100  # of help
@@ -67,6 +68,8 @@ class Verb(Generic[ConfigT]):
         elif answer := next((self.answers[flag] for flag in self.answers if flag in arguments.flags), None):
             return answer(arguments)
         else:
+            if self.needs_words:
+                check_given_once([word for word in words if word.partition("=")[0] in own])
             # A configuration that is only shown is not launched: a recipe for many GPUs can be read on a laptop.
             loaded = load(assemble(self.root, self.remembered(words, dirs), dirs), launch=not arguments.cfg)
             loaded.log_notes()
@@ -88,6 +91,17 @@ class Verb(Generic[ConfigT]):
         made_by = f"Made by `python -m {self.root.command} --markdown`; do not edit."
         head = [f"# {self.reference.title}", "", made_by, self.reference.introduction, ""]
         return "\n".join([*head, *tables(assemble_valid(self.root, []), self.reference.values)]) + "\n"
+
+
+def check_given_once(words: Iterable[str]) -> None:
+    """Raise UserError E-CFG-89 for an option with two values, such as run=a run=b. In a training the last one counts, as
+    Hydra has it, so that a script can append words; here a run would be left out without a word."""
+    given: dict[str, str] = {}
+    for word in words:
+        key = word.partition("=")[0]
+        if given.setdefault(key, word) != word:
+            both = f"{show(given[key])} {show(word)}"
+            raise UserError(f"E-CFG-89 command line {both}: {key} is given twice. Fix: leave out one of them")
 
 
 def assemble_valid(root: Root, overrides: list[str], dirs: tuple[Path, ...] = ()) -> Assembled:

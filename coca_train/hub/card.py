@@ -101,8 +101,13 @@ def _provenance(origin: Json) -> list[str]:
         if isinstance(value, dict):
             lines += [f"- {key}:", *(f"  {line}" for line in _provenance(value))] if key != "parity" else []
         elif value is not None:
-            lines.append(f"- {key}: `{value}`")
+            lines.append(f"- {key}: `{Path(value).name if _is_absolute(value) else value}`")
     return lines
+
+
+def _is_absolute(value: object) -> bool:
+    """Whether it is the path of a folder or file on this machine, which says nothing to who loads the export."""
+    return isinstance(value, str) and Path(value).is_absolute()
 
 
 def _rounded(results: list[parity.Result]) -> str:

@@ -1,17 +1,20 @@
 """`export`: a run as a folder for transformers, natively where one of its classes computes the same; and `verify`."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from coca_train.checkpoint.format import file_size
+from coca_train.config.schema import ModelConfig
 from coca_train.data.special_tokens import ROLES
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.hub import card, config_json, forms, parity, small_copy, tokenizer_files, transformers_side
 from coca_train.hub.config_keys import Json, Keys, read_json
-from coca_train.hub.families import FAMILIES, name_of
+from coca_train.hub.families import FAMILIES, HEAD_DIM, KV_HEADS, name_of
+from coca_train.hub.family import Family
 from coca_train.hub.options import ExportConfig, VerifyConfig
 from coca_train.hub.publishing import Tensors, new_folder, write_shards
 from coca_train.hub.safetensors_folder import INDEX, SINGLE, Folder
@@ -107,11 +110,21 @@ def _check_parity(
     return report
 
 
+def _sizes(family: Family, keys: Keys, model: ModelConfig) -> Iterator[tuple[str, object, int | None]]:
+    """Yield a key of config.json, its value (None: the class works it out) and ours, for every size of a model."""
+    n_kv_heads, head_dim = model.n_kv_heads or model.n_heads, model.head_dim or model.d_model // model.n_heads
+    for field in family.fields:
+        if field.ours in ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff"):
+            yield field.theirs, field.read(keys), getattr(model, field.ours)
+    yield KV_HEADS[0], keys.take(KV_HEADS[0]), n_kv_heads
+    yield HEAD_DIM[0], keys.take(HEAD_DIM[0]), head_dim
+
+
 def verify_export(options: VerifyConfig) -> Path:
     """Compare an existing run and folder; return the parity.json written, in the run's directory.
 
     Raises CheckpointError E-IOP-13 where the two differ, UserError E-IOP-10 where the folder has another vocabulary,
-    width or depth, before anything is built.
+    width, depth or heads, before anything is built, and where its heads rotate another number of pairs.
     """
     assert options.run is not None and options.against is not None
     against = Path(options.against)
@@ -122,16 +135,12 @@ def verify_export(options: VerifyConfig) -> Path:
         )
     config = read_json(against / config_json.NAME)
     with open_source(options.run) as source:
-        model = source.architecture.model
-        sizes = {"vocab_size": model.vocab_size, "d_model": model.d_model, "n_layers": model.n_layers}
         family = FAMILIES.get(name_of(config), FAMILIES["llama"])  # our own model types have LLaMA's keys
-        keys = Keys(against / config_json.NAME, config)
-        for field in (each for each in family.fields if each.ours in sizes):
-            theirs, ours = field.read(keys), sizes[field.ours]
+        for key, theirs, ours in _sizes(family, Keys(against / config_json.NAME, config), source.architecture.model):
             if theirs not in (None, ours):
                 raise UserError(
-                    f"E-IOP-10 {against} {field.theirs}={theirs!r}: {options.run} has {ours}; only models of the same "
-                    "size can be compared. Fix: give the folder of this model"
+                    f"E-IOP-10 {against} {key}={theirs!r}: {options.run} has {ours}; only models of the same size can "
+                    "be compared. Fix: give the folder of this model"
                 )
         Folder(against).close()  # damaged files are refused before another library reads them
         tokenizer = tokenizer_files.open_for(source, tokenizer_files.find(source, options.tokenizer))

@@ -238,7 +238,7 @@ def reset_lengths(model: nn.Module) -> None:
 
 def put_frequencies(model: nn.Module, pos_BT: Tensor, frequencies: Frequencies) -> float:
     """Put our frequencies into the model's rotary embedding; return the largest relative difference of its own at these
-    positions."""
+    positions. Raises UserError E-IOP-10 where it rotates another number of pairs."""
     rotary: Any  # a class of each family
     (rotary,) = (module for module in model.modules() if any("inv_freq" in name for name in module._buffers))
     if not isinstance(rotary.rope_type, dict):
@@ -256,8 +256,13 @@ def put_frequencies(model: nn.Module, pos_BT: Tensor, frequencies: Frequencies) 
 
 def _replace_frequencies(rotary: nn.Module, name: str, inv_freq_J: Tensor) -> float:
     """Replace a buffer; return its largest relative difference from the new one."""
-    least = torch.finfo(inv_freq_J.dtype).tiny  # a pair that does not turn equals 0 only
-    difference = ((rotary.get_buffer(name) - inv_freq_J).abs() / inv_freq_J.clamp(min=least)).max().item()
+    theirs_J, least = rotary.get_buffer(name), torch.finfo(inv_freq_J.dtype).tiny  # a still pair equals 0 only
+    if theirs_J.shape != inv_freq_J.shape:
+        raise UserError(
+            f"E-IOP-10 {NAME}: its heads rotate {len(theirs_J)} pairs of their dimensions, those of the run "
+            f"{len(inv_freq_J)}; only models of the same size can be compared. Fix: give the folder of this model"
+        )
+    difference = ((theirs_J - inv_freq_J).abs() / inv_freq_J.clamp(min=least)).max().item()
     setattr(rotary, name, inv_freq_J.clone())
     return difference
 

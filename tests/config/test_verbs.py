@@ -64,6 +64,7 @@ def test_help_imports_no_torch():
         (["optim.lr"], "E-CFG-16 command line optim.lr: "),
         (["train", "optim.lr=abc"], "E-CFG-04 command line optim.lr=abc: "),
         (["generate", "--config-dir", "."], "E-CFG-38 command line --config-dir: "),
+        (["generate", "run=a", "prompt=x", "run=b"], "E-CFG-89 command line run=a run=b: .*Fix: "),
         (["plan", "--cfg", "hydra"], "E-CFG-38 command line --cfg hydra: .*Fix: write --cfg job"),
     ],
 )

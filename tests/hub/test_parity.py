@@ -257,13 +257,33 @@ def test_one_block_is_in_memory_at_a_time():
     assert model.last.weight is model.first.weight
 
 
-def test_verify_wants_two_of_one_vocabulary(model, import_run, copy, tmp_path):
-    run, folder = import_run(model()), copy()
-    models.edit(folder, vocab_size=102)
+OTHER_SIZES = [
+    ("llama_gqa", {"vocab_size": 102}),
+    ("llama_gqa", {"num_attention_heads": 2, "head_dim": 16}),
+    ("llama_gqa", {"head_dim": 16}),
+    ("llama_gqa", {"num_key_value_heads": 4}),
+    ("llama_gqa", {"intermediate_size": 96}),
+    ("gpt_neox", {"num_attention_heads": 2}),
+    ("gpt_neox", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes"), OTHER_SIZES)
+def test_verify_wants_two_of_one_size(model, import_run, copy, kind, changes):
+    run, folder = import_run(model(kind)), copy(kind)
+    models.edit(folder, **changes)
     with pytest.raises(UserError, match="E-IOP-10"):
         exporting.verify_export(VerifyConfig(run=str(run), against=str(folder)))
+
+
+def test_an_export_says_no_path_of_this_machine(model, import_run, export_run, tmp_path):
+    out = export_run(import_run(model()))
+    assert not [path for path in out.iterdir() if str(tmp_path.parent).encode() in path.read_bytes()]
+
+
+def test_verify_wants_a_folder_of_a_model(model, import_run, tmp_path):
     with pytest.raises(UserError, match="E-IOP-01"):
-        exporting.verify_export(VerifyConfig(run=str(run), against=str(tmp_path)))
+        exporting.verify_export(VerifyConfig(run=str(import_run(model())), against=str(tmp_path)))
 
 
 def test_a_folder_is_compared_with_its_own_class(model, import_run, monkeypatch):
