@@ -11,6 +11,7 @@ from pathlib import Path
 from coca_train.checkpoint.manifest import unused_name
 from coca_train.runtime import dist, durable, untrusted_io
 from coca_train.runtime.errors import LockedError, StorageError
+from coca_train.runtime.processes import machine_id, start_time
 from coca_train.runtime.threads import Thread, Worker
 from coca_train.runtime.untrusted_io import JsonObject
 
@@ -19,25 +20,6 @@ HEARTBEAT_S = 30.0
 STALE_AFTER_S = 4 * HEARTBEAT_S
 LOOK_S = 0.5
 NAME = "run.lock"
-
-
-def _machine() -> str:
-    """Return the machine on which process ids mean the same: this boot of this host, and this pid namespace."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{socket.gethostname()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return socket.gethostname()
-
-
-def _started(pid: int) -> str | None:
-    """Return when a process of this machine started [clock ticks since boot]; None: there is none, or it is dead."""
-    try:
-        # From the last parenthesis on: a program's name is enclosed in a pair of them, and may hold spaces and others.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
 
 
 class RunLock:
@@ -127,8 +109,8 @@ class RunLock:
                     raise self._from_the_future(holder) or self._locked(holder, "works in it")
             card = {
                 "pid": os.getpid(),
-                "started": _started(os.getpid()),
-                "machine": _machine(),
+                "started": start_time(os.getpid()),
+                "machine": machine_id(),
                 "host": socket.gethostname(),
                 "job": os.environ.get("SLURM_JOB_ID"),
                 "since": time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -147,8 +129,8 @@ class RunLock:
     def _alive(self, holder: JsonObject) -> bool:
         """Whether the holder of a lock may still write; an unreadable card counts by its age only."""
         pid = holder.get("pid")
-        if holder.get("machine") == _machine() and isinstance(pid, int):
-            started = _started(pid)
+        if holder.get("machine") == machine_id() and isinstance(pid, int):
+            started = start_time(pid)
             if started is None or started != holder.get("started"):
                 return False
         return self._file_age() < STALE_AFTER_S

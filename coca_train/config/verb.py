@@ -94,8 +94,11 @@ class Verb(Generic[ConfigT]):
 
 
 def check_given_once(words: Iterable[str]) -> None:
-    """Raise UserError E-CFG-89 for an option with two values, such as run=a run=b. In a training the last one counts, as
-    Hydra has it, so that a script can append words; here a run would be left out without a word."""
+    """Raise UserError E-CFG-89 for an option with two values, such as run=a run=b.
+
+    In a training the last one counts, as Hydra has it, so that a script can append words; here a run would be left out
+    without a word.
+    """
     given: dict[str, str] = {}
     for word in words:
         key = word.partition("=")[0]

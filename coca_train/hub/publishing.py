@@ -1,6 +1,7 @@
 """Write a new folder atomically, and weights in shards."""
 
 import errno
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from coca_train.checkpoint.format import NonFinite, ShardWriter, file_size
 from coca_train.hub.architecture import Shapes
 from coca_train.runtime import durable
 from coca_train.runtime.errors import CheckpointError, StorageError, UserError
+from coca_train.runtime.processes import namespace, start_time
 
 LIMIT = 5_000_000_000  # [bytes] of one file of weights
 SPARE = 64 << 20  # [bytes] left free on the disk
@@ -37,16 +39,19 @@ class Shard(NamedTuple):
 
 @contextmanager
 def new_folder(target: Path, n_bytes: int) -> Iterator[Path]:
-    """Create a temporary folder next to `target`, rename it at the end of the `with`, remove it on any failure.
+    """Create a temporary folder next to `target`, rename it at the end of the `with`, remove it on any failure, and
+    before that what a process that was killed has left of the same target.
 
     n_bytes: what will be written. Raises UserError E-IOP-11 when the target exists, StorageError E-IOP-12 when the disk
     is too small or fails.
     """
     if os.path.lexists(target):
         raise UserError(f"E-IOP-11 {target}: exists, and is not overwritten. Fix: choose another name, or remove it")
-    folder = target.parent / f".tmp-{target.name}-{os.urandom(4).hex()}"
+    begin = f".tmp-{target.name}-{hashlib.sha256(namespace().encode()).hexdigest()[:8]}-"
+    folder = target.parent / f"{begin}{os.getpid()}-{start_time(os.getpid())}"
     try:
-        os.makedirs(target.parent, exist_ok=True)
+        durable.make_folders(target.parent)
+        _remove_leftovers(target.parent, begin)
         free = os.statvfs(target.parent)
         if free.f_bavail * free.f_frsize < n_bytes + SPARE:
             raise OSError(errno.ENOSPC, f"{(n_bytes + SPARE) / 1e9:.1f} GB are needed")
@@ -68,6 +73,14 @@ def new_folder(target: Path, n_bytes: int) -> Iterator[Path]:
             f"E-IOP-12 {target}: cannot be written ({problem.strerror or problem}); a disk with "
             f"{(n_bytes + SPARE) / 1e9:.1f} GB free is needed. Fix: free space, or choose another place"
         ) from problem
+
+
+def _remove_leftovers(parent: Path, begin: str) -> None:
+    """Remove temporary folders of this host whose processes are gone; begin: what their names begin with."""
+    for name in os.listdir(parent):
+        pid, _, started = name.removeprefix(begin).partition("-")
+        if name.startswith(begin) and pid.isdigit() and start_time(int(pid)) != started:
+            durable.remove_tree(parent / name)
 
 
 def split_into_shards(shapes: Shapes, dtypes: dict[str, torch.dtype]) -> list[list[str]]:

@@ -12,6 +12,7 @@ import pytest
 
 from coca_train.checkpoint import RunLock, lock
 from coca_train.runtime.errors import LockedError, StorageError, UserError
+from coca_train.runtime.processes import machine_id
 from tests.faults.fork_server import ForkServer, values
 
 
@@ -103,7 +104,7 @@ def test_unreadable_card_is_not_ignored_while_fresh(tmp_path: Path, content: str
 @pytest.mark.parametrize("stale", [False, True])
 def test_race_never_has_two_holders(server: ForkServer, tmp_path: Path, stale: bool) -> None:
     if stale:
-        (tmp_path / "run.lock").write_text(json.dumps({"pid": 2**22 + 1, "machine": lock._machine(), "token": "x"}))
+        (tmp_path / "run.lock").write_text(json.dumps({"pid": 2**22 + 1, "machine": machine_id(), "token": "x"}))
     alone = {"RANK": "0", "WORLD_SIZE": "1"}
     job = {"run_dir": str(tmp_path)}
     for _ in range(2):

@@ -54,18 +54,24 @@ def run(overrides: list[str]) -> None:
 
 def final_state(run_dir: Path) -> tuple[int, str, list]:
     """(last step, digest of every bit of its state, the logged losses by step, later lines winning)."""
+    step, digest = newest_state(run_dir)
+    losses = {}
+    for line in (run_dir / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if "loss" in record:
+            losses[record["step"]] = (record["loss"], record["batch_digest"])
+    return step, digest, sorted(losses.items())
+
+
+def newest_state(run_dir: Path) -> tuple[int, str]:
+    """Step and digest of every bit of the newest checkpoint."""
     newest = checkpoint.find(run_dir)
     assert newest is not None
     total = hashlib.sha256(json.dumps(newest.manifest["counters"], sort_keys=True).encode())
     with Stored(newest) as stored:
         for name in sorted(stored.spec):
             total.update(name.encode() + stored.tensor(name).numpy().tobytes())
-    losses = {}
-    for line in (run_dir / "metrics.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        if "loss" in record:
-            losses[record["step"]] = (record["loss"], record["batch_digest"])
-    return newest.step, total.hexdigest(), sorted(losses.items())
+    return newest.step, total.hexdigest()
 
 
 def leftovers(run_dir: Path) -> list[str]:

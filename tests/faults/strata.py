@@ -150,6 +150,17 @@ def tokenize(overrides: list[str], kill: Kill | None) -> Timeline:
     return timer.timeline()
 
 
+def publish(verb: str, overrides: list[str], kill: Kill | None) -> Timeline:
+    """An export, or an import."""
+    from coca_train.commands import main
+
+    timer = Timer(kill)
+    timer.now(verb)
+    _begin_shortage()
+    _well(main([verb, *overrides]))
+    return timer.timeline()
+
+
 def _begin_shortage() -> None:
     """From now on calls count that shortage.c refuses: before, this harness has made its own."""
     if "LATER_SHORT_OF" in os.environ:

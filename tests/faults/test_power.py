@@ -20,7 +20,8 @@ from tests.faults.fake import holds, save
 from tests.faults.fork_server import ForkServer, preloaded, values
 from tests.faults.works import Training, Works
 
-KINDS = ("training", "report", "evaluation", "tokenizing")
+WORK = [(part, ranks) for part in ("training", "report", "evaluation", "tokenizing") for ranks in (1, 2)]
+WORK += [("export", 1), ("import", 1)]
 TIMED = ("tokens_per_s", "peak_memory_mib", "mfu")  # of a record
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="a compiler is needed")
@@ -120,7 +121,6 @@ def test_a_training_after_some_cuts(works: Works) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("part", KINDS)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("part", "ranks"), WORK)
 def test_work_after_every_cut(works: Works, part: str, ranks: int) -> None:
     check_work(works, part, ranks, None)

@@ -18,7 +18,7 @@ WHAT = {
     "thread": "threads or processes", "process": "threads or processes", "descriptor": "open files", "map": "memory",
     "memory": "memory", "lock": "file locks", "socket": "memory",
 }  # fmt: skip
-KINDS = ("training", "report", "evaluation", "tokenizing")
+KINDS = ("training", "report", "evaluation", "tokenizing", "export", "import")
 # Done, storage, resources; a peer lost of one rank; or ended by C++, which has no other way where it lacks memory.
 CODES = {0, 7, 8, 76, -6, -11}
 MOST = 60_000  # calls of a process; one has some ten thousand

@@ -1,10 +1,11 @@
-"""Kinds of work that are interrupted and begun again: a training, its report, an evaluation, tokenizing.
+"""Kinds of work that are interrupted and begun again: training, report, evaluation, tokenizing, export, import.
 
 What is left in the end must be bit for bit what is left where nothing interrupted it.
 """
 
 import hashlib
 import json
+import os
 import random
 import re
 import shutil
@@ -12,6 +13,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
+from coca_train.checkpoint.record import damaged_files
 from coca_train.runtime.durable import read_json, unsealed
 from tests.data_prep.tokenizing import bytes_of, model, write_inputs
 from tests.data_prep.tokenizing import overrides as corpus_words
@@ -19,7 +21,7 @@ from tests.faults import real
 from tests.faults.fork_server import ForkServer, Rank, values
 from tests.stages.support import saved, schedule, stage, state, steps
 
-PARTS = ("training", "save", "background", "stage border", "report", "evaluation", "tokenizing")
+PARTS = ("training", "save", "background", "stage border", "report", "evaluation", "tokenizing", "export", "import")
 ZERO = (1, 3)
 MORE_S = 300.0  # a machine that is busy with other things is slow, not stuck
 TRAINING = [
@@ -231,6 +233,56 @@ class Tokenizing(Work):
         return bytes_of(self.folder)
 
 
+class Publishing(Work):
+    """An export or an import. It is there as a whole, or the same command makes it."""
+
+    verb: str
+
+    def __init__(self, server: ForkServer, folder: Path, words: list[str]) -> None:
+        self.words, self.made = words, folder / "made"
+        super().__init__(server, folder, ranks=1)
+
+    def launch(self, kill: dict[str, Any] | None) -> list[Rank]:
+        arguments = {"verb": self.verb, "overrides": self.words, "kill": kill}
+        return self.server.run("tests.faults.strata:publish", arguments, timeout_s=MORE_S, launcher=False)
+
+    def finish(self) -> None:
+        if self.made.exists():
+            assert self.left() == self.whole
+        else:
+            super().finish()
+
+    def left(self) -> Any:
+        assert os.listdir(self.folder) == [self.made.name]
+        return self.content()
+
+    @abstractmethod
+    def content(self) -> Any:
+        """Of what it makes."""
+
+
+class Exporting(Publishing):
+    """A trained run as a folder of transformers."""
+
+    parts, verb = ("export",), "export"
+
+    def content(self) -> Any:
+        return {str(path): path.read_bytes() for path in self.made.rglob("*") if path.is_file()}
+
+
+class Importing(Publishing):
+    """A folder of transformers as a run."""
+
+    parts, verb = ("import",), "import"
+
+    def content(self) -> Any:
+        assert not damaged_files(self.made)
+        return real.newest_state(self.made)
+
+
+KINDS: tuple[type[Work], ...] = (Training, Report, Evaluating, Tokenizing, Exporting, Importing)
+
+
 class Works:
     """Works by part and number of ranks, made when they are needed."""
 
@@ -239,8 +291,9 @@ class Works:
         self.data = real.prepare(folder)
 
     def of(self, part: str, ranks: int, zero: int) -> Work:
-        kind: type[Work] = next(each for each in (Training, Report, Evaluating, Tokenizing) if part in each.parts)
+        kind: type[Work] = next(each for each in KINDS if part in each.parts)
         zero = zero if kind in (Training, Report) else ZERO[0]
+        ranks = 1 if issubclass(kind, Publishing) else ranks
         key = kind, ranks, zero
         if key not in self._works:
             place = self.folder / f"{kind.__name__}-{ranks}-{zero}"
@@ -261,4 +314,12 @@ class Works:
             shutil.copytree(self.of("training", ranks, zero).folder, trained)
         if kind is Report:
             return Report(self.server, place / "r", ranks, words, trained)
-        return Evaluating(self.server, place / "evaluation", ranks, trained)
+        if kind is Evaluating:
+            return Evaluating(self.server, place / "evaluation", ranks, trained)
+        if kind is Exporting:
+            return Exporting(self.server, place / "out", [f"run={trained}", f"to={place}/out/made"])
+        source = self.of("export", ranks, zero)
+        source.fresh()
+        source.finish()
+        exported = shutil.copytree(source.folder / "made", place / "exported", dirs_exist_ok=True)
+        return Importing(self.server, place / "runs", [f"source={exported}", f"root={place}/runs", "name=made"])
