@@ -317,7 +317,7 @@ class Works:
         if kind is Evaluating:
             return Evaluating(self.server, place / "evaluation", ranks, trained)
         if kind is Exporting:
-            return Exporting(self.server, place / "out", [f"run={trained}", f"to={place}/out/made"])
+            return Exporting(self.server, place / "out", [f"run={trained}", f"to={place}/out/made", "tokenizer=none"])
         source = self.of("export", ranks, zero)
         source.fresh()
         source.finish()
