@@ -5,6 +5,8 @@ import json
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from coca_train.config.load import assemble, load
 from coca_train.hub import importing
 from coca_train.hub.options import IMPORT
+from coca_train.hub.publishing import new_folder
 from coca_train.hub.weights import open_source
 from coca_train.runtime import durable
 from coca_train.runtime.errors import CheckpointError, DataError, StorageError, UserError
@@ -156,6 +159,18 @@ def test_what_exists_is_not_touched(model, import_run, export_run):
         export_run(run)
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
     assert (out / "README.md").exists()
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    killed = (
+        "import os, pathlib, sys; from coca_train.hub.publishing import new_folder\n"
+        "with new_folder(pathlib.Path(sys.argv[1]), 0): os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", killed, tmp_path / "out"], check=False)
+    (left,) = tmp_path.iterdir()
+    with new_folder(tmp_path / "another", 0), new_folder(tmp_path / "out", 0):
+        assert not left.exists() and len(list(tmp_path.iterdir())) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "another"}
 
 
 @pytest.mark.parametrize("name", ["a/b", "", "..", "a b"])
