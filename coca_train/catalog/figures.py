@@ -28,7 +28,6 @@ from coca_train.catalog.entries import Entry, entries
 from coca_train.catalog.facts import ReferenceModel, load_reference
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
-from coca_train.positions import scaling_of
 from coca_train.positions.base import Position, PositionedQK, Projections, Terms
 from coca_train.positions.rotary import Rotary
 from coca_train.positions.token_positions import Positions
@@ -145,7 +144,7 @@ def likeness(entry: Entry) -> Curves:
 
 def has_decay(entry: Entry) -> bool:
     """Return whether the scheme rotates, and so has a figure of its decay."""
-    return entry.group == "position" and scaling_of(_drawn().scheme(entry)) is not None
+    return entry.group == "position" and isinstance(_model(entry).position, Rotary)
 
 
 @torch.no_grad()

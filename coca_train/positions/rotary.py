@@ -41,7 +41,10 @@ def moved_positions(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
 
 
 def angles(pos_BT: Tensor, spectrum: Spectrum) -> Tensor:
-    """Return positions times inverse frequencies [radians], float32 (B, T, J)."""
+    """Return positions times inverse frequencies [radians], float32 (B, T, J); within one turn where periods are
+    known."""
+    if spectrum.period_J is not None:
+        return (pos_BT[..., None] % spectrum.period_J).to(torch.float32) * spectrum.inv_freq_J
     return moved_positions(pos_BT, spectrum)[..., None] * spectrum.inv_freq_J
 
 
@@ -104,34 +107,47 @@ class QueryKeyTables(Protocol):
     def key(self) -> CosSin: ...
 
 
-class RotarySettings(SchemeSettings, Protocol):
-    """What the settings of rotary schemes have in common."""
+class ScaledSettings(SchemeSettings, Protocol):
+    """What the settings of schemes with frequencies have in common."""
 
-    @property
-    def rotary_pct(self) -> float: ...
     @property
     def rope_scaling(self) -> RopeScaling: ...
 
 
-class Rotary(Position):
-    """Base of the rotary schemes: the rotated share of a head, and its frequencies."""
+class RotarySettings(ScaledSettings, Protocol):
+    """What the settings of rotary schemes have in common."""
 
-    caches_rotated_keys = True
+    @property
+    def rotary_pct(self) -> float: ...
 
-    def __init__(self, settings: RotarySettings, shape: AttentionShape) -> None:
+
+class Frequencies(Position):
+    """Base of the schemes with frequencies: `rotary_dim` features in pairs, and how the pairs turn."""
+
+    def __init__(self, settings: ScaledSettings, shape: AttentionShape, rotary_dim: int) -> None:
         super().__init__(settings, shape)
-        self.rotary_dim = width(shape.head_dim, settings.rotary_pct)
-        self.rope_scaling = settings.rope_scaling.build(self.rotary_dim)
-        self._inv_freq, self._moved = DeviceCopies(), DeviceCopies()
+        self.rotary_dim = rotary_dim
+        self.rope_scaling = settings.rope_scaling.build(rotary_dim)
+        self._inv_freq, self._moved, self._periods = DeviceCopies(), DeviceCopies(), DeviceCopies()
 
     def spectrum(self, length: int, device: torch.device) -> Spectrum:
         """Return the frequencies at a length [tokens] on a device."""
         spectrum = self.rope_scaling(length)
-        moved_N = spectrum.positions_N
+        moved_N, period_J = spectrum.positions_N, spectrum.period_J
         return spectrum._replace(
             inv_freq_J=self._inv_freq.on(spectrum.inv_freq_J, device),
             positions_N=None if moved_N is None else self._moved.on(moved_N, device),
+            period_J=None if period_J is None else self._periods.on(period_J, device),
         )
+
+
+class Rotary(Frequencies):
+    """Base of the rotary schemes: the rotated share of a head."""
+
+    caches_rotated_keys = True
+
+    def __init__(self, settings: RotarySettings, shape: AttentionShape) -> None:
+        super().__init__(settings, shape, width(shape.head_dim, settings.rotary_pct))
 
     def rotate(self, q_BTHD: Tensor, k_BSGK: Tensor, tables: QueryKeyTables) -> tuple[Tensor, Tensor]:
         """Rotate queries and keys by the rotations `tables.query` and `tables.key`. K = E = D."""

@@ -67,6 +67,7 @@ class Spectrum(NamedTuple):
     temperature: float  # multiplied into both q' and k', hence squared into the score
     positions_N: Tensor | None = None  # float32: where position 0, 1, … of N is put instead; None: where it is
     end: float = 0.0  # the last of positions_N
+    period_J: Tensor | None = None  # int64: wavelengths that are whole numbers of tokens; None: they are not
 
 
 def rounded(inv_freq_J: Tensor, temperature: float = 1.0) -> Spectrum:
