@@ -84,16 +84,26 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LogitScaleConfig:
-    """Scores multiplied by a number that grows with the query's position (docs/positions.md, "Layers")."""
+    """Scores multiplied by a number that grows with the query's position, or with the length of the text
+    (docs/positions.md, "Layers")."""
 
-    name: Literal["none", "log", "steps"] = Field(
+    name: Literal["none", "log", "ssmax", "steps", "shifted_log", "by_length"] = Field(
         default="none",
-        description="none; log: max(1, ln(m+1) / ln(length)); steps: 1 + beta ln(1 + floor((m+1) / length)), Llama 4's",
+        description="none; log: max(1, ln(m+1) / ln(length)); ssmax: ln(m+1) / ln(length), to be learned by "
+        "model.score_scale; steps: 1 + beta ln(1 + floor((m+1) / length)), Llama "
+        "4's; shifted_log: ln(m + length) / ln(length), HyPE's, of layers without positions; by_length: 1 + beta ln(l "
+        "/ length) in a text of l tokens, DroPE's",
     )
     length: Annotated[int, Field(gt=1)] | None = Field(
-        default=None, description="context length up to which scores are not scaled [tokens]; null = train.seq_len"
+        default=None,
+        description="context length up to which scores are not scaled [tokens]; of shifted_log a number to tune "
+        "(HyPE: 500); null = train.seq_len",
     )
-    beta: float = Field(default=0.1, gt=0, description="coefficient of the logarithm (name=steps only)")
+    beta: float = Field(
+        default=0.1,
+        gt=0,
+        description="coefficient of the logarithm of steps and by_length (DroPE: 0.412 from scratch, 0.103 for SmolLM)",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -129,6 +139,11 @@ class ModelConfig:
         default="none",
         description="RMSNorm of queries and keys before the position scheme: over each head (Qwen 3, Gemma 3), or over "
         "all heads together (full; OLMo 2)",
+    )
+    score_scale: Literal["none", "head"] = Field(
+        default="none",
+        description="head: each head of each layer learns a factor of its scores, which begins at 1 (Scalable-Softmax, "
+        "with model.logit_scale.name=ssmax)",
     )
     attention_multiplier: float | None = Field(
         default=None, gt=0, description="factor of q·k; null = 1 / sqrt(head_dim)"

@@ -53,6 +53,7 @@ CLASSES = {COCA: "CocaForCausalLM", INSTALLED: "CocaTrainForCausalLM"}
 # What modeling_coca.py computes; tests/hub/test_modeling_coca.py holds this to its configuration.
 SCHEMES = ("coca", "rope", "alibi", "nope")
 ATTENTION_PATTERNS = ("causal", "sliding_window")
+LOGIT_SCALES = ("none", "log", "steps")
 ROPE_SCALINGS = (
     "plain", "partial", "linear", "ntk", "ntk_by_parts", "yarn", "llama3", "longrope",
     "dynamic_linear", "dynamic_ntk", "dynamic_ntk_by_parts", "dynamic_yarn", "dynamic_yarn_tuned",
@@ -376,6 +377,7 @@ def _needs_coca_train(kind: LayerType, model: ModelConfig) -> bool:
         kind.position.scheme not in SCHEMES
         or (kind.position.scheme == "alibi" and model.score_cap is not None)  # the cap is of the score with its penalty
         or kind.attention_pattern.name not in ATTENTION_PATTERNS
+        or kind.logit_scale.name not in LOGIT_SCALES
         or (scaling is not None and scaling.name not in ROPE_SCALINGS)
     )
 

@@ -153,8 +153,8 @@ def _certify(model: Transformer, layer_type: str, device: torch.device, dtype: t
     exact = _Inputs(*(x.float() for x in inputs))
     scale = model.logit_scales[layer_type]
     # Of queries from its length on: before it `log` is one, and a kernel that ignored it would not be detected.
-    beyond_BT = pos_BT + (scale.length or model.shape.max_seq_len)
-    own = model.attention_patterns[layer_type], logit_scale(scale, beyond_BT, model.shape.max_seq_len)
+    length, window = scale.length or model.shape.max_seq_len, model.shape.max_seq_len
+    own = model.attention_patterns[layer_type], logit_scale(scale, pos_BT + length, window, 2 * length)
     fused = _attend(model, layer_type, inputs, pos_BT, model.attention, *own)
     definition = _attend(model, layer_type, exact, pos_BT, "eager", *own)
     plain = _attend(model, layer_type, exact, pos_BT, "eager", EVERYTHING)

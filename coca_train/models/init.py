@@ -57,6 +57,8 @@ def init_parameter(
         init_adapter(name, parameter, generator)
     elif name.endswith(KEYS):
         _init_keys(parameter, model, _of_layer(name, model, position, layers), generator)
+    elif name.endswith("score_scale.weight"):
+        parameter.fill_(1.0)
     elif name.endswith("norm.weight"):
         parameter.fill_(0.0 if model.norm_weight == "one_plus" else 1.0)
     elif name.endswith(".bias"):

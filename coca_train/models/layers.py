@@ -76,6 +76,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(n_queries, model.d_model, bias="out" in model.bias)
         self.q_norm = _qk_norm(model, head_dim, n_queries)
         self.k_norm = _qk_norm(model, projected_key_dim, n_keys)
+        self.score_scale = HeadScale(self.n_heads) if model.score_scale == "head" else None
         self.position = position
         self.cap, self.clip = model.score_cap, model.clip_qkv
         self.gathers_weights = False  # set where ranks gather sharded weights for the one layer that is about to run
@@ -118,8 +119,10 @@ class Attention(nn.Module):
         project: Projections,
         tokens: tuple[Tensor, ...],
     ) -> PositionedQK:
-        """Return queries and keys with positions applied, and what their scores become: the scheme's, then capped."""
+        """Return queries and keys with positions applied, and what their scores become: the scheme's, scaled by head,
+        then capped."""
         mapped = self.position(position, q_BTHD, k_BSGK, tables, project, tokens)
+        mapped = mapped if self.score_scale is None else self.score_scale(mapped, project.heads.query)
         return mapped if self.cap is None else mapped._replace(score_mod=cap_scores(self.cap, mapped))
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
@@ -155,6 +158,27 @@ class Attention(nn.Module):
             out_BTHD = shared.to_tokens(out_BTHD, self.n_heads)
         out_BTC = self.out(out_BTHD.flatten(-2))
         return F.dropout(out_BTC, self.dropout) if self.training and self.dropout else out_BTC
+
+
+class HeadScale(nn.Module):
+    """A learned factor of the scores of each head, s_h in Scalable-Softmax (arXiv 2501.19399, Eq. 4)."""
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_heads))
+
+    def forward(self, mapped: PositionedQK, heads: slice) -> PositionedQK:
+        """Scale queries and everything that is added to their scores. heads: those of the queries; tables have a row
+        for every head."""
+        scale_H, terms = self.weight, mapped.terms
+        own_H1 = scale_H[heads, None]
+        if terms.distance_HR is not None:
+            terms = terms._replace(distance_HR=terms.distance_HR * scale_H[:, None])
+        if terms.query is not None:
+            terms = terms._replace(query=((terms.query[0] * own_H1).to(terms.query[0].dtype), terms.query[1]))
+        if terms.key is not None:
+            terms = terms._replace(key=(terms.key[0], (terms.key[1] * scale_H[:, None]).to(terms.key[1].dtype)))
+        return mapped._replace(q_BTHE=(mapped.q_BTHE * own_H1).to(mapped.q_BTHE.dtype), terms=terms)
 
 
 class OnePlusRMSNorm(nn.Module):
@@ -340,12 +364,32 @@ class Head(nn.Module):
         return x_BTC if self.multiplier == 1 else x_BTC * self.multiplier
 
 
-def logit_scale(settings: LogitScaleConfig, text_BT: Tensor, max_seq_len: int) -> Tensor | None:
-    """Return the factor of every query, float32 (B, T); None: one. text_BT: integer positions. max_seq_len: the
-    training window [tokens]."""
+def logit_scale(
+    settings: LogitScaleConfig,
+    text_BT: Tensor,
+    max_seq_len: int,
+    n_tokens: int | None = None,
+    most_seen: int | None = None,
+) -> Tensor | None:
+    """Return the factor of every query, float32 (B, T); None: one. text_BT: integer positions.
+
+    max_seq_len: the training window [tokens]. n_tokens: the length of the text, which by_length follows [tokens]; None:
+    that window. most_seen: keys that a query sees at most, which ssmax counts; None: all before it.
+
+    log: Su, kexue.fm/archives/8823. ssmax: arXiv 2501.19399, Eq. 4, where s_h is divided by ln(length) here. steps:
+    Llama 4. shifted_log: HyPE, arXiv 2601.22156. by_length: DroPE, arXiv 2512.12167.
+    """
     if settings.name == "none":
         return None
     length, n_keys_BT = settings.length or max_seq_len, text_BT + 1
     if settings.name == "log":
         return (n_keys_BT.float().log() / math.log(length)).clamp(min=1.0)
+    if settings.name == "ssmax":
+        seen_BT = n_keys_BT if most_seen is None else n_keys_BT.clamp(max=most_seen)
+        return seen_BT.float().log() / math.log(length)
+    if settings.name == "shifted_log":
+        return (text_BT + length).float().log() / math.log(length)
+    if settings.name == "by_length":
+        stretch = max(1.0, (n_tokens or max_seq_len) / length)
+        return torch.full_like(text_BT, 1.0 + settings.beta * math.log(stretch), dtype=torch.float32)
     return 1.0 + settings.beta * torch.log1p((n_keys_BT // length).float())

@@ -348,7 +348,8 @@ class Transformer(nn.Module):
     ) -> AttentionContext:
         """Return the context of one layer type, whose layers attend to these keys."""
         position, attention_pattern = self.position_of(layer_type), self.attention_patterns[layer_type]
-        layouts, length = attention_pattern.layouts(queries, keys, doc_BS), attention_pattern.length(length)
+        layouts, n_tokens = attention_pattern.layouts(queries, keys, doc_BS), length
+        length = attention_pattern.length(length)
         rotated = cache is not None and cache.at_length is not None
         rotated = rotated and position.caches_rotated_keys and attention_pattern.caches_rotated_keys
         one_token = queries.pos_BT.numel() == 1 and not torch.is_grad_enabled()
@@ -363,7 +364,9 @@ class Transformer(nn.Module):
             views.append((tables, layout))
         # Any of the layouts: they differ in what is seen and how far it seems, the place in the text is the same in
         # all.
-        scale_BT = logit_scale(self.logit_scales[layer_type], layouts[0].text_queries.pos_BT, self.shape.max_seq_len)
+        text_BT, window, keep = layouts[0].text_queries.pos_BT, self.shape.max_seq_len, attention_pattern.keep()
+        most_seen = None if keep is None else keep.first + keep.last
+        scale_BT = logit_scale(self.logit_scales[layer_type], text_BT, window, n_tokens, most_seen)
         return AttentionContext(position, KERNELS[self.attention], views, cache, rotated, scale_BT, layer_type)
 
 

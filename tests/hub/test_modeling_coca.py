@@ -106,7 +106,7 @@ def same(a, b):
 
 
 def test_what_the_files_compute_is_declared_once_more_without_transformers():
-    for name in ("SCHEMES", "ATTENTION_PATTERNS", "ROPE_SCALINGS"):
+    for name in ("SCHEMES", "ATTENTION_PATTERNS", "LOGIT_SCALES", "ROPE_SCALINGS"):
         assert getattr(forms, name) == getattr(configuration_coca, name)
 
 

@@ -13,9 +13,11 @@ from coca_train.config.schema import LogitScaleConfig
 from coca_train.models.certificate import certify
 from coca_train.models.layers import logit_scale
 from coca_train.models.transformer import build_model
+from coca_train.positions.base import Hook, ScoreMod
 from coca_train.runtime.errors import UserError
 from coca_train.settings import load
 from tests.cases import slow_unless
+from tests.golden.methods import case, same, tensor
 from tests.models.conftest import LLAMA, SCHEMES, build
 
 POSITIONS = [0, 1, 99, 127, 128, 4095, 8190, 8191, 8192, 16383, 131071, 1048575]
@@ -59,6 +61,89 @@ def test_steps_by_transformers_llama_4():
     scale_BT = logit_scale(scale("steps", 100, 0.25), torch.arange(450)[None], 32)
     torch.testing.assert_close(scale_BT[0], seen["query"][0, 0, :, 0], rtol=3e-7, atol=0)
     assert len(scale_BT.unique()) == 5
+
+
+def test_hype_and_drope_by_numbers_from_outside():
+    inputs, expected = case("log_scales")
+    places = torch.tensor([inputs["t"]])
+    assert same(logit_scale(scale("shifted_log", inputs["a"]), places, 64)[0], expected["hype"], 1e-6)
+    for name, beta in (("drope_from_scratch", 0.412), ("drope_smollm", 0.103)):
+        ours = [logit_scale(scale("by_length", 512, beta), places, 64, 512 * s)[0, -1] for s in inputs["s"]]
+        assert same(torch.stack(ours), expected[name], 1e-6)
+
+
+def test_ssmax_by_numbers_from_outside():
+    """s_h ln n is s_h ln L times our factor; weights of two heads."""
+    inputs, expected = case("ssmax")
+    a_HTT, s_H = tensor(inputs["a_HTT"]), tensor(inputs["s_H"]) * math.log(32)
+    factor_T = logit_scale(scale("ssmax"), torch.arange(a_HTT.shape[1])[None], 32)[0]
+    unseen = torch.ones_like(a_HTT[0], dtype=torch.bool).triu(1)
+    weight_HTT = (a_HTT * s_H[:, None, None] * factor_T[:, None]).masked_fill(unseen, -math.inf).softmax(-1)
+    assert same(weight_HTT, expected["weight_HTT"], 1e-6)
+
+
+def test_ssmax_counts_the_keys_of_a_window():
+    factor = logit_scale(scale("ssmax", 16), torch.arange(9)[None], 32, most_seen=4)
+    exact = torch.tensor([[1, 2, 3, 4, 4, 4, 4, 4, 4]]).float().log() / math.log(16)
+    torch.testing.assert_close(factor, exact)
+
+
+def multiply_scores(factor_H):
+    """Everything that is added up, before what a scheme's own hook makes of it: a hook around it."""
+
+    def around(_, inputs, mapped):
+        own = mapped.score_mod or ScoreMod(Hook(lambda pairs, carry: (pairs.scores_BHts, carry)))
+
+        def scores(pairs, carry):
+            factor, *others = pairs.parameters
+            scaled_BHts = pairs.scores_BHts * factor[:, None, None]
+            return own.by.scores(pairs._replace(scores_BHts=scaled_BHts, parameters=tuple(others)), carry)
+
+        by = Hook(scores, carried=own.by.carried)
+        return mapped._replace(score_mod=own._replace(by=by, parameters=(factor_H * 1.0, *own.parameters)))
+
+    return around
+
+
+HEAD_SCALED = ["rope", "coca", "alibi_plain", "t5", "shaw", "transformer_xl", "fox"]
+
+
+@pytest.mark.parametrize("kernel", ["eager", "blocked", "auto"])
+@pytest.mark.parametrize("scheme", HEAD_SCALED)
+def test_every_head_learns_a_factor_of_its_scores(tokens_BT, scheme, kernel):
+    """In float64, forward and backward, against a hook that multiplies the scores of every pair."""
+    options = replace(LLAMA, score_scale="head", logit_scale=scale("ssmax", 6))
+    tokens, model = tokens_BT(2, 17), build(options, scheme, attention=kernel).double()
+    plain = build(replace(options, score_scale="none"), scheme, attention="eager").double()
+    ours, theirs = [block.attention.score_scale.weight for block in model.blocks], []
+    for factor, block in zip(ours, plain.blocks, strict=True):
+        assert (factor == 1).all()
+        factor.data.uniform_(0.3, 2.0)
+        theirs.append(factor.detach().clone().requires_grad_())
+        block.attention.position.register_forward_hook(multiply_scores(theirs[-1]))
+    outputs = [each.hidden(tokens) for each in (model, plain)]
+    torch.testing.assert_close(*outputs, rtol=1e-6, atol=1e-6)
+    for output in outputs:
+        output.square().sum().backward()
+    others = dict(plain.named_parameters())
+    grads = [(p.grad, others[name].grad) for name, p in model.named_parameters() if name in others]
+    grads += [(factor.grad, other.grad) for factor, other in zip(ours, theirs, strict=True)]
+    for grad, expected in grads:
+        torch.testing.assert_close(grad, expected, rtol=1e-5, atol=1e-7)
+    assert all(factor.grad.abs().min() > 0 for factor in ours)
+
+
+@torch.no_grad()
+def test_a_scale_by_length_follows_the_text_and_is_one_within_the_window(tokens_BT):
+    """Every query of a text has the same; a shorter text has none, and decoding to a length has its."""
+    tokens = tokens_BT(1, 20)
+    model = build(replace(LLAMA, logit_scale=scale("by_length", 10, 0.4)), "rope").eval()
+    plain = build(LLAMA, "rope").eval()
+    torch.testing.assert_close(model.hidden(tokens[:, :10]), plain.hidden(tokens[:, :10]))
+    assert (model.hidden(tokens) - plain.hidden(tokens)).abs().max() > 1e-3
+    cache = model.new_cache(20, at_length=20)
+    parts = [model.hidden(part, cache=cache, length=20) for part in tokens.split((7, 1, 12), 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), model.hidden(tokens), rtol=1e-5, atol=1e-5)
 
 
 LENGTH = 6  # from which on queries are scaled, in the tests below
