@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from coca_train.attention.pattern import Layout
-from coca_train.attention.scores import Part, leaves, repeat_heads, tensors_of
+from coca_train.attention.scores import Part, leaves, repeat_heads, rest_of, tensors_of
 from coca_train.positions.base import Pair
 from coca_train.runtime.compilation import compile_alone
 
@@ -73,12 +73,20 @@ def flex(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     v_BGSD = v_BSGD.transpose(1, 2)
     done = [_attend(part, v_BGSD, scale) for part in parts]
     if len(done) == 1:
-        return done[0][0].transpose(1, 2)
+        return _without_rest(parts[0], *done[0]).transpose(1, 2)
     # Each view is a softmax of its own. Its share of the softmax over all keys is exp(its log-sum-exp - that of all); a
     # view in which a query sees nothing has -inf, and so the share 0.
     total_BHT = torch.stack([lse_BHT for _, lse_BHT in done]).logsumexp(0)
     outs = [out_BHTD * (lse_BHT - total_BHT).exp()[..., None].to(out_BHTD.dtype) for out_BHTD, lse_BHT in done]
-    return torch.stack(outs).sum(0).transpose(1, 2)
+    return _without_rest(parts[0], torch.stack(outs).sum(0), total_BHT).transpose(1, 2)
+
+
+def _without_rest(part: Part, out_BHTD: Tensor, lse_BHT: Tensor) -> Tensor:
+    """Return the output where one more key, without a value, takes its share of the softmax."""
+    rest_BHT1 = rest_of(part.hook, tensors_of(part), lse_BHT[..., None][..., :0])
+    if rest_BHT1 is None:
+        return out_BHTD
+    return out_BHTD * (lse_BHT[..., None] - rest_BHT1).sigmoid().to(out_BHTD.dtype)
 
 
 def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from coca_train.attention.scores import (
     fuses,
     masked_pairs,
     repeat_heads,
+    rest_of,
     scores,
     slice_tile,
     tensors_of,
@@ -51,14 +52,15 @@ def _rows(
 ) -> Tensor:
     """Compute attention of some queries over some keys (all those they see), out_BHtD; autograd differentiates it."""
     check_carry([part for part, _ in parts])
-    merged, pieces = None, []
+    merged, rest, pieces = None, None, []
     for part, tensors in parts:
         if not may_see(part.layout, queries, keys):
             continue
         tile = Tile(part.layout, queries, keys, shift and part.layout.contiguous)
         piece, masked_B1ts = slice_tile(tensors, tile), masked_pairs(tile)
-        s_BHts, _ = scores(part.hook, piece, tile, scale, masked_B1ts)
+        s_BHts, carry_BHtN = scores(part.hook, piece, tile, scale, masked_B1ts)
         if merged is None:
+            rest = rest_of(part.hook, piece, carry_BHtN)
             merged = s_BHts if masked_B1ts is None else s_BHts.masked_fill(masked_B1ts, -torch.inf)
         # The views part the keys among them, so each pair takes its score from the one view that shows it, and one
         # softmax goes over all.
@@ -66,7 +68,7 @@ def _rows(
             merged = torch.where(masked_B1ts, merged, s_BHts)
         pieces.append((piece, tile, masked_B1ts))
     assert merged is not None, "a query sees at least itself"
-    p_BHts = merged.softmax(dim=-1)
+    p_BHts = merged.softmax(dim=-1) if rest is None else _softmax_with(merged, rest)
     if len(pieces) == 1:
         piece, tile, _ = pieces[0]
         return apply_values(p_BHts, v_BGSD[:, :, keys], piece.value_RD, tile)
@@ -75,6 +77,12 @@ def _rows(
         own = p_BHts if masked_B1ts is None else p_BHts.masked_fill(masked_B1ts, 0.0)
         out = out + apply_values(own, v_BGSD[:, :, keys], piece.value_RD, tile)
     return out
+
+
+def _softmax_with(s_BHts: Tensor, rest_BHt1: Tensor) -> Tensor:
+    """Return the shares of the keys where one more takes its own."""
+    rest_BHt1 = rest_BHt1.to(s_BHts.dtype).expand(*s_BHts.shape[:3], 1)
+    return torch.cat((s_BHts, rest_BHt1), -1).softmax(-1)[..., :-1]
 
 
 def eager(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:

@@ -208,6 +208,14 @@ def scores(
     return (_compiled(hook.scores) if compiles_alone else hook.scores)(pairs, carry_BHtN)
 
 
+def rest_of(hook: Hook | None, piece: Tensors, carry_BHtN: Tensor | None) -> Tensor | None:
+    """Return the score of the key without a value, (B, H, t, 1); None: there is none. carry_BHtN: of all keys."""
+    if hook is None or hook.rest is None:
+        return None
+    assert carry_BHtN is not None
+    return hook.rest(piece.parameters, carry_BHtN)
+
+
 def fuses(device: str) -> bool:
     """Whether kernels are compiled on the fly for tensors of this device: on CUDA, where something can compile them.
     While a graph is being compiled there is a compiler."""

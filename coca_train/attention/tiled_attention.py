@@ -32,6 +32,7 @@ from coca_train.attention.scores import (
     is_free_to_read,
     leaves,
     masked_pairs,
+    rest_of,
     scores,
     slice_tile,
     tensors_of,
@@ -149,7 +150,9 @@ class _Online(torch.autograd.Function):
             g_BHtD, lse_BHt1 = grads[0][:, :, queries].to(v_BGSD.dtype), lse_BHT1[:, :, queries]
             delta_BHt1 = (g_BHtD.to(lse_BHt1.dtype) * out_BHTD[:, :, queries]).sum(-1, keepdim=True)
             visits = list(_visits(plan.layouts, queries))
-            carries, g_carry_BHtN = _carries(plan, parts, visits), None
+            carries, carry_BHtN = _carries(plan, parts, visits)
+            totals = into[visits[-1][0]]
+            g_carry_BHtN = _rest_gradients(plan, parts, visits[-1], carry_BHtN, totals, lse_BHt1, delta_BHt1)
             for visit, carry_BHtN in zip(reversed(visits), reversed(carries), strict=True):
                 number, tile, _ = visit
                 wants = [total is not None for _, total in leaves(into[number])]
@@ -208,15 +211,52 @@ def _grad(outs: list[Tensor], g_outs: list[Tensor], inputs: Sequence[Tensor | No
     return [next(grads) if x is not None and x.requires_grad else None for x in inputs]
 
 
-def _carries(plan: _Plan, parts: Sequence[Tensors], visits: Sequence[Visit]) -> list[Tensor | None]:
-    """Return the numbers that the hook carries to each tile of a block of queries; None: it carries none."""
+def _rest_gradients(
+    plan: _Plan,
+    parts: Sequence[Tensors],
+    farthest: Visit,
+    carry_BHtN: Tensor | None,
+    totals: Tensors,
+    lse_BHt1: Tensor,
+    delta_BHt1: Tensor,
+) -> Tensor | None:
+    """Add the gradients of what the key without a value is made of; return that of the carry of all keys."""
+    number, tile, _ = farthest
+    hook = plan.hooks[number]
+    if hook is None or hook.rest is None:
+        return None
+    wants = [total is not None for _, total in leaves(totals)]
+    with torch.enable_grad():
+        piece = _detach(slice_tile(parts[number], tile), wants)
+        carry_BHtN = _no_carry(lse_BHt1) if carry_BHtN is None else carry_BHtN.detach().requires_grad_()
+        rest_BHt1 = rest_of(hook, piece, carry_BHtN)
+    assert rest_BHt1 is not None
+    # As that of every key, p·(dp - delta), with a value of zero.
+    g_rest_BHt1 = -_exp(rest_BHt1.detach() - lse_BHt1) * delta_BHt1
+    inputs = [*piece.parameters, carry_BHtN]
+    *g_parameters, g_carry = _grad([rest_BHt1], [g_rest_BHt1.sum_to_size(rest_BHt1.shape)], inputs)
+    for total, gradient in zip(totals.parameters, g_parameters, strict=True):
+        if total is not None and gradient is not None:
+            total.add_(gradient)
+    return g_carry if plan.carries else None
+
+
+def _no_carry(lse_BHt1: Tensor) -> Tensor:
+    return lse_BHt1[..., :0]
+
+
+def _carries(
+    plan: _Plan, parts: Sequence[Tensors], visits: Sequence[Visit]
+) -> tuple[list[Tensor | None], Tensor | None]:
+    """Return the numbers that the hook carries to each tile of a block of queries, and those of all of them; None: it
+    carries none."""
     if not plan.carries:
-        return [None] * len(visits)
+        return [None] * len(visits), None
     carry_BHtN, carries = None, []
     for visit in visits:
         carries.append(carry_BHtN)
         _, carry_BHtN = plan.scores(slice_tile(parts[visit[0]], visit[1]), visit, carry_BHtN)
-    return carries
+    return carries, carry_BHtN
 
 
 def _attend(plan: _Plan, parts: Sequence[Tensors], v_BGSD: Tensor, queries: slice) -> tuple[Tensor, Tensor]:
@@ -241,6 +281,11 @@ def _attend(plan: _Plan, parts: Sequence[Tensors], v_BGSD: Tensor, queries: slic
             total, out = total * shrink + p_BHts.sum(-1, keepdim=True), out * shrink + added
         top = new_top
     assert top is not None and total is not None and out is not None, "a query sees at least itself"
+    carry_BHtN = _no_carry(top) if carry_BHtN is None else carry_BHtN
+    if (rest_BHt1 := rest_of(plan.hooks[number], piece, carry_BHtN)) is not None:
+        new_top = torch.maximum(top, rest_BHt1)
+        shrink = (top - new_top).exp_()
+        total, out, top = total * shrink + (rest_BHt1 - new_top).exp(), out * shrink, new_top
     return (out / total).to(v_BGSD.dtype), top + total.log()
 
 

@@ -242,8 +242,13 @@ def _cap_before(hook: Hook | None) -> Hook:
 
     if hook is None:
         return Hook(scores, pointwise=pointwise)
-    by_pair = None if hook.pointwise is None else pointwise
-    return Hook(scores, hook.carried, hook.mixes_heads, by_pair, tuple(number + 1 for number in hook.per_head))
+    by_pair, rest = None if hook.pointwise is None else pointwise, hook.rest
+    return hook._replace(
+        scores=scores,
+        pointwise=by_pair,
+        per_head=tuple(number + 1 for number in hook.per_head),
+        rest=None if rest is None else lambda parameters, carry_BHtN: rest(parameters[1:], carry_BHtN),
+    )
 
 
 def cap_scores(cap: float, mapped: PositionedQK) -> ScoreMod:

@@ -98,6 +98,7 @@ class Pair(NamedTuple):
 
 
 Scores = Callable[[Pairs, Tensor], tuple[Tensor, Tensor]]  # (pairs, carry_BHtN) -> (scores_BHts, carry_BHtN)
+Rest = Callable[[tuple[Tensor, ...], Tensor], Tensor]  # (parameters, carry_BHtN) -> (B, H, t, 1), B and t may be 1
 
 
 class Hook(NamedTuple):
@@ -118,6 +119,9 @@ class Hook(NamedTuple):
     that learns no more than once, since torch has no gradient of two look-ups.
 
     per_head: which parameters have a row for each head, by number: of them a rank that has some heads gets its own.
+
+    rest(parameters, carry_BHtN): the score of one more key, without a value, that every query sees: attention that goes
+    nowhere. The carry is that of all keys.
     """
 
     scores: Scores
@@ -125,6 +129,7 @@ class Hook(NamedTuple):
     mixes_heads: bool = False
     pointwise: Callable[["ScoreMod"], Callable[[Tensor, Pair], Tensor]] | None = None
     per_head: tuple[int, ...] = ()
+    rest: Rest | None = None
 
 
 class ScoreMod(NamedTuple):

@@ -78,6 +78,10 @@ class Defined(Contract):
         """Return what is added to the values, see `Definition`."""
         return None
 
+    def rest(self, problem: Problem) -> Tensor | None:
+        """Return the score of the key without a value, see `Definition`."""
+        return None
+
     def embed(self, settings: Case, x_BTC: Tensor, pos_BT: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
         """Return token embeddings with what the scheme adds to them."""
         return x_BTC

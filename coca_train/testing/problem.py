@@ -71,6 +71,10 @@ class Definition(Protocol):
         """Return what is added to the value of key n when query m reads it, (B, T, S, D); None: nothing."""
         ...
 
+    def rest(self, problem: Problem) -> Tensor | None:
+        """Return the score of one more key, without a value, that every query sees, (B, H, T); None: there is none."""
+        ...
+
 
 def problem(
     settings: Case,
@@ -109,10 +113,21 @@ def placed(layouts: tuple[Layout, ...]) -> tuple[Tensor, Tensor, Tensor]:
     return total[0], total[1], total[2]
 
 
-def attend(scores_BHTS: Tensor, v_BSGD: Tensor, seen: Tensor, value_BTSD: Tensor | None = None) -> Tensor:
-    """Apply softmax over the visible keys and add up the values, (B, T, H, D). seen: broadcastable to (B, H, T, S)."""
+def attend(
+    scores_BHTS: Tensor,
+    v_BSGD: Tensor,
+    seen: Tensor,
+    value_BTSD: Tensor | None = None,
+    rest_BHT: Tensor | None = None,
+) -> Tensor:
+    """Apply softmax over the visible keys and add up the values, (B, T, H, D). seen: broadcastable to (B, H, T, S).
+    rest_BHT: of one more key, without a value."""
     v = v_BSGD.transpose(1, 2).repeat_interleave(scores_BHTS.shape[1] // v_BSGD.shape[2], 1)
-    alpha = scores_BHTS.masked_fill(~seen, -math.inf).softmax(-1)
+    scores_BHTS = scores_BHTS.masked_fill(~seen, -math.inf)
+    if rest_BHT is None:
+        alpha = scores_BHTS.softmax(-1)
+    else:
+        alpha = torch.cat((scores_BHTS, rest_BHT[..., None]), -1).softmax(-1)[..., :-1]
     out = alpha @ v
     if value_BTSD is not None:
         out = out + torch.einsum("bhts,btsd->bhtd", alpha, value_BTSD.expand(alpha.shape[0], -1, -1, -1))
@@ -122,7 +137,8 @@ def attend(scores_BHTS: Tensor, v_BSGD: Tensor, seen: Tensor, value_BTSD: Tensor
 def attention(definition: Definition, task: Problem, v_BSGD: Tensor) -> Tensor:
     """Compute attention by the definition, (B, T, H, D)."""
     with doubles():
-        return attend(definition.score(task), v_BSGD, task.seen_BTS[:, None], definition.value(task))
+        value, rest = definition.value(task), definition.rest(task)
+        return attend(definition.score(task), v_BSGD, task.seen_BTS[:, None], value, rest)
 
 
 @contextmanager
