@@ -145,6 +145,11 @@ class ModelConfig:
         description="head: each head of each layer learns a factor of its scores, which begins at 1 (Scalable-Softmax, "
         "with model.logit_scale.name=ssmax)",
     )
+    learned_sink: bool = Field(
+        default=False,
+        description="each head of each layer learns the score of a key without a value, which takes attention where "
+        "no key fits (gpt-oss)",
+    )
     attention_multiplier: float | None = Field(
         default=None, gt=0, description="factor of q·k; null = 1 / sqrt(head_dim)"
     )

@@ -77,6 +77,7 @@ class Attention(nn.Module):
         self.q_norm = _qk_norm(model, head_dim, n_queries)
         self.k_norm = _qk_norm(model, projected_key_dim, n_keys)
         self.score_scale = HeadScale(self.n_heads) if model.score_scale == "head" else None
+        self.sink = HeadSink(self.n_heads) if model.learned_sink else None
         self.position = position
         self.cap, self.clip = model.score_cap, model.clip_qkv
         self.gathers_weights = False  # set where ranks gather sharded weights for the one layer that is about to run
@@ -120,10 +121,11 @@ class Attention(nn.Module):
         tokens: tuple[Tensor, ...],
     ) -> PositionedQK:
         """Return queries and keys with positions applied, and what their scores become: the scheme's, scaled by head,
-        then capped."""
+        then capped; and what they share the softmax with."""
         mapped = self.position(position, q_BTHD, k_BSGK, tables, project, tokens)
         mapped = mapped if self.score_scale is None else self.score_scale(mapped, project.heads.query)
-        return mapped if self.cap is None else mapped._replace(score_mod=cap_scores(self.cap, mapped))
+        mapped = mapped if self.cap is None else mapped._replace(score_mod=cap_scores(self.cap, mapped))
+        return mapped if self.sink is None else mapped._replace(score_mod=self.sink(mapped.score_mod))
 
     def forward(self, x_BTC: Tensor, context: AttentionContext, past_BMC: Tensor | None = None) -> Tensor:
         """Attend from x_BTC. past_BMC: hidden states of earlier positions, which are keys and values but not
@@ -257,6 +259,50 @@ def cap_scores(cap: float, mapped: PositionedQK) -> ScoreMod:
     if own is None:
         return ScoreMod(_cap_before(None), (limit,))
     return own._replace(by=_cap_before(own.by), parameters=(limit, *own.parameters))
+
+
+class HeadSink(nn.Module):
+    """A learned score, for each head, of a key without a value (gpt-oss, arXiv 2508.10925)."""
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_heads))
+
+    def forward(self, own: ScoreMod | None) -> ScoreMod:
+        """Return the hook that does what a scheme's does, and has this key besides."""
+        score_H = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32), copy=True)
+        own = ScoreMod(AS_THEY_ARE) if own is None else own
+        return own._replace(by=_with_sink(own.by), parameters=(score_H, *own.parameters))
+
+
+def _as_they_are(pairs: Pairs, carry_BHtN: Tensor) -> tuple[Tensor, Tensor]:
+    return pairs.scores_BHts, carry_BHtN
+
+
+AS_THEY_ARE = Hook(_as_they_are, pointwise=lambda _: lambda score, pair: score)
+
+
+@cache
+def _with_sink(hook: Hook) -> Hook:
+    """Return the hook with one more key. Its first parameter is the score of that, by head."""
+
+    def scores(pairs: Pairs, carry_BHtN: Tensor) -> tuple[Tensor, Tensor]:
+        return hook.scores(pairs._replace(parameters=pairs.parameters[1:]), carry_BHtN)
+
+    def pointwise(score_mod: ScoreMod) -> Callable[[Tensor, Pair], Tensor]:
+        assert hook.pointwise is not None
+        return hook.pointwise(score_mod._replace(by=hook, parameters=score_mod.parameters[1:]))
+
+    def rest(parameters: tuple[Tensor, ...], carry_BHtN: Tensor) -> Tensor:
+        sink_1H11 = parameters[0][None, :, None, None]
+        return sink_1H11 if hook.rest is None else torch.logaddexp(hook.rest(parameters[1:], carry_BHtN), sink_1H11)
+
+    return hook._replace(
+        scores=scores,
+        pointwise=None if hook.pointwise is None else pointwise,
+        per_head=(0, *(number + 1 for number in hook.per_head)),
+        rest=rest,
+    )
 
 
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
