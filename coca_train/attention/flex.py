@@ -217,6 +217,8 @@ def mask_mod(layout: Layout) -> Mask:
             visible = visible & (distance >= rule.beyond)
         if rule.first is not None:
             visible = visible & (text_BS[b % n_rows, n] < rule.first)
+        if rule.chunks is not None:
+            visible = visible & rule.chunks.has(rule.chunks.apart(text_BT[b % n_rows, m], text_BS[b % n_rows, n]))
         if doc_BS is not None:
             row = b % doc_BS.shape[0]
             visible = visible & (doc_BS[row, m + offset] == doc_BS[row, n])
@@ -267,6 +269,12 @@ def _classify_blocks(layout: Layout) -> tuple[Tensor, Tensor]:
         visible, whole = visible & (farthest >= rule.beyond), whole & (nearest >= rule.beyond)
     if rule.first is not None:
         visible, whole = visible & (key.low < rule.first), whole & (key.high < rule.first)
+    if rule.chunks is not None:
+        size, least, most = rule.chunks
+        near, far = query.low // size - key.high // size, query.high // size - key.low // size
+        visible, whole = visible & (far >= least), whole & (near >= least)
+        if most is not None:
+            visible, whole = visible & (near <= most), whole & (far <= most)
     if layout.doc_BS is not None:
         query, key = _rows(layout.doc_BS[:, before:]), _columns(layout.doc_BS)
         visible = visible & (query.low <= key.high) & (key.low <= query.high)

@@ -18,23 +18,76 @@ from coca_train.positions.base import Position, Problem
 from coca_train.positions.token_positions import Positions
 
 
+class Chunks(NamedTuple):
+    """Pairs by the chunks of `size` tokens that their text positions lie in: least <= query's - key's <= most."""
+
+    size: int
+    least: int
+    most: int | None = None
+
+    def apart(self, text_BT: Tensor, text_BS: Tensor) -> Tensor:
+        """Return how many chunks queries are after keys; shapes that broadcast."""
+        return text_BT // self.size - text_BS // self.size
+
+    def has(self, apart: Tensor) -> Tensor:
+        """Return which of these distances in chunks belong."""
+        return apart >= self.least if self.most is None else (apart >= self.least) & (apart <= self.most)
+
+    def between(self, nearest: int, farthest: int) -> tuple[bool, bool]:
+        """Return whether any, and whether all, of the pairs belong that are so many chunks apart."""
+        most = farthest if self.most is None else self.most
+        return farthest >= self.least and nearest <= most, nearest >= self.least and farthest <= most
+
+
 class Rule(NamedTuple):
-    """Pairs of one document, key at or before query, with beyond <= distance < window and key position < first."""
+    """Pairs of one document, key at or before query, with beyond <= distance < window, key position < first, and as
+    their chunks say."""
 
     window: int | None = None
     beyond: int = 0
     first: int | None = None
+    chunks: Chunks | None = None
 
 
 CAUSAL = Rule()
 
 
+class Place(NamedTuple):
+    """Where a token stands whose position in the text is m: max(0, min((m mod modulo) div divide, most) + add)."""
+
+    modulo: int | None = None
+    divide: int = 1
+    most: int | None = None
+    add: int = 0
+
+    def of(self, text: Positions) -> Positions:
+        """Return the positions of tokens."""
+        first, last = (0, self.modulo - 1) if self.modulo is not None else (text.first, text.last)
+        first, last = self._map(torch.tensor([[first, last]], device="cpu"))[0].tolist()
+        return Positions(self._map(text.pos_BT), first, last, False)
+
+    def _map(self, pos_BT: Tensor) -> Tensor:
+        if self.modulo is not None:
+            pos_BT = pos_BT % self.modulo
+        if self.divide > 1:
+            pos_BT = pos_BT // self.divide
+        if self.most is not None:
+            pos_BT = pos_BT.clamp(max=self.most)
+        return (pos_BT + self.add).clamp(min=0) if self.add else pos_BT
+
+
+def at(position: int) -> Place:
+    """Return the place of tokens that all stand at one position."""
+    return Place(most=0, add=position)
+
+
 class View(NamedTuple):
-    """One disjoint part of the visible pairs, and the positions that the scheme sees for them."""
+    """One disjoint part of the visible pairs, and where the scheme sees their queries and keys; None: at their
+    positions in the text."""
 
     rule: Rule = CAUSAL
-    cap: int | None = None  # every pair has this distance: queries are at `cap`, keys at 0
-    query_limit: int | None = None  # a query is at min(m, query_limit), keys at their own positions
+    queries: Place | None = None
+    keys: Place | None = None
 
 
 class Keep(NamedTuple):
@@ -52,6 +105,7 @@ class Layout(NamedTuple):
     text_keys: Positions
     queries: Positions  # positions that the scheme sees
     keys: Positions
+    new_keys: Positions  # of the queries' own tokens, as keys
     doc_BS: Tensor | None  # document of every key; None: one document
     as_text: bool  # the scheme sees the positions of the text
     per_forward: dict[str, object]  # what a kernel computes once for all layers of a forward
@@ -104,11 +158,11 @@ class AttentionPattern:
     @property
     def caches_rotated_keys(self) -> bool:
         """Whether a key has one position in all views, and so for all queries."""
-        return all(view.cap is None for view in self.views())
+        return len({view.keys for view in self.views()}) == 1
 
     def share(self, length: int) -> float:
         """Return the visible share of the causal pairs of a text of this length."""
-        return sum(_n_pairs(rule, length) for rule, _, _ in self.views()) / _n_pairs(CAUSAL, length)
+        return sum(_n_pairs(view.rule, length) for view in self.views()) / _n_pairs(CAUSAL, length)
 
     def place(
         self, queries: Positions, keys: Positions, doc_BS: Tensor | None
@@ -128,16 +182,13 @@ class AttentionPattern:
         measured_queries = measured_keys if queries is keys else Positions.of(queries)
         text_queries, text_keys, doc_BS = self.place(measured_queries, measured_keys, doc_BS)
         layouts = []
-        for rule, cap, query_limit in self.views():
-            seen_queries, seen_keys = text_queries, text_keys
-            if cap is not None:
-                seen_queries = Positions(torch.full_like(text_queries.pos_BT, cap), cap, cap, False)
-                seen_keys = Positions(torch.zeros_like(text_keys.pos_BT), 0, 0, False)
-            elif query_limit is not None:
-                first, last = (min(end, query_limit) for end in (text_queries.first, text_queries.last))
-                seen_queries = Positions(text_queries.pos_BT.clamp(max=query_limit), first, last, False)
-            as_text = cap is None and query_limit is None
-            layouts.append(Layout(rule, text_queries, text_keys, seen_queries, seen_keys, doc_BS, as_text, {}))
+        for rule, place, key_place in self.views():
+            seen_queries = text_queries if place is None else place.of(text_queries)
+            seen_keys = text_keys if key_place is None else key_place.of(text_keys)
+            new_keys = text_queries if key_place is None else key_place.of(text_queries)
+            placed = seen_queries, seen_keys, new_keys
+            as_text = place is None and key_place is None
+            layouts.append(Layout(rule, text_queries, text_keys, *placed, doc_BS, as_text, {}))
         return tuple(layouts)
 
 
@@ -146,6 +197,11 @@ def _n_pairs(rule: Rule, length: int) -> int:
     query_T = torch.arange(length, device="cpu")
     nearest_T = (query_T - rule.beyond).clamp(max=length if rule.first is None else rule.first - 1)
     farthest_T = torch.zeros_like(query_T) if rule.window is None else (query_T - rule.window + 1).clamp(min=0)
+    if rule.chunks is not None:
+        size, least, most = rule.chunks
+        chunk_T = query_T // size
+        nearest_T = torch.minimum(nearest_T, (chunk_T - least + 1) * size - 1)
+        farthest_T = farthest_T if most is None else torch.maximum(farthest_T, (chunk_T - most) * size)
     return int((nearest_T - farthest_T + 1).clamp(min=0).sum())
 
 
@@ -164,6 +220,9 @@ def seen(layout: Layout, queries: slice, keys: slice) -> Tensor:
             visible_Bts = visible_Bts & (distance_Bts >= rule.beyond)
     if rule.first is not None:
         visible_Bts = visible_Bts & (layout.text_BS[:, None, keys] < rule.first)
+    if rule.chunks is not None:
+        apart_Bts = rule.chunks.apart(layout.text_BT[:, queries, None], layout.text_BS[:, None, keys])
+        visible_Bts = visible_Bts & rule.chunks.has(apart_Bts)
     if layout.doc_BS is not None:
         doc_BT = layout.doc_BS[:, n_keys - n_queries :]
         visible_Bts = visible_Bts & (doc_BT[:, queries, None] == layout.doc_BS[:, None, keys])
@@ -183,7 +242,11 @@ def may_see(layout: Layout, queries: slice, keys: slice) -> bool:
         return False
     if farthest < layout.rule.beyond:
         return False
-    if layout.rule.first is None or layout.doc_BS is not None:  # every document has its own first tokens
+    if layout.doc_BS is not None:  # every document has its own first tokens, and chunks
+        return True
+    if layout.rule.chunks is not None and not _by_chunks(layout, queries, keys)[0]:
+        return False
+    if layout.rule.first is None:
         return True
     return layout.text_keys.first + keys.start < layout.rule.first
 
@@ -199,5 +262,26 @@ def all_seen(layout: Layout, queries: slice, keys: slice) -> bool:
         return False
     if nearest < layout.rule.beyond:
         return False
+    if layout.rule.chunks is not None and not _by_chunks(layout, queries, keys)[1]:
+        return False
     # The last key of the tile is no further than this, in any row.
     return layout.rule.first is None or layout.text_keys.last - (n_keys - keys.stop) < layout.rule.first
+
+
+def _by_chunks(layout: Layout, queries: slice, keys: slice) -> tuple[bool, bool]:
+    """Return whether any, and whether all, of these pairs may belong to the rule's chunks. One contiguous document in
+    every row; where rows begin at different positions nothing is known of all."""
+    chunks, n_keys = layout.rule.chunks, layout.text_BS.shape[1]
+    assert chunks is not None
+    starts = layout.text_keys.first, layout.text_keys.last - (n_keys - 1)  # of the first key, in any row
+    before = n_keys - layout.text_BT.shape[1]
+    found = [
+        chunks.between(
+            (start + before + queries.start) // chunks.size - (start + keys.stop - 1) // chunks.size,
+            (start + before + queries.stop - 1) // chunks.size - (start + keys.start) // chunks.size,
+        )
+        for start in starts
+    ]
+    if starts[0] != starts[1]:
+        return True, False
+    return found[0]

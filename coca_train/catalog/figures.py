@@ -227,7 +227,7 @@ def _mapped(
 
 def _part(model: Transformer, q_BTHD: Tensor, k_BSHK: Tensor, pos_BT: Tensor, pos_BS: Tensor) -> Part:
     queries, keys = (Positions.of(pos)._replace(contiguous=False) for pos in (pos_BT, pos_BS))
-    layout = Layout(Rule(), queries, keys, queries, keys, None, False, {})
+    layout = Layout(Rule(), queries, keys, queries, keys, queries, None, False, {})
     return part_of(_mapped(model, q_BTHD, k_BSHK, pos_BT, pos_BS), layout)
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from coca_train.attention.kernels import KERNELS
-from coca_train.attention.pattern import AttentionPattern, View
+from coca_train.attention.pattern import AttentionPattern, View, at
 from coca_train.attention.scores import part_of
 from coca_train.config.schema import DEFAULT
 from coca_train.models.layers import Attention, logit_scale
@@ -54,7 +54,7 @@ class _Nowhere(AttentionPattern):
     """An attention pattern in which every key is visible and all tokens have one position."""
 
     def views(self) -> tuple[View, ...]:
-        return (View(cap=0),)
+        return (View(queries=at(0), keys=at(0)),)
 
 
 EVERYTHING, NOWHERE = AttentionPattern(None), _Nowhere(None)

@@ -356,7 +356,7 @@ class Transformer(nn.Module):
         decode = cache.decode_tables if cache is not None and rotated and one_token else None
         views = []
         for layout in layouts:
-            of_keys = layout.text_queries if rotated else layout.keys
+            of_keys = layout.new_keys if rotated else layout.keys
             if decode is not None and of_keys is layout.queries:
                 tables = decode.tables(position, of_keys, length)
             else:

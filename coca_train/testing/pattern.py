@@ -89,7 +89,7 @@ class PatternContract(Contract):
         assert rules.caches_rotated_keys == all(torch.equal(each, placed_BS[0]) for each in placed_BS)
         for layout in rules.layouts(pos[:, 8:9], pos[:, :9]) if rules.caches_rotated_keys else ():
             assert torch.equal(layout.pos_BS, placed_BS[0][:, :9])
-            assert torch.equal(layout.text_BT, placed_BS[0][:, 8:9])
+            assert torch.equal(layout.new_keys.pos_BT, placed_BS[0][:, 8:9])
 
     def test_its_share_counts_the_pairs(self, settings: Case) -> None:
         """Of those that causality leaves: what plans and MFU go by."""

@@ -171,7 +171,7 @@ def attended(name: str, device: str, n: int, rows: int = 1) -> tuple[int, int]:
     heads = (rows, n, 4, 16)
     with MemoryTracker() as watch, pretend_device(device):
         q, k, v = (torch.empty(heads, dtype=torch.bfloat16, device="meta", requires_grad=True) for _ in range(3))
-        layout = Layout(Rule(window=8), *[Positions.counted(0, n)] * 4, None, True, {})
+        layout = Layout(Rule(window=8), *[Positions.counted(0, n)] * 5, None, True, {})
         out = watched_kernel(name)([Part(q, k, Terms(), layout)], v, 1.0)
         held = watch.live
         grad = torch.empty_like(out)

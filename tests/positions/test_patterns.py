@@ -5,6 +5,7 @@ Their masks against readers that take one token after another: test_golden_patte
 
 import random
 
+import pytest
 import torch
 
 from coca_train.attention import ATTENTION_PATTERNS, patterns
@@ -14,6 +15,8 @@ from coca_train.positions.token_positions import Positions
 from coca_train.settings import load
 from coca_train.testing import parts
 from coca_train.testing.pattern import PatternContract
+from coca_train.testing.problem import placed
+from tests.golden.methods import case, tensor
 
 
 class TestCausal(PatternContract):
@@ -70,7 +73,63 @@ class TestSegments(PatternContract):
         return (m % length, n % length) if m // length == n // length else None
 
 
-ALL = [TestCausal, TestSlidingWindow, TestSinks, TestLambdaMask, TestRerope, TestSegments]
+class TestSelfExtend(PatternContract):
+    attention_pattern = "self_extend"
+    cases = ({"window": 16, "group": 3, "neighbours": 5}, {"window": 16, "group": 4}, {"window": 8, "group": 2})
+
+    def place(self, p, m, n):
+        near, group = p.get("neighbours") or p["window"] // 4, p["group"]
+        return (m, n) if m - n < near else (m // group + near - near // group, n // group)
+
+
+class TestDualChunk(PatternContract):
+    attention_pattern = "dual_chunk"
+    cases = ({"window": 16}, {"window": 9, "chunk_size": 7, "local_window": 2, "cap": "paper"})
+
+    def place(self, p, m, n):
+        chunk_size = p.get("chunk_size") or 3 * p["window"] // 4
+        c = chunk_size - (p.get("local_window") or p["window"] // 8)
+        cap = chunk_size - 1 if p.get("cap") == "paper" else chunk_size
+        apart = m // c - n // c
+        return (m % c, min(m % c + c, cap), min(2 * c - 1, cap))[min(apart, 2)], n % c
+
+
+class TestString(PatternContract):
+    attention_pattern = "string"
+    cases = ({"window": 24, "shift": 8, "local": 3}, {"window": 24})
+
+    def place(self, p, m, n):
+        shift, local = p.get("shift") or p["window"] // 3, p.get("local") or 1
+        return (m, n) if m - n < shift else (max(0, m - shift + local), n)
+
+
+ALL = [TestCausal, TestSlidingWindow, TestSinks, TestLambdaMask, TestRerope, TestSegments, TestSelfExtend]
+ALL += [TestDualChunk, TestString]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("self_extend", lambda i: {"window": 64, "group": i["group"], "neighbours": i["window"]}, "distance_TT"),
+        ("string", lambda i: {"window": 64, "shift": i["shift"], "local": i["local"]}, "distance_TT"),
+        ("rerope", lambda i: {"window": i["window"]}, "distance_TT"),
+        ("dual_chunk", lambda i: chunks(i, "code"), "distance_TT_released"),
+        ("dual_chunk", lambda i: chunks(i, "paper"), "distance_TT"),
+    ],
+)
+def test_distances_by_numbers_from_outside(name, settings, expected):
+    """For some of them the authors' own code gave the same."""
+    inputs, numbers = case(name)
+    pos = parts.start(24)
+    visible, m, n = placed(rules({"name": name, **settings(inputs)}).layouts(pos, pos))
+    exact = tensor(numbers[expected])
+    assert torch.equal(~exact.isnan(), visible[0])
+    assert torch.equal(exact[visible[0]], (m - n)[0][visible[0]].double())
+
+
+def chunks(inputs, cap):
+    sizes = {"chunk_size": inputs["chunk_size"], "local_window": inputs["local_window"]}
+    return {"window": 16, **sizes, "cap": cap}
 
 
 def rules(settings):
@@ -133,11 +192,12 @@ def refused(**flags):
 def test_what_a_scheme_says_of_itself_decides():
     """Slack coca, tupe and fire see more than distances; embeddings cannot be moved; sums run along one view; where
     there are no positions there are no distances to limit."""
-    far = {"sinks", "lambda_mask", "rerope"}
+    moved = {"self_extend", "dual_chunk", "string"}
+    far = {"sinks", "lambda_mask", "rerope", *moved}
     assert refused() == set()
-    assert refused(relative=False) == {"sinks"}
+    assert refused(relative=False) == {"sinks", *moved}
     assert refused(by_pairs=False) == refused(carries=True) == far
-    assert refused(has_effect=False, sees_positions=False) == {"rerope"}
+    assert refused(has_effect=False, sees_positions=False) == {"rerope", *moved}
 
 
 def test_tupe_takes_distances_its_table_has():

@@ -29,7 +29,7 @@ def not_relative(settings: PatternSettings, position: Position) -> list[Problem]
     """Refuse schemes that see more than distances: renumbering tokens would change every pair of them."""
     if position.relative:
         return []
-    wrong = f"{settings.name} renumbers the recent tokens at every step, and {position.settings.scheme} sees more"
+    wrong = f"{settings.name} moves tokens to other positions together, and {position.settings.scheme} sees more"
     fix = "write attention_pattern=lambda_mask or sliding_window (of coca, position.variant=strict is relative)"
     return [("attention_pattern.name", f"{wrong} than their distance; a relative scheme is needed", fix)]
 

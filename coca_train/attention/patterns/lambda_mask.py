@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.attention.pattern import AttentionPattern, Keep, Rule, View
+from coca_train.attention.pattern import AttentionPattern, Keep, Rule, View, at
 from coca_train.attention.patterns._pairs import beyond_table, not_by_pairs
 from coca_train.config.schema import STRICT, Positive
 from coca_train.positions.base import Position, Problem
@@ -40,10 +40,10 @@ class Rules(AttentionPattern):
         near, limit = min(s.window, s.max_distance), s.max_distance
         views = [View(Rule(window=near))]
         if s.window > limit:
-            views.append(View(Rule(window=s.window, beyond=limit), cap=limit))
+            views.append(View(Rule(window=s.window, beyond=limit), queries=at(limit), keys=at(0)))
         if s.window < limit:
             views.append(View(Rule(window=limit, beyond=s.window, first=s.n_global)))
-        views.append(View(Rule(beyond=max(s.window, limit), first=s.n_global), cap=limit))
+        views.append(View(Rule(beyond=max(s.window, limit), first=s.n_global), queries=at(limit), keys=at(0)))
         return tuple(views)
 
     def keep(self) -> Keep:

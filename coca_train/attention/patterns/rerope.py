@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.attention.pattern import AttentionPattern, Rule, View
+from coca_train.attention.pattern import AttentionPattern, Rule, View, at
 from coca_train.attention.patterns._pairs import beyond_table, not_by_pairs
 from coca_train.config.schema import STRICT, Positive
 from coca_train.positions.base import Position, Problem
@@ -30,7 +30,7 @@ class Rules(AttentionPattern):
 
     def views(self) -> tuple[View, ...]:
         window = self.settings.window
-        return (View(Rule(window=window)), View(Rule(beyond=window), cap=window))
+        return (View(Rule(window=window)), View(Rule(beyond=window), queries=at(window), keys=at(0)))
 
     def problems(self, position: Position) -> list[Problem]:
         pairs = not_by_pairs(self.settings, position, needs_positions=True)

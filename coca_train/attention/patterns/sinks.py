@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.attention.pattern import AttentionPattern, Keep, Rule, View
+from coca_train.attention.pattern import AttentionPattern, Keep, Place, Rule, View
 from coca_train.attention.patterns._pairs import not_by_pairs, not_relative
 from coca_train.config.schema import STRICT, Positive
 from coca_train.positions.base import Position, Problem
@@ -35,7 +35,7 @@ class Rules(AttentionPattern):
         n_sink, window = self.settings.n_sink, self.settings.window
         return (
             View(Rule(window=window)),
-            View(Rule(beyond=window, first=n_sink), query_limit=n_sink + window - 1),
+            View(Rule(beyond=window, first=n_sink), queries=Place(most=n_sink + window - 1)),
         )
 
     def length(self, length: int) -> int:
