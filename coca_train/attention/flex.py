@@ -197,7 +197,7 @@ def score_mod(part: Part, scale: float) -> Modify | None:
             score = score + lookup(b, h, m, n, r)
         if scale_BT is not None:
             score = score * scale_BT[b % scale_BT.shape[0], m]
-        return score if rewrite is None else rewrite(score, Pair(b, h, m, m + offset, n))
+        return score if rewrite is None else rewrite(score, Pair(b, h, m, m + offset, n, r))
 
     return modify
 

@@ -95,6 +95,7 @@ class Pair(NamedTuple):
     query: Tensor  # index among the T queries
     query_key: Tensor  # index of the query's own token among the S keys
     key: Tensor  # index among the S keys
+    distance: Tensor  # m - n as the scheme sees it; 0 for keys that come later
 
 
 Scores = Callable[[Pairs, Tensor], tuple[Tensor, Tensor]]  # (pairs, carry_BHtN) -> (scores_BHts, carry_BHtN)
