@@ -203,6 +203,7 @@ def scores(
         piece.parameters,
         piece.queries,
         piece.keys,
+        piece.scale_B1t1,
     )
     compiles_alone = fuses(total_BHts.device.type) and not torch.compiler.is_compiling()  # else its graph has the hook
     return (_compiled(hook.scores) if compiles_alone else hook.scores)(pairs, carry_BHtN)

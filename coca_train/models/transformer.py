@@ -111,7 +111,13 @@ class Transformer(nn.Module):
     @property
     def keeps(self) -> list[Keep | None]:
         """The keys that a cache has to keep, for every layer."""
-        return [self.attention_patterns[layer_type].keep() for layer_type in self.layer_types]
+        return [self.keep_of(layer_type) for layer_type in self.layer_types]
+
+    def keep_of(self, layer_type: str) -> Keep | None:
+        """Return the keys that a cache has to keep for the layers of a type, those that a key's own token needs too;
+        None: all."""
+        keep, halo = self.attention_patterns[layer_type].keep(), self.position_of(layer_type).halo
+        return keep if keep is None or not halo else keep._replace(last=keep.last + halo)
 
     @property
     def attention_pattern(self) -> AttentionPattern:
@@ -332,7 +338,7 @@ class Transformer(nn.Module):
             length = length or cache.at_length
         contexts = {}
         for layer_type in dict.fromkeys(self.layer_types):
-            of_type, documents = attended[self.attention_patterns[layer_type].keep()]
+            of_type, documents = attended[self.keep_of(layer_type)]
             n_keys = of_type.pos_BT.shape[1]
             contexts[layer_type] = self.context(layer_type, measured, of_type, documents, length or n_keys, cache)
         return contexts

@@ -80,6 +80,7 @@ class Pairs(NamedTuple):
     parameters: tuple[Tensor, ...]
     queries: tuple[Tensor, ...]  # (B, t, …) each
     keys: tuple[Tensor, ...]  # (B, s, …) each
+    scale_B1t1: Tensor | None = None  # by which scores were multiplied (model.logit_scale); None: one
 
     @property
     def distance_Bts(self) -> Tensor:
@@ -265,6 +266,11 @@ class Position(nn.Module):
     def embeds(self) -> bool:
         """Whether it adds to the token embeddings, which all layers share."""
         return type(self).embed is not Position.embed
+
+    @property
+    def halo(self) -> int:
+        """How many tokens before a key its `tokens` belong together with, which a cache then keeps too."""
+        return 0
 
     @property
     def memory_len(self) -> int:

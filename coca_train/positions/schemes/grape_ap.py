@@ -86,7 +86,7 @@ class Layer(LayerPosition):
         position: Position,
         q_BTHD: Tensor,
         k_BSGK: Tensor,
-        tables: "Tensor",
+        tables: Tensor,
         project: Projections,
         tokens: tuple[Tensor, ...] = (),
     ) -> PositionedQK:
