@@ -62,18 +62,21 @@ class Place(NamedTuple):
 
     def of(self, text: Positions) -> Positions:
         """Return the positions of tokens."""
-        first, last = (0, self.modulo - 1) if self.modulo is not None else (text.first, text.last)
-        first, last = self._map(torch.tensor([[first, last]], device="cpu"))[0].tolist()
-        return Positions(self._map(text.pos_BT), first, last, False)
-
-    def _map(self, pos_BT: Tensor) -> Tensor:
+        pos_BT = text.pos_BT
+        first, last = (text.first, text.last) if self.modulo is None else (0, self.modulo - 1)
         if self.modulo is not None:
             pos_BT = pos_BT % self.modulo
         if self.divide > 1:
             pos_BT = pos_BT // self.divide
         if self.most is not None:
             pos_BT = pos_BT.clamp(max=self.most)
-        return (pos_BT + self.add).clamp(min=0) if self.add else pos_BT
+        if self.add:
+            pos_BT = (pos_BT + self.add).clamp(min=0)
+        return Positions(pos_BT, self._end(first), self._end(last), False)
+
+    def _end(self, position: int) -> int:
+        position //= self.divide
+        return max(0, (position if self.most is None else min(position, self.most)) + self.add)
 
 
 def at(position: int) -> Place:

@@ -7,6 +7,7 @@ Shape legend: B batch (1), T queries, S keys, H heads, D head_dim, J pairs of fe
 """
 
 import io
+import math
 import re
 from dataclasses import replace
 from functools import cache
@@ -49,6 +50,7 @@ HEADS, WIDTH, WINDOW = 8, 64, 512  # of the model drawn: heads, their width, tra
 FARTHEST = 256  # largest distance drawn [tokens]
 N_DRAWN, N_WINDOW, N_FIRST = 18, 6, 2  # of the masks: tokens, training window, sinks and global tokens
 SEED = 0
+HIDES = -1e9
 
 CAPTIONS = {
     "what is added to the score": "by a scheme, by distance, for the same random query and key (N(0, 1)) at "
@@ -103,7 +105,9 @@ def figure_kind(entry: Entry) -> str:
         return LIKENESS
     q = torch.ones(1, 1, HEADS, WIDTH)
     mapped = _mapped(_model(entry), q, q[..., : position.key_dim], torch.zeros(1, 1, dtype=torch.long))
-    return ADDED if position.relative and (mapped.terms, mapped.score_mod) != (Terms(), None) else SCORE
+    adds = (mapped.terms, mapped.score_mod) != (Terms(), None)
+    # What sums up the tokens in between shows nothing where there is one key.
+    return ADDED if adds and (position.relative or position.carries) else SCORE
 
 
 @torch.no_grad()
@@ -119,6 +123,7 @@ def added(entry: Entry) -> Curves:
     q_BTHD, k_BTHD = (torch.randn(1, 1, HEADS, WIDTH, generator=generator) for _ in range(2))
     part = _part(_model(entry), q_BTHD, k_BTHD, _at(FARTHEST), _all())
     added_HS = _scores(part) - _scores(part._replace(terms=Terms(), score_mod=None))
+    added_HS = added_HS.masked_fill(added_HS < HIDES, math.nan)  # a key that a scheme itself hides is a gap
     lines = [Curve(f"head {h + 1}", added_HS[h].flip(0).tolist()) for h in range(0, HEADS, 2)]
     return Curves(lines, "distance [tokens]", "added to the score")
 

@@ -171,7 +171,8 @@ def hook_products(part: Part) -> float:
     """Return the multiply-adds that the matrix products of a part's hook cost for one pair of tokens in one head."""
     if part.hook is None:
         return 0.0
-    shape_BHts = 1, part.q_BTHE.shape[2], 4, 64
+    # Of a whole tile: what a hook does once for its keys counts for all its queries.
+    shape_BHts = 1, part.q_BTHE.shape[2], tiled_attention.QUERY_TILE, tiled_attention.KEY_TILE
     pairs = _pairs_of_tile(part, shape_BHts)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         part.hook.scores(pairs, pairs.scores_BHts.new_empty(*shape_BHts[:3], part.hook.carried))

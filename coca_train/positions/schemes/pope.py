@@ -77,7 +77,8 @@ class Layer(LayerPosition):
     ) -> PositionedQK:
         """Return q' with its phases, and k'. E = 2D."""
         cos, sin, temperature = tables.query
-        delta_HD = self.delta[project.heads.query].float().clamp(-2 * math.pi, 0)
+        wide = torch.promote_types(self.delta.dtype, torch.float32)
+        delta_HD = self.delta[project.heads.query].to(wide).clamp(-2 * math.pi, 0)
         cos_HD, sin_HD = delta_HD.cos(), delta_HD.sin()
         turned = Angles(cos * cos_HD + sin * sin_HD, sin * cos_HD - cos * sin_HD, temperature)
         return PositionedQK(polar(q_BTHD, turned), polar(k_BSGK, tables.key), NO_TERMS)
