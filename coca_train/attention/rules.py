@@ -1,6 +1,7 @@
 """Rules between the position scheme, the attention pattern and the rest of a training (in the form of
 config/check.py)."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -9,7 +10,7 @@ from coca_train.attention import PatternSettings
 from coca_train.attention.layer_types import layer_types
 from coca_train.config.check import TRAINING, check_heads, check_pattern, check_scheme
 from coca_train.config.messages import Problem
-from coca_train.config.schema import DEFAULT, EngineConfig, LayersConfig, ModelConfig
+from coca_train.config.schema import DEFAULT, DataConfig, EngineConfig, LayersConfig, ModelConfig, TrainConfig
 from coca_train.positions import SchemeSettings
 from coca_train.runtime.errors import UserError
 
@@ -54,6 +55,49 @@ def layers_fit(
     if schemes and DEFAULT not in schemes and any(True for _ in patterns.outline(position, model).parameters()):
         issues.append(_untrained(position))
     return issues
+
+
+@TRAINING.rule("data", "train", "layers", "position", "attention_pattern", "model")
+def placement_fits(
+    data: DataConfig,
+    train: TrainConfig,
+    layers: LayersConfig,
+    position: SchemeSettings,
+    attention_pattern: PatternSettings,
+    model: ModelConfig,
+) -> Iterator[Problem]:
+    """Check that tokens can be said to stand elsewhere: in a scheme that sees it, below a target, without windows."""
+    placement, key, target = data.placement, "data.placement.name", "data.placement.target"
+    if placement.name == "text" or layers_fit(layers, position, attention_pattern, model):
+        return
+    if placement.target is None or placement.target < train.seq_len:
+        text = f"{placement.name} places the {train.seq_len} tokens of a row below a target, which is at least as long"
+        fix = f"write {target}={8 * train.seq_len}, for example, or {key}=text"
+        yield Problem("E-CFG-90", (target, key), text, fix)
+        return
+    if data.order == "stream":
+        text = "rows that continue each other stand where the text says"
+        yield Problem("E-CFG-90", (key, "data.order"), text, f"write data.order=shuffled, or {key}=text")
+    from coca_train.attention import patterns
+
+    if check_heads(model):
+        return
+    for name, kind in layer_types(layers, model, position, attention_pattern).items():
+        if check_scheme(model, kind.position):
+            return
+        where = "position.scheme" if name == DEFAULT else f"layers.types.{name}.position.scheme"
+        built, called, seen = patterns.outline(kind.position, model), kind.position.scheme, kind.attention_pattern.name
+        rows = built.max_positions
+        if rows is not None and rows < placement.target:
+            text = f"{called} has {rows} positions, and tokens are placed below {placement.target}"
+            yield Problem("E-CFG-90", (target, where), text, f"write {target}={rows} or less")
+        if name == DEFAULT and not built.sees_positions:
+            text = f"{called} sees no positions, so that placing tokens changes nothing"
+            yield Problem("E-CFG-90", (key, where), text, f"write {key}=text")
+        if seen != "causal":
+            pattern = "attention_pattern.name" if name == DEFAULT else f"layers.types.{name}.attention_pattern.name"
+            text = f"{seen} counts distances in the text, and tokens are placed elsewhere"
+            yield Problem("E-CFG-90", (pattern, key), text, f"write {pattern}=causal, or {key}=text")
 
 
 @TRAINING.rule("engine", "layers", "position", "attention_pattern", "model")

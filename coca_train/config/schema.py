@@ -335,6 +335,20 @@ class SourceConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class PlacementConfig:
+    """Where the tokens of a training row are said to stand (docs/positions.md, "Placement")."""
+
+    name: Literal["text", "pose", "random", "cream"] = Field(
+        default="text",
+        description="text: one after the other; pose: in two pieces with a gap between them (PoSE); random: a sorted "
+        "sample of all positions; cream: head, middle and tail (CREAM). Drawn for each document of a row",
+    )
+    target: Positive | None = Field(
+        default=None, description="length to reach: positions are drawn below it [tokens]; needed unless name=text"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class DataConfig:
     """The training mixture and its tokenizer."""
 
@@ -385,6 +399,9 @@ class DataConfig:
     upsample_factor: Positive = Field(default=1, description="repetitions of those long documents in an epoch")
     document_mask: bool = Field(
         default=False, description="no attention across documents; positions restart at each document"
+    )
+    placement: PlacementConfig = Field(
+        default=PlacementConfig(), description="positions that a shorter row is trained at; evaluation has its own"
     )
     verify_blocks: bool = Field(
         default=True,

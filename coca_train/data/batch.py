@@ -19,7 +19,8 @@ class Batch:
     """int64 CPU tensors. targets are the next tokens, -100 = not scored; doc_BT None = one document.
 
     continues_B: bool, whether a row goes on where the same row of the step before ended; None: no row does.
-    memory: None, as the data knows nothing of the model's past (engine/recurrence.py adds it).
+    memory: None, as the data knows nothing of the model's past (engine/recurrence.py adds it). length: what dynamic
+    frequencies adapt to, where positions are placed beyond the row [tokens].
     """
 
     tokens_BT: torch.Tensor
@@ -28,6 +29,7 @@ class Batch:
     doc_BT: torch.Tensor | None
     continues_B: torch.Tensor | None = None
     memory: None = None
+    length: int | None = None
 
     @property
     def n_targets(self) -> int:

@@ -5,17 +5,20 @@ sources, seq_len; in streams the global batch size too) is the same tokens on an
 after any number of restarts.
 """
 
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from coca_train.config.schema import DataConfig
 from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.packing import Edges, checked_row, pack
+from coca_train.data.placement import place
 from coca_train.data.provenance import Origins, Passage, Provenance, read_manifest
 from coca_train.data.sampling import PackedSource, SamplePlace, Shuffled, Streams
 from coca_train.data.storage import Digest, digest
@@ -90,9 +93,19 @@ class Mixture:
         batch = collate(
             [checked_row(self.sources[place.source].packing, place.window, self.vocab_size) for place in places]
         )
+        if self.config.placement.name != "text":
+            batch = self._placed(batch, places)
         if self.config.order == "shuffled":
             return batch
         return replace(batch, continues_B=torch.tensor([place.continues for place in places]))
+
+    def _placed(self, batch: Batch, places: Sequence[SamplePlace]) -> Batch:
+        """Place the tokens of every row, as its source, epoch and window decide."""
+        config, rows = self.config.placement, []
+        for row, at in zip(batch.pos_BT.numpy(), places, strict=True):
+            draw = random.Random(f"{self.config.seed} {self.sources[at.source].name} {at.epoch} {at.window}")
+            rows.append(place(config, row, draw))
+        return replace(batch, pos_BT=torch.from_numpy(np.stack(rows)), length=config.target)
 
     def samples(self, first: int, n: int) -> Batch:
         """Return samples first .. first + n - 1, one row each."""
@@ -116,6 +129,8 @@ class Mixture:
         digests, config = file_digests(source.dataset for source in self.sources), self.config
         order: dict[str, object] = {"seed": config.seed, "seq_len": self.seq_len, "document_mask": config.document_mask}
         order |= {"packing": config.packing, **self._order.fingerprint()}
+        if config.placement.name != "text":
+            order["placement"] = asdict(config.placement)
         if config.packing != "windows":  # which adds no ids and repeats no document
             assert self.edges is not None
             order["upsample"] = {"from_tokens": config.upsample_from_tokens, "factor": config.upsample_factor}

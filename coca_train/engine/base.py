@@ -42,7 +42,8 @@ class MicroBatch(Protocol):
     """The arguments of one forward; int64, [sequences, tokens]. Targets of -100 carry no loss.
 
     continues_B: bool, whether a row continues where it ended in the step before; None: no row does. memory: the hidden
-    states that the model keeps of that, on the engine's device; None: none.
+    states that the model keeps of that, on the engine's device; None: none. length: what dynamic frequencies adapt to
+    [tokens]; None: the row's.
     """
 
     @property
@@ -57,6 +58,8 @@ class MicroBatch(Protocol):
     def continues_B(self) -> Tensor | None: ...
     @property
     def memory(self) -> Memory | None: ...
+    @property
+    def length(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -291,8 +294,9 @@ def summed_loss(model: Callable[..., Tensor], batch: MicroBatch, device: torch.d
     # Measured on the host, which has them: reading them from a device would make the host wait.
     positions = Positions.of(batch.pos_BT, batch.doc_BT)._replace(pos_BT=to_device(batch.pos_BT, device))
     doc_BT = None if batch.doc_BT is None else to_device(batch.doc_BT, device)
-    memory = {} if batch.memory is None else {"memory": batch.memory}
-    return model(tokens_BT, targets_BT, positions, doc_BT, **memory)
+    more = {"memory": batch.memory, "length": batch.length}
+    given = {name: value for name, value in more.items() if value is not None}
+    return model(tokens_BT, targets_BT, positions, doc_BT, **given)
 
 
 def count_targets(micro_batches: Sequence[MicroBatch]) -> int:

@@ -36,6 +36,7 @@ class Remembering:
     doc_BT: Tensor | None
     continues_B: Tensor | None
     memory: Memory
+    length: None = None  # rows stand where the text says
 
 
 class SegmentMemorySize(NamedTuple):
