@@ -242,6 +242,7 @@ def _publish(dir: Path, scratch: Path, names: list[str], files: list[str], manif
             file.write(content)
             flush_to_disk(file)
     sync_folder(scratch)
+    sync_folder(dir)  # the name of the scratch folder: a power cut must not leave what moved without the list of it
     for name in files:
         os.rename(scratch / name, dir / name)
     for name in names:
