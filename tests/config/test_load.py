@@ -23,7 +23,8 @@ from tests.config.support import has, refused, table
 RECIPES = ("roformer_350m", "alibi_350m", "coca_350m", "coca_strict_350m")
 DIRS = (config_dir(),)
 # What some choices need beside them.
-NEEDED = {"position=transformer_xl": ["data.order=stream"], "attention_pattern=sinks": ["position=rope"]}
+MOVING = [f"attention_pattern={name}" for name in ("sinks", "self_extend", "dual_chunk", "string")]
+NEEDED = {"position=transformer_xl": ["data.order=stream"], **{key: ["position=rope"] for key in MOVING}}
 
 
 @pytest.mark.parametrize("name", experiments())

@@ -44,6 +44,7 @@ class Batch:
     doc_BT: Tensor | None = None
     continues_B: Tensor | None = None
     memory: Memory | None = None
+    length: None = None
 
 
 class Block(nn.Module):

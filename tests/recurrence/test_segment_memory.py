@@ -23,6 +23,7 @@ class Batch:
     pos_BT: Any = None
     doc_BT: Any = None
     memory: Memory | None = None
+    length: None = None
 
 
 class Recorder:

@@ -25,7 +25,7 @@ from torch import Tensor
 from coca_train.config.schema import STRICT, ModelConfig, Seed
 from coca_train.positions import rotary
 from coca_train.positions.base import AttentionShape, Heads, Position, Problem
-from coca_train.positions.rope_scaling import OriginalSeqLen, Theta, base_inv_freq
+from coca_train.positions.rope_scaling import base_inv_freq
 from coca_train.positions.token_positions import DeviceCopies, Positions
 
 
@@ -34,8 +34,8 @@ class Settings:
     """Mixtures of frequencies."""
 
     scheme: Literal["fope"]
-    theta: Theta
-    original_seq_len: OriginalSeqLen
+    theta: float = Field(gt=1, description="rotary base: pair j turns theta^(-2j/D) radians per position")
+    original_seq_len: int = Field(gt=0, description="context length the weights are trained at, L [tokens]")
     gain: float = Field(
         ge=0, description="of the normal numbers in A and B; the paper: 0.3 at 60M parameters, 0.4 at 180M, 0.6 at 1.2B"
     )
