@@ -17,7 +17,7 @@ from coca_train.config.inheritance import merge
 from coca_train.config.messages import ConfigError, Problem
 from coca_train.config.places import read_yaml
 from coca_train.config.root import Root
-from coca_train.config.schema import STRICT, Name, Positive
+from coca_train.config.schema import STRICT, Name, Positive, Seed
 from coca_train.config.strict import type_sections
 from coca_train.evaluation.suites import SUITES
 from coca_train.runtime.trees import leaves
@@ -82,6 +82,40 @@ class TextConfig:
     max_documents: Positive = Field(
         description="documents at most, as many of one source as of another, evenly chosen among those long enough"
     )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ExtendConfig:
+    """A search for the factors of LongRoPE."""
+
+    run: str = Field(description="directory of a run with a rotary scheme")
+    length: Positive = Field(description="context length to reach [tokens]")
+    to: str | None = Field(
+        default=None, description="folder of the search, and of what it finds; null: longrope-<length> in the run's"
+    )
+    files: list[str] = Field(
+        default=[],
+        description="files or patterns of text: .jsonl, .jsonl.gz, .jsonl.zst, .parquet, .txt; []: what the "
+        "run held out",
+    )
+    text_field: str = Field(default="text", description="where a record of a file has its text; dots go inside")
+    documents: Positive = Field(
+        default=8, description="documents that candidates are measured on; as many others confirm the result"
+    )
+    rounds: Annotated[int, Field(ge=0)] = Field(default=40, description="rounds of mutations and crossovers")
+    population: Annotated[int, Field(ge=4)] = Field(
+        default=64, description="candidates of a round; the better half has as many children"
+    )
+    seed: Seed = Field(default=0, description="of mutations and crossovers")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: cuda where there is a GPU")
+
+
+EXTEND = Root(
+    name="extend",
+    schema=ExtendConfig,
+    command="coca_train extend",
+    examples="run=runs/rope length=512",
+)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -1,0 +1,34 @@
+"""Search the factors that extend a trained model's context (LongRoPE)."""
+
+from coca_train.config.arguments import Arguments
+from coca_train.config.load import Loaded
+from coca_train.config.verb import Verb
+from coca_train.evaluation.configuration import EXTEND, ExtendConfig
+
+USAGE = """\
+Search a factor for every pair of rotated features with which a trained model reads longer texts: LongRoPE's evolution
+from PI, NTK-aware and YaRN, judged by the loss of texts of that length. Nothing is trained.
+
+  python -m coca_train extend run=runs/rope length=512
+  python -m coca_train extend run=runs/llama2 length=32768 files=[books.jsonl.gz] documents=5
+
+Every measured candidate is kept: the same command goes on where it stopped. It writes the choice
+position/rope_scaling=searched into its folder, for --config-dir, and compares it with YaRN on texts that the search did
+not see.
+"""
+
+
+def _extend(loaded: Loaded[ExtendConfig], arguments: Arguments) -> None:
+    from coca_train.evaluation.factor_search import search
+
+    search(loaded.config)
+
+
+VERB = Verb(
+    EXTEND,
+    USAGE,
+    _extend,
+    foot="See docs/evaluation.md",
+    resumes_from="where it stopped: measured candidates are kept",
+    needs_words=True,
+)
