@@ -18,7 +18,7 @@ def rope_scaling():
 
 def test_kinds(rope_scaling):
     kinds = {name: facts.kind for name, facts in rope_scaling.items()}
-    assert {name for name, kind in kinds.items() if kind == "learned"} == {"clex"}
+    assert {name for name, kind in kinds.items() if kind == "learned"} == {"clex", "learned"}
     dynamic = {name for name, kind in kinds.items() if kind == "dynamic"}
     assert dynamic == {n for n in kinds if n.startswith("dynamic")} | {"longrope"}
     assert set(kinds.values()) == {"fixed", "dynamic", "learned"}

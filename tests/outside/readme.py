@@ -83,6 +83,7 @@ SHORTENED = {
     "python -m coca_train evaluate": Short(PAGE),
     "python -m coca_train evaluate +eval=passkey": Short("grid.lengths=[1x] eval.n_cases=2"),
     "python -m coca_train generate": Short("max_new_tokens=4"),
+    "python -m coca_train extend": Short("rounds=1 population=4 documents=2"),
     "python -m coca_train compare": Short(TRAINING, (("rope,coca", "rope,alibi"), ("seeds=3", "seeds=2"))),
     "python -m coca_train schemes": Short(),
     "python -m coca_train verify": Short(),

@@ -16,6 +16,7 @@ from coca_train.positions.token_positions import Positions
 from coca_train.runtime.device import pretend_device
 from coca_train.testing import parts
 from coca_train.testing.scheme import SchemeContract
+from tests.golden.methods import case, same, tensor
 from tests.models.conftest import LLAMA
 from tests.models.conftest import build as build_model
 from tests.positions import pairwise
@@ -25,11 +26,13 @@ FOX = {"scheme": "fox"}
 
 class TestContract(SchemeContract):
     scheme = "fox"
+    cases = [FOX, FOX | {"gate_bias": 5.0}]
     own = {"gate.weight": (4, 24), "gate.bias": (4,)}
 
     def score(self, problem):
         """Σ log σ(w·x_l + b) over the tokens after the key up to the query, of those that the query sees."""
         w_HC, b_H = problem.parameters["gate.weight"], problem.parameters["gate.bias"]
+        b_H = b_H + problem.settings.get("gate_bias", 0.0)
         log_f_BLH = -torch.log1p(torch.exp(-(torch.einsum("blc,hc->blh", problem.x_BSC, w_HC) + b_H)))
         s_S1, l_1L = pairwise.key_pairs(problem)
         between_BTSL = (problem.seen_BTS[:, :, None, :] & (l_1L > s_S1)).double()
@@ -76,6 +79,19 @@ def test_equals_x_transformers():
     causal = torch.ones(9, 9, dtype=torch.bool).tril()
     ours = (scores_of(layer, scheme, q, k, x) - content).masked_fill(~causal, 0.0)
     torch.testing.assert_close(ours, theirs(x).masked_fill(~causal, 0.0))
+
+
+@pytest.mark.parametrize(("name", "sign"), [("data_dependent_alibi", 1), ("cable", -1)])
+def test_others_by_numbers_from_outside(name, sign):
+    """Data-dependent ALiBi is the same sum; CABLE, -Σ log(1 + exp(w·x + b)), is that of the negated gate."""
+    inputs, expected = case(name)
+    x, w, b = (tensor(inputs[each]) for each in ("x_TC", "w_HC", "b_H"))
+    layer = parts.layer_of(parts.build(FOX, len(w), len(w), 8, x.shape[1]))
+    layer.gate.weight.data, layer.gate.bias.data = sign * w, sign * b
+    keys, pos = torch.zeros(1, len(x), len(w), 8).double(), parts.start(len(x))
+    scheme = parts.build(FOX, len(w), len(w), 8, x.shape[1])
+    mapped = layer(scheme, keys, keys, None, parts.projections(scheme), layer.tokens(x[None]))
+    assert same(parts.scores_of(mapped, scheme, pos, pos)[0], expected["bias_HTT"])
 
 
 def test_starts_at_one_half():

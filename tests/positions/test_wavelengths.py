@@ -8,6 +8,7 @@ import torch
 from coca_train.config.messages import ConfigError
 from coca_train.positions import rope_scaling, rotary
 from coca_train.settings import load
+from coca_train.testing import parts
 from coca_train.testing.rope_scaling import RopeScalingContract
 from tests.golden.methods import case
 from tests.positions import support
@@ -52,6 +53,28 @@ class TestResonance(RopeScalingContract):
         yarn = rope_scaling.settings_class("yarn")(**{**settings, "name": "yarn"})
         waves = 2 * math.pi / rope_scaling.by_parts(yarn, settings["factor"], rotary_dim)
         return [2 * math.pi / round(wave) for wave in waves.tolist()], 0.1 * math.log(settings["factor"]) + 1
+
+
+class TestLearned(RopeScalingContract):
+    """RoPE's, each times a factor of its own."""
+
+    rope_scaling = "learned"
+    cases = ({"theta": 100.0},)
+
+    def spectrum(self, settings, rotary_dim, length):
+        factors = self._build(settings, rotary_dim).u.exp().tolist()
+        return [theta * factor for theta, factor in zip(plain(settings, rotary_dim), factors, strict=True)], 1.0
+
+
+def test_learned_frequencies_start_as_ropes_and_have_a_gradient():
+    scheme = parts.build(support.rope({"name": "learned", "theta": 100.0}), 1, 1, 8)
+    torch.nn.init.zeros_(scheme.rope_scaling.u)
+    plain_scheme = parts.build(support.rope({"name": "plain", "theta": 100.0}), 1, 1, 8)
+    q, k, _ = (x.detach() for x in parts.random_qkv(scheme, 9))
+    scores = [parts.dense_scores(each, q, k, parts.start(9), parts.start(9), 9) for each in (scheme, plain_scheme)]
+    assert torch.equal(*scores)
+    scores[0].square().sum().backward()
+    assert (scheme.rope_scaling.u.grad != 0).all()
 
 
 RAMP = {"beta_fast": 32.0, "beta_slow": 1.0, "convention": "code"}

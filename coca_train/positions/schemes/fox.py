@@ -5,6 +5,8 @@
 x_l is the layer's normalised input, w_f and b_f (a row per query head) are learned in every layer, and no other code of
 positions is there, as in the paper's main models. log f is float32. w_f starts like every matrix, b_f at 0, as in the
 released code: every gate at about one half, so that a head first sees a few tokens and learns how long to remember.
+With a `gate_bias` of 5 it is the data-dependent ALiBi of x-transformers, whose heads first see hundreds; with w_f and
+b_f negated it is CABLE (arXiv 2503.08067).
 
 Positions are never looked at: the sum runs over the tokens between key and query, so scores stay when all positions
 move. What is not seen counts for nothing (other documents, tokens beyond a window). The cache keeps log f with key
@@ -19,6 +21,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,9 +32,14 @@ from coca_train.positions.base import AttentionShape, Hook, LayerPosition, Pair,
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Settings:
-    """No hyper-parameters: everything is learned."""
+    """Gates that are learned."""
 
     scheme: Literal["fox"]
+    gate_bias: float = Field(
+        default=0.0,
+        description="added to b_f, which starts at 0. 0: gates start at one half, the released code's; 5: at 0.993, "
+        "data-dependent ALiBi's",
+    )
 
 
 def forget(pairs: Pairs, carry_BHt1: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,6 +76,7 @@ FORGET = Hook(forget, carried=1, pointwise=pointwise)
 class Layer(LayerPosition):
     """The gates of one layer."""
 
+    settings: Settings
     tokens_per_head = True
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
@@ -77,7 +86,8 @@ class Layer(LayerPosition):
     def tokens(self, x_BSC: Tensor) -> tuple[Tensor]:
         """Return log f of every token and query head, (B, S, H), float32 or wider."""
         gate_BSH = self.gate(x_BSC)
-        return (F.logsigmoid(gate_BSH.to(torch.promote_types(gate_BSH.dtype, torch.float32))),)
+        wide_BSH = gate_BSH.to(torch.promote_types(gate_BSH.dtype, torch.float32))
+        return (F.logsigmoid(wide_BSH + self.settings.gate_bias),)
 
     def score_mod(self, q_BTHD: Tensor, tables: object, tokens: tuple[Tensor, ...]) -> ScoreMod:
         """Return the hook with the gates of all keys."""
