@@ -307,7 +307,8 @@ def _asked(run: TrainedRun, given: ExtendConfig, documents: Sequence[np.ndarray]
 def _report(scores: Scores, seeds: dict[str, Factors], best: Factors, confirming: Judge, space: Space) -> None:
     """Log what the search came to, on its own texts and on others."""
     for name, factors in {**seeds, "searched": best}.items():
-        dist.log(f"  {name:<9} perplexity {math.exp(scores.known[factors]):.4g} on the texts of the search")
+        whose = name if factors == best else f"factors of {name}"
+        dist.log(f"  {whose:<16} perplexity {math.exp(scores.known[factors]):.4g} on the texts of the search")
     with_temperature = Selection("yarn", {"factor": space.factor, "original_seq_len": space.original_seq_len})
     ours, yarn = confirming.losses(confirming.selection(best)), confirming.losses(with_temperature)
     less = ours - yarn
