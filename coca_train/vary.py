@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from coca_train.attention.rules import attention_pattern_fits, layers_fit
 from coca_train.config.check import check_scheme
 from coca_train.config.choice import SECTIONS, Selection, assemble_over
-from coca_train.config.files import choices, config_dir
+from coca_train.config.files import choices, config_dirs
 from coca_train.config.inheritance import LOGIT_SCALE, part_problems, put_choice
 from coca_train.config.load import resolve
 from coca_train.config.messages import ConfigError, Problem
@@ -62,7 +62,7 @@ def with_inference(
             continue
         if group == LOGIT_SCALE:
             section(tree, group)["name"] = selection.name
-        elif selection.name in (offered := choices(group, (config_dir(),))):
+        elif selection.name in (offered := choices(group, config_dirs())):
             put_choice(tree, group, selection.name)
         else:
             text = f"there is no {group} {selection.name}; the choices are {', '.join(offered)}"

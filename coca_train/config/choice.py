@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from coca_train.config.compose import Assembled
-from coca_train.config.files import choices, config_dir
+from coca_train.config.files import choices, config_dirs
 from coca_train.config.inheritance import GROUPS, LOGIT_SCALE, NAMED, put_choice
 from coca_train.config.load import resolve
 from coca_train.config.messages import Problem
@@ -100,7 +100,7 @@ def option_problems(root: Root, option: str, sections: dict[str, object], group:
 
 def assemble_over(root: Root[ConfigT], sections: Mapping[str, object], overrides: Sequence[str]) -> Assembled[ConfigT]:
     """Apply choices and options of a command line to trained settings, unchecked. sections: as plain values."""
-    a, parsed = Assembled(root, dict(sections)), parse(root, list(overrides), (config_dir(),))
+    a, parsed = Assembled(root, dict(sections)), parse(root, list(overrides), config_dirs())
     a.problems += parsed.problems
     for group, name in parsed.groups.items():
         a.problems += _choose(a, group, name)
@@ -125,4 +125,4 @@ def _choose(a: Assembled, group: str, name: str) -> list[Problem]:
         text = f"the weights were trained with {scheme}, which has no {axis}"
         return [Problem("E-CFG-33", (), text, f"omit {group}", where)]
     put_choice(a.tree, group, name)
-    return note_places(choices(group, (config_dir(),))[name], GROUPS[group], a.places)
+    return note_places(choices(group, config_dirs())[name], GROUPS[group], a.places)

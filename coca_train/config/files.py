@@ -8,7 +8,7 @@ import ast
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -33,6 +33,19 @@ def config_dir() -> Path:
         if (folder / "train.yaml").is_file():
             return folder
     raise FileNotFoundError(f"coca_train is installed without its configs folder (next to {here.parents[1]})")
+
+
+_more: list[Path] = []  # of this process's command line
+
+
+def use_folders(folders: Iterable[Path]) -> None:
+    """Let what these folders hold (--config-dir) be chosen wherever a choice of ours can be named."""
+    _more[:] = folders
+
+
+def config_dirs() -> tuple[Path, ...]:
+    """Return the folders of choices: ours, then those of --config-dir."""
+    return (config_dir(), *_more)
 
 
 def file_state(path: Path) -> tuple[int, int]:

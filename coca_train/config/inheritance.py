@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from coca_train.config import sizes
 from coca_train.config.fields import fields_of
-from coca_train.config.files import choices, config_dir
+from coca_train.config.files import choices, config_dirs
 from coca_train.config.messages import Problem
 from coca_train.config.places import note_places, read_yaml
 from coca_train.config.root import Root
@@ -52,7 +52,7 @@ def exchange_choice(group: str, name: str, own: Mapping[str, object]) -> dict[st
     The file replaces the whole section except the base theta, which belongs to the weights; a choice that is not named
     after its module (code_llama) exists for its base, and sets it.
     """
-    values = read_yaml(choices(group, (config_dir(),))[name])
+    values = read_yaml(choices(group, config_dirs())[name])
     defaults = values.pop("defaults", [])
     for default in defaults if isinstance(defaults, list) else ():
         if default != "_self_":
@@ -136,7 +136,7 @@ def _fill_choices(where: str, part: object, base: Mapping[str, object], places: 
         if tag not in chosen or (group == "position" and not other_scheme):
             continue
         name = str(chosen[tag])
-        if (path := choices(group, (config_dir(),)).get(name)) is not None:
+        if (path := choices(group, config_dirs()).get(name)) is not None:
             # Another scheme has weights of its own, and a theta of its own: the run's is kept for the run's scheme.
             values = exchange_choice(group, name, {} if other_scheme else section(base, key))
             chosen |= merge(values, chosen)

@@ -11,7 +11,7 @@ from coca_train import __version__
 from coca_train.config.arguments import Arguments, read_arguments
 from coca_train.config.compose import Assembled
 from coca_train.config.fields import Option, module_options, options, sections
-from coca_train.config.files import choices, summary
+from coca_train.config.files import choices, summary, use_folders
 from coca_train.config.load import Loaded, assemble, load
 from coca_train.config.messages import ConfigError, show
 from coca_train.config.root import ConfigT, Root
@@ -55,6 +55,7 @@ class Verb(Generic[ConfigT]):
         """Run a command line. Raises UserError."""
         arguments = read_arguments(argv, self.flags)
         dirs = arguments.config_dirs if self.root.groups else ()
+        use_folders(arguments.config_dirs)
         # Its own options first: `compare run.root=x` sets its own run.root.
         own, words = {option.key for option in options(self.root)}, self.expand(arguments.overrides)
         others = [word for word in words if word.partition("=")[0] not in own and self.is_for_training(word)]

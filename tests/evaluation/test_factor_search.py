@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -135,6 +136,16 @@ def test_a_command_that_is_killed_goes_on_and_what_it_writes_can_be_chosen(words
     config = load(["position=rope", "position/rope_scaling=searched", *SHAPE], (tmp_path / "out",)).config
     best = min((json.loads(line) for line in lines[1:]), key=lambda entry: (entry["nll"], entry["factors"]))
     assert [round(100 * each) for each in config.position.rope_scaling.long_factor] == best["factors"]
+
+
+def test_the_command_that_it_prints_measures_what_it_found(words, tmp_path, capsys, monkeypatch):
+    """Beside the frequencies as trained, and with a name in the tables."""
+    assert main(words) == 0
+    (command,) = re.findall(r"python -m coca_train (evaluate .*)", capsys.readouterr().err)
+    monkeypatch.chdir(tmp_path)
+    short = [f"text.files=[{tmp_path / 'texts.jsonl'}]", "text.max_documents=1", "work.device=cpu"]
+    assert main([*shlex.split(command), *short]) == 0
+    assert "| searched |" in capsys.readouterr().err
 
 
 def test_the_loss_is_that_of_the_model_with_these_factors(words, run, tmp_path):

@@ -99,5 +99,5 @@ def test_a_logit_scale_is_tried_like_frequencies_and_leaves_the_keys_of_other_ce
     assert (own.logit_scale, log.logit_scale.name, steps.logit_scale.length) == (None, "log", 8)
     assert described(own).keys() == {"position", "attention_pattern"}
     assert described(log)["logit_scale"] == {"name": "log", "length": None, "beta": 0.1}
-    with pytest.raises(UserError, match="none, log, steps"):
+    with pytest.raises(UserError, match="none, log, ssmax, steps"):
         variants(config, [Choice(logit_scale="logn")])
