@@ -217,6 +217,10 @@ def mask_mod(layout: Layout) -> Mask:
             visible = visible & (distance >= rule.beyond)
         if rule.first is not None:
             visible = visible & (text_BS[b % n_rows, n] < rule.first)
+        if rule.every > 1:
+            visible = visible & (distance % rule.every == 0)
+        if rule.after:
+            visible = visible & (text_BS[b % n_rows, n] >= rule.after)
         if rule.chunks is not None:
             visible = visible & rule.chunks.has(rule.chunks.apart(text_BT[b % n_rows, m], text_BS[b % n_rows, n]))
         if doc_BS is not None:
@@ -269,6 +273,9 @@ def _classify_blocks(layout: Layout) -> tuple[Tensor, Tensor]:
         visible, whole = visible & (farthest >= rule.beyond), whole & (nearest >= rule.beyond)
     if rule.first is not None:
         visible, whole = visible & (key.low < rule.first), whole & (key.high < rule.first)
+    visible, whole = visible & (key.high >= rule.after), whole & (key.low >= rule.after)
+    if rule.every > 1:
+        whole = torch.zeros_like(whole)
     if rule.chunks is not None:
         size, least, most = rule.chunks
         near, far = query.low // size - key.high // size, query.high // size - key.low // size

@@ -40,13 +40,15 @@ class Chunks(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Pairs of one document, key at or before query, with beyond <= distance < window, key position < first, and as
-    their chunks say."""
+    """Pairs of one document, key at or before query, with beyond <= distance < window, a distance that `every` divides,
+    after <= key position < first, and as their chunks say."""
 
     window: int | None = None
     beyond: int = 0
     first: int | None = None
     chunks: Chunks | None = None
+    every: int = 1
+    after: int = 0
 
 
 CAUSAL = Rule()
@@ -200,12 +202,15 @@ def _n_pairs(rule: Rule, length: int) -> int:
     query_T = torch.arange(length, device="cpu")
     nearest_T = (query_T - rule.beyond).clamp(max=length if rule.first is None else rule.first - 1)
     farthest_T = torch.zeros_like(query_T) if rule.window is None else (query_T - rule.window + 1).clamp(min=0)
+    farthest_T = farthest_T.clamp(min=rule.after)
     if rule.chunks is not None:
         size, least, most = rule.chunks
         chunk_T = query_T // size
         nearest_T = torch.minimum(nearest_T, (chunk_T - least + 1) * size - 1)
         farthest_T = farthest_T if most is None else torch.maximum(farthest_T, (chunk_T - most) * size)
-    return int((nearest_T - farthest_T + 1).clamp(min=0).sum())
+    # Of the distances between both, those that `every` divides.
+    smallest_T = -(-(query_T - nearest_T) // rule.every)
+    return int(((query_T - farthest_T) // rule.every - smallest_T + 1).clamp(min=0).sum())
 
 
 def seen(layout: Layout, queries: slice, keys: slice) -> Tensor:
@@ -215,14 +220,18 @@ def seen(layout: Layout, queries: slice, keys: slice) -> Tensor:
     query_t = torch.arange(n_queries, device=device)[queries] + (n_keys - n_queries)
     key_s = torch.arange(n_keys, device=device)[keys]
     visible_Bts = (key_s <= query_t[:, None])[None]
-    if rule.window is not None or rule.beyond:
+    if rule.window is not None or rule.beyond or rule.every > 1:
         distance_Bts = layout.text_BT[:, queries, None] - layout.text_BS[:, None, keys]
         if rule.window is not None:
             visible_Bts = visible_Bts & (distance_Bts < rule.window)
         if rule.beyond:
             visible_Bts = visible_Bts & (distance_Bts >= rule.beyond)
+        if rule.every > 1:
+            visible_Bts = visible_Bts & (distance_Bts % rule.every == 0)
     if rule.first is not None:
         visible_Bts = visible_Bts & (layout.text_BS[:, None, keys] < rule.first)
+    if rule.after:
+        visible_Bts = visible_Bts & (layout.text_BS[:, None, keys] >= rule.after)
     if rule.chunks is not None:
         apart_Bts = rule.chunks.apart(layout.text_BT[:, queries, None], layout.text_BS[:, None, keys])
         visible_Bts = visible_Bts & rule.chunks.has(apart_Bts)
@@ -249,6 +258,9 @@ def may_see(layout: Layout, queries: slice, keys: slice) -> bool:
         return True
     if layout.rule.chunks is not None and not _by_chunks(layout, queries, keys)[0]:
         return False
+    # The last key of the tile is no further than this, in any row.
+    if layout.text_keys.last - (n_keys - keys.stop) < layout.rule.after:
+        return False
     if layout.rule.first is None:
         return True
     return layout.text_keys.first + keys.start < layout.rule.first
@@ -266,6 +278,8 @@ def all_seen(layout: Layout, queries: slice, keys: slice) -> bool:
     if nearest < layout.rule.beyond:
         return False
     if layout.rule.chunks is not None and not _by_chunks(layout, queries, keys)[1]:
+        return False
+    if layout.rule.every > 1 or layout.text_keys.first + keys.start < layout.rule.after:
         return False
     # The last key of the tile is no further than this, in any row.
     return layout.rule.first is None or layout.text_keys.last - (n_keys - keys.stop) < layout.rule.first

@@ -26,7 +26,7 @@ from tests.positions import support
 
 N_NEW, LENGTHS = 14, (5, 17, 11)
 LENGTH = max(LENGTHS) + N_NEW  # beyond the 24 tokens the models are trained for
-RULES = {"window": 7, "group": 3, "length": 10, "n_sink": 2, "n_global": 2, "max_distance": 9}
+RULES = {"window": 7, "group": 3, "dilation": 2, "length": 10, "n_sink": 2, "n_global": 2, "max_distance": 9}
 STRICT = support.coca(variant="strict")
 NOPE_FOURTH = LayersConfig(
     pattern=["default", "default", "default", "nope"],

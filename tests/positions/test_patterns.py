@@ -94,6 +94,19 @@ class TestDualChunk(PatternContract):
         return (m % c, min(m % c + c, cap), min(2 * c - 1, cap))[min(apart, 2)], n % c
 
 
+class TestDilatedWindow(PatternContract):
+    attention_pattern = "dilated_window"
+    cases = (
+        {"window": 3, "dilation": 2, "n_global": 0},
+        {"window": 4, "dilation": 3, "n_global": 2},
+        {"window": 5, "dilation": 1, "n_global": 6},
+    )
+
+    def place(self, p, m, n):
+        near = (m - n) % p["dilation"] == 0 and (m - n) // p["dilation"] < p["window"]
+        return (m, n) if near or n < p["n_global"] else None
+
+
 class TestString(PatternContract):
     attention_pattern = "string"
     cases = ({"window": 24, "shift": 8, "local": 3}, {"window": 24})
@@ -104,7 +117,7 @@ class TestString(PatternContract):
 
 
 ALL = [TestCausal, TestSlidingWindow, TestSinks, TestLambdaMask, TestRerope, TestSegments, TestSelfExtend]
-ALL += [TestDualChunk, TestString]
+ALL += [TestDualChunk, TestDilatedWindow, TestString]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +209,7 @@ def test_what_a_scheme_says_of_itself_decides():
     far = {"sinks", "lambda_mask", "rerope", *moved}
     assert refused() == set()
     assert refused(relative=False) == {"sinks", *moved}
-    assert refused(by_pairs=False) == refused(carries=True) == far
+    assert refused(by_pairs=False) == far and refused(carries=True) == {*far, "dilated_window"}
     assert refused(has_effect=False, sees_positions=False) == {"rerope", *moved}
 
 

@@ -14,15 +14,22 @@ def not_by_pairs(settings: PatternSettings, position: Position, needs_positions:
     if not position.by_pairs:
         wrong = f"{settings.name} moves far pairs to other positions, and {scheme} is fixed to the tokens' own ones"
         return [("attention_pattern.name", f"{wrong}; a scheme that acts on pairs is needed", fix)]
-    if position.carries:
-        wrong = (
-            f"{settings.name} sees near and far tokens in different ways, and {scheme} sums up all tokens in between"
-        )
-        return [("attention_pattern.name", f"{wrong}; one way of seeing is needed", fix)]
+    if problems := not_one_stretch(settings, position):
+        return problems
     if needs_positions and not position.sees_positions:
         wrong = f"{settings.name} limits distances, and {scheme} knows none"
         return [("attention_pattern.name", f"{wrong}; a scheme with positions is needed", fix)]
     return []
+
+
+def not_one_stretch(settings: PatternSettings, position: Position) -> list[Problem]:
+    """Refuse schemes that sum up the tokens in between where a query does not see one stretch of them, in one view."""
+    if not position.carries:
+        return []
+    scheme = position.settings.scheme
+    wrong = f"{settings.name} sees near and far tokens in different ways, and {scheme} sums up all tokens in between"
+    fix = "write attention_pattern=sliding_window, or choose a rotary or relative scheme"
+    return [("attention_pattern.name", f"{wrong}; one way of seeing is needed", fix)]
 
 
 def not_relative(settings: PatternSettings, position: Position) -> list[Problem]:

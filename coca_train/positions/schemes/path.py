@@ -75,6 +75,8 @@ def turn(pairs: Pairs, carry_BHtN: Tensor) -> tuple[Tensor, Tensor]:
         takes = (turned @ w.mT) * beta[:, :, None]  # β w·u with the query as the chunk receives it
         if seen is not None:
             takes = takes * seen
+        # What a query sees is one stretch of keys (attention/patterns/_pairs.py), so those that it does not see are all
+        # on its right, where nothing is taken yet, or on its left, where nothing is asked any more.
         # A map further left meets a query that those on its right have changed: c = β W u
         # minus what those took, one triangular system.
         system = ((w @ w.mT) * beta[..., None]).triu(1)
