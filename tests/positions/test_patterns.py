@@ -95,7 +95,7 @@ class TestDualChunk(PatternContract):
 
 
 class TestDilatedWindow(PatternContract):
-    attention_pattern = "dilated_window"
+    attention_pattern = "dilated"
     cases = (
         {"window": 3, "dilation": 2, "n_global": 0},
         {"window": 4, "dilation": 3, "n_global": 2},
@@ -209,7 +209,7 @@ def test_what_a_scheme_says_of_itself_decides():
     far = {"sinks", "lambda_mask", "rerope", *moved}
     assert refused() == set()
     assert refused(relative=False) == {"sinks", *moved}
-    assert refused(by_pairs=False) == far and refused(carries=True) == {*far, "dilated_window"}
+    assert refused(by_pairs=False) == far and refused(carries=True) == {*far, "dilated"}
     assert refused(has_effect=False, sees_positions=False) == {"rerope", *moved}
 
 

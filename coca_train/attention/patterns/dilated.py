@@ -21,7 +21,7 @@ from coca_train.positions.base import Position, Problem
 class Settings:
     """Keys at regular distances, and the first ones."""
 
-    name: Literal["dilated_window"]
+    name: Literal["dilated"]
     window: Positive = Field(description="keys that are visible, the query's own included [tokens]")
     dilation: Positive = Field(description="distance between them, d [tokens]; 1: a sliding window")
     n_global: int = Field(ge=0, description="first tokens that stay visible [tokens]")
