@@ -19,7 +19,7 @@ from coca_train.config.check import TRAINING
 from coca_train.config.choice import option_problems
 from coca_train.config.compose import Assembled
 from coca_train.config.fields import fields_of
-from coca_train.config.files import choices, config_dirs
+from coca_train.config.files import choices, config_dir
 from coca_train.config.load import Loaded, assemble
 from coca_train.config.messages import Problem
 from coca_train.config.places import place_of
@@ -48,7 +48,7 @@ def tried_options(
     if hasattr(position, "rope_scaling"):  # a scheme without them tries none
         tried |= {"rope_scalings": "position/rope_scaling"}
     for key, group in tried.items():
-        option, offered = f"eval.extrapolation.{key}", choices(group, config_dirs())
+        option, offered = f"eval.extrapolation.{key}", choices(group, (config_dir(),))
         for text in getattr(eval.extrapolation, key):
             if "@" in text and text.partition("@")[0] in offered:
                 yield from option_problems(TRAIN, option, deepcopy(sections), group, text)

@@ -91,6 +91,14 @@ def placement_fits(
         if rows is not None and rows < placement.target:
             text = f"{called} has {rows} positions, and tokens are placed below {placement.target}"
             yield Problem("E-CFG-90", (target, where), text, f"write {target}={rows} or less")
+        if built.halo or built.projects_distances:
+            text = f"{called} takes position 0 for the beginning of a document"
+            if built.projects_distances:
+                text = f"{called} projects a row for each distance up to {placement.target} in every layer"
+            yield Problem("E-CFG-90", (key, where), text, f"write {key}=text, or choose another scheme")
+        if kind.logit_scale.name != "none":
+            text = f"{kind.logit_scale.name} counts the tokens of a text, and they are placed elsewhere"
+            yield Problem("E-CFG-90", ("model.logit_scale.name", key), text, f"write {key}=text")
         if name == DEFAULT and not built.sees_positions:
             text = f"{called} sees no positions, so that placing tokens changes nothing"
             yield Problem("E-CFG-90", (key, where), text, f"write {key}=text")

@@ -136,7 +136,7 @@ def settings_on(device: str, settings: SchemeSettings) -> SchemeSettings:
 
 SHORT, LONG = 512, 4096  # windows at which paths are determined, and (LONG) shares of work and memory [tokens]
 FARTHEST = 131_072  # windows are tried up to here [tokens]
-TINY = {"n_heads": 2, "n_kv_heads": 2, "head_dim": 16, "d_model": 32}  # for trying far windows
+TINY = AttentionShape(2, 2, head_dim=16, d_model=32, max_seq_len=FARTHEST)  # for trying far windows
 DTYPE = torch.bfloat16
 
 Shapes = dict[str, tuple[int, ...]]
@@ -253,11 +253,10 @@ def _numbers(tensors: LayerTensors) -> int:
 
 def _reach(settings: SchemeSettings) -> int | None:
     """Return the longest window that is not refused, by trying its first and last token."""
-    shape = AttentionShape(**TINY, max_seq_len=FARTHEST)
 
     def fits(n_tokens: int) -> bool:
         try:
-            build_layer(settings, shape, torch.tensor([[0, n_tokens - 1]]), n_tokens, DTYPE)
+            build_layer(settings, TINY, torch.tensor([[0, n_tokens - 1]]), n_tokens, DTYPE)
         except UserError:
             return False
         return True

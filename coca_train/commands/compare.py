@@ -17,7 +17,7 @@ from coca_train.config.arguments import Arguments
 from coca_train.config.choice import EXAMPLES
 from coca_train.config.choice import words as variant_words
 from coca_train.config.fields import ChoiceOf, Names, Paths
-from coca_train.config.files import choices, config_dir
+from coca_train.config.files import choices, config_dirs
 from coca_train.config.load import Loaded
 from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
@@ -157,7 +157,7 @@ def entry(text: str, overrides: list[str]) -> SchemeRun:
 
 
 def _offered(group: str) -> dict[str, Path]:
-    return choices(group, (config_dir(),))
+    return choices(group, config_dirs())
 
 
 def _known(key: str, name: str, offered: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from coca_train.commands import DEFAULT, verb_of, verbs
 from coca_train.config.arguments import Arguments, read_arguments
 from coca_train.config.fields import ChoiceOf, mark_of, module_options, options
-from coca_train.config.files import choices, config_dir
+from coca_train.config.files import choices, config_dirs
 from coca_train.config.load import Loaded
 from coca_train.config.root import Root
 from coca_train.config.schema import STRICT
@@ -147,7 +147,7 @@ def _values(root: Root, word: str, dirs: tuple[Path, ...]) -> Iterator[str]:
     if key in root.groups:
         offered = [*choices(key, root.dirs(dirs))]
     elif (mark := mark_of(root, key, ChoiceOf)) is not None:
-        offered = [*choices(mark.group, (config_dir(),))]
+        offered = [*choices(mark.group, config_dirs())]
     else:
         offered = option.values if option else ()
     before = value[: value.rfind(",") + 1]

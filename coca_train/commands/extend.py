@@ -1,5 +1,6 @@
 """Search the factors that extend a trained model's context (LongRoPE)."""
 
+from coca_train.commands._children import refuse_torchrun
 from coca_train.config.arguments import Arguments
 from coca_train.config.load import Loaded
 from coca_train.config.verb import Verb
@@ -21,6 +22,7 @@ not see.
 def _extend(loaded: Loaded[ExtendConfig], arguments: Arguments) -> None:
     from coca_train.evaluation.factor_search import search
 
+    refuse_torchrun(": a search", "start it without torchrun")
     search(loaded.config)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from coca_train.config import sizes
-from coca_train.config.files import choices, config_dirs
+from coca_train.config.files import choices, config_dir
 from coca_train.config.messages import Problem
 from coca_train.config.rules import TRAINING, World, names, paths
 from coca_train.config.schema import (
@@ -299,7 +299,7 @@ def check_extrapolation(eval: EvalConfig) -> Iterator[Problem]:
         ("rope_scalings", "position/rope_scaling", "plain"),
         ("attention_patterns", "attention_pattern", "sliding_window"),
     ):
-        option, offered = f"eval.extrapolation.{key}", choices(group, config_dirs())
+        option, offered = f"eval.extrapolation.{key}", choices(group, (config_dir(),))
         for name in (text.partition("@")[0] for text in getattr(eval.extrapolation, key)):
             if name not in offered:
                 message = f"there is no {name!r}; the choices are {', '.join(offered)}"

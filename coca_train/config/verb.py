@@ -69,8 +69,8 @@ class Verb(Generic[ConfigT]):
         elif answer := next((self.answers[flag] for flag in self.answers if flag in arguments.flags), None):
             return answer(arguments)
         else:
-            if self.needs_words:
-                check_given_once([word for word in words if word.partition("=")[0] in own])
+            if self.root.name != "train":
+                check_given_once([*(word for word in words if word.partition("=")[0] in own), *self._exchanged(others)])
             # A configuration that is only shown is not launched: a recipe for many GPUs can be read on a laptop.
             loaded = load(assemble(self.root, self.remembered(words, dirs), dirs), launch=not arguments.cfg)
             loaded.log_notes()
@@ -78,6 +78,10 @@ class Verb(Generic[ConfigT]):
                 return self.run(loaded, replace(arguments, overrides=others))
             print(loaded.yaml, end="")
         return 0
+
+    def _exchanged(self, others: list[str]) -> list[str]:
+        """Return the words for the training's configuration, where they are for one model and not for a training."""
+        return others if self.needs_words else []
 
     def help_text(self, overrides: list[str], dirs: tuple[Path, ...] = ()) -> str:
         """Return all choices and options, with their values under these overrides."""

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 import yaml
 
+from coca_train.checkpoint import RunLock
 from coca_train.checkpoint.opening import TrainedRun, load_run
 from coca_train.config.choice import Selection
 from coca_train.evaluation.configuration import ExtendConfig, TextConfig
@@ -120,11 +121,10 @@ class Scores:
             for line in lines[1:]:
                 if (entry := _entry(line)) is not None:  # a last line that a crash has cut is measured again
                     self.known[entry[0]] = entry[1]
-            durable.make_folders(path.parent)
             whole = [{"factors": list(each), "nll": nll} for each, nll in self.known.items()]
             durable.replace(path, first + b"\n" + b"".join(json.dumps(each).encode() + b"\n" for each in whole))
         except OSError as error:
-            raise self._storage(error) from error
+            raise _storage(path, error) from error
 
     def add(self, factors: Factors, nll: float) -> None:
         """Write a candidate down, on the disk before this returns."""
@@ -135,12 +135,11 @@ class Scores:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise self._storage(error) from error
+            raise _storage(self._path, error) from error
 
-    def _storage(self, error: OSError) -> StorageError:
-        return StorageError(
-            f"E-EXT-03 {self._path}: cannot be read or written ({error.strerror}). Fix: to=<a folder that can>"
-        )
+
+def _storage(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"E-EXT-03 {path}: cannot be read or written ({error.strerror}). Fix: to=<a folder that can>")
 
 
 def _entry(line: bytes) -> tuple[Factors, float] | None:
@@ -160,6 +159,10 @@ class Judge:
     def __init__(self, run: TrainedRun, space: Space, documents: Sequence[np.ndarray], length: int) -> None:
         self._run, self._space, self._length = run, space, length
         self._tokens_BT = torch.from_numpy(np.stack([each[: length + 1] for each in documents]))
+
+    @property
+    def n_documents(self) -> int:
+        return len(self._tokens_BT)
 
     @torch.no_grad()
     def losses(self, scaling: Selection) -> np.ndarray:
@@ -200,10 +203,22 @@ def search(given: ExtendConfig) -> Path:
     found, kept = _documents(run, given)
     to = Path(given.to or Path(given.run) / f"longrope-{given.length}")
     judge, confirming = Judge(run, space, found, given.length), Judge(run, space, kept, given.length)
-    scores = Scores(to / SCORES, _asked(run, given, [*found, *kept]))
+    try:
+        durable.make_folders(to)
+    except OSError as error:
+        raise _storage(to, error) from error
+    with RunLock(to):
+        return _search(
+            run, space, judge, confirming, Scores(to / SCORES, _asked(run, given, [*found, *kept])), given, to
+        )
+
+
+def _search(
+    run: TrainedRun, space: Space, judge: "Judge", confirming: "Judge", scores: Scores, given: ExtendConfig, to: Path
+) -> Path:
     seeds = space.seeds()
     dist.log(
-        f"search    {space.n_pairs} pairs, {given.rounds} rounds of {given.population} candidates, {len(found)} "
+        f"search    {space.n_pairs} pairs, {given.rounds} rounds of {given.population} candidates, {judge.n_documents} "
         f"documents of {given.length:,} tokens; {len(scores.known)} candidates measured before. Kept in {to}"
     )
     best = evolve(space, judge, scores, given)
@@ -256,6 +271,11 @@ def _space(run: TrainedRun, given: ExtendConfig) -> Space:
         raise UserError(
             f"E-EXT-01 run={given.run}: {config.position.scheme} has no frequencies, and a factor is searched for "
             "each. Fix: give a run of a rotary scheme"
+        )
+    if scaling.name != "plain":
+        raise UserError(
+            f"E-EXT-01 run={given.run} position.rope_scaling.name={scaling.name}: factors are searched for frequencies "
+            "that were trained as they are, plain. Fix: give a run of plain frequencies"
         )
     if given.length <= config.train.seq_len:
         raise UserError(

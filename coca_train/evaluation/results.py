@@ -199,15 +199,18 @@ class Evaluation(Generic[Result]):
 
 SCHEMES = {
     "alibi": "ALiBi", "coca": "CoCA", "cope": "CoPE", "dape": "DAPE", "disentangled": "DeBERTa", "fire": "FIRE",
-    "fox": "FoX", "kerple_log": "KERPLE-log", "kerple_power": "KERPLE-power", "learned": "learned positions",
-    "nope": "NoPE", "rope": "RoPE", "sandwich": "Sandwich", "shaw": "Shaw", "sinusoidal": "sinusoidal", "t5": "T5 bias",
-    "transformer_xl": "Transformer-XL", "tupe": "TUPE", "xpos": "xPos",
+    "fope": "FoPE", "fox": "FoX", "grape_a": "GRAPE-A", "grape_ap": "GRAPE-AP", "kerple_log": "KERPLE-log",
+    "kerple_power": "KERPLE-power", "learned": "learned positions", "nope": "NoPE", "path": "PaTH", "pope": "PoPE",
+    "rope": "RoPE", "sandwich": "Sandwich", "shaw": "Shaw", "sinusoidal": "sinusoidal",
+    "stick_breaking": "stick-breaking", "t5": "T5 bias", "transformer_xl": "Transformer-XL", "tupe": "TUPE",
+    "xpos": "xPos",
 }  # fmt: skip
 ROPE_SCALINGS = {
-    "clex": "CLEX", "dynamic_linear": "dynamic PI", "dynamic_ntk": "dynamic NTK",
+    "clex": "CLEX", "clipped": "clipped RoPE", "dynamic_linear": "dynamic PI", "dynamic_ntk": "dynamic NTK",
     "dynamic_ntk_by_parts": "dynamic NTK-by-parts", "dynamic_yarn": "dynamic YaRN",
-    "dynamic_yarn_tuned": "dynamic YaRN (tuned)", "linear": "PI", "llama3": "Llama 3 scaling", "longrope": "LongRoPE",
-    "ntk": "NTK-aware", "ntk_by_parts": "NTK-by-parts", "yarn": "YaRN",
+    "dynamic_yarn_tuned": "dynamic YaRN (tuned)", "hope": "HoPE", "learned": "learned frequencies", "linear": "PI",
+    "llama3": "Llama 3 scaling", "longrope": "LongRoPE", "ntk": "NTK-aware", "ntk_by_parts": "NTK-by-parts",
+    "resonance": "Resonance", "yarn": "YaRN",
 }  # fmt: skip
 GREEK = {"alpha": "α", "beta": "β", "theta": "θ"}
 PLAIN = "plain"

@@ -101,7 +101,7 @@ def _provenance(origin: Json) -> list[str]:
         if isinstance(value, dict):
             lines += [f"- {key}:", *(f"  {line}" for line in _provenance(value))] if key != "parity" else []
         elif value is not None:
-            lines.append(f"- {key}: `{Path(value).name if _is_absolute(value) else value}`")
+            lines.append(f"- {key}: `{Path(str(value)).name if _is_absolute(value) else value}`")
     return lines
 
 

@@ -172,14 +172,19 @@ class HeadScale(nn.Module):
     def forward(self, mapped: PositionedQK, heads: slice) -> PositionedQK:
         """Scale queries and everything that is added to their scores. heads: those of the queries; tables have a row
         for every head."""
-        scale_H, terms = self.weight, mapped.terms
-        own_H1 = scale_H[heads, None]
+        own_H1, terms = self.weight[heads, None], mapped.terms
+
+        def rows(n_heads: int) -> Tensor:  # of a table of all heads, of one for all, or of this process's
+            return own_H1 if n_heads == len(own_H1) else self.weight[:, None]
+
         if terms.distance_HR is not None:
-            terms = terms._replace(distance_HR=terms.distance_HR * scale_H[:, None])
+            terms = terms._replace(distance_HR=terms.distance_HR * rows(len(terms.distance_HR)))
         if terms.query is not None:
             terms = terms._replace(query=((terms.query[0] * own_H1).to(terms.query[0].dtype), terms.query[1]))
         if terms.key is not None:
-            terms = terms._replace(key=(terms.key[0], (terms.key[1] * scale_H[:, None]).to(terms.key[1].dtype)))
+            terms = terms._replace(
+                key=(terms.key[0], (terms.key[1] * rows(terms.key[1].shape[1])).to(terms.key[1].dtype))
+            )
         return mapped._replace(q_BTHE=(mapped.q_BTHE * own_H1).to(mapped.q_BTHE.dtype), terms=terms)
 
 

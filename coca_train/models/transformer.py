@@ -339,8 +339,8 @@ class Transformer(nn.Module):
         contexts = {}
         for layer_type in dict.fromkeys(self.layer_types):
             of_type, documents = attended[self.keep_of(layer_type)]
-            n_keys = of_type.pos_BT.shape[1]
-            contexts[layer_type] = self.context(layer_type, measured, of_type, documents, length or n_keys, cache)
+            n_tokens = of_type.pos_BT.shape[1] if cache is None else cache.length  # a cache of a window holds fewer
+            contexts[layer_type] = self.context(layer_type, measured, of_type, documents, length or n_tokens, cache)
         return contexts
 
     def context(

@@ -46,12 +46,14 @@ class AttentionShape(NamedTuple):
     d_model: int
     max_seq_len: int  # the training window [tokens]
     attention_multiplier: float | None = None  # factor of q·k; None: 1 / √D
+    scores_alone: bool = True  # the softmax is over q'·k' as it is: neither model.score_scale nor a learned sink
 
     @classmethod
     def of(cls, model: ModelConfig, max_seq_len: int) -> "AttentionShape":
         """Return the shape of a model's attention."""
         head_dim, n_kv_heads = model.head_dim or model.d_model // model.n_heads, model.n_kv_heads or model.n_heads
-        return cls(model.n_heads, n_kv_heads, head_dim, model.d_model, max_seq_len, model.attention_multiplier)
+        alone = model.score_scale == "none" and not model.learned_sink
+        return cls(model.n_heads, n_kv_heads, head_dim, model.d_model, max_seq_len, model.attention_multiplier, alone)
 
 
 class Terms(NamedTuple):
@@ -237,6 +239,7 @@ class Position(nn.Module):
     # tensors (B, T, …), a row for each position.
     caches_rotated_keys = False
     mixes_heads = False  # its hook does: no rank can have some of the heads only
+    projects_distances = False  # every layer projects a row of its tables for each distance there is
     layer_class: type[LayerPosition] = LayerPosition
     # How parameters start that do not start at N(0, init_std), by the last part of their names.
     INITIAL: ClassVar[Mapping[str, Initial]] = {}

@@ -91,6 +91,9 @@ POSE = ["position=rope", "data.placement.name=pose", "data.placement.target=1024
         ([*POSE, "position=nope"], ["sees no positions"]),
         ([*POSE, "position=learned"], ["learned has 128 positions"]),
         ([*POSE, "data.order=stream"], ["data.order=stream"]),
+        ([*POSE, "position=path"], ["path takes position 0 for the beginning of a document"]),
+        ([*POSE, "position=transformer_xl", "position.memory_len=0"], ["projects a row for each distance up to 1024"]),
+        ([*POSE, "model.logit_scale.name=ssmax"], ["model.logit_scale.name=ssmax"]),
     ],
 )
 def test_what_it_does_not_go_with(words, keys):

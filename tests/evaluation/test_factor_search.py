@@ -15,6 +15,7 @@ from coca_train.config.choice import Selection
 from coca_train.evaluation import factor_search
 from coca_train.evaluation.configuration import ExtendConfig
 from coca_train.evaluation.factor_search import Space, children, crossed, evolve, mutated
+from coca_train.positions import ROPE_SCALINGS
 from coca_train.settings import load
 from coca_train.vary import with_inference
 from tests.generation.small_run import SHAPE, TEXT, write_run
@@ -180,6 +181,19 @@ def test_what_is_refused(words, changes, line, capsys):
     keys = {each.partition("=")[0] for each in changes}
     assert main([*(word for word in words if word.partition("=")[0] not in keys), *changes]) != 0
     assert re.search(line, capsys.readouterr().err.splitlines()[-1])
+
+
+def test_frequencies_that_were_scaled_before_are_refused(words, monkeypatch, capsys):
+    scaled = ROPE_SCALINGS.settings({"name": "linear", "theta": 10000.0, "factor": 2.0})
+    monkeypatch.setattr(factor_search, "scaling_of", lambda settings: scaled)
+    assert main(words) == 2
+    assert "E-EXT-01 run=" in (line := capsys.readouterr().err) and "rope_scaling.name=linear" in line
+
+
+def test_two_processes_are_refused(words, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(words) == 2
+    assert "torchrun" in capsys.readouterr().err
 
 
 def test_a_scheme_without_frequencies_is_refused(words, monkeypatch, capsys):

@@ -6,12 +6,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from coca_train import positions
 from coca_train.attention.flex import flex
 from coca_train.attention.scores import Part
+from coca_train.config.messages import ConfigError
 from coca_train.models.layers import HeadSink
-from coca_train.positions.base import NO_TERMS, ScoreMod, Terms
+from coca_train.positions.base import NO_TERMS, AttentionShape, ScoreMod, Terms
 from coca_train.positions.schemes.fox import FORGET
 from coca_train.positions.schemes.stick_breaking import BREAK_OFF_OTHERS
+from coca_train.settings import load
 from tests.models.conftest import LLAMA, build
 from tests.models.parts import ATTENTION_PATTERNS, GROUPS, HEADS, RandomParts, documents, same
 
@@ -80,6 +83,16 @@ def test_flex_equals_the_definition(attention_pattern):
     expected = case.run("eager")[0]
     free = [without_gradients(part) for part in case.parts]
     torch.testing.assert_close(flex(free, case.v.detach(), case.scale), expected)
+
+
+@pytest.mark.parametrize("word", ["model.learned_sink=true", "model.score_scale=head"])
+def test_a_folded_bias_is_refused_or_not_folded(word):
+    """Its constant for each query cancels in a softmax over nothing else."""
+    with pytest.raises(ConfigError, match=r"position\.fold=always"):
+        load(["position=alibi", "position.fold=always", word])
+    config = load(["position=alibi", word]).config
+    scheme = positions.build(config.position, AttentionShape.of(config.model, 128))
+    assert isinstance(scheme(torch.arange(2000)[None], torch.arange(2000)[None], 2000), Terms)
 
 
 @torch.no_grad()

@@ -146,6 +146,18 @@ def test_a_scale_by_length_follows_the_text_and_is_one_within_the_window(tokens_
     torch.testing.assert_close(torch.cat(parts, 1), model.hidden(tokens), rtol=1e-5, atol=1e-5)
 
 
+@torch.no_grad()
+def test_a_cache_that_holds_a_window_knows_the_length_of_the_text(tokens_BT):
+    """A step without a length has the scale of the tokens so far, as the whole computation of them."""
+    tokens, window = tokens_BT(1, 20), {"name": "sliding_window", "window": 6}
+    options = replace(LLAMA, n_layers=1, logit_scale=scale("by_length", 8, 1.0))
+    model = build(options, "rope", window).eval()
+    cache = model.new_cache(20)
+    steps = [model.hidden(tokens[:, n : n + 1], cache=cache) for n in range(20)]
+    for n in (5, 9, 19):
+        torch.testing.assert_close(steps[n][:, 0], model.hidden(tokens[:, : n + 1])[:, -1], rtol=1e-4, atol=1e-5)
+
+
 LENGTH = 6  # from which on queries are scaled, in the tests below
 
 

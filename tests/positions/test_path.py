@@ -9,10 +9,12 @@ from coca_train import positions
 from coca_train.attention import patterns
 from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import Part
+from coca_train.config.messages import ConfigError
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
 from coca_train.positions.base import NO_TERMS, ScoreMod
 from coca_train.positions.schemes import path as path_scheme
+from coca_train.settings import load
 from coca_train.testing import parts
 from coca_train.testing.scheme import SchemeContract
 from tests.golden.methods import case, tensor
@@ -87,6 +89,12 @@ def test_numbers_from_outside(forget):
     exact = tensor(expected["score_TT"])
     exact = exact.masked_fill(exact.isnan(), -math.inf).softmax(-1)
     torch.testing.assert_close(weights, exact, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("word", ["model.score_cap=50", "model.score_scale=head"])
+def test_what_would_change_its_scores_unseen_is_refused(word):
+    with pytest.raises(ConfigError, match=f"{word}.*path computes its scores"):
+        load(["position=path", word])
 
 
 @torch.no_grad()

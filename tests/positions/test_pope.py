@@ -23,13 +23,13 @@ class TestContract(SchemeContract):
     scheme = "pope"
     angles = True
     cases = [pope(), pope(support.scaling("dynamic_yarn")), pope(support.scaling("resonance"))]
-    own = {"delta": (4, 16)}
+    own = {"delta": (64,)}
 
     def score(self, problem):
         """Frequency by frequency; a phase outside its interval counts as its end."""
         q, k = softplus(problem.q_BHTD), softplus(problem.k_BHSK)
         theta, temperature = problem.spectrum(2 * q.shape[-1])
-        delta_HD = problem.parameters["delta"].clamp(-2 * math.pi, 0)
+        delta_HD = problem.parameters["delta"].view(-1, q.shape[-1]).clamp(-2 * math.pi, 0)
         behind = (problem.n_BTS - problem.m_BTS).double()[:, None]
         total = torch.zeros(())
         for c, frequency in enumerate(theta):
@@ -45,7 +45,7 @@ def test_numbers_from_outside():
     settings = pope({"name": "plain", "theta": float(inputs["base"])})
     scheme = parts.build(settings, heads, heads, width)
     layer = parts.layer_of(scheme)
-    layer.delta.data = delta
+    layer.delta.data = delta.flatten()
     pos = parts.start(n_tokens)
     scores = parts.dense_scores(scheme, q.transpose(0, 1)[None], k.transpose(0, 1)[None], pos, pos, n_tokens, layer)
     assert same(scores[0], expected["score_HTT"], 1e-6)  # angles are float32

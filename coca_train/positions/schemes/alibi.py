@@ -25,8 +25,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from coca_train.config.schema import STRICT
-from coca_train.positions.base import Heads, Position, Terms
+from coca_train.config.schema import STRICT, ModelConfig
+from coca_train.positions.base import Heads, Position, Problem, Terms
 from coca_train.positions.token_positions import Positions, n_distances
 
 PLAIN_UP_TO = 1024  # [tokens] on the CPU; beyond, the fused kernel on folded features is faster than a bias
@@ -41,6 +41,15 @@ class Settings:
     fold: Literal["auto", "always", "never"] = Field(
         description="carry the bias in q and k, so that fused kernels run it; auto: on CUDA, and beyond 1024 tokens"
     )
+
+    def problems(self, model: ModelConfig) -> list[Problem]:
+        """Refuse to fold where a softmax is not over q'·k' alone."""
+        named = {"model.score_scale": model.score_scale != "none", "model.learned_sink": model.learned_sink}
+        wrong = (
+            "folded, a bias is right up to a number for each query, which only a softmax over nothing else leaves out"
+        )
+        keys = [key for key, given in named.items() if given and self.fold == "always"]
+        return [("position.fold", f"{wrong} ({key})", "write position.fold=auto") for key in keys]
 
 
 class Folded(NamedTuple):
@@ -73,7 +82,8 @@ class Scheme(Position):
 
     def _folds(self, device: torch.device, length: int) -> bool:
         if self.settings.fold == "auto":
-            return device.type == "cuda" or length > PLAIN_UP_TO
+            # Folded, a bias is right up to a number for each query, which only a softmax over nothing else leaves out.
+            return self.shape.scores_alone and (device.type == "cuda" or length > PLAIN_UP_TO)
         return self.settings.fold == "always"
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Folded | Terms:

@@ -24,7 +24,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coca_train.config.schema import STRICT
+from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions.base import (
     AttentionShape,
     Hook,
@@ -32,6 +32,7 @@ from coca_train.positions.base import (
     Pairs,
     Position,
     PositionedQK,
+    Problem,
     Projections,
     ScoreMod,
 )
@@ -49,6 +50,13 @@ class Settings:
     rank: int = Field(gt=0, description="of the projection that w comes from; the paper: 32")
     taps: int = Field(gt=0, description="tokens of the causal convolution before w; the paper: 3; 1: none")
     forget: bool = Field(description="forget gates besides (PaTH-FoX)")
+
+    def problems(self, model: ModelConfig) -> list[Problem]:
+        """Refuse what would change the scores before the hook, which makes its own of queries and keys."""
+        named = {"model.score_cap": model.score_cap is not None, "model.score_scale": model.score_scale != "none"}
+        wrong = "path computes its scores from queries and keys, past what this option makes of them"
+        fixes = {"model.score_cap": "null", "model.score_scale": "none"}
+        return [(key, wrong, f"write {key}={fixes[key]}") for key, given in named.items() if given]
 
 
 def turn(pairs: Pairs, carry_BHtN: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,8 @@
 RoPE adds the angle between q and k, which is content, to that of the distance; here no content has an angle, as in
 strict CoCA, and every feature has a frequency of its own, D of them where RoPE has D/2. δ, one for each head and
 frequency, is learned in every layer, within [-2π, 0]. It starts uniform there: at 0, where the released code may begin,
-a step upwards leaves the interval, and then no gradient ever comes again. Exactly relative.
+a step upwards leaves the interval, and then no gradient ever comes again. It is kept as one long vector, which weight
+decay leaves alone. Exactly relative.
 
 `rope_scaling` scales the D frequencies as it would those of a head twice as wide, so every scaling applies.
 
@@ -64,7 +65,7 @@ class Layer(LayerPosition):
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
-        self.delta = nn.Parameter(torch.empty(shape.n_heads, shape.head_dim))
+        self.delta = nn.Parameter(torch.empty(shape.n_heads * shape.head_dim))
 
     def forward(
         self,
@@ -78,7 +79,7 @@ class Layer(LayerPosition):
         """Return q' with its phases, and k'. E = 2D."""
         cos, sin, temperature = tables.query
         wide = torch.promote_types(self.delta.dtype, torch.float32)
-        delta_HD = self.delta[project.heads.query].to(wide).clamp(-2 * math.pi, 0)
+        delta_HD = self.delta.view(-1, self.shape.head_dim)[project.heads.query].to(wide).clamp(-2 * math.pi, 0)
         cos_HD, sin_HD = delta_HD.cos(), delta_HD.sin()
         turned = Angles(cos * cos_HD + sin * sin_HD, sin * cos_HD - cos * sin_HD, temperature)
         return PositionedQK(polar(q_BTHD, turned), polar(k_BSGK, tables.key), NO_TERMS)

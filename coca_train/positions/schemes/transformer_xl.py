@@ -107,6 +107,7 @@ class Scheme(Position):
     settings: Settings
 
     layer_class = Layer
+    projects_distances = True
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
