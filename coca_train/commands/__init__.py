@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from coca_train.config.verb import Verb
 
 DEFAULT = "train"
-RESUMING = ("compare", "evaluate", "train")  # go on where they were; a scheduler may start them again by itself
+RESUMING = (
+    "compare",
+    "evaluate",
+    "extend",
+    "train",
+)  # go on where they were; a scheduler may start them again by itself
 
 
 def verbs() -> dict[str, Path]:

@@ -7,7 +7,7 @@ Shape legend: B batch, T tokens, H heads, D head width, R rotated width, J = R/2
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -122,7 +122,12 @@ class RotarySettings(ScaledSettings, Protocol):
 
 
 class Frequencies(Position):
-    """Base of the schemes with frequencies: `rotary_dim` features in pairs, and how the pairs turn."""
+    """Base of the schemes with frequencies: `rotary_dim` features in pairs, and how the pairs turn.
+
+    features: how many rotated ones each feature of a head has.
+    """
+
+    features: ClassVar[int] = 1
 
     def __init__(self, settings: ScaledSettings, shape: AttentionShape, rotary_dim: int) -> None:
         super().__init__(settings, shape)

@@ -58,9 +58,8 @@ class RopeScalingContract(Contract):
             if "rope_scaling" not in scheme:
                 continue
             typed = positions.settings(scheme | {"rope_scaling": settings})
-            built = parts.randomise(
-                positions.build(typed, AttentionShape(2, 1, self._dims(settings)[0], 24, 16))
-            ).eval()
+            head_dim = self._dims(settings)[0] // getattr(positions.scheme_class(typed.scheme), "features", 1)
+            built = parts.randomise(positions.build(typed, AttentionShape(2, 1, head_dim, 24, 16))).eval()
             q, k, _ = parts.random_qkv(built, 3)
             pos = parts.start(3, 5000)
             assert torch.isfinite(parts.dense_scores(built, q, k, pos, pos, 5003)).all(), name

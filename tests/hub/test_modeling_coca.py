@@ -48,6 +48,8 @@ CHOICES = {
     "fox": {"position": {"scheme": "fox"}},
     "t5": {"position": {"scheme": "t5", "n_buckets": 8, "max_distance": 20}},
     "cope": {"position": {"scheme": "cope", "n_positions": 12}},
+    "sinks": {"position": support.rope(), "learned_sink": True, "score_scale": "head",
+              "logit_scale": {"name": "ssmax", "length": 8, "beta": 0.1}},
 }  # fmt: skip
 FILES = ("coca", "dynamic", "windows", "alibi", "neox", "mixed")  # of model_type coca; the others need coca_train
 # Every option of `model` that changes what is computed, and each of its values but the default.

@@ -209,7 +209,7 @@ def test_the_card_says_where_it_comes_from(worded, import_run, export_run):
     for words in (
         record["run_id"],
         "step: `0`",
-        str(worded),
+        f"folder: `{worded.name}`",
         "random ids at 4x",
         "LlamaForCausalLM",
         "rotary_pct: 1.0",

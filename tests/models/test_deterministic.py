@@ -11,7 +11,7 @@ from coca_train.testing.parts import build, layer_of, mapped, random_qkv, shippe
 
 SCHEMES = dict(shipped())
 # Whose look-ups learn: tables of biases, queries or keys that are multiplied with them, gates.
-LEARN = {"t5", "kerple_log", "kerple_power", "tupe", "disentangled", "transformer_xl", "fox", "grape_a"}
+LEARN = {"t5", "kerple_log", "kerple_power", "tupe", "disentangled", "transformer_xl", "fox", "dd_alibi", "grape_a"}
 
 
 @pytest.fixture

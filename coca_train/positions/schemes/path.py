@@ -175,10 +175,11 @@ class Layer(LayerPosition):
             w_BSGD, beta_BSG = (x.repeat_interleave(heads.repeats, 2) for x in (w_BSGD, beta_BSG))
         keys = (k_BSGK.to(wide), w_BSGD[:, :, heads.key], beta_BSG[:, :, heads.key])
         keys += tuple(log_f_BSH[..., heads.query] for log_f_BSH in gates)
-        scale = torch.full((), self.shape.attention_multiplier or self.shape.head_dim**-0.5, dtype=wide)
+        factor = self.shape.attention_multiplier or self.shape.head_dim**-0.5
+        scale = torch.full((), factor, dtype=wide, device=q_BTHD.device)
         own = hook(self.shape.head_dim, self.settings.forget)
         mapped = super().forward(position, q_BTHD, k_BSGK, tables, project, tokens)
-        return mapped._replace(score_mod=ScoreMod(own, (scale.to(q_BTHD.device),), (q_BTHD.to(wide),), keys))
+        return mapped._replace(score_mod=ScoreMod(own, (scale,), (q_BTHD.to(wide),), keys))
 
 
 class Scheme(Position):

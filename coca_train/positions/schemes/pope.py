@@ -94,11 +94,12 @@ def polar(x_BTHD: Tensor, angles: Angles) -> Tensor:
 class Scheme(rotary.Frequencies):
     """Turns lengths by positions alone."""
 
+    features = 2
     layer_class = Layer
     INITIAL = MappingProxyType({"delta": lambda x, generator: x.uniform_(-2 * math.pi, 0, generator=generator)})
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
-        super().__init__(settings, shape, 2 * shape.head_dim)
+        super().__init__(settings, shape, self.features * shape.head_dim)
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
         """Return the angles at a sequence length [tokens], which dynamic frequencies adapt to."""
