@@ -29,6 +29,7 @@ from coca_train.report.render.pictures import picture
 from coca_train.runtime import dist
 from coca_train.runtime.durable import read_json, write_bytes, write_json, write_text
 from coca_train.runtime.errors import ResourceError, StorageError, UserError
+from coca_train.runtime.printing import escaped
 from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import folder_flags, load
 from coca_train.tracking.records import read_jsonl
@@ -237,7 +238,7 @@ def _show(report: RunReport) -> None:
     if report.evaluation is not None:
         dist.log("\n" + perplexity_text(report.evaluation))
     if report.sample:
-        dist.log(f"\nSample (greedy):\n{report.sample}\n")
+        dist.log(f"\nSample (greedy):\n{escaped(report.sample)}\n")  # a model may say anything
 
 
 # ---- what to try next

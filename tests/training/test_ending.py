@@ -10,6 +10,7 @@ from coca_train.evaluation import pipeline
 from coca_train.evaluation.configuration import load as load_evaluation
 from coca_train.evaluation.results import Evaluation
 from coca_train.evaluation.suites import perplexity
+from coca_train.evaluation.trainings import RunReport
 from coca_train.runtime.durable import read_json
 from coca_train.settings import load
 from coca_train.tracking import trackers
@@ -178,3 +179,10 @@ def test_trackers_get_what_the_report_found_once(runs, capsys):
         runs.train("r", *words, "eval.sample_prompt=The")
     assert "WARNING: TensorBoard stopped: division by zero" in capsys.readouterr().err
     assert (run_dir / "report" / "done.json").exists()
+
+
+def test_a_sample_moves_no_cursor(capsys):
+    """A log is read in a terminal, whatever a model has learned to say."""
+    report = RunReport(title="", records=[], evaluation=None, sample="a\x1b[2Jb\nc", facts=[], command="")
+    ending._show(report)
+    assert "a\\x1b[2Jb\nc" in capsys.readouterr().err
