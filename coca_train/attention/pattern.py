@@ -55,7 +55,7 @@ CAUSAL = Rule()
 
 
 class Place(NamedTuple):
-    """Where a token stands whose position in the text is m: max(0, min((m mod modulo) div divide, most) + add)."""
+    """The place of a token whose position in the text is m: max(0, min((m mod modulo) div divide, most) + add)."""
 
     modulo: int | None = None
     divide: int = 1

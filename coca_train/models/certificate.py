@@ -25,7 +25,8 @@ from coca_train.attention.kernels import KERNELS
 from coca_train.attention.pattern import AttentionPattern, View, at
 from coca_train.attention.scores import part_of
 from coca_train.config.schema import DEFAULT
-from coca_train.models.layers import Attention, logit_scale
+from coca_train.models.layers import Attention
+from coca_train.models.score_options import logit_scale
 from coca_train.models.transformer import Transformer
 from coca_train.positions.base import Position, Projections
 from coca_train.positions.token_positions import Positions

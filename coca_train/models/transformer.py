@@ -21,9 +21,10 @@ from coca_train.attention.pattern import AttentionPattern, Keep
 from coca_train.config.schema import DEFAULT, Config, LayersConfig, LogitScaleConfig, LoraConfig, ModelConfig
 from coca_train.models.cache import AttendedKeys, Cache, KVCache
 from coca_train.models.compiled import CompiledBlocks
-from coca_train.models.layers import Attention, AttentionContext, Block, Head, build_norm, logit_scale
+from coca_train.models.layers import Attention, AttentionContext, Block, Head, build_norm
 from coca_train.models.memory import Memory, prepend_memory
 from coca_train.models.recompute import CHECKPOINTING
+from coca_train.models.score_options import logit_scale
 from coca_train.models.trainable import adapt
 from coca_train.models.ulysses import SequenceShare
 from coca_train.positions import SchemeSettings

@@ -24,7 +24,7 @@ SPACE = Space(8, 10000.0, 64, 4.0)
 
 
 class Target:
-    """Judges candidates by their distance from factors that nobody told the search; counts how often."""
+    """Judges candidates by their distance from factors that the search does not know; counts how often."""
 
     def __init__(self, best):
         self.best, self.n = np.array(best), 0
@@ -140,7 +140,7 @@ def test_a_command_that_is_killed_goes_on_and_what_it_writes_can_be_chosen(words
 
 
 def test_the_command_that_it_prints_measures_what_it_found(words, tmp_path, capsys, monkeypatch):
-    """Beside the frequencies as trained, and with a name in the tables."""
+    """Next to the frequencies as trained, and with a name in the tables."""
     assert main(words) == 0
     (command,) = re.findall(r"python -m coca_train (evaluate .*)", capsys.readouterr().err)
     monkeypatch.chdir(tmp_path)

@@ -10,7 +10,7 @@ from coca_train import positions
 from coca_train.attention.flex import flex
 from coca_train.attention.scores import Part
 from coca_train.config.messages import ConfigError
-from coca_train.models.layers import HeadSink
+from coca_train.models.score_options import HeadSink
 from coca_train.positions.base import NO_TERMS, AttentionShape, ScoreMod, Terms
 from coca_train.positions.schemes.fox import FORGET
 from coca_train.positions.schemes.stick_breaking import BREAK_OFF_OTHERS

@@ -11,7 +11,7 @@ from coca_train.attention import patterns
 from coca_train.attention.kernels import KERNELS
 from coca_train.config.schema import LogitScaleConfig
 from coca_train.models.certificate import certify
-from coca_train.models.layers import logit_scale
+from coca_train.models.score_options import logit_scale
 from coca_train.models.transformer import build_model
 from coca_train.positions.base import Hook, ScoreMod
 from coca_train.runtime.errors import UserError

@@ -30,10 +30,10 @@ class TestContract(SchemeContract):
         q, k = softplus(problem.q_BHTD), softplus(problem.k_BHSK)
         theta, temperature = problem.spectrum(2 * q.shape[-1])
         delta_HD = problem.parameters["delta"].view(-1, q.shape[-1]).clamp(-2 * math.pi, 0)
-        behind = (problem.n_BTS - problem.m_BTS).double()[:, None]
+        back = (problem.n_BTS - problem.m_BTS).double()[:, None]
         total = torch.zeros(())
         for c, frequency in enumerate(theta):
-            angle = behind * frequency + delta_HD[:, c, None, None]
+            angle = back * frequency + delta_HD[:, c, None, None]
             total = total + q[..., :, None, c] * k[..., None, :, c] * angle.cos()
         return total * temperature**2 / math.sqrt(q.shape[-1])
 

@@ -1,6 +1,6 @@
 """Dual Chunk Attention (An et al., arXiv 2402.17463; ChunkLlama): positions that never leave the training window.
 
-The text is cut into chunks of c = chunk_size - local_window tokens, and key n stands at n mod c. A query m stands
+The text is cut into chunks of c = chunk_size - local_window tokens, and key n is placed at n mod c. A query m is placed
 
     at m mod c                       for keys of its own chunk,
     at min(m mod c + c, cap)         for those of the chunk before: neighbours across the border stay neighbours,

@@ -4,7 +4,7 @@
 
 Everything stays visible, and a text of L·g or so has distances that L has shown; nothing is trained. The floors are of
 m and n apart, not of their difference. Two views under one softmax: twice the work of causal attention, and a cache
-that keeps every key, unrotated, as a key stands in two places.
+that keeps every key, unrotated, as a key has two places.
 """
 
 from typing import Literal
