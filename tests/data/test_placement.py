@@ -123,5 +123,6 @@ def test_the_same_rows_are_placed_alike_and_the_fingerprint_says_so(data_config)
     assert torch.equal(batches[1].pos_BT, batches[2].pos_BT) and torch.equal(batches[0].tokens_BT, batches[1].tokens_BT)
     assert torch.equal(batches[1].pos_BT[2], placed.samples(7, 1).pos_BT[0])  # whatever it is read together with
     assert not torch.equal(batches[1].pos_BT, batches[0].pos_BT)
+    assert len({tuple(row) for row in batches[1].pos_BT.tolist()}) == 6  # every row has a draw of its own
     assert (batches[0].length, batches[1].length) == (None, 256)
     assert plain.fingerprint()["order"] != placed.fingerprint()["order"]
