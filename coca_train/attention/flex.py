@@ -30,7 +30,7 @@ BLOCK = 128  # FlexAttention's own [tokens]
 # torch's own blocks are chosen for a causal mask alone. With the look-ups of masks and terms they do not fit: up
 # to 6 KB a thread go through memory, and on Blackwell some need more shared memory than there is. These leave next to
 # none (tests/pretended_gpu/attention.py). On Hopper that is no gain: measured on an H200, torch's own blocks were 1.13
-# to 1.62 times as fast (docs/gpu.md), and they stay. Elsewhere `make gpu` has yet to say.
+# to 1.62 times as fast (docs/gpu.md), and they stay where they fit. Elsewhere `make gpu` has yet to say.
 FORWARD: dict[str, int] = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8}
 SMALL_FORWARD: dict[str, int] = FORWARD | {"fwd_BLOCK_M": 64}
 # Where a block shares 99 KB, on RTX 30 and 40.
@@ -103,7 +103,7 @@ def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         scale=scale,
         enable_gqa=q_BHTE.shape[1] != k_BGSE.shape[1],
         return_aux=AuxRequest(lse=True),
-        kernel_options=options(q_BHTE, modify is not None),
+        kernel_options=options(q_BHTE, modify is not None, by_key=part.terms.key is not None),
     )
     assert aux.lse is not None
     return out_BHTD[..., : v_BGSD.shape[-1]], aux.lse
@@ -120,9 +120,9 @@ def _compiles(q_BHTE: Tensor) -> bool:
     return q_BHTE.is_cuda and not torch.compiler.is_compiling()
 
 
-def options(q_BHTE: Tensor, modifies: bool = False) -> Any:
-    """Return FlexAttention's kernel options; None: torch's own. modifies: there is a score_mod. float32 is multiplied
-    without tensor cores, by torch's own blocks where they fit."""
+def options(q_BHTE: Tensor, modifies: bool = False, by_key: bool = False) -> Any:
+    """Return FlexAttention's kernel options; None: torch's own. modifies: there is a score_mod. by_key: it looks up
+    products of keys. float32 is multiplied without tensor cores, by torch's own blocks where they fit."""
     width = q_BHTE.shape[-1]
     if not q_BHTE.is_cuda or not 64 <= width <= 256:
         return None
@@ -134,8 +134,8 @@ def options(q_BHTE: Tensor, modifies: bool = False) -> Any:
         return None
     if width > 128:
         return SMALL_BACKWARD | (LITTLE_SHARED if little else {})
-    if major == 9:
-        return None
+    if major == 9:  # products of keys take a block's place in shared memory: torch's own, 240 KB, does not fit
+        return FORWARD if by_key else None
     if modifies:
         return SMALL_FORWARD | SMALL_BACKWARD
     return FORWARD | (BACKWARD if width > 64 or major == 10 else SMALL_BACKWARD)

@@ -28,7 +28,7 @@ from coca_train.stages import resolve
 from tests.gpu.test_group import gone, pids
 
 NINE_MINUTES = 540
-PROOFS = ("masks", "exact", "losses", "kernels", "attention_patterns", "memory")
+PROOFS = ("masks", "exact", "losses", "kernels", "attention_patterns", "score_options", "memory")
 
 
 def test_a_figure_is_met_within_its_bounds() -> None:

@@ -1,16 +1,20 @@
 """On CUDA every scheme's kernel equals the definition, gradients of learnable terms included, and holds no T x T."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from coca_train import positions
 from coca_train.attention import patterns
+from coca_train.attention.flex import flex
 from coca_train.attention.kernels import KERNELS, choose
 from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import part_of
+from coca_train.config.schema import LogitScaleConfig
 from coca_train.positions.base import AttentionShape
-from coca_train.testing.parts import layer_of, projections, shipped, start, tokens
-from tests.models.conftest import CAUSAL
+from coca_train.testing.parts import MODEL, VOCAB, layer_of, projections, shipped, start, tokens
+from tests.models.conftest import CAUSAL, build
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -22,7 +26,19 @@ WINDOWS = {
     "lambda_mask": {"name": "lambda_mask", "n_global": 10, "window": 64, "max_distance": 64},
     "rerope": {"name": "rerope", "window": 32},
     "segments": {"name": "segments", "length": 48},
+    "self_extend": {"name": "self_extend", "window": 64, "group": 8, "neighbours": 24},
+    "dual_chunk": {"name": "dual_chunk", "window": 64, "chunk_size": 48, "local_window": 16, "cap": "code"},
+    "string": {"name": "string", "window": 64, "shift": 40, "local": 20},
+    "dilated": {"name": "dilated", "window": 30, "dilation": 3, "n_global": 4},
 }
+# What options of `model` make of scores: with products alone, a table by distance, a hook of their own.
+SCORE_OPTIONS = {
+    "cap": {"score_cap": 5.0},
+    "sink": {"learned_sink": True},
+    "head_scale": {"score_scale": "head"},
+    "ssmax": {"score_scale": "head", "logit_scale": LogitScaleConfig(name="ssmax", length=64, beta=0.1)},
+}
+LOOPS = ("shaw", "fire", "dape", "cope", "grape_ap", "path", "stick_breaking")  # FlexAttention can look none of them up
 
 
 def attend(kernel, settings, attention_pattern, n_tokens, dtype, rounded):
@@ -69,7 +85,7 @@ def same(settings, attention_pattern, n_tokens, dtype, tolerance):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-3), (torch.bfloat16, 4e-2)])
 def test_every_scheme(name, dtype, tolerance):
     kernel = same(SCHEMES[name], CAUSAL, 64, dtype, tolerance)
-    wanted = {"transformer_xl": "flex", **dict.fromkeys(("shaw", "fire", "dape", "cope"), "blocked")}.get(name)
+    wanted = {"transformer_xl": "flex", **dict.fromkeys(LOOPS, "blocked")}.get(name)
     assert kernel == wanted if wanted else kernel in ("sdpa", "flex")
 
 
@@ -77,6 +93,27 @@ def test_every_scheme(name, dtype, tolerance):
 @pytest.mark.parametrize("name", ["rope", "coca_strict", "t5", "kerple_log"])
 def test_every_attention_pattern(name, attention_pattern):
     assert same(SCHEMES[name], WINDOWS[attention_pattern], 200, torch.float32, 2e-3) == "flex"
+
+
+@pytest.mark.parametrize("option", SCORE_OPTIONS)
+@pytest.mark.parametrize("name", ["rope", "kerple_log", "fox"])
+def test_every_score_option(name, option, monkeypatch):
+    """A small model's loss and gradients, the options' own among them."""
+    chosen, losses, grads = [], [], []
+    monkeypatch.setitem(KERNELS, "flex", lambda *given: chosen.append("flex") or flex(*given))
+    tokens_BT = torch.randint(0, VOCAB, (2, 201), generator=torch.Generator().manual_seed(5)).cuda()
+    for kernel in ("eager", "auto"):
+        model = build(replace(MODEL, **SCORE_OPTIONS[option]), name, attention=kernel).cuda()
+        for parameter in model.parameters():  # a sink and a factor begin where they change nothing or little
+            parameter.data.add_(0.1 * torch.linspace(-1, 1, parameter.numel()).view_as(parameter).cuda())
+        loss = model(tokens_BT[:, :-1], tokens_BT[:, 1:])
+        loss.backward()
+        losses.append(loss.item())
+        grads.append([parameter.grad for parameter in model.parameters()])
+    assert chosen or (name == "rope" and option in ("head_scale", "ssmax"))  # products alone, scaled beforehand
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    for wanted, got in zip(*grads, strict=True):
+        assert (got - wanted).abs().max() <= 2e-3 * wanted.abs().max() + 1e-6
 
 
 @pytest.mark.parametrize("name", sorted(set(SCHEMES) - {"learned", "tupe"}))

@@ -35,6 +35,9 @@ LOOKED_UP = (
     ("tupe", "causal", False),
     ("disentangled", "causal", False),
     ("fox", "causal", False),
+    ("dd_alibi", "causal", True),
+    ("grape_a", "causal", False),
+    ("rope", "dilated", False),
 )
 # Of a thread's numbers, what may go through memory [bytes]: as much as torch's own block leaves there of a causal mask
 # alone, on H100 in heads of 128. Versions of Triton differ by as much.
@@ -42,14 +45,14 @@ FEW = 128
 
 
 def attention_cases() -> Iterator[tuple[str, Callable[[], str]]]:
-    """Forward and backward kernels: every pair of two things on one of the capabilities."""
+    """Forward and backward kernels: every triple of three things, so every term in every width on every capability."""
     every = [
         case
         for case in product(CAPABILITIES, WIDTHS, LOOKED_UP, (BF16, GROUPED, FP32))
         if case[3] == BF16 or case[2] in (("rope", "causal", True), ("t5", "causal", True))
     ]
     here = ".".join(map(str, torch.cuda.get_device_capability()))
-    for case in covering(every, strength=2):
+    for case in covering(every, strength=3):
         if case[0] == here:
             yield _case(*case)
 

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from coca_train import positions
 from coca_train.attention import kernels, patterns
@@ -21,6 +21,7 @@ from coca_train.engine.optim import global_norm
 from coca_train.models.compiled import CompiledBlocks
 from coca_train.models.recompute import CHECKPOINTING
 from coca_train.models.transformer import Transformer
+from coca_train.positions.token_positions import Positions
 from coca_train.testing.parts import MODEL, shipped
 
 GPU = torch.device("cuda", 0)
@@ -50,7 +51,15 @@ def nothing_asked() -> Iterator[None]:
             raise Asked(f"{func} of {args[place]}")
         return made
 
-    with mock.patch.object(FakeTensorMode, "dispatch", dispatch), FakeTensorMode(allow_non_fake_inputs=True):
+    def measured(pos_BT: Any, doc_BT: Any = None, of: Any = Positions.of) -> Positions:
+        with unset_fake_temporarily():  # a batch is the host's and real; what is fake stays so, and has no bounds
+            return of(pos_BT, doc_BT)
+
+    with (
+        mock.patch.object(FakeTensorMode, "dispatch", dispatch),
+        mock.patch.object(Positions, "of", measured),
+        FakeTensorMode(allow_non_fake_inputs=True),
+    ):
         yield
 
 

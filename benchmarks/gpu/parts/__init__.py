@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.gpu.figures import Figure
-from benchmarks.gpu.parts import attention, ceilings, exact, kernels, large, losses, masks, micro, saves
+from benchmarks.gpu.parts import attention, ceilings, exact, kernels, large, losses, masks, micro, saves, schemes
 from benchmarks.gpu.scale import Scale
 
 Run = Callable[[Scale, Path], Iterator[Figure]]
@@ -31,10 +31,12 @@ PARTS: dict[str, Part] = {
     "attention_patterns": Part(
         kernels.attention_patterns, 540, "kernels of windows, sinks and so on against the definition"
     ),
+    "score_options": Part(kernels.score_options, 300, "caps, sinks and scales of the scores against the definition"),
     "memory": Part(kernels.memory, 540, "no T x T at 32k"),
     "ceilings": Part(ceilings.run, 180, "what this GPU reaches at all, against the rates that plan assumes"),
     "micro": Part(partial(micro.run, compiled=False), 240, "a micro batch of the 350M recipes against plan"),
     "attention": Part(attention.run, 240, "attention of the schemes against RoPE's"),
+    "schemes": Part(schemes.run, 480, "a layer of every scheme and attention pattern against RoPE's"),
     "saves": Part(saves.run, 480, "the 350M recipe in the engine: speed, and how long a save holds it up"),
     "large_2k": Part(partial(large.run, seq_len=2048), 300, "micro batches of 7B recipes at 2k against plan"),
     "large_32k": Part(partial(large.run, seq_len=32768), 420, "the same at 32k"),
