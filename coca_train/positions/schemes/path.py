@@ -15,6 +15,7 @@ off a query follows from one triangular system, as in the paper's section 3.2, s
 CHUNK times its width more. Memory O(T): queries, keys and w in float32.
 """
 
+from functools import cache
 from types import MappingProxyType
 from typing import Literal
 
@@ -108,15 +109,10 @@ def turn_and_forget(pairs: Pairs, carry_BHtN: Tensor) -> tuple[Tensor, Tensor]:
     return scores_BHts, torch.cat((added, log_f), -1)
 
 
+@cache
 def hook(head_dim: int, forgets: bool) -> Hook:
     """Return the hook for heads of a width."""
-    if (head_dim, forgets) not in _HOOKS:
-        carried = head_dim + 1 if forgets else head_dim
-        _HOOKS[head_dim, forgets] = Hook(turn_and_forget if forgets else turn, carried=carried)
-    return _HOOKS[head_dim, forgets]
-
-
-_HOOKS: dict[tuple[int, bool], Hook] = {}
+    return Hook(turn_and_forget, carried=head_dim + 1) if forgets else Hook(turn, carried=head_dim)
 
 
 class Directions(nn.Module):
@@ -149,6 +145,8 @@ class Layer(LayerPosition):
         self.strength = nn.Linear(shape.d_model, shape.n_kv_heads)
         self.gate = nn.Linear(shape.d_model, shape.n_heads) if settings.forget else None
         self.directions = Directions(settings, shape)
+        # Looked up here: what is compiled may change nothing outside, a cache neither.
+        self.hook = hook(shape.head_dim, settings.forget)
 
     def tokens(self, x_BSC: Tensor) -> tuple[Tensor, ...]:
         """Return what w comes from (B, S, rank), β (B, S, G), and log f (B, S, H) where there are gates."""
@@ -177,9 +175,8 @@ class Layer(LayerPosition):
         keys += tuple(log_f_BSH[..., heads.query] for log_f_BSH in gates)
         factor = self.shape.attention_multiplier or self.shape.head_dim**-0.5
         scale = torch.full((), factor, dtype=wide, device=q_BTHD.device)
-        own = hook(self.shape.head_dim, self.settings.forget)
         mapped = super().forward(position, q_BTHD, k_BSGK, tables, project, tokens)
-        return mapped._replace(score_mod=ScoreMod(own, (scale,), (q_BTHD.to(wide),), keys))
+        return mapped._replace(score_mod=ScoreMod(self.hook, (scale,), (q_BTHD.to(wide),), keys))
 
 
 class Scheme(Position):
