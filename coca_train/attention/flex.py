@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
-from coca_train.attention.pattern import Layout
+from coca_train.attention.pattern import CAUSAL, Layout
 from coca_train.attention.scores import Part, leaves, repeat_heads, rest_of, tensors_of
 from coca_train.positions.base import Pair
 from coca_train.runtime.compilation import compile_alone
@@ -103,7 +103,7 @@ def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         scale=scale,
         enable_gqa=q_BHTE.shape[1] != k_BGSE.shape[1],
         return_aux=AuxRequest(lse=True),
-        kernel_options=options(q_BHTE, modify is not None, by_key=part.terms.key is not None),
+        kernel_options=options(q_BHTE, modify is not None, part.terms.key is not None or part.layout.rule != CAUSAL),
     )
     assert aux.lse is not None
     return out_BHTD[..., : v_BGSD.shape[-1]], aux.lse
@@ -120,9 +120,10 @@ def _compiles(q_BHTE: Tensor) -> bool:
     return q_BHTE.is_cuda and not torch.compiler.is_compiling()
 
 
-def options(q_BHTE: Tensor, modifies: bool = False, by_key: bool = False) -> Any:
-    """Return FlexAttention's kernel options; None: torch's own. modifies: there is a score_mod. by_key: it looks up
-    products of keys. float32 is multiplied without tensor cores, by torch's own blocks where they fit."""
+def options(q_BHTE: Tensor, modifies: bool = False, looks_far: bool = False) -> Any:
+    """Return FlexAttention's kernel options; None: torch's own. modifies: there is a score_mod. looks_far: it looks up
+    products of keys, or the mask positions. float32 is multiplied without tensor cores, by torch's own blocks where
+    they fit."""
     width = q_BHTE.shape[-1]
     if not q_BHTE.is_cuda or not 64 <= width <= 256:
         return None
@@ -134,8 +135,8 @@ def options(q_BHTE: Tensor, modifies: bool = False, by_key: bool = False) -> Any
         return None
     if width > 128:
         return SMALL_BACKWARD | (LITTLE_SHARED if little else {})
-    if major == 9:  # products of keys take a block's place in shared memory: torch's own, 240 KB, does not fit
-        return FORWARD if by_key else None
+    if major == 9:  # what is looked up by pairs besides takes a block's shared memory: torch's own would need 240 KB
+        return FORWARD if modifies and looks_far else None
     if modifies:
         return SMALL_FORWARD | SMALL_BACKWARD
     return FORWARD | (BACKWARD if width > 64 or major == 10 else SMALL_BACKWARD)
@@ -277,8 +278,8 @@ def _classify_blocks(layout: Layout) -> tuple[Tensor, Tensor]:
     if rule.every > 1:
         whole = torch.zeros_like(whole)
     if rule.chunks is not None:
-        size, least, most = rule.chunks
-        near, far = query.low // size - key.high // size, query.high // size - key.low // size
+        _, least, most, _ = rule.chunks
+        near, far = rule.chunks.apart(query.low, key.high), rule.chunks.apart(query.high, key.low)
         visible, whole = visible & (far >= least), whole & (near >= least)
         if most is not None:
             visible, whole = visible & (near <= most), whole & (far <= most)

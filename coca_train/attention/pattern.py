@@ -8,7 +8,7 @@ Shape legend: B batch (1 when all rows share their positions), T queries, S keys
 keys.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,17 +17,25 @@ from coca_train.config.schema import PatternSettings
 from coca_train.positions.base import Position, Problem
 from coca_train.positions.token_positions import Positions
 
+TensorOrInt = TypeVar("TensorOrInt", Tensor, int)
+
 
 class Chunks(NamedTuple):
-    """Pairs by the chunks of `size` tokens that their text positions lie in: least <= query's - key's <= most."""
+    """Pairs by the chunks of `size` tokens that their text positions lie in: least <= query's - key's <= most. The
+    first chunk is `ahead` tokens shorter."""
 
     size: int
     least: int
     most: int | None = None
+    ahead: int = 0
+
+    def number(self, text: TensorOrInt) -> TensorOrInt:
+        """Return the number of the chunk that a position in the text lies in."""
+        return (text + self.ahead) // self.size
 
     def apart(self, text_BT: Tensor, text_BS: Tensor) -> Tensor:
         """Return how many chunks queries are after keys; shapes that broadcast."""
-        return text_BT // self.size - text_BS // self.size
+        return self.number(text_BT) - self.number(text_BS)
 
     def has(self, apart: Tensor) -> Tensor:
         """Return which of these distances in chunks belong."""
@@ -155,6 +163,11 @@ class AttentionPattern:
         """Return the keys that a cache has to keep for later queries; None: all."""
         return None
 
+    def in_training(self) -> tuple[Rule, ...]:
+        """Return what equal groups of heads, in their order, see in training alone, at the positions of the text; ():
+        what the views say, as elsewhere."""
+        return ()
+
     def length(self, length: int) -> int:
         """Return the length that dynamic frequencies adapt to in a text of this length [tokens]: smaller where
         positions are."""
@@ -166,8 +179,10 @@ class AttentionPattern:
         return len({view.keys for view in self.views()}) == 1
 
     def share(self, length: int) -> float:
-        """Return the visible share of the causal pairs of a text of this length."""
-        return sum(_n_pairs(view.rule, length) for view in self.views()) / _n_pairs(CAUSAL, length)
+        """Return the visible share of the causal pairs of a text of this length, in training."""
+        rules = self.in_training()
+        seen = sum(_n_pairs(rule, length) for rule in rules or [view.rule for view in self.views()])
+        return seen / (len(rules) or 1) / _n_pairs(CAUSAL, length)
 
     def place(
         self, queries: Positions, keys: Positions, doc_BS: Tensor | None
@@ -204,10 +219,10 @@ def _n_pairs(rule: Rule, length: int) -> int:
     farthest_T = torch.zeros_like(query_T) if rule.window is None else (query_T - rule.window + 1).clamp(min=0)
     farthest_T = farthest_T.clamp(min=rule.after)
     if rule.chunks is not None:
-        size, least, most = rule.chunks
-        chunk_T = query_T // size
-        nearest_T = torch.minimum(nearest_T, (chunk_T - least + 1) * size - 1)
-        farthest_T = farthest_T if most is None else torch.maximum(farthest_T, (chunk_T - most) * size)
+        size, least, most, ahead = rule.chunks
+        chunk_T = rule.chunks.number(query_T)
+        nearest_T = torch.minimum(nearest_T, (chunk_T - least + 1) * size - 1 - ahead)
+        farthest_T = farthest_T if most is None else torch.maximum(farthest_T, (chunk_T - most) * size - ahead)
     # Of the distances between both, those that `every` divides.
     smallest_T = -(-(query_T - nearest_T) // rule.every)
     return int(((query_T - farthest_T) // rule.every - smallest_T + 1).clamp(min=0).sum())
@@ -294,8 +309,8 @@ def _by_chunks(layout: Layout, queries: slice, keys: slice) -> tuple[bool, bool]
     before = n_keys - layout.text_BT.shape[1]
     found = [
         chunks.between(
-            (start + before + queries.start) // chunks.size - (start + keys.stop - 1) // chunks.size,
-            (start + before + queries.stop - 1) // chunks.size - (start + keys.start) // chunks.size,
+            chunks.number(start + before + queries.start) - chunks.number(start + keys.stop - 1),
+            chunks.number(start + before + queries.stop - 1) - chunks.number(start + keys.start),
         )
         for start in starts
     ]

@@ -133,6 +133,12 @@ def heads_shared(
         if built.mixes_heads:
             text = f"{called} mixes all heads of a pair of tokens, and each process would have some of them only"
             issues.append(Problem("E-CFG-82", (key, where), text, f"write {key}=1, or choose another scheme"))
+        if patterns.build(layer_type.attention_pattern).in_training():
+            text = (
+                f"{layer_type.attention_pattern.name} gives halves of the heads other keys, and each process has some"
+            )
+            fix = f"write {key}=1, or attention_pattern=causal"
+            issues.append(Problem("E-CFG-82", (key, "attention_pattern.name"), text, fix))
         if built.memory_len:
             text = "the memory of the text before belongs to whole sequences, and each process has a slice"
             fix = f"write position.memory_len=0, or {key}=1"

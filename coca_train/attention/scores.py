@@ -48,6 +48,40 @@ def part_of(mapped: PositionedQK, layout: Layout, scale_BT: Tensor | None = None
     return Part(mapped.q_BTHE, mapped.k_BSGE, mapped.terms, layout, mapped.score_mod, scale_BT)
 
 
+def of_heads(part: Part, group: int, n_groups: int) -> Part:
+    """Return a part for one of several equal groups of query heads, with the keys that belong to them."""
+    n_heads = part.q_BTHE.shape[2]
+
+    def rows(x: Tensor, dim: int) -> Tensor:  # of a table of all heads, or of one for all
+        size = n_heads // n_groups
+        return x.narrow(dim, group * size, size) if x.shape[dim] == n_heads else x
+
+    terms, score_mod = part.terms, part.score_mod
+    if terms.distance_HR is not None:
+        terms = terms._replace(distance_HR=rows(terms.distance_HR, 0))
+    if terms.query is not None:
+        terms = terms._replace(query=(rows(terms.query[0], 2), rows(terms.query[1], 1)))
+    if terms.key is not None:
+        terms = terms._replace(key=(keys_of_heads(terms.key[0], group, n_groups, n_heads), rows(terms.key[1], 1)))
+    if score_mod is not None:
+        assert not score_mod.by.mixes_heads, "patterns/s2.py refuses this"
+        per_head = score_mod.by.per_head
+        parameters = (rows(x, 0) if i in per_head else x for i, x in enumerate(score_mod.parameters))
+        queries = (rows(x, 2) if x.dim() > 2 else x for x in score_mod.queries)
+        keys = (keys_of_heads(x, group, n_groups, n_heads) if x.dim() > 2 else x for x in score_mod.keys)
+        score_mod = ScoreMod(score_mod.by, tuple(parameters), tuple(queries), tuple(keys))
+    k_BSGE = keys_of_heads(part.k_BSGE, group, n_groups, n_heads)
+    return part._replace(q_BTHE=rows(part.q_BTHE, 2), k_BSGE=k_BSGE, terms=terms, score_mod=score_mod)
+
+
+def keys_of_heads(x_BSGD: Tensor, group: int, n_groups: int, n_heads: int) -> Tensor:
+    """Return the keys or values of one of several equal groups of n_heads query heads."""
+    if x_BSGD.shape[2] % n_groups:
+        x_BSGD = x_BSGD.repeat_interleave(n_heads // x_BSGD.shape[2], 2)
+    size = x_BSGD.shape[2] // n_groups
+    return x_BSGD.narrow(2, group * size, size)
+
+
 def check_carry(parts: Sequence[Part]) -> bool:
     """Whether a hook carries numbers from tile to tile. It runs along one view: attention patterns with several refuse
     it."""

@@ -374,7 +374,11 @@ class Transformer(nn.Module):
         text_BT, window, keep = layouts[0].text_queries.pos_BT, self.shape.max_seq_len, attention_pattern.keep()
         most_seen = None if keep is None else keep.first + keep.last
         scale_BT = logit_scale(self.logit_scales[layer_type], text_BT, window, n_tokens, most_seen)
-        return AttentionContext(position, KERNELS[self.attention], views, cache, rotated, scale_BT, layer_type)
+        rules = attention_pattern.in_training() if self.training else ()
+        of_heads = [layouts[0]._replace(rule=rule, per_forward={}) for rule in rules]
+        return AttentionContext(
+            position, KERNELS[self.attention], views, cache, rotated, scale_BT, layer_type, of_heads=of_heads
+        )
 
 
 def module_name(layer_type: str) -> str:

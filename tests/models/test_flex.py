@@ -93,10 +93,11 @@ def test_blocks_are_smaller_where_torchs_do_not_fit_the_registers(
     assert flex.options(q, modifies) == expected
 
 
-def test_products_of_keys_fit_shared_memory_on_hopper(monkeypatch):
-    """Measured on an H100: with torch's own blocks of 128 x 128 it needs 240 KB of 227, and the kernel is refused."""
+def test_on_hopper_what_is_looked_up_besides_fits_shared_memory(monkeypatch):
+    """Measured on an H100: with torch's own blocks of 128 x 128 the kernel needs 240 KB of 227, and is refused."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     q: Any = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, shape=(2, 4, 9, 64), device="cuda")
-    assert flex.options(q, True, by_key=True) == flex.FORWARD
+    assert flex.options(q, True, True) == flex.FORWARD
+    assert flex.options(q, False, True) is None
     q.dtype = torch.float32
-    assert flex.options(q, True, by_key=True) is None
+    assert flex.options(q, True, True) is None

@@ -116,8 +116,25 @@ class TestString(PatternContract):
         return (m, n) if m - n < shift else (max(0, m - shift + local), n)
 
 
+class TestS2(PatternContract):
+    """Outside of training it is causal attention; what it is there: tests/models/test_s2.py."""
+
+    attention_pattern = "s2"
+    cases = ({"window": 16},)
+
+    def place(self, p, m, n):
+        return m, n
+
+    def test_its_share_counts_the_pairs(self, settings):
+        """In training, of both halves of the heads."""
+        for length in (1, 5, 16, 40):
+            size, pairs = settings["window"] // 4, [(m, n) for m in range(length) for n in range(m + 1)]
+            seen = sum((m + ahead) // size == (n + ahead) // size for m, n in pairs for ahead in (0, size // 2)) / 2
+            assert abs(self._rules(settings).share(length) - seen / len(pairs)) < 1e-12
+
+
 ALL = [TestCausal, TestSlidingWindow, TestSinks, TestLambdaMask, TestRerope, TestSegments, TestSelfExtend]
-ALL += [TestDualChunk, TestDilatedWindow, TestString]
+ALL += [TestDualChunk, TestDilatedWindow, TestString, TestS2]
 
 
 @pytest.mark.parametrize(
@@ -192,7 +209,7 @@ def test_indices_tell_distances_only_where_positions_rise():
 
 def refused(**flags):
     """Attention patterns that a scheme which says this of itself cannot go with."""
-    scheme = type("Scheme", (Position,), flags)(None, AttentionShape(1, 1, 4, 4, 64))
+    scheme = type("Scheme", (Position,), flags)(None, AttentionShape(2, 2, 4, 8, 64))
     scheme.settings = type("Settings", (), {"scheme": "mine"})
     return {
         contract.attention_pattern

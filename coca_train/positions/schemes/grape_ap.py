@@ -63,7 +63,7 @@ def walk(pairs: Pairs, carry_BHt1: Tensor) -> tuple[Tensor, Tensor]:
     return pairs.scores_BHts + after_key_BHts + carry_BHt1, carry_BHt1 + from_key_BHts[..., :1]
 
 
-WALK = Hook(walk, carried=1)
+WALK = Hook(walk, carried=1, per_head=(0,))
 
 
 class Layer(LayerPosition):
