@@ -26,6 +26,8 @@ from coca_train.positions.rope_scaling import settings_class
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.trees import leaves, lookup, section
 
+EXPERIMENTS = "configs/experiment/"
+UNCHANGED = {"attention_pattern": "causal", "layers": "uniform"}  # choices of configs/train.yaml
 WINDOW = "${train.seq_len}"  # in the files of frequencies: the window the weights were trained with
 
 
@@ -55,8 +57,12 @@ def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Calla
     run_dir = begun_run(values)
     known = _of_folder(Path(str(path)), values) if run_dir is None else _of_run(run_dir)
     window, experiment = known.sections["train"]["seq_len"], "experiment" in a.choices
-    if experiment and a.of_files["model"] == a.choices["model"]:  # it is for any model, and says the scheme alone
-        experiment, groups = False, {**groups, "position": a.choices["position"]}
+    own: dict[str, object] = {}  # of the model, what an experiment for any model says itself
+    if experiment and a.of_files["model"] == a.choices["model"]:  # it is for any model, and says what it is about
+        says = ["position", *(group for group, usual in UNCHANGED.items() if a.of_files[group] != usual)]
+        experiment, groups = False, {**groups, **{group: a.choices[group] for group in says}}
+        of_model = leaves(section(a.tree, "model"), "model")
+        own = {name: value for name, value in of_model if place_of(name, a.places).startswith(EXPERIMENTS)}
     position = _position(section(a.tree, "position"), known.sections["position"], groups, experiment)
     if rope_scaling := section(position, "rope_scaling"):
         if "position/rope_scaling" in groups and not experiment:
@@ -64,13 +70,18 @@ def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Calla
         position["rope_scaling"] = {key: window if part == WINDOW else part for key, part in rope_scaling.items()}
     # What an experiment with a model of its own says besides that stays.
     stays = {"attention_pattern", "layers", "train"} if experiment else groups.keys() - {"model"}  # model=from_start
-    stays |= {"train"} if place_of("train.seq_len", a.places).startswith("configs/experiment/") else set()
+    stays |= {"train"} if place_of("train.seq_len", a.places).startswith(EXPERIMENTS) else set()
     sections = {key: part for key, part in known.sections.items() if key not in stays} | {"position": position}
     where = str(path if run_dir is None else run_dir / "config.yaml")
     for key, part in sections.items():
         # Of two of them a folder knows only a part.
         a.tree[key] = section(a.tree, key) | part if key in ("train", "data") else part
-        a.places |= {name: where for name, _ in leaves(part, key)}
+        a.places |= {name: where for name, _ in leaves(part, key) if name not in own}
+    for name, value in own.items():
+        parent, _, leaf = name.rpartition(".")
+        within = lookup(a.tree, parent)
+        assert isinstance(within, dict)
+        within[leaf] = value
 
 
 def begun_run(values: Json) -> Path | None:
