@@ -338,10 +338,11 @@ class SourceConfig:
 class PlacementConfig:
     """Where the tokens of a training row are said to stand (docs/positions.md, "Placement")."""
 
-    name: Literal["text", "pose", "random", "cream"] = Field(
+    name: Literal["text", "pose", "random", "cream", "longrecipe"] = Field(
         default="text",
         description="text: one after the other; pose: in two pieces with a gap between them (PoSE); random: a sorted "
-        "sample of all positions; cream: head, middle and tail (CREAM). Drawn for each document of a row",
+        "sample of all positions; cream: head, middle and tail (CREAM); longrecipe: sentences in one piece, gaps "
+        "between them (LongRecipe). Drawn for each document of a row",
     )
     target: Positive | None = Field(
         default=None, description="length to reach: positions are drawn below it [tokens]; needed unless name=text"

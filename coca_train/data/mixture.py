@@ -18,7 +18,7 @@ from coca_train.config.schema import DataConfig
 from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.packing import Edges, checked_row, pack
-from coca_train.data.placement import place
+from coca_train.data.placement import ends_of_sentences, place
 from coca_train.data.provenance import Origins, Passage, Provenance, read_manifest
 from coca_train.data.sampling import PackedSource, SamplePlace, Shuffled, Streams
 from coca_train.data.storage import Digest, digest
@@ -102,10 +102,17 @@ class Mixture:
     def _placed(self, batch: Batch, places: Sequence[SamplePlace]) -> Batch:
         """Place the tokens of every row, as its source, epoch and window decide."""
         config, rows = self.config.placement, []
-        for row, at in zip(batch.pos_BT.numpy(), places, strict=True):
+        for row, tokens_T, at in zip(batch.pos_BT.numpy(), batch.tokens_BT.numpy(), places, strict=True):
             draw = random.Random(f"{self.config.seed} {self.sources[at.source].name} {at.epoch} {at.window}")
-            rows.append(place(config, row, draw))
+            ends_T = self._ends_of_sentences[tokens_T] if config.name == "longrecipe" else None
+            rows.append(place(config, row, draw, ends_T))
         return replace(batch, pos_BT=torch.from_numpy(np.stack(rows)), length=config.target)
+
+    @cached_property
+    def _ends_of_sentences(self) -> np.ndarray:
+        """Whether a token ends a sentence, by its id."""
+        tokenizer = Tokenizer(self.config.tokenizer)
+        return ends_of_sentences(tokenizer.decode([token]) for token in range(tokenizer.vocab_size))
 
     def samples(self, first: int, n: int) -> Batch:
         """Return samples first .. first + n - 1, one row each."""

@@ -7,13 +7,14 @@ follow the length take the target for it.
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from statistics import NormalDist
 
 import numpy as np
 
 from coca_train.config.schema import PlacementConfig
 
+ENDS = (".", "?", "!", "\n", "。", "？", "！")
 SIGMA = 3.0  # of the normal distribution of CREAM's middle
 
 
@@ -60,15 +61,42 @@ def stretch_of_middle(factor: float, uniform: float) -> int:
     return int(min(max(2.0, normal.inv_cdf(inside) if 0 < inside < 1 else 2.0), max(2.0, 2 * factor)))
 
 
+def long_recipe(spans: Sequence[int], target: int, draw: random.Random) -> np.ndarray:
+    """LongRecipe (Hu et al., arXiv 2409.00509, section 3.1; the draw is its code's): sentences stay in one piece, and
+    the target - T positions that are left out lie between them.
+
+    spans: tokens of each sentence. Where they begin among the positions left out is a sorted sample; the first begins
+    at 0.
+    """
+    slots = sorted(draw.sample(range(target - sum(spans) + len(spans)), len(spans)))
+    left_out = [0, *(slot - number for number, slot in enumerate(slots[1:], 1))]
+    return np.arange(sum(spans)) + np.repeat(left_out, spans)
+
+
+def ends_of_sentences(texts: Iterable[str]) -> np.ndarray:
+    """Return which tokens end a sentence, by their texts: a full stop, a question or exclamation mark, a new line."""
+    return np.array([text.rstrip(" ").endswith(ENDS) for text in texts], dtype=bool)
+
+
 WAYS: dict[str, Callable[[int, int, random.Random], np.ndarray]] = {"pose": pose, "random": scattered, "cream": cream}
 
 
-def place(config: PlacementConfig, pos_T: np.ndarray, draw: random.Random) -> np.ndarray:
-    """Return the positions of a row whose documents begin where `pos_T` is 0. One as long as the target stays."""
+def place(
+    config: PlacementConfig, pos_T: np.ndarray, draw: random.Random, ends_T: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the positions of a row whose documents begin where `pos_T` is 0. One as long as the target stays.
+
+    ends_T: which tokens end a sentence, for longrecipe.
+    """
     assert config.target is not None, "config/check.py"
     begins = np.flatnonzero(pos_T == 0)
     placed = pos_T.copy()
     for begin, end in zip(begins, [*begins[1:], len(pos_T)], strict=True):
-        if end - begin < config.target:
+        if end - begin >= config.target:
+            continue
+        if ends_T is not None:
+            borders = [0, *(np.flatnonzero(ends_T[begin : end - 1]) + 1), end - begin]
+            placed[begin:end] = long_recipe(np.diff(borders).tolist(), config.target, draw)
+        else:
             placed[begin:end] = WAYS[config.name](int(end - begin), config.target, draw)
     return placed

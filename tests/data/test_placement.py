@@ -49,6 +49,51 @@ def test_cream_by_numbers_from_outside():
     assert sum(a != b for a, b in zip(ours, expected["alpha"], strict=True)) <= 1  # theirs is a table of 1,000 points
 
 
+def test_longrecipe_by_numbers_from_outside():
+    inputs, expected = case("longrecipe")
+    spans, gaps = inputs["span_lengths"], np.array(inputs["gap_before"])
+    slots = (gaps.cumsum() + np.arange(len(spans))).tolist()
+
+    class Sampled(random.Random):
+        def sample(self, population, k, counts=None):
+            assert len(population) == 32 - sum(spans) + len(spans) and k == len(spans)
+            return slots[::-1]
+
+    assert placement.long_recipe(spans, 32, Sampled()).tolist() == expected["position_T"]
+
+
+def test_longrecipe_keeps_sentences_whole_and_leaves_out_as_much_anywhere():
+    """A row of two documents; every border of sentences is a gap sometimes, nothing else ever is; the last token
+    comes near the target, and the gaps are as large on average."""
+    ends, pos = np.zeros(40, dtype=bool), np.array([*range(30), *range(10)])
+    ends[[4, 9, 29, 35]] = True  # the last one of a document ends nothing
+    gaps = []
+    for seed in range(2000):
+        placed = placement.place(PlacementConfig(name="longrecipe", target=90), pos, random.Random(seed), ends)
+        assert placed[0] == placed[30] == 0 and placed.max() < 90
+        steps = np.diff(placed)
+        assert set(np.flatnonzero(steps != 1)) <= {4, 9, 29, 35}
+        gaps.append(steps[[4, 9, 35]] - 1)
+    means = np.mean(gaps, 0)  # 60 left out before, between and behind three spans; 80 with two
+    assert abs(means[0] - 30) < 1.5 and abs(means[1] - 15) < 1.5 and abs(means[2] - 80 * 2 / 3) < 2
+
+
+def test_what_ends_a_sentence():
+    texts = [" the", ".", "?", "!\n", "\n", "end. ", "e.g", "。", "", " "]
+    assert placement.ends_of_sentences(texts).tolist() == [
+        False,
+        True,
+        True,
+        True,
+        True,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
 @pytest.mark.parametrize("name", placement.WAYS)
 @pytest.mark.parametrize(("n_tokens", "target"), [(16, 16), (16, 17), (16, 128), (1, 9), (2, 300), (128, 1000)])
 def test_any_draw_rises_below_the_target(name, n_tokens, target):
@@ -116,8 +161,10 @@ def test_a_scheme_sees_the_distance_and_causality_the_text():
         torch.testing.assert_close(moved, there, rtol=1e-3, atol=1e-4)  # relative, with float32 angles
 
 
-def test_the_same_rows_are_placed_alike_and_the_fingerprint_says_so(data_config):
-    configs = [PlacementConfig(), *[PlacementConfig(name="pose", target=256)] * 2]
+@pytest.mark.parametrize("name", ["pose", "longrecipe"])
+def test_the_same_rows_are_placed_alike_and_the_fingerprint_says_so(data_config, name, monkeypatch):
+    monkeypatch.setattr(Mixture, "_ends_of_sentences", np.arange(100_000) % 5 == 0)
+    configs = [PlacementConfig(), *[PlacementConfig(name=name, target=256)] * 2]
     plain, placed, again = (Mixture(data_config(placement=each), 16) for each in configs)
     batches = [each.samples(5, 6) for each in (plain, placed, again)]
     assert torch.equal(batches[1].pos_BT, batches[2].pos_BT) and torch.equal(batches[0].tokens_BT, batches[1].tokens_BT)
