@@ -177,12 +177,12 @@ def publish(root: Path, out: Path) -> None:
 
 def measured(way: Way, root: Path) -> Found:
     place = "patterns" if _is_pattern(way) else "scalings" if way.variant else "models"
-    of_texts, base = _rows("perplexity", place, root), _rows("perplexity", place, root)[BASE, "trained"]
-    row = of_texts[way.run, way.variant or "trained"]
-    results = {int(point): result[ALL] for point, result in row.results.items()}
+    evaluation = _evaluation("perplexity", place, root)
+    row, base = (_row(evaluation, each) for each in (way, WAYS[0]))
+    results = {int(point): result["sources"][ALL] for point, result in row.results.items()}
     against = None
     if way.title != WAYS[0].title and TARGET in results:
-        pair = [losses(each) for each in (results[TARGET], base.results[TARGET][ALL])]
+        pair = [losses(each) for each in (results[TARGET], base.results[TARGET]["sources"][ALL])]
         sums = [each.sums_SU2[0] for each in pair]
         assert pair[0].units == pair[1].units, "other texts"
         apart = np.stack((sums[0][:, 0] - sums[1][:, 0], sums[0][:, 1]), -1)
@@ -200,8 +200,12 @@ def _evaluation(suite: str, place: str, root: Path) -> Evaluation[Any]:
     return Evaluation.from_json(json.loads((root / "evaluations" / f"{suite}_{place}" / RESULTS).read_text("utf-8")))
 
 
-def _rows(suite: str, place: str, root: Path) -> dict[tuple[str, str], AnyRow]:
-    return {row.name: row for row in _evaluation(suite, place, root).rows()}
+def _row(evaluation: Evaluation[Any], way: Way) -> AnyRow:
+    """The row of a way, in an evaluation of the base's variants or of models as they were trained."""
+    subject = next(each for each in evaluation.subjects if each.name == way.run)
+    asked = [each.variant for each in WAYS if each.variant and _is_pattern(each) == _is_pattern(way)]
+    variant = subject.variants[1 + asked.index(way.variant) if way.variant else 0]
+    return next(row for row in evaluation.rows() if row.name == (way.run, variant))
 
 
 def _reach(way: Way, place: str, root: Path) -> dict[str, str]:
@@ -210,10 +214,10 @@ def _reach(way: Way, place: str, root: Path) -> dict[str, str]:
     suite = SUITES.module(evaluation.suite).Evaluator(
         suites.settings({"suite": evaluation.suite, **evaluation.settings})
     )
-    for each in judge_rows(evaluation, suite.reach_parts(evaluation)):
-        if each.row.name == (way.run, way.variant or "trained"):
-            return {name: words(parts) for name, parts in each.parts()}
-    return {}
+    wanted = _row(evaluation, way).name
+    judged = {each.row.name: each for each in judge_rows(evaluation, suite.reach_parts(evaluation))}
+    parts = judged[wanted].parts() if wanted in judged else ()
+    return {name: words(each).partition(" (")[0] for name, each in parts}
 
 
 def _cost(run: Path) -> tuple[float, float]:
