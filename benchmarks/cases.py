@@ -13,7 +13,7 @@ from torch import nn
 from benchmarks.plain_gpt import PlainGPT
 from coca_train.attention import patterns
 from coca_train.attention.kernels import KERNELS
-from coca_train.attention.pattern import AttentionPattern
+from coca_train.attention.pattern import AttentionPattern, layouts_of_heads
 from coca_train.attention.scores import part_of
 from coca_train.catalog.entries import entries
 from coca_train.catalog.facts import load_reference
@@ -216,7 +216,8 @@ def scheme(name: str, setup: Setup) -> Work:
             leaf.grad = None
         layouts = rules.layouts(pos_BT, pos_BT)
         views = [(position(layout.pos_BT, layout.pos_BS, n_tokens), layout) for layout in layouts]
-        context = AttentionContext(position, KERNELS[kernel], views, None)
+        of_heads = layouts_of_heads(layouts, rules.in_training())
+        context = AttentionContext(position, KERNELS[kernel], views, None, of_heads=of_heads)
         module(position.embed(x_BTC, layouts[0].text_queries), context).sum().backward()
 
     return work

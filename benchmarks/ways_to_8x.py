@@ -1,7 +1,8 @@
-"""`python -m benchmarks.ways_to_8x`: twelve ways to eight times the window of one small LLaMA, with equal budgets.
+"""`python -m benchmarks.ways_to_8x`: ways to eight times the window of one small LLaMA.
 
 Every line is a command that a user would type: a base of windows of 128 tokens; what needs no training; 200 steps of
-4,096 tokens of every way that trains; models of other schemes from scratch; then evaluations at 128 to 1,024 tokens.
+4,096 tokens of every way that trains (CoCA: 201 in three stages); models of other schemes from
+scratch, 1,500 steps as the base; then evaluations at 128 to 1,024 tokens.
 Each command goes on where it stopped, so the same line does, after hours or another day. At the end the table of
 docs/ways_to_8x.md is written, and its numbers beside it.
 """

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coca_train.attention.flex import flex, is_supported
-from coca_train.attention.pattern import CAUSAL, may_see
+from coca_train.attention.pattern import CAUSAL, Layout, may_see
 from coca_train.attention.scores import (
     Part,
     Tensors,
@@ -20,7 +20,9 @@ from coca_train.attention.scores import (
     apply_values,
     check_carry,
     fuses,
+    keys_of_heads,
     masked_pairs,
+    of_heads,
     repeat_heads,
     rest_of,
     scores,
@@ -177,6 +179,15 @@ def flex_or_blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tens
     device = v_BSGD.device.type
     runs = device != "cuda" or fuses(device)  # elsewhere it is not compiled
     return (flex if is_supported(parts) and runs else blocked)(parts, v_BSGD, scale)
+
+
+def by_heads(kernel: Kernel, part: Part, layouts: Sequence[Layout], v_BSGD: Tensor, scale: float) -> Tensor:
+    """Compute attention of equal groups of heads that see different keys; return out_BTHD."""
+    n_groups, n_heads, outs = len(layouts), part.q_BTHE.shape[2], []
+    for group, layout in enumerate(layouts):
+        own = of_heads(part, group, n_groups)._replace(layout=layout)
+        outs.append(kernel([own], keys_of_heads(v_BSGD, group, n_groups, n_heads), scale))
+    return torch.cat(outs, 2)
 
 
 KERNELS: dict[str, Kernel] = {

@@ -8,6 +8,7 @@ Shape legend: B batch (1 when all rows share their positions), T queries, S keys
 keys.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -210,6 +211,11 @@ class AttentionPattern:
             as_text = place is None and key_place is None
             layouts.append(Layout(rule, text_queries, text_keys, *placed, doc_BS, as_text, {}))
         return tuple(layouts)
+
+
+def layouts_of_heads(layouts: Sequence[Layout], rules: Sequence[Rule]) -> list[Layout]:
+    """Return the layouts of equal groups of heads that `in_training` gives these rules."""
+    return [layouts[0]._replace(rule=rule, per_forward={}) for rule in rules]
 
 
 def _n_pairs(rule: Rule, length: int) -> int:

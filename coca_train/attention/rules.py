@@ -31,6 +31,17 @@ def attention_pattern_fits(
     return [Problem("E-CFG-44", (key, "position.scheme"), text, fix) for key, text, fix in problems]
 
 
+@TRAINING.rule("attention_pattern", "train")
+def groups_fit(attention_pattern: PatternSettings, train: TrainConfig) -> list[Problem]:
+    """Check that groups which are a part of the window are a part of that which is trained on."""
+    window, key = getattr(attention_pattern, "window", train.seq_len), "attention_pattern.window"
+    if attention_pattern.name != "s2" or getattr(attention_pattern, "group", None) or window == train.seq_len:
+        return []
+    text = f"groups are a quarter of a window of {window:,} tokens, and {train.seq_len:,} are trained on"
+    fix = f"write {key}={train.seq_len} where train.seq_len is set, or attention_pattern.group"
+    return [Problem("E-CFG-91", (key, "train.seq_len"), text, fix)]
+
+
 @TRAINING.rule("layers", "position", "attention_pattern", "model")
 def layers_fit(
     layers: LayersConfig, position: SchemeSettings, attention_pattern: PatternSettings, model: ModelConfig
@@ -134,11 +145,10 @@ def heads_shared(
             text = f"{called} mixes all heads of a pair of tokens, and each process would have some of them only"
             issues.append(Problem("E-CFG-82", (key, where), text, f"write {key}=1, or choose another scheme"))
         if patterns.build(layer_type.attention_pattern).in_training():
-            text = (
-                f"{layer_type.attention_pattern.name} gives halves of the heads other keys, and each process has some"
-            )
-            fix = f"write {key}=1, or attention_pattern=causal"
-            issues.append(Problem("E-CFG-82", (key, "attention_pattern.name"), text, fix))
+            pattern = "attention_pattern.name" if name == DEFAULT else f"layers.types.{name}.attention_pattern.name"
+            text = f"{layer_type.attention_pattern.name} gives halves of the heads other keys, and each process has "
+            text += "some of the heads"
+            issues.append(Problem("E-CFG-82", (key, pattern), text, f"write {key}=1, or {pattern}=causal"))
         if built.memory_len:
             text = "the memory of the text before belongs to whole sequences, and each process has a slice"
             fix = f"write position.memory_len=0, or {key}=1"

@@ -298,7 +298,7 @@ class PatternFacts:
     """The facts about one choice of attention pattern, for the last query of FAR training windows."""
 
     entry: Entry
-    trains: bool
+    used_in: str  # training, evaluation or both
     n_seen: int  # keys, itself included
     farthest: int  # largest distance at which the scheme places a key
     cached: int | None  # keys that a cache has to keep; None: all
@@ -336,4 +336,5 @@ def measure_attention_pattern(entry: Entry, reference: ReferenceModel) -> Patter
         distance_S = (layout.pos_BT[0] - layout.pos_BS[0])[seen_S]
         n_seen += int(seen_S.sum())
         farthest = max(farthest, int(distance_S.max()) if len(distance_S) else 0)
-    return PatternFacts(entry, rules.trains, n_seen, farthest, keep and keep.first + keep.last)
+    used_in = "training" if rules.in_training() else "training, evaluation" if rules.trains else "evaluation"
+    return PatternFacts(entry, used_in, n_seen, farthest, keep and keep.first + keep.last)

@@ -197,7 +197,7 @@ def list_attention_patterns(reference: ReferenceModel, table: Mapping[str, Schem
             "attention pattern", 14, lambda f: f.entry.name, markdown=lambda f: f"[`{f.entry.name}`](#{f.entry.name})"
         ),
         Column("what a query sees", 27, lambda f: f.entry.title),
-        Column("for", 10, lambda f: "training, evaluation" if f.trains else "evaluation"),
+        Column("for", 10, lambda f: f.used_in),
         Column("keys seen", 5, lambda f: f"{f.n_seen:,}", right=True),
         Column("largest distance", 8, lambda f: f"{f.farthest:,}", right=True),
         Column("cache keeps", 5, lambda f: f"{f.cached:,}" if f.cached else "all", right=True),

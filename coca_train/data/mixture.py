@@ -104,15 +104,16 @@ class Mixture:
         config, rows = self.config.placement, []
         for row, tokens_T, at in zip(batch.pos_BT.numpy(), batch.tokens_BT.numpy(), places, strict=True):
             draw = random.Random(f"{self.config.seed} {self.sources[at.source].name} {at.epoch} {at.window}")
-            ends_T = self._ends_of_sentences[tokens_T] if config.name == "longrecipe" else None
+            ends_T = self._ends_of_sentences.take(tokens_T, mode="clip") if config.name == "longrecipe" else None
             rows.append(place(config, row, draw, ends_T))
         return replace(batch, pos_BT=torch.from_numpy(np.stack(rows)), length=config.target)
 
     @cached_property
     def _ends_of_sentences(self) -> np.ndarray:
-        """Whether a token ends a sentence, by its id."""
+        """Whether a token ends a sentence, by its id; the last entry is that of ids beyond the tokenizer's."""
         tokenizer = Tokenizer(self.config.tokenizer)
-        return ends_of_sentences(tokenizer.decode([token]) for token in range(tokenizer.vocab_size))
+        texts = (tokenizer.decode([token]) for token in range(tokenizer.vocab_size))
+        return np.append(ends_of_sentences(texts), False)
 
     def samples(self, first: int, n: int) -> Batch:
         """Return samples first .. first + n - 1, one row each."""

@@ -6,7 +6,7 @@ from typing import TypedDict
 import torch
 
 from coca_train import positions
-from coca_train.attention import PatternSettings
+from coca_train.attention import PatternSettings, patterns
 from coca_train.attention.layer_types import UNIFORM, LayerType, layer_types, layer_types_of
 from coca_train.config.schema import DEFAULT, Config, LayersConfig, ModelConfig
 from coca_train.models.transformer import Transformer
@@ -44,9 +44,12 @@ class Architecture:
 
     @classmethod
     def of(cls, config: Config, vocab_size: int) -> "Architecture":
-        """Return the architecture of a run with this configuration. vocab_size: rows of the embedding."""
-        model = replace(config.model, vocab_size=vocab_size)
-        return cls(model, config.position, config.attention_pattern, config.train.seq_len, config.layers)
+        """Return the architecture of a run with this configuration, as it is used after training. vocab_size: rows of
+        the embedding."""
+        model, seen = replace(config.model, vocab_size=vocab_size), config.attention_pattern
+        if patterns.build(seen).in_training():  # elsewhere it sees everything
+            seen = patterns.settings({"name": "causal"})
+        return cls(model, config.position, seen, config.train.seq_len, config.layers)
 
     def with_coca(self, variant: str, t_width: str) -> "Architecture":
         """Return the same with CoCA instead of RoPE."""

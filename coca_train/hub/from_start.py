@@ -24,9 +24,8 @@ from coca_train.hub.families import FAMILIES
 from coca_train.hub.weights import open_source
 from coca_train.positions.rope_scaling import settings_class
 from coca_train.runtime.errors import UserError
-from coca_train.runtime.trees import leaves, lookup, section
+from coca_train.runtime.trees import flatten, leaves, lookup, section
 
-EXPERIMENTS = "configs/experiment/"
 UNCHANGED = {"attention_pattern": "causal", "layers": "uniform"}  # choices of configs/train.yaml
 WINDOW = "${train.seq_len}"  # in the files of frequencies: the window the weights were trained with
 
@@ -57,12 +56,12 @@ def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Calla
     run_dir = begun_run(values)
     known = _of_folder(Path(str(path)), values) if run_dir is None else _of_run(run_dir)
     window, experiment = known.sections["train"]["seq_len"], "experiment" in a.choices
-    own: dict[str, object] = {}  # of the model, what an experiment for any model says itself
+    own: dict[str, object] = {}  # what an experiment for any model says itself, beside choices
     if experiment and a.of_files["model"] == a.choices["model"]:  # it is for any model, and says what it is about
         says = ["position", *(group for group, usual in UNCHANGED.items() if a.of_files[group] != usual)]
         experiment, groups = False, {**groups, **{group: a.choices[group] for group in says}}
-        of_model = leaves(section(a.tree, "model"), "model")
-        own = {name: value for name, value in of_model if place_of(name, a.places).startswith(EXPERIMENTS)}
+        said = flatten({key: section(a.tree, key) for key in ("model", *UNCHANGED)})
+        own = {name: value for name, value in said.items() if _is_of_experiment(name, a)}
     position = _position(section(a.tree, "position"), known.sections["position"], groups, experiment)
     if rope_scaling := section(position, "rope_scaling"):
         if "position/rope_scaling" in groups and not experiment:
@@ -70,7 +69,7 @@ def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Calla
         position["rope_scaling"] = {key: window if part == WINDOW else part for key, part in rope_scaling.items()}
     # What an experiment with a model of its own says besides that stays.
     stays = {"attention_pattern", "layers", "train"} if experiment else groups.keys() - {"model"}  # model=from_start
-    stays |= {"train"} if place_of("train.seq_len", a.places).startswith(EXPERIMENTS) else set()
+    stays |= {"train"} if _is_of_experiment("train.seq_len", a) else set()
     sections = {key: part for key, part in known.sections.items() if key not in stays} | {"position": position}
     where = str(path if run_dir is None else run_dir / "config.yaml")
     for key, part in sections.items():
@@ -78,10 +77,18 @@ def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Calla
         a.tree[key] = section(a.tree, key) | part if key in ("train", "data") else part
         a.places |= {name: where for name, _ in leaves(part, key) if name not in own}
     for name, value in own.items():
-        parent, _, leaf = name.rpartition(".")
-        within = lookup(a.tree, parent)
-        assert isinstance(within, dict)
+        *parents, leaf = name.split(".")
+        within = a.tree
+        for parent in parents:
+            inner = within.setdefault(parent, {})
+            assert isinstance(inner, dict), "of a section, by the file that says it"
+            within = inner
         within[leaf] = value
+
+
+def _is_of_experiment(key: str, a: Assembled) -> bool:
+    """Whether an experiment's file, of ours or of --config-dir, sets a key."""
+    return Path(place_of(key, a.places).rpartition(":")[0]).parent.name == "experiment"
 
 
 def begun_run(values: Json) -> Path | None:

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coca_train.attention.kernels import KERNELS
-from coca_train.attention.pattern import AttentionPattern, View, at
+from coca_train.attention.kernels import KERNELS, by_heads
+from coca_train.attention.pattern import AttentionPattern, View, at, layouts_of_heads
 from coca_train.attention.scores import part_of
 from coca_train.config.schema import DEFAULT
 from coca_train.models.layers import Attention
@@ -107,9 +107,11 @@ def _attend(
     kernel: str,
     attention_pattern: AttentionPattern,
     scale_BT: Tensor | None = None,
+    in_training: bool = False,
 ) -> Tensor:
-    """Compute attention of the first layer of a type over all keys that the attention pattern makes visible. scale_BT:
-    its logit scale, which depends on positions too, and so is left out where the scheme is probed."""
+    """Compute attention of the first layer of a type over all keys that the attention pattern makes visible, or that
+    groups of heads see in training. scale_BT: its logit scale, which depends on positions too, and so is left out where
+    the scheme is probed."""
     position, attention = model.position_of(layer_type), model.attention_of(layer_type)
     dtype = attention.q.weight.dtype  # of the model; the definition is probed in float32
     project = Projections(
@@ -120,6 +122,8 @@ def _attend(
         tables = position(layout.pos_BT, layout.pos_BS, pos_BT.shape[1])
         mapped = attention.apply_positions(position, inputs.q_BTHD, inputs.k_BTGK, tables, project, tokens)
         parts.append(part_of(mapped, layout, scale_BT))
+    if of_heads := layouts_of_heads([part.layout for part in parts], attention_pattern.in_training() * in_training):
+        return by_heads(KERNELS[kernel], parts[0], of_heads, inputs.v_BTGD, attention.scale).float()
     return KERNELS[kernel](parts, inputs.v_BTGD, attention.scale).float()
 
 
@@ -156,8 +160,13 @@ def _certify(model: Transformer, layer_type: str, device: torch.device, dtype: t
     # Of queries from its length on: before it `log` is one, and a kernel that ignored it would not be detected.
     length, window = scale.length or model.shape.max_seq_len, model.shape.max_seq_len
     own = model.attention_patterns[layer_type], logit_scale(scale, pos_BT + length, window, 2 * length)
-    fused = _attend(model, layer_type, inputs, pos_BT, model.attention, *own)
-    definition = _attend(model, layer_type, exact, pos_BT, "eager", *own)
+    fused_error = max(
+        _difference(
+            _attend(model, layer_type, inputs, pos_BT, model.attention, *own, in_training=in_training),
+            _attend(model, layer_type, exact, pos_BT, "eager", *own, in_training=in_training),
+        )
+        for in_training in {False, bool(own[0].in_training())}
+    )
     plain = _attend(model, layer_type, exact, pos_BT, "eager", EVERYTHING)
     x_BTC = torch.zeros(1, n, model.config.d_model, device=device, dtype=dtype)
     embeds = not torch.equal(*(position.embed(x_BTC, Positions.of(pos)) for pos in (pos_BT, 0 * pos_BT)))
@@ -172,7 +181,7 @@ def _certify(model: Transformer, layer_type: str, device: torch.device, dtype: t
             placed = NOWHERE if position.sees_positions else EVERYTHING
             effect = 1.0 if embeds else _difference(_attend(model, layer_type, exact, pos_BT, "eager", placed), plain)
             logits_effect = _difference(model(tokens_BT, pos_BT=0 * pos_BT if embeds else pos_BT), logits)
-    certificate = Certificate(_difference(fused, definition), effect, shift_error, logits_effect)
+    certificate = Certificate(fused_error, effect, shift_error, logits_effect)
 
     if not certificate.fused_error <= TOLERANCE[dtype]:  # so that NaN is refused too
         raise UserError(

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from coca_train.attention.kernels import Kernel
+from coca_train.attention.kernels import Kernel, by_heads
 from coca_train.attention.pattern import Layout
-from coca_train.attention.scores import Part, keys_of_heads, of_heads, part_of
+from coca_train.attention.scores import part_of
 from coca_train.config.schema import DEFAULT, ModelConfig
 from coca_train.models import fused_loss
 from coca_train.models.cache import Cache
@@ -152,22 +152,14 @@ class Attention(nn.Module):
             parts = [part._replace(k_BSGE=k_BSGE) for part in parts]
         # By the width of the values: a scheme may make queries and keys wider, and that must not make the scores
         # smaller.
-        out_BTHD = self._attend(parts, v_BSGD, context)
+        if context.of_heads:
+            out_BTHD = by_heads(context.kernel, parts[0], context.of_heads, v_BSGD, self.scale)
+        else:
+            out_BTHD = context.kernel(parts, v_BSGD, self.scale)
         if shared is not None:
             out_BTHD = shared.to_tokens(out_BTHD, self.n_heads)
         out_BTC = self.out(out_BTHD.flatten(-2))
         return F.dropout(out_BTC, self.dropout) if self.training and self.dropout else out_BTC
-
-    def _attend(self, parts: Sequence[Part], v_BSGD: Tensor, context: AttentionContext) -> Tensor:
-        """Return out_BTHD, by groups of heads where they see different keys."""
-        if not context.of_heads:
-            return context.kernel(parts, v_BSGD, self.scale)
-        (part,), n_groups, outs = parts, len(context.of_heads), []
-        for group, layout in enumerate(context.of_heads):
-            own = of_heads(part, group, n_groups)._replace(layout=layout)
-            v_BSgD = keys_of_heads(v_BSGD, group, n_groups, self.n_heads)
-            outs.append(context.kernel([own], v_BSgD, self.scale))
-        return torch.cat(outs, 2)
 
 
 class OnePlusRMSNorm(nn.Module):

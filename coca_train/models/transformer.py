@@ -17,7 +17,7 @@ from coca_train import positions
 from coca_train.attention import PatternSettings, patterns
 from coca_train.attention.kernels import KERNELS
 from coca_train.attention.layer_types import UNIFORM, LayerType, layer_types, layer_types_of
-from coca_train.attention.pattern import AttentionPattern, Keep
+from coca_train.attention.pattern import AttentionPattern, Keep, layouts_of_heads
 from coca_train.config.schema import DEFAULT, Config, LayersConfig, LogitScaleConfig, LoraConfig, ModelConfig
 from coca_train.models.cache import AttendedKeys, Cache, KVCache
 from coca_train.models.compiled import CompiledBlocks
@@ -373,9 +373,11 @@ class Transformer(nn.Module):
         # all.
         text_BT, window, keep = layouts[0].text_queries.pos_BT, self.shape.max_seq_len, attention_pattern.keep()
         most_seen = None if keep is None else keep.first + keep.last
-        scale_BT = logit_scale(self.logit_scales[layer_type], text_BT, window, n_tokens, most_seen)
         rules = attention_pattern.in_training() if self.training else ()
-        of_heads = [layouts[0]._replace(rule=rule, per_forward={}) for rule in rules]
+        if chunks := [rule.chunks.size for rule in rules if rule.chunks is not None]:
+            most_seen = max(chunks)
+        scale_BT = logit_scale(self.logit_scales[layer_type], text_BT, window, n_tokens, most_seen)
+        of_heads = layouts_of_heads(layouts, rules)
         return AttentionContext(
             position, KERNELS[self.attention], views, cache, rotated, scale_BT, layer_type, of_heads=of_heads
         )

@@ -71,10 +71,11 @@ def watched_kernel(configured: str) -> Kernel:
 
 
 class Calls:
-    """Count how many layers' attention ran forward and backward, and the FLOPs of its hook for one pair of tokens."""
+    """Count how many layers' attention ran forward and backward, by their heads, and the FLOPs of its hook for one pair
+    of tokens. n_heads: of a layer, whose groups of heads may be computed one after the other."""
 
-    def __init__(self) -> None:
-        self.forward = self.backward = 0
+    def __init__(self, n_heads: int) -> None:
+        self.n_heads, self.forward, self.backward = n_heads, 0.0, 0.0
         self.of_hooks = 0.0
 
     def kernel(self, parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
@@ -119,7 +120,7 @@ class _LinearAttention(torch.autograd.Function):
     ) -> Tensor:
         ctx.calls, ctx.tile_work = calls, tile_work
         if calls is not None:
-            calls.forward += 1
+            calls.forward += shape_BTH[2] / calls.n_heads
         if calls is None and tile_work is None:
             # By a name that selective checkpointing knows. Its inputs exist already in a real run, so these are made
             # where nothing is counted.
@@ -136,7 +137,7 @@ class _LinearAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.calls is not None:
-            ctx.calls.backward += 1
+            ctx.calls.backward += grads[0].shape[2] / ctx.calls.n_heads
         inputs, needed = ctx.saved_tensors[:-2], ctx.needs_input_grad[3:]
         wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
         sums = [x.new_empty(x.shape, dtype=torch.float32 if ctx.tile_work else x.dtype) for x in wanted]

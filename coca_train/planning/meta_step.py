@@ -317,7 +317,7 @@ def count_flops(outline: Outline) -> Flops:
     engine = replace(outline.config.engine, activation_checkpointing="none", sequence_parallel=1)
     width = model.shape.n_heads * model.shape.head_dim
     model.train()
-    calls = {kind: Calls() for kind in model.layer_types}
+    calls = {kind: Calls(model.shape.n_heads) for kind in model.layer_types}
     tokens_BT = torch.empty(1, seq_len, dtype=torch.int64, device="meta")
     pos_BT = torch.arange(seq_len)[None]
     memories = [new_memory(model, 1, outline.dtype) for _ in range(2)]  # one for each forward

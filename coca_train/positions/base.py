@@ -137,7 +137,9 @@ class Hook(NamedTuple):
 
 
 class ScoreMod(NamedTuple):
-    """A hook and its inputs in one layer. The inputs are results, never a parameter itself (see `Position`)."""
+    """A hook and its inputs in one layer. The inputs are results, never a parameter itself (see `Position`). What has
+    heads has them third: queries those of the queries, keys those of queries or keys; where heads see different keys
+    (patterns/s2.py) a group of them gets its own."""
 
     by: Hook
     parameters: tuple[Tensor, ...] = ()  # whole in every tile

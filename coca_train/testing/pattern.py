@@ -59,7 +59,7 @@ class PatternContract(Contract):
     def test_the_views_equal_the_definition(self, settings: Case) -> None:
         """Each pair at most once, at its distance, and no other; rows of documents, and the last queries of a cache."""
         rules = self._rules(settings)
-        exactly = not rules.problems(_Absolute(_Named(), AttentionShape(1, 1, 4, 4, 64)))
+        exactly = not rules.problems(_Absolute(_Named(), AttentionShape(2, 2, 4, 8, 64)))
         one = [(parts.start(n), None) for n in (1, 2, 5, 23)]
         for pos, doc in (*one, *(parts.packed(row) for row in ROWS), parts.packed(*ROWS)):
             for n_queries in {1, pos.shape[1]}:

@@ -52,17 +52,21 @@ def test_thetas(rope_scaling):
     assert others == {"code_llama": 1e6, "llama3": 5e5}
 
 
+BOTH = "training, evaluation"
+
+
 @pytest.mark.parametrize(
-    ("name", "n_seen", "farthest", "cached", "trains"),
+    ("name", "n_seen", "farthest", "cached", "used_in"),
     [
-        ("causal", TIMES * WINDOW, TIMES * WINDOW - 1, None, True),
-        ("sliding_window", WINDOW, WINDOW - 1, WINDOW, True),
-        ("sinks", 4 + WINDOW, 4 + WINDOW - 1, 4 + WINDOW, True),
-        ("lambda_mask", 10 + WINDOW, WINDOW, 10 + WINDOW, True),
-        ("rerope", TIMES * WINDOW, WINDOW, None, True),
-        ("segments", WINDOW, WINDOW - 1, WINDOW, False),
+        ("causal", TIMES * WINDOW, TIMES * WINDOW - 1, None, BOTH),
+        ("sliding_window", WINDOW, WINDOW - 1, WINDOW, BOTH),
+        ("sinks", 4 + WINDOW, 4 + WINDOW - 1, 4 + WINDOW, BOTH),
+        ("lambda_mask", 10 + WINDOW, WINDOW, 10 + WINDOW, BOTH),
+        ("rerope", TIMES * WINDOW, WINDOW, None, BOTH),
+        ("segments", WINDOW, WINDOW - 1, WINDOW, "evaluation"),
+        ("s2", TIMES * WINDOW, TIMES * WINDOW - 1, None, "training"),
     ],
 )
-def test_what_the_last_query_sees(name, n_seen, farthest, cached, trains):
+def test_what_the_last_query_sees(name, n_seen, farthest, cached, used_in):
     facts = measure_attention_pattern(entries("attention_pattern")[name], load_reference("neox_tiny", WINDOW))
-    assert (facts.n_seen, facts.farthest, facts.cached, facts.trains) == (n_seen, farthest, cached, trains)
+    assert (facts.n_seen, facts.farthest, facts.cached, facts.used_in) == (n_seen, farthest, cached, used_in)

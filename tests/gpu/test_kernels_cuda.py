@@ -37,6 +37,7 @@ SCORE_OPTIONS = {
     "sink": {"learned_sink": True},
     "head_scale": {"score_scale": "head"},
     "ssmax": {"score_scale": "head", "logit_scale": LogitScaleConfig(name="ssmax", length=64, beta=0.1)},
+    "s2": {},  # groups of heads that see different keys, in training
 }
 LOOPS = ("shaw", "fire", "dape", "cope", "grape_ap", "path", "stick_breaking")  # FlexAttention can look none of them up
 
@@ -103,7 +104,8 @@ def test_every_score_option(name, option, monkeypatch):
     monkeypatch.setitem(KERNELS, "flex", lambda *given: chosen.append("flex") or flex(*given))
     tokens_BT = torch.randint(0, VOCAB, (2, 201), generator=torch.Generator().manual_seed(5)).cuda()
     for kernel in ("eager", "auto"):
-        model = build(replace(MODEL, **SCORE_OPTIONS[option]), name, attention=kernel).cuda()
+        seen = {"name": "s2", "window": 200, "group": 50} if option == "s2" else CAUSAL
+        model = build(replace(MODEL, **SCORE_OPTIONS[option]), name, seen, attention=kernel).cuda()
         for parameter in model.parameters():  # a sink and a factor begin where they change nothing or little
             parameter.data.add_(0.1 * torch.linspace(-1, 1, parameter.numel()).view_as(parameter).cuda())
         loss = model(tokens_BT[:, :-1], tokens_BT[:, 1:])

@@ -5,8 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coca_train.attention import patterns
+from coca_train.attention import kernels, patterns
 from coca_train.attention.pattern import Chunks, Rule, seen
+from coca_train.config.messages import ConfigError
+from coca_train.evaluation.variants import Choice, variants
+from coca_train.hub.architecture import Architecture
+from coca_train.models.certificate import certify
+from coca_train.planning.meta_step import count_flops
+from coca_train.planning.outline import outline
+from coca_train.runtime.errors import UserError
+from coca_train.settings import load
 from coca_train.testing.parts import KERNELS, MODEL, refused, shipped, start
 from coca_train.testing.parts import build as scheme_of
 from tests.golden.methods import case, tensor
@@ -60,7 +68,7 @@ def test_every_kernel_computes_the_definition_in_training(scheme: str, tokens_BT
     pos_BT[1] = torch.arange(25)
     found = []
     for kernel in KERNELS:
-        monkeypatch.setitem(build.__globals__["kernels"].KERNELS, kernel, KERNELS[kernel])
+        monkeypatch.setitem(kernels.KERNELS, kernel, KERNELS[kernel])
         model = build(replace(MODEL, learned_sink=True, score_cap=3.0), scheme, S2, attention=kernel).double().train()
         loss = model(tokens[:, :-1], tokens[:, 1:], pos_BT[:, :-1], doc_BT[:, :-1])
         found.append([loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))])
@@ -89,3 +97,43 @@ def test_what_mixes_heads_and_a_memory_are_refused_by_name() -> None:
     settings = dict(shipped())
     settings["transformer_xl"] = settings["transformer_xl"] | {"memory_len": 8}
     assert {name for name, each in settings.items() if refused(S2, scheme_of(each))} == {"dape", "transformer_xl"}
+
+
+def test_the_certificate_looks_at_what_is_trained(monkeypatch) -> None:
+    model = build(MODEL, "rope", S2, attention="sdpa")
+    assert certify(model, torch.device("cpu"), torch.float32)["default"].fused_error < 1e-5
+    right = kernels.KERNELS["sdpa"]
+
+    def past_groups(parts, v_BSGD, scale):
+        return right([part._replace(layout=part.layout._replace(rule=Rule())) for part in parts], v_BSGD, scale)
+
+    monkeypatch.setitem(kernels.KERNELS, "sdpa", past_groups)
+    with pytest.raises(UserError, match="E-POS-01"):
+        certify(model, torch.device("cpu"), torch.float32)
+
+
+def test_flops_are_those_of_the_pairs_that_are_seen() -> None:
+    """Groups twice as long as the text hide nothing."""
+    words = ["+experiment=llama_tiny", "train.seq_len=64"]
+    counted = []
+    for more in ([], ["attention_pattern=s2", "attention_pattern.group=128"], ["attention_pattern=s2"]):
+        config = load([*words, *more], launch=False).config
+        counted.append(count_flops(outline(config, ["*"], 512)).total)
+    assert counted[0] == counted[1] > counted[2]
+
+
+def test_a_stage_with_another_window_has_groups_of_its_own() -> None:
+    stage = "+stages.b={max_steps: 100, train: {seq_len: 256}}"
+    with pytest.raises(ConfigError, match=r"E-CFG-91 .*a quarter of a window of 128 tokens, and 256 are trained on"):
+        load(["+experiment=llama_tiny", "attention_pattern=s2", stage], launch=False)
+    fixed = "+stages.b={max_steps: 100, train: {seq_len: 256}, attention_pattern: {window: 256}}"
+    load(["+experiment=llama_tiny", "attention_pattern=s2", fixed], launch=False)
+
+
+def test_elsewhere_it_is_causal_attention_by_name() -> None:
+    config = load(["+experiment=llama_tiny", "attention_pattern=s2"], launch=False).config
+    assert Architecture.of(config, 512).attention_pattern.name == "causal"  # so it goes out as a LLaMA
+    (found,) = variants(config, [Choice(attention_pattern="s2")]).values()
+    assert found.problem == "s2 is for training; elsewhere it is causal attention"
+    (own,) = variants(config, [Choice(rope_scaling="yarn@factor:4")]).values()
+    assert not own.problem

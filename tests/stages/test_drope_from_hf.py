@@ -51,3 +51,18 @@ def test_swan_keeps_rope_where_windows_are_short(runs: Runs, folder: Path) -> No
         for kind in model.layer_types
     ]
     assert seen == [("nope", "causal"), *[("rope", "sliding_window")] * 3]
+
+
+def test_an_experiment_of_ones_own_keeps_what_it_says(runs: Runs, folder: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own" / "experiment" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(
+        "# @package _global_\n# Mine\ndefaults:\n  - _fine_tuning\n  - override /model: from_start\n"
+        "start: {convert: [rope_to_nope]}\nmodel:\n  bias: [out]\n  logit_scale: {name: log}\n"
+        "layers: {pattern: [nope, default], types: {nope: {position: {scheme: nope}}}}\ntrain: {seq_len: 20}\n"
+    )
+    words = ["+experiment=mine", *runs.corpus, f"start.path={folder}", f"run.root={runs.folder}", "run.name=mine"]
+    config = load(words, (own.parents[1],)).config
+    assert (config.model.bias, config.model.logit_scale.name) == (["out"], "log")
+    assert config.layers.pattern == ["nope", "default"] and config.train.seq_len == 20
+    assert config.model.d_model == SIZES["hidden_size"]

@@ -44,7 +44,7 @@ def _outcomes(scale: Scale, part: str, function: str) -> Iterator[Figure]:
     command += ["-n", str(processes), "-p", "no:cacheprovider", "--show-capture=no"]
     outcomes: dict[str, str] = {}  # by test; pytest says a failure once more at the end
     printed = []
-    signal.signal(signal.SIGTERM, lambda *_: None)  # the tests get it too, and end
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # the tests get it too, and end
     with subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as tests:
         for line in tests.stdout or ():
             printed.append(line)
@@ -53,6 +53,7 @@ def _outcomes(scale: Scale, part: str, function: str) -> Iterator[Figure]:
             if (outcome := OUTCOME.search(line)) and outcome[2] not in outcomes:
                 outcomes[outcome[2]] = outcome[1]
                 say(f"    {outcome[2]} {outcome[1].lower()}")
+    signal.signal(signal.SIGTERM, before)
     counts = Counter(outcomes.values())
     wrong = counts["FAILED"] + counts["ERROR"]
     if wrong or not (counts["PASSED"] or (counts["SKIPPED"] and scale.device == "cpu")):

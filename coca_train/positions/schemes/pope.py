@@ -87,7 +87,8 @@ class Layer(LayerPosition):
 
 def polar(x_BTHD: Tensor, angles: Angles) -> Tensor:
     """Return (sp(x)·cos, sp(x)·sin), (B, T, H, 2D) in the dtype of x; in between float32 or wider."""
-    length_BTHD = F.softplus(x_BTHD.to(torch.promote_types(x_BTHD.dtype, torch.float32))) * angles.temperature
+    # sp(x) = -log σ(-x): of torch's softplus the compiler takes the gradient's strides for others than they are.
+    length_BTHD = -F.logsigmoid(-x_BTHD.to(torch.promote_types(x_BTHD.dtype, torch.float32))) * angles.temperature
     return torch.cat((length_BTHD * angles.cos_BT1D, length_BTHD * angles.sin_BT1D), -1).to(x_BTHD.dtype)
 
 
