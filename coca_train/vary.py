@@ -9,6 +9,7 @@ messages.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
+from coca_train.attention import patterns
 from coca_train.attention.rules import attention_pattern_fits, layers_fit
 from coca_train.config.check import check_scheme
 from coca_train.config.choice import SECTIONS, Selection, assemble_over
@@ -107,6 +108,9 @@ def _incompatibilities(trained: Config, varied: Config) -> list[Problem]:
         *attention_pattern_fits(attention_pattern, position, model),
         *layers_fit(varied.layers, position, attention_pattern, model),
     ]
+    if attention_pattern != trained.attention_pattern and patterns.build(attention_pattern).in_training():
+        text, fix = f"{attention_pattern.name} is for training; elsewhere it is causal attention", "omit it"
+        problems.append(Problem("E-CFG-44", ("attention_pattern.name",), text, fix))
     if varied.layers.types and not problems:  # without stages: what they differ in was right for the run
         problems = part_problems(TRAIN, replace(varied, stages={}), launch=False)
     if not problems and position != trained.position:

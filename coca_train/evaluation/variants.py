@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import NamedTuple
 
-from coca_train.attention import PatternSettings, patterns
+from coca_train.attention import PatternSettings
 from coca_train.config.choice import EXAMPLES, SPELLING, Selection
 from coca_train.config.messages import ConfigError
 from coca_train.config.schema import Config, LogitScaleConfig
@@ -103,9 +103,6 @@ def _variant(config: Config, choice: Choice) -> Variant:
     except ConfigError as error:
         where = f"in grid.rope_scalings, attention_patterns and logit_scales {SPELLING}"
         raise ConfigError(error.problems, [f"{line} ({where})" for line in error.lines]) from None
-    if attention_pattern is not None and patterns.build(varied.attention_pattern).in_training():
-        problem = f"{varied.attention_pattern.name} is for training; elsewhere it is causal attention"
-        return Variant(config.position, config.attention_pattern, problem)
     scale = None if logit_scale is None else varied.model.logit_scale
     return Variant(varied.position, varied.attention_pattern, logit_scale=scale)
 

@@ -17,6 +17,7 @@ from coca_train.runtime.errors import UserError
 from coca_train.settings import load
 from coca_train.testing.parts import KERNELS, MODEL, refused, shipped, start
 from coca_train.testing.parts import build as scheme_of
+from coca_train.vary import vary
 from tests.golden.methods import case, tensor
 from tests.models.conftest import CAUSAL, NEOX, build
 
@@ -133,7 +134,10 @@ def test_a_stage_with_another_window_has_groups_of_its_own() -> None:
 def test_elsewhere_it_is_causal_attention_by_name() -> None:
     config = load(["+experiment=llama_tiny", "attention_pattern=s2"], launch=False).config
     assert Architecture.of(config, 512).attention_pattern.name == "causal"  # so it goes out as a LLaMA
-    (found,) = variants(config, [Choice(attention_pattern="s2")]).values()
+    causal = load(["+experiment=llama_tiny"], launch=False).config
+    (found,) = variants(causal, [Choice(attention_pattern="s2")]).values()
     assert found.problem == "s2 is for training; elsewhere it is causal attention"
+    with pytest.raises(ConfigError, match=r"E-CFG-44 .*s2 is for training; elsewhere it is causal attention"):
+        vary(causal, ["attention_pattern=s2"])
     (own,) = variants(config, [Choice(rope_scaling="yarn@factor:4")]).values()
     assert not own.problem
