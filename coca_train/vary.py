@@ -9,7 +9,6 @@ messages.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
-from coca_train.attention import patterns
 from coca_train.attention.rules import attention_pattern_fits, layers_fit
 from coca_train.config.check import check_scheme
 from coca_train.config.choice import SECTIONS, Selection, assemble_over
@@ -102,6 +101,8 @@ def _type(tree: Mapping[str, object], examples: dict[str, object]) -> tuple[dict
 
 def _incompatibilities(trained: Config, varied: Config) -> list[Problem]:
     """Return why weights cannot have other settings, each of which is valid by itself."""
+    from coca_train.attention import patterns  # torch, which help does not wait for
+
     position, attention_pattern, model = varied.position, varied.attention_pattern, varied.model
     problems = [
         *check_scheme(model, position),
