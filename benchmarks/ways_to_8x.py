@@ -1,10 +1,9 @@
 """`python -m benchmarks.ways_to_8x`: ways to eight times the window of one small LLaMA.
 
 Every line is a command that a user would type: a base of windows of 128 tokens; what needs no training; 200 steps of
-4,096 tokens of every way that trains (CoCA: 201 in three stages); models of other schemes from
-scratch, 1,500 steps as the base; then evaluations at 128 to 1,024 tokens.
-Each command goes on where it stopped, so the same line does, after hours or another day. At the end the table of
-docs/ways_to_8x.md is written, and its numbers beside it.
+4,096 tokens of every way that trains (CoCA: 201 in three stages); models of other schemes from scratch, 1,500 steps as
+the base; then evaluations at 128 to 1,024 tokens. Each command goes on where it stopped, so the same line does, after
+hours or another day. At the end the table of docs/ways_to_8x.md is written, and its numbers as JSON.
 """
 
 import argparse
@@ -128,20 +127,8 @@ def plan(root: Path, toy: bool) -> list[list[str]]:
             work = [f"work.root={root / 'evaluations'}", f"work.name={suite}_{name}", "work.progress_bar=false"]
             few = ["text.max_documents=4", "eval.bootstrap_resamples=20"] if toy else []
             few = [word for word in few if suite == "perplexity" or not word.startswith("eval.")]
-            commands.append(
-                [
-                    "-m",
-                    "coca_train",
-                    "evaluate",
-                    "--config-dir",
-                    str(search),
-                    f"+eval={suite}",
-                    *chosen,
-                    lengths,
-                    *work,
-                    *few,
-                ]
-            )
+            verb = ["-m", "coca_train", "evaluate", "--config-dir", str(search)]
+            commands.append([*verb, f"+eval={suite}", *chosen, lengths, *work, *few])
     return commands
 
 
@@ -210,7 +197,7 @@ def _row(evaluation: Evaluation[Any], way: Way) -> AnyRow:
 
 
 def _reach(way: Way, place: str, root: Path) -> dict[str, str]:
-    """Up to which length it surely holds, uses, finds and works with its context."""
+    """Return up to which length each part of `reach` is answered yes."""
     evaluation = _evaluation("reach_words", place, root)
     suite = SUITES.module(evaluation.suite).Evaluator(
         suites.settings({"suite": evaluation.suite, **evaluation.settings})

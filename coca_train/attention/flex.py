@@ -135,7 +135,7 @@ def options(q_BHTE: Tensor, modifies: bool = False, looks_far: bool = False) -> 
         return None
     if width > 128:
         return SMALL_BACKWARD | (LITTLE_SHARED if little else {})
-    if major == 9:  # what is looked up by pairs besides takes a block's shared memory: torch's own would need 240 KB
+    if major == 9:  # with further look-ups by pairs torch's own blocks need 240 KB of shared memory, of 227
         return FORWARD if modifies and looks_far else None
     if modifies:
         return SMALL_FORWARD | SMALL_BACKWARD

@@ -169,6 +169,13 @@ class AttentionPattern:
         what the views say, as elsewhere."""
         return ()
 
+    def most_seen(self, training: bool) -> int | None:
+        """Return how many keys a query sees at most; None: all before it."""
+        if training and (chunks := [rule.chunks.size for rule in self.in_training() if rule.chunks is not None]):
+            return max(chunks)
+        keep = self.keep()
+        return None if keep is None else keep.first + keep.last
+
     def length(self, length: int) -> int:
         """Return the length that dynamic frequencies adapt to in a text of this length [tokens]: smaller where
         positions are."""

@@ -56,7 +56,7 @@ def configure_from_weights(a: Assembled, groups: Mapping[str, str], typed: Calla
     run_dir = begun_run(values)
     known = _of_folder(Path(str(path)), values) if run_dir is None else _of_run(run_dir)
     window, experiment = known.sections["train"]["seq_len"], "experiment" in a.choices
-    own: dict[str, object] = {}  # what an experiment for any model says itself, beside choices
+    own: dict[str, object] = {}  # what an experiment for any model says itself, other than choices
     if experiment and a.of_files["model"] == a.choices["model"]:  # it is for any model, and says what it is about
         says = ["position", *(group for group, usual in UNCHANGED.items() if a.of_files[group] != usual)]
         experiment, groups = False, {**groups, **{group: a.choices[group] for group in says}}

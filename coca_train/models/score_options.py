@@ -91,7 +91,7 @@ class HeadSink(nn.Module):
         self.weight = nn.Parameter(torch.empty(n_heads))
 
     def forward(self, own: ScoreMod | None) -> ScoreMod:
-        """Return the hook that does what a scheme's does, and has this key besides."""
+        """Return the hook that does what a scheme's does, and adds this key."""
         score_H = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32), copy=True)
         own = ScoreMod(AS_THEY_ARE) if own is None else own
         return own._replace(by=_with_sink(own.by), parameters=(score_H, *own.parameters))

@@ -371,13 +371,10 @@ class Transformer(nn.Module):
             views.append((tables, layout))
         # Any of the layouts: they differ in what is seen and how far it seems, the place in the text is the same in
         # all.
-        text_BT, window, keep = layouts[0].text_queries.pos_BT, self.shape.max_seq_len, attention_pattern.keep()
-        most_seen = None if keep is None else keep.first + keep.last
-        rules = attention_pattern.in_training() if self.training else ()
-        if chunks := [rule.chunks.size for rule in rules if rule.chunks is not None]:
-            most_seen = max(chunks)
+        text_BT, window = layouts[0].text_queries.pos_BT, self.shape.max_seq_len
+        most_seen = attention_pattern.most_seen(self.training)
         scale_BT = logit_scale(self.logit_scales[layer_type], text_BT, window, n_tokens, most_seen)
-        of_heads = layouts_of_heads(layouts, rules)
+        of_heads = layouts_of_heads(layouts, attention_pattern.in_training() if self.training else ())
         return AttentionContext(
             position, KERNELS[self.attention], views, cache, rotated, scale_BT, layer_type, of_heads=of_heads
         )

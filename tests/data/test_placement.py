@@ -74,7 +74,7 @@ def test_longrecipe_keeps_sentences_whole_and_leaves_out_as_much_anywhere():
         steps = np.diff(placed)
         assert set(np.flatnonzero(steps != 1)) <= {4, 9, 29, 35}
         gaps.append(steps[[4, 9, 35]] - 1)
-    means = np.mean(gaps, 0)  # 60 left out before, between and behind three spans; 80 with two
+    means = np.mean(gaps, 0)  # 60 left out before, between and after three spans; 80 with two
     assert abs(means[0] - 30) < 1.5 and abs(means[1] - 15) < 1.5 and abs(means[2] - 80 * 2 / 3) < 2
 
 

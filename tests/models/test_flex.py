@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from coca_train.attention import flex
-from coca_train.attention.pattern import AttentionPattern
+from coca_train.attention.pattern import CAUSAL, AttentionPattern, Rule
 from coca_train.attention.scores import Part, part_of
 from coca_train.testing.parts import build, layer_of, mapped, random_qkv, shipped, start
 
@@ -93,7 +93,7 @@ def test_blocks_are_smaller_where_torchs_do_not_fit_the_registers(
     assert flex.options(q, modifies) == expected
 
 
-def test_on_hopper_what_is_looked_up_besides_fits_shared_memory(monkeypatch):
+def test_on_hopper_further_look_ups_fit_shared_memory(monkeypatch):
     """Measured on an H100: with torch's own blocks of 128 x 128 the kernel needs 240 KB of 227, and is refused."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     q: Any = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, shape=(2, 4, 9, 64), device="cuda")
@@ -101,3 +101,17 @@ def test_on_hopper_what_is_looked_up_besides_fits_shared_memory(monkeypatch):
     assert flex.options(q, False, True) is None
     q.dtype = torch.float32
     assert flex.options(q, True, True) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "looks_far"),
+    [("t5", CAUSAL, False), ("t5", Rule(window=3), True), ("disentangled", CAUSAL, True)],
+)
+def test_what_is_looked_up_decides_the_blocks(name, rule, looks_far, monkeypatch):
+    asked: list[bool] = []
+    monkeypatch.setattr(flex, "options", lambda q, modifies, far: asked.append(far))
+    part, v = part_and_values(name)
+    nothing = SimpleNamespace(lse=torch.zeros(v.shape[:-1]))
+    monkeypatch.setattr(flex, "flex_attention", lambda q, k, v, **options: (torch.zeros_like(v), nothing))
+    flex.flex([part._replace(layout=part.layout._replace(rule=rule))], v, 0.25)
+    assert asked == [looks_far]

@@ -141,3 +141,8 @@ def test_elsewhere_it_is_causal_attention_by_name() -> None:
         vary(causal, ["attention_pattern=s2"])
     (own,) = variants(config, [Choice(rope_scaling="yarn@factor:4")]).values()
     assert not own.problem
+
+
+def test_a_query_sees_a_group_at_most_in_training() -> None:
+    rules = patterns.build(patterns.settings(S2))
+    assert (rules.most_seen(training=True), rules.most_seen(training=False)) == (8, None)
