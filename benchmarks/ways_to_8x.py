@@ -79,6 +79,7 @@ WAYS = (
     Way("PoPE from scratch", "pope", ("+experiment=llama_tiny", "position=pope")),
     Way("FoPE from scratch", "fope", ("+experiment=llama_tiny", "position=fope")),
 )  # fmt: skip
+EVERY_RUN = ("engine=deepspeed_fp32", "tracking.progress_bar=false")  # few CPUs have instructions for bfloat16
 PATTERNS = ("self_extend", "dual_chunk", "string")
 TOY = (
     *("model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.d_ff=48", "train.max_steps=4"),
@@ -108,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def plan(root: Path, toy: bool) -> list[list[str]]:
     """The commands, in their order."""
-    search, common = root / "search", [f"run.root={root}", "tracking.progress_bar=false"]
+    search, common = root / "search", [f"run.root={root}", *EVERY_RUN]
     trained = {way.run: way for way in WAYS if way.words}
     small = TOY if toy else ()
     commands = [_train(trained[BASE], common, small, search)]
