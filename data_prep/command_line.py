@@ -80,6 +80,7 @@ VERBS = {
         ("corpus", "retrieval"),
     ),
     "embedded": Verb("make the quickstart's corpus from this Python installation (no network)"),
+    "diagnostics": Verb("make short tasks with exact answers, to train models that show what they do with a context"),
 }
 
 OVERVIEW = f"""\

@@ -254,6 +254,14 @@ def check_sources(data: DataConfig) -> Iterator[Problem]:
             yield Problem("E-CFG-85", (f"data.{name}", "data.path"), text, "write data.path=<folder>, or omit it")
 
 
+@TRAINING.rule("data")
+def check_answers(data: DataConfig) -> Iterator[Problem]:
+    """Answers begin where they end."""
+    if data.answers.end is not None and data.answers.begin is None:
+        text = "it has no effect where every prediction is scored"
+        yield Problem("E-CFG-92", ("data.answers.end", "data.answers.begin"), text, "write data.answers.begin=<piece>")
+
+
 @TRAINING.rule("data", "train")
 def check_packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
     """A packing is compatible with the rest of the data section."""

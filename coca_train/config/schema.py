@@ -350,6 +350,17 @@ class PlacementConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class AnswersConfig:
+    """What stands around the answers in a text, where these alone are to be learned."""
+
+    begin: str | None = Field(
+        default=None,
+        description="piece after which predictions are scored, until `end` or the end of the document; null = all are",
+    )
+    end: str | None = Field(default=None, description="piece that is the last one scored of an answer")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class DataConfig:
     """The training mixture and its tokenizer."""
 
@@ -373,10 +384,10 @@ class DataConfig:
         default="stop",
         description="path: a bad document: stop with file, line and reason; or skip it, and list it in <dir>/rejects",
     )
-    prepare: Literal["embedded", "none"] = Field(
+    prepare: Literal["embedded", "diagnostics", "none"] = Field(
         default="none",
-        description="embedded: make the quickstart corpus when it is missing; none: the files exist, or are made from "
-        "path",
+        description="make the corpus when it is missing: embedded: the quickstart's; diagnostics: short tasks with "
+        "exact answers; none: the files exist, or are made from path",
     )
     dir: str = Field(description="folder of the prepared data")
     tokenizer: str = Field(default="${data.dir}/tokenizer.model", description="SentencePiece model file")
@@ -403,6 +414,9 @@ class DataConfig:
     )
     placement: PlacementConfig = Field(
         default=PlacementConfig(), description="positions that a shorter row is trained at; evaluation has its own"
+    )
+    answers: AnswersConfig = Field(
+        default=AnswersConfig(), description="pieces around the answers of prompts: only these are learned"
     )
     verify_blocks: bool = Field(
         default=True,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from coca_train.config.schema import DataConfig
+from coca_train.data.answers import marks_of, score_answers
 from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.mixture import check_tokenizer, file_digests
@@ -22,7 +23,7 @@ class HeldOut:
     """
 
     def __init__(self, config: DataConfig) -> None:
-        self.document_mask = config.document_mask
+        self.document_mask, self.marks = config.document_mask, marks_of(config)
         self.files: dict[str, IndexedDataset] = {}
         for name, source in config.sources.items():
             if source.valid_path is not None:
@@ -81,4 +82,6 @@ class Validation:
     def _collated(self, rows: list[Row]) -> Iterator[Batch]:
         for begin in range(0, len(rows), self.micro_batch_size):
             batch = rows[begin : begin + self.micro_batch_size]
-            yield collate([row._replace(ids=row.ids.astype(np.int64)) for row in batch])
+            collated = collate([row._replace(ids=row.ids.astype(np.int64)) for row in batch])
+            marks = self.held_out.marks
+            yield collated if marks is None else score_answers(collated, marks)

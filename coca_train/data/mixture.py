@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from coca_train.config.schema import DataConfig
+from coca_train.data.answers import marks_of, score_answers
 from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.packing import Edges, checked_row, pack
@@ -46,7 +47,7 @@ class Mixture:
         global_batch_size: int | None = None,
         edges: Edges | None = None,
     ) -> None:
-        self.config, self.seq_len, self.vocab_size = config, seq_len, vocab_size
+        self.config, self.seq_len, self.vocab_size, self._marks = config, seq_len, vocab_size, marks_of(config)
         self.global_batch_size, self.edges = global_batch_size, edges
         self.sources = []
         for name in sorted(config.sources):  # the order of the yaml does not matter
@@ -93,6 +94,8 @@ class Mixture:
         batch = collate(
             [checked_row(self.sources[place.source].packing, place.window, self.vocab_size) for place in places]
         )
+        if self._marks is not None:
+            batch = score_answers(batch, self._marks)
         if self.config.placement.name != "text":
             batch = self._placed(batch, places)
         if self.config.order == "shuffled":
@@ -139,6 +142,8 @@ class Mixture:
         order |= {"packing": config.packing, **self._order.fingerprint()}
         if config.placement.name != "text":
             order["placement"] = asdict(config.placement)
+        if self._marks is not None:
+            order["answers"] = self._marks._asdict()
         if config.packing != "windows":  # which adds no ids and repeats no document
             assert self.edges is not None
             order["upsample"] = {"from_tokens": config.upsample_from_tokens, "factor": config.upsample_factor}

@@ -367,7 +367,7 @@ class Data:
 def look_at_data(stages: Sequence[Stage]) -> Data:
     """Open everything that a training of these stages reads. Raises DataError as it does at its start."""
     first = stages[0].config.data
-    if (first.prepare == "embedded" or first.path is not None) and not (Path(first.dir) / MANIFEST).is_file():
+    if (first.prepare != "none" or first.path is not None) and not (Path(first.dir) / MANIFEST).is_file():
         return Data(LATER)
     files, fingerprints = set[str](), []
     for stage in stages:

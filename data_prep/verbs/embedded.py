@@ -11,7 +11,6 @@ on what a distribution packages separately.
 
 import ast
 import hashlib
-import shutil
 import sys
 import sysconfig
 import warnings
@@ -29,15 +28,13 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Positive
 from coca_train.config.verb import Verb
 from coca_train.data.dataset import best_dtype
-from coca_train.data.storage import flush_to_disk, lock_and_wait, storage
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import untrusted_io
-from coca_train.runtime.durable import sync_folder
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.machine import cores
 from data_prep.concatenate import DatasetRecord, DatasetWriter
-from data_prep.manifest import NAME as MANIFEST
-from data_prep.manifest import Manifest, SourceRecord, build, check_sizes, describe, dump, read
+from data_prep.made_here import build_once, find_corpus, write_manifest
+from data_prep.manifest import Manifest, SourceRecord, build, describe
 from data_prep.messages import bar, say
 from data_prep.parts import DOCS, SPLITS, FileRecord
 from data_prep.selection import digest_of
@@ -248,41 +245,22 @@ def make(
     """
     dir, of_weights = Path(dir), None if tokenizer is None else Tokenizer(tokenizer)
     vocab_size = vocab_size if of_weights is None else of_weights.vocab_size
-    if (manifest := existing(dir, vocab_size)) is not None:
-        return manifest
-    with storage(str(dir)):
-        dir.parent.mkdir(parents=True, exist_ok=True)
-        with lock_and_wait(dir.parent / f".{dir.name}.lock"):
-            if (manifest := existing(dir, vocab_size)) is not None:
-                return manifest  # the process that held the lock made it
-            building = dir.parent / f".{dir.name}.building"
-            shutil.rmtree(building, ignore_errors=True)  # of a run that was killed
-            building.mkdir()
-            try:
-                manifest = _build(building, vocab_size, progress, documents, of_weights)
-                if dir.is_dir():
-                    dir.rmdir()  # empty: existing() looked
-                building.rename(dir)
-                sync_folder(dir.parent)
-            finally:
-                shutil.rmtree(building, ignore_errors=True)
-    say(describe(manifest), progress)
-    return manifest
+    return build_once(
+        dir,
+        lambda: existing(dir, vocab_size),
+        lambda building: _build(building, vocab_size, progress, documents, of_weights),
+        progress,
+    )
 
 
 def existing(dir: Path, vocab_size: int) -> Manifest | None:
     """Return the manifest of a corpus already in `dir`, its file sizes checked; None when there is nothing yet."""
-    if not dir.exists() or (dir.is_dir() and not any(dir.iterdir())):
-        return None
-    manifest = read(dir) if (dir / MANIFEST).exists() else None
-    wrong = "is there, but holds no embedded corpus (manifest.json); nothing is overwritten"
-    if manifest is not None and manifest["name"] == NAME:
+
+    def wrong(manifest: Manifest) -> str:
         has = manifest["tokenizer"]["vocab_size"]
-        wrong = f"holds a corpus with {has} token ids, and vocab_size={vocab_size}" if has != vocab_size else ""
-    if manifest is None or wrong:
-        raise DataError(f"E-PREP-02 {dir}: {wrong}. Fix: choose another folder, or move this one away")
-    check_sizes(dir, manifest)
-    return manifest
+        return f"holds a corpus with {has} token ids, and vocab_size={vocab_size}" if has != vocab_size else ""
+
+    return find_corpus(dir, NAME, wrong)
 
 
 def _build(
@@ -333,12 +311,9 @@ def _build(
                 "inputs": [{"name": file} for file in inputs],
                 "counts": {"read": n, "kept": n},
             }
-    manifest = build(NAME, folder, tokenizer, {"corpus": {}, "sources": {}}, sources, datasets, files)
-    with open(folder / MANIFEST, "wb") as file:
-        file.write(dump(manifest))
-        flush_to_disk(file)
-    sync_folder(folder)
-    return manifest
+    return write_manifest(
+        folder, build(NAME, folder, tokenizer, {"corpus": {}, "sources": {}}, sources, datasets, files)
+    )
 
 
 def _vocabulary_sample(documents: Sequence[Document], weight: float) -> list[str]:

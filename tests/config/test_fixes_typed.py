@@ -128,7 +128,7 @@ def test_data_that_mix_has_written(tmp_path, monkeypatch, capsys):
     line = printed(["data=mine", *SHOWN], capsys)
     assert line.startswith("E-CFG-32 ")
     assert printed([*first(fix_of(line)), "data=mine", *SHOWN], capsys) == ""
-    assert "data=embedded" in fix_of(printed(["data=other", *SHOWN], capsys))
+    assert "data=diagnostics" in fix_of(printed(["data=other", *SHOWN], capsys))
 
 
 # What is wrong with a corpus: the words, and the code that they are answered with.

@@ -21,7 +21,7 @@ from coca_train.data.mixture import check_tokenizer
 from coca_train.data.provenance import Origins
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError, StorageError
-from data_prep import overlap, parts
+from data_prep import made_here, overlap, parts
 from data_prep.__main__ import main
 from data_prep.verbs import embedded
 from data_prep.verbs.embedded import Document, held_out_files, make
@@ -161,7 +161,7 @@ def no_training(embedded_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # Of each of the four datasets, four files are flushed after it is begun.
 STEPS = (
     (embedded, "train_tokenizer"), (embedded, "_write_dataset"), (parts, "flush_to_disk"),
-    (embedded, "flush_to_disk"), (embedded, "sync_folder"),
+    (made_here, "flush_to_disk"), (made_here, "sync_folder"),
 )  # fmt: skip
 
 

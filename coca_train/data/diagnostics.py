@@ -1,0 +1,423 @@
+"""Diagnostics: short tasks with exact answers, of any length, that show what a model can do with its context.
+
+An example is a row of symbols, each a token of its own. Answers stand between `=` and `;`, and only they are trained on
+and scored (`data.answers`):
+
+    recall tin kor bat mut lir dok | bat = mut ; tin = kor ;
+
+Everything is drawn from a generator that is passed in, so (task, length, seed, number) say it all. A digest of the text
+puts an example into one split, so no example is in two of them.
+"""
+
+import random
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Literal, NamedTuple
+
+Split = Literal["train", "valid", "test"]
+Symbols = list[str]
+
+ASK, STOP, BAR = "=", ";", "|"
+DIGITS = tuple("0123456789")
+LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
+WORDS = tuple(map("".join, product("bdklmnrt", "aiou", "knrt")))
+BRACKETS = {"(": ")", "[": "]", "{": "}"}
+TAGS, LABELS = ("old", "new"), ("yes", "no")
+WRITE, SKIP, READ = "write", "skip", "read"
+MODULUS, DEEPEST, FARTHEST = 5, 8, 9
+MOST_QUESTIONS, QUESTION_EVERY = 8, 12  # of an example; one in so many symbols
+SPLITS: tuple[Split, ...] = ("train",) * 8 + ("valid", "test")  # by the last digit of an example's digest
+
+
+class Task(NamedTuple):
+    """A diagnostic. build: an example of at most so many symbols, its name not included, by a generator. solve: the
+    answer to every question, from the symbols before it alone; what a perfect model says. n_guesses: how many answers
+    are possible as far as the symbols before a question tell, for the chance level."""
+
+    meaning: str
+    build: Callable[[int, random.Random], Symbols]
+    solve: Callable[[Symbols], Symbols]
+    n_guesses: Callable[[Symbols], int]
+
+
+class Example(NamedTuple):
+    """One text: its symbols, and which of them are answers, [begin, end) each."""
+
+    task: str
+    symbols: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.symbols)
+
+    @property
+    def answers(self) -> list[range]:
+        """Where the answers are."""
+        found, begin = [], 0
+        for at, symbol in enumerate(self.symbols):
+            if symbol == ASK:
+                begin = at + 1
+            elif symbol == STOP:
+                found.append(range(begin, at))
+        return found
+
+
+def _words(n: int, draw: random.Random, pool: Sequence[str] = WORDS) -> Symbols:
+    return draw.choices(pool, k=n)
+
+
+def _asked(question: Sequence[str], answer: Sequence[str]) -> Symbols:
+    return [*question, ASK, *answer, STOP]
+
+
+def _n_questions(size: int) -> int:
+    return max(1, min(MOST_QUESTIONS, size // QUESTION_EVERY))
+
+
+def _split(symbols: Symbols) -> tuple[Symbols, Symbols]:
+    """Return the list before the last question, and that question."""
+    bar = symbols.index(BAR)
+    last = max((at for at, each in enumerate(symbols) if each == STOP), default=bar)
+    return symbols[1:bar], symbols[last + 1 :]
+
+
+# ---- texts that are said again
+
+
+def _mapped(change: Callable[[Symbols], Symbols], pool: Sequence[str]) -> Callable[[int, random.Random], Symbols]:
+    def build(size: int, draw: random.Random) -> Symbols:
+        given = _words(max(1, (size - 2) // 2), draw, pool)
+        return [*given, *_asked((), change(given))]
+
+    return build
+
+
+def _reverse(given: Symbols) -> Symbols:
+    return given[::-1]
+
+
+# ---- what stood next to something
+
+
+def _follows(which: int) -> tuple[Callable[[int, random.Random], Symbols], Callable[[Symbols], Symbols]]:
+    """Build and solve: the word after the first (0) or the last (-1) place of another."""
+
+    def after(given: Symbols, word: str) -> str:
+        return given[[at for at, each in enumerate(given[:-1]) if each == word][which] + 1]
+
+    def build(size: int, draw: random.Random) -> Symbols:
+        n = _n_questions(size)
+        given = _words(max(3, size - 1 - 4 * n), draw, draw.sample(WORDS, max(2, min(len(WORDS), size // 4))))
+        # Words that come twice and go on in two ways tell first from last; others where there are none.
+        known = Counter(given[:-1])
+        telling = [each for each in known if after_first(given, each) != after_last(given, each)]
+        asked = draw.sample(telling, min(n, len(telling))) or [draw.choice(given[:-1])]
+        return [*given, BAR, *(each for word in asked for each in _asked([word], [after(given, word)]))]
+
+    def solve(symbols: Symbols) -> Symbols:
+        given, (word,) = _split(symbols)
+        return [after(given, word)]
+
+    return build, solve
+
+
+def after_first(given: Symbols, word: str) -> str:
+    return given[given.index(word) + 1]
+
+
+def after_last(given: Symbols, word: str) -> str:
+    earlier = given[:-1]
+    return given[len(earlier) - earlier[::-1].index(word)]
+
+
+def _build_after(size: int, draw: random.Random) -> Symbols:
+    n = _n_questions(size)
+    length = max(2, size - 1 - 5 * n)
+    farthest = min(FARTHEST, length - 1)
+    n = min(n, length - farthest)
+    anchors = draw.sample(WORDS, n)
+    given = _words(length, draw, [each for each in WORDS if each not in anchors])
+    places = draw.sample(range(length - farthest), n)
+    for anchor, place in zip(anchors, places, strict=True):
+        given[place] = anchor
+    asked = Symbols()
+    for anchor, place in zip(anchors, places, strict=True):
+        distance = draw.randint(1, farthest)
+        asked += _asked([anchor, str(distance)], [given[place + distance]])
+    return [*given, BAR, *asked]
+
+
+def _solve_after(symbols: Symbols) -> Symbols:
+    given, (anchor, distance) = _split(symbols)
+    return [given[given.index(anchor) + int(distance)]]
+
+
+# ---- pairs
+
+
+def _build_recall(size: int, draw: random.Random) -> Symbols:
+    n = _n_questions(size)
+    n_pairs = max(1, (size - 1 - 4 * n) // 2)
+    # Keys come again only where there are more pairs than words.
+    keys = [each for _ in range(-(-n_pairs // len(WORDS))) for each in draw.sample(WORDS, len(WORDS))][:n_pairs]
+    values = _words(n_pairs, draw)
+    pairs = [each for pair in zip(keys, values, strict=True) for each in pair]
+    last = dict(zip(keys, values, strict=True))
+    asked = draw.sample(keys[-len(WORDS) :], min(n, n_pairs))
+    return [*pairs, BAR, *(each for key in asked for each in _asked([key], [last[key]]))]
+
+
+def _solve_recall(symbols: Symbols) -> Symbols:
+    given, (key,) = _split(symbols)
+    return [dict(zip(given[::2], given[1::2], strict=True))[key]]
+
+
+def _build_tags(size: int, draw: random.Random) -> Symbols:
+    n = _n_questions(size)
+    n_keys = max(1, min(len(WORDS), (size - 1 - 5 * n) // 6))
+    facts = [(tag, key, draw.choice(WORDS)) for key in draw.sample(WORDS, n_keys) for tag in TAGS]
+    draw.shuffle(facts)
+    asked = draw.sample(facts, min(n, len(facts)))
+    given = [each for fact in facts for each in fact]
+    return [*given, BAR, *(each for tag, key, value in asked for each in _asked([tag, key], [value]))]
+
+
+def _solve_tags(symbols: Symbols) -> Symbols:
+    given, question = _split(symbols)
+    facts = {(tag, key): value for tag, key, value in zip(*(given[at::3] for at in range(3)), strict=True)}
+    tag, key = question
+    return [facts[tag, key]]
+
+
+def _build_vote(size: int, draw: random.Random) -> Symbols:
+    words = draw.sample(WORDS, max(1, min(4, size // 10)))
+    n_each = max(1, (size - 1 - 4 * len(words)) // (2 * len(words)))
+    labels = {word: draw.choice(LABELS) for word in words}
+    # A fourth of the shots is wrong; those that tip the balance or make it even are put right.
+    shots = [[word, labels[word] if draw.random() < 0.75 else _other(labels[word])] for word in words * n_each]
+    for word in words:
+        wrong = [shot for shot in shots if shot[0] == word and shot[1] != labels[word]]
+        for shot in wrong[(n_each - 1) // 2 :]:
+            shot[1] = labels[word]
+    draw.shuffle(shots)
+    given = [each for shot in shots for each in shot]
+    return [*given, BAR, *(each for word in words for each in _asked([word], [labels[word]]))]
+
+
+def _other(label: str) -> str:
+    return LABELS[1 - LABELS.index(label)]
+
+
+def _solve_vote(symbols: Symbols) -> Symbols:
+    given, (word,) = _split(symbols)
+    shots = zip(given[::2], given[1::2], strict=True)
+    return [Counter(label for each, label in shots if each == word).most_common(1)[0][0]]
+
+
+# ---- places
+
+
+def _placed(sign: int) -> tuple[Callable[[int, random.Random], Symbols], Callable[[Symbols], Symbols]]:
+    """Build and solve: the word at a place, counted from the left (1) or from the right (-1)."""
+
+    def at(given: Symbols, place: str) -> str:
+        return given[int(place) - 1 if sign > 0 else -int(place)]
+
+    def build(size: int, draw: random.Random) -> Symbols:
+        n = _n_questions(size)
+        given = _words(max(1, size - 1 - 4 * n), draw)
+        places = draw.sample(DIGITS[1 : min(FARTHEST, len(given)) + 1], min(n, len(given), FARTHEST))
+        return [*given, BAR, *(each for place in places for each in _asked([place], [at(given, place)]))]
+
+    def solve(symbols: Symbols) -> Symbols:
+        given, (place,) = _split(symbols)
+        return [at(given, place)]
+
+    return build, solve
+
+
+# ---- arithmetic and states
+
+
+def _build_add(size: int, draw: random.Random) -> Symbols:
+    n = max(1, (size - 4) // 3)
+    one = [draw.randrange(10) for _ in range(n)]
+    # Half of the digits make nine with the other's, so that what is carried is carried far.
+    other = [9 - digit if draw.random() < 0.5 else draw.randrange(10) for digit in one]
+    return [*map(str, one), "+", *map(str, other), *_asked((), _added(one, other))]
+
+
+def _added(one: Sequence[int], other: Sequence[int]) -> Symbols:
+    total, carried = Symbols(), 0
+    for a, b in zip(one, other, strict=True):
+        carried, digit = divmod(a + b + carried, 10)
+        total.append(str(digit))
+    return [*total, str(carried)]
+
+
+def _solve_add(symbols: Symbols) -> Symbols:
+    plus = symbols.index("+")
+    one, other = (int("".join(reversed(each))) for each in (symbols[1:plus], symbols[plus + 1 :]))
+    return list(reversed(str(one + other).zfill(plus)))
+
+
+def _build_parity(size: int, draw: random.Random) -> Symbols:
+    bits = [draw.choice("01") for _ in range(max(1, size - 3))]
+    return [*bits, *_asked((), [str(bits.count("1") % 2)])]
+
+
+def _solve_parity(symbols: Symbols) -> Symbols:
+    return [str(sum(map(int, symbols[1:])) % 2)]
+
+
+def _build_running(size: int, draw: random.Random) -> Symbols:
+    given, state = Symbols(), 0
+    for _ in range(max(1, size // 4)):
+        step = draw.randrange(MODULUS)
+        state = (state + step) % MODULUS
+        given += _asked([str(step)], [str(state)])
+    return given
+
+
+def _solve_running(symbols: Symbols) -> Symbols:
+    steps = [symbols[-1], *(symbols[at - 1] for at, each in enumerate(symbols) if each == ASK)]
+    return [str(sum(map(int, steps)) % MODULUS)]
+
+
+def _build_flip_flop(size: int, draw: random.Random) -> Symbols:
+    n = max(2, (size - 2) // 2)
+    writes = {0, *draw.sample(range(n), min(3, n))}
+    given, bit, used = Symbols(), "0", 0
+    while used < n - 2:
+        if used in writes:
+            bit = draw.choice("01")
+            given += [WRITE, bit]
+        elif used >= n // 4 and draw.random() < 1 / 8:
+            given += _asked([READ], [bit])
+            used += 1  # as long as two of the others
+        else:
+            given += [SKIP, draw.choice("01")]
+        used += 1
+    return [*(given or [WRITE, bit]), *_asked([READ], [bit])]
+
+
+def _solve_flip_flop(symbols: Symbols) -> Symbols:
+    return [symbols[max(at for at, each in enumerate(symbols) if each == WRITE) + 1]]
+
+
+def _build_brackets(size: int, draw: random.Random) -> Symbols:
+    n, opened, given = max(1, size - 2 - DEEPEST), Symbols(), Symbols()
+    while len(given) < n:
+        if not opened or (len(opened) < DEEPEST and draw.random() < 0.5):
+            opened.append(draw.choice(list(BRACKETS)))
+            given.append(opened[-1])
+        else:
+            given.append(BRACKETS[opened.pop()])
+    if not opened:
+        opened.append(draw.choice(list(BRACKETS)))
+        given.append(opened[-1])
+    return [*given, *_asked((), [BRACKETS[each] for each in reversed(opened)])]
+
+
+def _solve_brackets(symbols: Symbols) -> Symbols:
+    text = "".join(symbols[1:])
+    while (less := text.replace("()", "").replace("[]", "").replace("{}", "")) != text:
+        text = less
+    return [BRACKETS[each] for each in reversed(text)]
+
+
+def _always(n: int) -> Callable[[Symbols], int]:
+    return lambda symbols: n
+
+
+def _listed(symbols: Symbols) -> int:
+    return len(set(_split(symbols)[0]))
+
+
+def _values(symbols: Symbols) -> int:
+    return len(set(_split(symbols)[0][1::2]))
+
+
+def _tagged(symbols: Symbols) -> int:
+    return len(set(_split(symbols)[0][2::3]))
+
+
+TASKS: dict[str, Task] = {
+    "copy": Task("Say the words again.", _mapped(list, WORDS), lambda s: s[1:], _always(len(WORDS))),
+    "reverse": Task(
+        "Say the words again from the last one to the first.", _mapped(_reverse, WORDS), lambda s: s[:0:-1],
+        _always(len(WORDS)),
+    ),
+    "sort": Task(
+        "Say the letters again in the order of the alphabet.", _mapped(sorted, LETTERS), lambda s: sorted(s[1:]),
+        _always(len(LETTERS)),
+    ),
+    "nearest": Task("Say what followed a word where it stood last (induction).", *_follows(-1), _listed),
+    "first": Task("Say what followed a word where it stood first.", *_follows(0), _listed),
+    "after": Task("Say the word so many places after another.", _build_after, _solve_after, _listed),
+    "recall": Task(
+        "Say the value that a key was given last (associative recall).", _build_recall, _solve_recall, _values
+    ),
+    "tags": Task(
+        "Say the value of a key under one of two tags, when each key has a value under both.",
+        _build_tags, _solve_tags, _tagged,
+    ),
+    "vote": Task(
+        "Say the label that most shots give a word, when a fourth of them is wrong.", _build_vote, _solve_vote,
+        _always(len(LABELS)),
+    ),
+    "left": Task("Say the word at a place counted from the left.", *_placed(1), _listed),
+    "right": Task("Say the word at a place counted from the right.", *_placed(-1), _listed),
+    "add": Task("Add two numbers, the digits of the ones first.", _build_add, _solve_add, _always(10)),
+    "parity": Task("Say whether the number of ones is odd.", _build_parity, _solve_parity, _always(2)),
+    "running": Task(
+        f"Say the sum so far modulo {MODULUS} after every number.", _build_running, _solve_running, _always(MODULUS)
+    ),
+    "flip_flop": Task(
+        "Say the bit that was written last, however long ago.", _build_flip_flop, _solve_flip_flop, _always(2)
+    ),
+    "brackets": Task("Close what is still open.", _build_brackets, _solve_brackets, _always(len(BRACKETS))),
+}  # fmt: skip
+LEAST = 16  # symbols of the shortest example
+
+
+def vocabulary() -> tuple[str, ...]:
+    """Return every symbol that an example can have."""
+    signs = (ASK, STOP, BAR, "+", WRITE, SKIP, READ, *TAGS, *LABELS, *BRACKETS, *BRACKETS.values())
+    return (*TASKS, *signs, *DIGITS, *LETTERS, *WORDS)
+
+
+def split_of(example: Example) -> Split:
+    """Return the split that an example is in."""
+    return SPLITS[zlib.crc32(example.text.encode()) % len(SPLITS)]
+
+
+def example(task: str, length: int, split: Split, draw: random.Random) -> Example:
+    """Draw an example of a split, of at most `length` symbols (at least LEAST)."""
+    assert length >= LEAST, length
+    while True:
+        drawn = Example(task, (task, *TASKS[task].build(length - 1, draw)))
+        if split_of(drawn) == split:
+            return drawn
+
+
+def examples(task: str, length: int, split: Split, seed: int, n: int) -> Iterator[Example]:
+    """Yield n examples of one length, always the same."""
+    for number in range(n):
+        yield example(task, length, split, random.Random(f"{task} {length} {split} {seed} {number}"))
+
+
+def solved(drawn: Example) -> bool:
+    """Return whether the solver gives every answer of an example."""
+    solve = TASKS[drawn.task].solve
+    symbols = list(drawn.symbols)
+    return all(solve(symbols[: at.start - 1]) == symbols[at.start : at.stop] for at in drawn.answers)
+
+
+def chance(drawn: Example) -> float:
+    """Return the expected share of answers that guessing among the possible ones gets right."""
+    n_guesses, symbols, answers = TASKS[drawn.task].n_guesses, list(drawn.symbols), drawn.answers
+    shares = [(len(at), 1 / n_guesses(symbols[: at.start - 1])) for at in answers]
+    return sum(n * share for n, share in shares) / sum(n for n, _ in shares)
