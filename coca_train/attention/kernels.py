@@ -45,7 +45,9 @@ Kernel = Callable[[Sequence[Part], Tensor, float], Tensor]
 def is_plain(parts: Sequence[Part]) -> bool:
     """Whether the scores are q'·k' under a causal mask and nothing else, so that any fused kernel can compute them."""
     first = parts[0]
-    if len(parts) > 1 or is_linear(parts) or first.score_mod is not None or first.layout.rule != CAUSAL or first.layout.doc_BS is not None:
+    if is_linear(parts) or len(parts) > 1 or first.score_mod is not None:
+        return False
+    if first.layout.rule != CAUSAL or first.layout.doc_BS is not None:
         return False
     return not any(term is not None for term in first.terms)  # in words that Dynamo of torch 2.11 follows
 

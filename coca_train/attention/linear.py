@@ -42,9 +42,7 @@ def definition(parts: Sequence[Part], v_BSGD: Tensor) -> Tensor:
     """Compute the definition, with the weight of every pair. Returns out_BTHD."""
     part, (q_BTHK, k_BSGK) = _causal(parts)
     seen_B1TS = seen(part.layout, slice(0, q_BTHK.shape[1]), slice(0, v_BSGD.shape[1]))[:, None]
-    turned_q, turned_k, q, k, v = (
-        _wide(x.transpose(1, 2)) for x in (part.q_BTHE, part.k_BSGE, q_BTHK, k_BSGK, v_BSGD)
-    )
+    turned_q, turned_k, q, k, v = (_wide(x.transpose(1, 2)) for x in (part.q_BTHE, part.k_BSGE, q_BTHK, k_BSGK, v_BSGD))
     weight_BHTS = grouped(turned_q, turned_k.mT) * seen_B1TS
     divisor_BHT1 = (grouped(q, k.mT) * seen_B1TS).sum(-1, keepdim=True)
     return (grouped(weight_BHTS, v) / divisor_BHT1).to(v_BSGD.dtype).transpose(1, 2)
@@ -163,9 +161,7 @@ def _chunks(doc_BS: Tensor | None, tensors: Sequence[Tensor], backwards: bool = 
             reads = (doc_Bt == state_B1)[:, None, :, None].to(v.dtype)
             stays = (state_B1 == last_B1)[:, :, None, None].to(v.dtype)
             adds = (doc_Bs == last_B1)[:, None, :, None].to(v.dtype)
-        yield _Chunk(
-            queries, keys, turned_q, q, turned_k, k, v, seen_Bts[:, None].to(v.dtype), reads, stays, adds
-        )
+        yield _Chunk(queries, keys, turned_q, q, turned_k, k, v, seen_Bts[:, None].to(v.dtype), reads, stays, adds)
 
 
 def _empty(v_BGSD: Tensor, width: int, divisor_width: int) -> _State:

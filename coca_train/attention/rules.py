@@ -68,6 +68,29 @@ def layers_fit(
     return issues
 
 
+@TRAINING.rule("layers", "position", "attention_pattern", "model")
+def logit_scale_fits(
+    layers: LayersConfig, position: SchemeSettings, attention_pattern: PatternSettings, model: ModelConfig
+) -> list[Problem]:
+    """Check that a logit scale reaches a softmax: in linear attention it cancels."""
+    if check_heads(model) or layers_fit(layers, position, attention_pattern, model):
+        return []
+    from coca_train.attention import patterns
+
+    kinds = layer_types(layers, model, position, attention_pattern)
+    scaled = {name: kind for name, kind in kinds.items() if kind.logit_scale.name != "none"}
+    if any(check_scheme(model, kind.position) for kind in scaled.values()):
+        return []
+    if not scaled or not all(patterns.outline(kind.position, model).linear for kind in scaled.values()):
+        return []
+    name, kind = next(iter(scaled.items()))
+    own = name != DEFAULT and "name" in layers.types[name].logit_scale
+    key = f"layers.types.{name}.logit_scale.name" if own else "model.logit_scale.name"
+    scheme = "position.scheme" if name == DEFAULT else f"layers.types.{name}.position.scheme"
+    text = f"{kind.logit_scale.name} scales the scores of a softmax, and {kind.position.scheme} has none"
+    return [Problem("E-CFG-92", (key, scheme), text, f"write {key}=none, or let layers have a softmax")]
+
+
 @TRAINING.rule("data", "train", "layers", "position", "attention_pattern", "model")
 def placement_fits(
     data: DataConfig,

@@ -1,15 +1,22 @@
 """Linear attention with RoPE: the formula, numbers from outside, and the state that stands in for a T x T matrix."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from coca_train.attention.kernels import KERNELS
 from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import part_of
+from coca_train.config.messages import ConfigError
+from coca_train.config.schema import LayersConfig, LayerTypeConfig, LogitScaleConfig
+from coca_train.evaluation.variants import Choice, variants
+from coca_train.settings import load
 from coca_train.testing import parts
 from coca_train.testing.definition import gradients
 from coca_train.testing.scheme import SchemeContract
 from tests.golden.methods import case, same, tensor
+from tests.models.conftest import LLAMA, build
 from tests.positions import support
 
 
@@ -81,8 +88,8 @@ def test_documents_are_strangers_bit_for_bit():
     pos, doc = parts.packed([130, 170], [130, 170])
 
     def second(seed):
-        other, same_ = (parts.random_qkv(scheme, n, dtype=torch.float32, seed=each) for each in (seed, 9))
-        inputs = [torch.cat((a[:, :130], b[:, 130:]), 1).detach().requires_grad_() for a, b in zip(other, same_)]
+        pairs = zip(*(parts.random_qkv(scheme, n, dtype=torch.float32, seed=each) for each in (seed, 9)), strict=True)
+        inputs = [torch.cat((a[:, :130], b[:, 130:]), 1).detach().requires_grad_() for a, b in pairs]
         out = attend("linear", scheme, inputs, pos, doc)[:, 130:]
         return [out, *(grad[:, 130:] for grad in torch.autograd.grad(out.square().sum(), inputs))]
 
@@ -109,3 +116,60 @@ def test_memory_is_linear():
             attend("linear", scheme, inputs, parts.start(n))
         saved.append(sum(sizes))
     assert saved[1] / saved[0] < 2.01 and saved[2] / saved[1] < 2.01
+
+
+HYBRID = LayersConfig(pattern=["default", "nope"], types={"nope": LayerTypeConfig(position={"scheme": "nope"})})
+
+
+@torch.no_grad()
+def test_a_hybrid_has_linear_layers_and_scales_the_scores_of_the_others():
+    """A cache is the whole computation; a logit scale cancels in linear layers, so it is the softmax layers' alone."""
+    tokens = torch.randint(0, 101, (1, 20), generator=torch.Generator().manual_seed(5))
+    model = build(LLAMA, linear_rope(), layers=HYBRID).double().eval()
+    whole, cache = model.hidden(tokens), model.new_cache(20)
+    pieces = [model.hidden(tokens[:, a:b], cache=cache) for a, b in ((0, 7), (7, 12), (12, 13), (13, 20))]
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=1e-5, atol=1e-6)
+    grown = LogitScaleConfig(name="shifted_log", length=5, beta=0.1)
+    model.set_logit_scale(grown)
+    everywhere = model.hidden(tokens)
+    assert not torch.allclose(everywhere, whole, atol=1e-3)
+    scaled = {"nope": replace(HYBRID.types["nope"], logit_scale={"name": "shifted_log", "length": 5})}
+    only_nope = build(LLAMA, linear_rope(), layers=replace(HYBRID, types=scaled)).double().eval()
+    assert torch.equal(only_nope.hidden(tokens), everywhere)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["attention_pattern=sliding_window"], "E-CFG-44 .*sliding_window hides or moves tokens, and the state"),
+        (["attention_pattern=sinks"], "E-CFG-44 .*a scheme with a softmax is needed. Fix: write attention_pattern="),
+        (["attention_pattern=s2"], "E-CFG-44 .*s2 hides or moves tokens"),
+        (["model.score_cap=50"], "E-CFG-20 .*linear_rope has none. Fix: write model.score_cap=null"),
+        (["model.score_scale=head"], "E-CFG-20 .*Fix: write model.score_scale=none"),
+        (["model.learned_sink=true"], "E-CFG-20 .*Fix: write model.learned_sink=false"),
+        (["model.logit_scale.name=log"], "E-CFG-92 .*log scales the scores of a softmax, and linear_rope has none"),
+        (
+            ["position=rope", "layers={pattern: [default, a], types: {a: {logit_scale: {name: log}, position: "
+             "{scheme: linear_rope, rotary_pct: 1.0, rope_scaling: {name: plain, theta: 10000}}}}}"],
+            "E-CFG-92 .*layers.types.a.logit_scale.name.* Fix: write layers.types.a.logit_scale.name=none",
+        ),
+        (["position.rotary_pct=0.3"], "E-CFG-20 .*rotated features"),
+    ],
+)  # fmt: skip
+def test_what_has_no_meaning_without_a_softmax_is_refused(words, message):
+    with pytest.raises(ConfigError, match=message):
+        load(["+experiment=llama_tiny", "position=linear_rope", *words], launch=False)
+
+
+def test_a_hybrid_takes_a_logit_scale_and_no_window():
+    words = ["+experiment=llama_tiny", "position=linear_rope", "layers=nope_every_fourth"]
+    load([*words, "model.logit_scale.name=shifted_log", "model.logit_scale.length=500"], launch=False)
+    config = load(words, launch=False).config
+    found = [
+        variants(config, [Choice(**{key: value})])
+        for key, value in (("logit_scale", "log"), ("attention_pattern", "sliding_window"), ("rope_scaling", "linear"))
+    ]
+    assert [bool(each.problem) for label in found for each in label.values()] == [False, True, False]
+    alone = load(words[:2], launch=False).config
+    (refused,) = variants(alone, [Choice(logit_scale="log")]).values()
+    assert refused.problem == "log scales the scores of a softmax, and linear_rope has none"
