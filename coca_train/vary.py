@@ -9,7 +9,7 @@ messages.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
-from coca_train.attention.rules import attention_pattern_fits, layers_fit
+from coca_train.attention.rules import attention_pattern_fits, layers_fit, logit_scale_fits
 from coca_train.config.check import check_scheme
 from coca_train.config.choice import SECTIONS, Selection, assemble_over
 from coca_train.config.files import choices, config_dirs
@@ -108,6 +108,7 @@ def _incompatibilities(trained: Config, varied: Config) -> list[Problem]:
         *check_scheme(model, position),
         *attention_pattern_fits(attention_pattern, position, model),
         *layers_fit(varied.layers, position, attention_pattern, model),
+        *logit_scale_fits(varied.layers, position, attention_pattern, model),
     ]
     if attention_pattern != trained.attention_pattern and patterns.build(attention_pattern).in_training():
         text, fix = f"{attention_pattern.name} is for training; elsewhere it is causal attention", "omit it"

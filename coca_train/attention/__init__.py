@@ -1,7 +1,8 @@
-"""Softmax attention: which keys a query sees (attention patterns), and the kernels that compute it.
+"""Attention: which keys a query sees (attention patterns), and the kernels that compute it.
 
 From the definition outwards: pattern.py (what a query sees), scores.py (a tile of scores), kernels.py
-(`eager`, the definition, and torch's fused attention), tiled_attention.py and flex.py (any scheme in linear memory).
+(`eager`, the definition, and torch's fused attention), tiled_attention.py and flex.py (any scheme in linear memory),
+linear.py (attention without a softmax).
 
 Nothing here imports torch before it is needed: the registry is what `--help` lists.
 """

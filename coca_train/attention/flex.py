@@ -51,7 +51,7 @@ def is_supported(parts: Sequence[Part]) -> bool:
     if torch.are_deterministic_algorithms_enabled() and _learns(parts):
         return False
     for part in parts:
-        if part.hook is not None and part.hook.pointwise is None:
+        if part.divisor is not None or (part.hook is not None and part.hook.pointwise is None):
             return False
         products = [e_RHD for term in (part.terms.query, part.terms.key) if term is not None for e_RHD in term[1:]]
         if part.terms.value_RD is not None or any(len(e_RHD) > MAX_ROWS for e_RHD in products):

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coca_train.attention.flex import flex, is_supported
+from coca_train.attention.linear import definition, is_linear, linear
 from coca_train.attention.pattern import CAUSAL, Layout, may_see
 from coca_train.attention.scores import (
     Part,
@@ -44,7 +45,9 @@ Kernel = Callable[[Sequence[Part], Tensor, float], Tensor]
 def is_plain(parts: Sequence[Part]) -> bool:
     """Whether the scores are q'·k' under a causal mask and nothing else, so that any fused kernel can compute them."""
     first = parts[0]
-    if len(parts) > 1 or first.score_mod is not None or first.layout.rule != CAUSAL or first.layout.doc_BS is not None:
+    if is_linear(parts) or len(parts) > 1 or first.score_mod is not None:
+        return False
+    if first.layout.rule != CAUSAL or first.layout.doc_BS is not None:
         return False
     return not any(term is not None for term in first.terms)  # in words that Dynamo of torch 2.11 follows
 
@@ -90,6 +93,8 @@ def _softmax_with(s_BHts: Tensor, rest_BHt1: Tensor) -> Tensor:
 def eager(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     """Compute the definition, with the whole T x S score matrix and every term looked up pair by pair. Returns
     out_BTHD."""
+    if is_linear(parts):
+        return definition(parts, v_BSGD)
     everything = slice(0, parts[0].q_BTHE.shape[1]), slice(0, v_BSGD.shape[1])
     paired = [(part, tensors_of(part)) for part in parts]
     return _rows(paired, v_BSGD.transpose(1, 2), scale, *everything, shift=False).transpose(1, 2)
@@ -99,7 +104,7 @@ def blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     """Compute any scheme under any attention pattern in memory that is linear in the length: O(S * QUERY_BLOCK) up to
     RECOMPUTE_ABOVE keys, with rows of scores kept for the backward pass; tiles with an online softmax beyond."""
     n_queries, n_keys = parts[0].q_BTHE.shape[1], v_BSGD.shape[1]
-    if n_keys > RECOMPUTE_ABOVE and n_queries > 1:
+    if is_linear(parts) or (n_keys > RECOMPUTE_ABOVE and n_queries > 1):
         return tiled(parts, v_BSGD, scale)
     paired = [(part, tensors_of(part)) for part in parts]
     v_BGSD, out = v_BSGD.transpose(1, 2), []
@@ -159,6 +164,8 @@ def _causal_after_cache(q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, scale: f
 
 def choose(parts: Sequence[Part], n_keys: int) -> str:
     """Return the fastest kernel for this device, dtype and length, as measured on the CPU (see benchmarks/)."""
+    if is_linear(parts):
+        return "linear"
     q_BTHE = parts[0].q_BTHE
     device = device_type(q_BTHE)
     if q_BTHE.shape[1] > 1:
@@ -196,4 +203,5 @@ KERNELS: dict[str, Kernel] = {
     "sdpa": sdpa,
     "blocked": blocked,
     "flex": flex_or_blocked,
+    "linear": lambda parts, v_BSGD, scale: linear(parts, v_BSGD),
 }

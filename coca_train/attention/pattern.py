@@ -200,7 +200,7 @@ class AttentionPattern:
 
     def problems(self, position: Position) -> list[Problem]:
         """Return why it cannot be combined with a scheme. position: an instance built from the scheme's settings."""
-        return []
+        return [] if self.views() == (View(),) else not_linear(self.settings, position)
 
     def layouts(
         self, queries: Tensor | Positions, keys: Tensor | Positions, doc_BS: Tensor | None = None
@@ -218,6 +218,15 @@ class AttentionPattern:
             as_text = place is None and key_place is None
             layouts.append(Layout(rule, text_queries, text_keys, *placed, doc_BS, as_text, {}))
         return tuple(layouts)
+
+
+def not_linear(settings: PatternSettings, position: Position) -> list[Problem]:
+    """Refuse linear schemes, whose state drops no token, where a query does not see all tokens before it."""
+    if not position.linear:
+        return []
+    wrong = f"{settings.name} hides or moves tokens, and the state of {position.settings.scheme} sums up all of them"
+    fix = "write attention_pattern=causal, or choose a scheme with a softmax"
+    return [("attention_pattern.name", f"{wrong}; a scheme with a softmax is needed", fix)]
 
 
 def layouts_of_heads(layouts: Sequence[Layout], rules: Sequence[Rule]) -> list[Layout]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from coca_train.attention import PatternSettings
-from coca_train.attention.layer_types import layer_types
+from coca_train.attention.layer_types import LayerType, layer_types
 from coca_train.config.check import TRAINING, check_heads, check_pattern, check_scheme
 from coca_train.config.messages import Problem
 from coca_train.config.schema import DEFAULT, DataConfig, EngineConfig, LayersConfig, ModelConfig, TrainConfig
@@ -50,10 +50,7 @@ def layers_fit(
     issues = check_pattern(layers)
     if not layers.types:
         return issues  # all layers are alike
-    try:
-        settings = layer_types(layers, model, position, attention_pattern) if not issues else {}
-    except (ValidationError, UserError):
-        return issues  # a layer type is wrong by itself
+    settings = {} if issues else _right_types(layers, model, position, attention_pattern)
     if check_heads(model) or any(check_scheme(model, layer_type.position) for layer_type in settings.values()):
         return issues
     from coca_train.attention import patterns
@@ -66,6 +63,29 @@ def layers_fit(
     if schemes and DEFAULT not in schemes and any(True for _ in patterns.outline(position, model).parameters()):
         issues.append(_untrained(position))
     return issues
+
+
+@TRAINING.rule("layers", "position", "attention_pattern", "model")
+def logit_scale_fits(
+    layers: LayersConfig, position: SchemeSettings, attention_pattern: PatternSettings, model: ModelConfig
+) -> list[Problem]:
+    """Check that a logit scale reaches a softmax: in linear attention it cancels."""
+    if check_heads(model) or layers_fit(layers, position, attention_pattern, model):
+        return []
+    from coca_train.attention import patterns
+
+    kinds = _right_types(layers, model, position, attention_pattern)
+    scaled = {name: kind for name, kind in kinds.items() if kind.logit_scale.name != "none"}
+    if any(check_scheme(model, kind.position) for kind in scaled.values()):
+        return []
+    if not scaled or not all(patterns.outline(kind.position, model).linear for kind in scaled.values()):
+        return []
+    name, kind = next(iter(scaled.items()))
+    own = name != DEFAULT and "name" in layers.types[name].logit_scale
+    key = f"layers.types.{name}.logit_scale.name" if own else "model.logit_scale.name"
+    scheme = "position.scheme" if name == DEFAULT else f"layers.types.{name}.position.scheme"
+    text = f"{kind.logit_scale.name} scales the scores of a softmax, and {kind.position.scheme} has none"
+    return [Problem("E-CFG-92", (key, scheme), text, f"write {key}=none, or let layers have a softmax")]
 
 
 @TRAINING.rule("data", "train", "layers", "position", "attention_pattern", "model")
@@ -93,7 +113,7 @@ def placement_fits(
 
     if check_heads(model):
         return
-    for name, kind in layer_types(layers, model, position, attention_pattern).items():
+    for name, kind in _right_types(layers, model, position, attention_pattern).items():
         if check_scheme(model, kind.position):
             return
         where = "position.scheme" if name == DEFAULT else f"layers.types.{name}.position.scheme"
@@ -136,7 +156,7 @@ def heads_shared(
     from coca_train.attention import patterns
 
     issues = []
-    for name, layer_type in layer_types(layers, model, position, attention_pattern).items():
+    for name, layer_type in _right_types(layers, model, position, attention_pattern).items():
         if check_scheme(model, layer_type.position):
             return []
         where = "position.scheme" if name == DEFAULT else f"layers.types.{name}.position.scheme"
@@ -154,6 +174,16 @@ def heads_shared(
             fix = f"write position.memory_len=0, or {key}=1"
             issues.append(Problem("E-CFG-82", (key, "position.memory_len"), text, fix))
     return issues
+
+
+def _right_types(
+    layers: LayersConfig, model: ModelConfig, position: SchemeSettings, attention_pattern: PatternSettings
+) -> dict[str, LayerType]:
+    """Return the layer types that occur; none where one is wrong by itself, which has its own message."""
+    try:
+        return layer_types(layers, model, position, attention_pattern)
+    except (ValidationError, UserError):
+        return {}
 
 
 def _embeds(layer_type: str, scheme: "Position") -> Problem:

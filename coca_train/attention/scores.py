@@ -37,6 +37,7 @@ class Part(NamedTuple):
     layout: Layout
     score_mod: ScoreMod | None = None
     scale_BT: Tensor | None = None  # of every query's scores (models/layers.py), float32
+    divisor: tuple[Tensor, Tensor] | None = None  # of linear attention (attention/linear.py)
 
     @property
     def hook(self) -> Hook | None:
@@ -45,7 +46,7 @@ class Part(NamedTuple):
 
 def part_of(mapped: PositionedQK, layout: Layout, scale_BT: Tensor | None = None) -> Part:
     """Combine the queries and keys of a layer with one layout."""
-    return Part(mapped.q_BTHE, mapped.k_BSGE, mapped.terms, layout, mapped.score_mod, scale_BT)
+    return Part(mapped.q_BTHE, mapped.k_BSGE, mapped.terms, layout, mapped.score_mod, scale_BT, mapped.divisor)
 
 
 def of_heads(part: Part, group: int, n_groups: int) -> Part:

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from coca_train.attention.linear import is_linear, linear
 from coca_train.attention.pattern import Layout, may_see
 from coca_train.attention.scores import (
     Part,
@@ -92,7 +93,9 @@ def query_tile(parts: Sequence[Part]) -> int:
 
 
 def tiled(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """Compute attention over the parts' keys under one softmax. Returns out_BTHD."""
+    """Compute attention over the parts' keys under one softmax, or without one by `linear`. Returns out_BTHD."""
+    if is_linear(parts):
+        return linear(parts, v_BSGD)
     given = [tensors_of(part) for part in parts]
     flat = [tensor for tensors in given for _, tensor in leaves(tensors)]
     forms = tuple(unflatten(tensors, [None] * len(leaves(tensors))) for tensors in given)

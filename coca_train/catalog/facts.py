@@ -19,6 +19,8 @@ from torch.utils._pytree import tree_leaves
 from coca_train import positions
 from coca_train.attention import patterns
 from coca_train.attention.kernels import choose
+from coca_train.attention.linear import is_linear
+from coca_train.attention.linear import products as linear_products
 from coca_train.attention.pattern import AttentionPattern, seen
 from coca_train.attention.scores import Part, part_of
 from coca_train.catalog.entries import Entry, entries
@@ -153,12 +155,18 @@ class SchemeFacts:
     parameters: Shapes  # those that a model without positions has not, or in another shape; `<i>`: in every layer
     paths: dict[str, tuple[str, str]]  # device -> the kernel for a window of SHORT, and of LONG tokens
     products: float  # multiply-adds for one pair of tokens and one head, at LONG
+    linear: bool  # their number grows with T, that of the others with the pairs
     numbers: float  # numbers per token that one layer passes to the kernel, at LONG
     growth: float  # numbers grow with T to this power
     cached: int  # numbers per token that one layer keeps in a cache
     reach: int | None  # longest window [tokens]; None: FARTHEST is not the end
     rope_scaling: list[str]
     attention_patterns: dict[str, str]  # name -> why it cannot go with the scheme; "": it can
+
+    def work(self, n_tokens: int) -> float:
+        """Return the multiply-adds of one head for a window: of its pairs on and below the diagonal."""
+        pairs = n_tokens * (n_tokens + 1) / 2
+        return self.products * (LONG + 1) / 2 * n_tokens if self.linear else self.products * pairs
 
     def held(self, n_tokens: int) -> float:
         """Return how many numbers one layer passes to the kernel for a window."""
@@ -190,6 +198,7 @@ def measure_scheme(entry: Entry, reference: ReferenceModel) -> SchemeFacts:
         parameters=parameters,
         paths=paths,
         products=products(long.parts[0], long.v_BTGD, paths["cpu"][1]),
+        linear=position.linear,
         numbers=_numbers(long) / LONG,
         growth=math.log2(_numbers(long) / _numbers(half)),
         cached=shape.n_kv_heads * (position.key_dim + shape.head_dim) + long.tokens,
@@ -235,7 +244,9 @@ def _paths(short: LayerTensors, long: LayerTensors, device: str) -> tuple[str, s
 
 def products(part: Part, v_BTGD: Tensor, kernel: str) -> float:
     """Return the multiply-adds for one pair of tokens in one head: q'·k', its terms, the matrix products of a hook, and
-    the weighted sum of the values."""
+    the weighted sum of the values. Of linear attention those for a token, by its pairs."""
+    if is_linear([part]):
+        return 2 * linear_products(part.q_BTHE.shape[-1], v_BTGD.shape[-1]) / (v_BTGD.shape[1] + 1)
     terms, width = part.terms, part.q_BTHE.shape[-1]
     values = width if kernel == "sdpa" else v_BTGD.shape[-1]  # fused kernels pad the values to the keys' width
     for term in (terms.query, terms.key):
@@ -247,7 +258,7 @@ def products(part: Part, v_BTGD: Tensor, kernel: str) -> float:
 def _numbers(tensors: LayerTensors) -> int:
     """Count the numbers in all tensors of a layer, shared memory once."""
     (part,) = tensors.parts
-    passed = tree_leaves((part.q_BTHE, part.k_BSGE, part.terms, part.score_mod, tensors.v_BTGD))
+    passed = tree_leaves((part.q_BTHE, part.k_BSGE, part.terms, part.score_mod, part.divisor, tensors.v_BTGD))
     return sum({x.untyped_storage().data_ptr(): x.numel() for x in passed if isinstance(x, Tensor)}.values())
 
 

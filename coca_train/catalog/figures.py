@@ -58,7 +58,8 @@ CAPTIONS = {
     f"{SEED})",
     "the score": "of the same query and key at every position, all pairs of features at angle 0, by distance: solid "
     f"with the query at position {FARTHEST}, dashed with the key at position 0. A scheme is relative where the two "
-    "coincide. Frequencies are plain; learned parameters as they start",
+    "coincide. Frequencies are plain; learned parameters as they start. Of "
+    "linear_rope the product of the rotated features, before the division",
     "likeness of positions": "cosine of what is added to the embeddings at position m and at position n, for three m; "
     "learned parameters as they start",
     "what is seen": f"{N_DRAWN} tokens, training window {N_WINDOW}, {N_FIRST} sinks or global tokens; the colour is "

@@ -91,6 +91,11 @@ def format_path(kernels: tuple[str, str]) -> str:
     return "/".join(dict.fromkeys(kernels))
 
 
+def format_cost(facts: SchemeFacts, rope: SchemeFacts) -> str:
+    """Return multiply-adds over those of RoPE, and the power when they do not grow like T²."""
+    return f"{facts.products / rope.products:.2f}{' T^-1' if facts.linear else ''}"
+
+
 def format_growth(facts: SchemeFacts, rope: SchemeFacts) -> str:
     """Return numbers per token over those of RoPE, and the power when they do not grow like T."""
     power = "" if round(facts.growth, 1) == 1.0 else f" T^{facts.growth - 1:.1f}"
@@ -129,7 +134,7 @@ def scheme_columns(rope: SchemeFacts) -> list[Column[SchemeFacts]]:
         Column("para- meters", 6, lambda f: format_count(f.n_parameters), right=True),
         Column("path on CPU", 12, lambda f: format_path(f.paths["cpu"])),
         Column("path on CUDA", 12, lambda f: format_path(f.paths["cuda"])),
-        Column("cost ×T²", 4, lambda f: f"{f.products / rope.products:.2f}", right=True),
+        Column("cost ×T²", 4, lambda f: format_cost(f, rope), right=True),
         Column("mem. ×T", 4, lambda f: format_growth(f, rope), right=True),
         Column("cache ×T", 5, lambda f: f"{f.cached / rope.cached:.2f}", right=True),
         Column("max. window", 6, lambda f: f"{f.reach:,}" if f.reach else "any", right=True),
@@ -148,13 +153,14 @@ def list_schemes(reference: ReferenceModel, table: Mapping[str, SchemeFacts]) ->
         "`nope`",
         f"path: the kernel that is chosen in bfloat16 for {SHORT:,} tokens, and behind the slash for {LONG:,} where "
         "that is another one. blocked: tile by tile, memory O(T·block); sdpa: torch's fused kernel, O(T·D); flex: "
-        "FlexAttention, compiled, O(T·D). In float32 the CPU takes sdpa wherever a scheme adds nothing to the scores",
+        "FlexAttention, compiled, O(T·D); linear: a state, O(T·D). In float32 the CPU takes sdpa wherever a scheme "
+        "adds nothing to the scores",
         "alibi asks the device whether to fold its bias into q and k: its CUDA column is that of `fold: always`, which "
         "is what `auto` does there",
         "cost: multiply-adds per pair of tokens over those of rope, of matrix products (of a hook too); what is seen "
         "decides on the number of pairs. mem.: "
         "numbers per token that a layer hands to the kernel over those of rope. Both are taken from the tensors "
-        f"themselves at {LONG:,} tokens; where the numbers grow faster or slower than T, the power is shown. cache: "
+        f"themselves at {LONG:,} tokens; where they grow faster or slower, the power of T is shown. cache: "
         "numbers that a token leaves in the cache of a layer, over those of rope",
         f"max. window: the longest one that is not refused, tried in bfloat16 up to {FARTHEST:,} tokens; any: no end "
         "was found",
@@ -353,9 +359,8 @@ def document(reference: ReferenceModel, conversions: Mapping[str, str]) -> str:
 
 
 def _by_length(n_tokens: int, own: SchemeFacts, reference: ReferenceModel) -> str:
-    """Return work and memory at a length: pairs on and below the diagonal, and numbers that grow with their power."""
-    pairs = n_tokens * (n_tokens + 1) / 2
-    work = pairs * own.products * reference.shape.n_heads / 1e9
+    """Return work and memory at a length: numbers that grow with their power."""
+    work = own.work(n_tokens) * reference.shape.n_heads / 1e9
     held = own.held(n_tokens) * 2 / 2**20
     return f"  T = {n_tokens:>6,}   {work:>9,.1f} G multiply-adds   {held:>7,.1f} MiB handed to the kernel"
 

@@ -259,7 +259,7 @@ def check_answers(data: DataConfig) -> Iterator[Problem]:
     """Answers begin where they end."""
     if data.answers.end is not None and data.answers.begin is None:
         text = "it has no effect where every prediction is scored"
-        yield Problem("E-CFG-92", ("data.answers.end", "data.answers.begin"), text, "write data.answers.begin=<piece>")
+        yield Problem("E-CFG-93", ("data.answers.end", "data.answers.begin"), text, "write data.answers.begin=<piece>")
 
 
 @TRAINING.rule("data", "train")

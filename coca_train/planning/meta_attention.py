@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
-from coca_train.attention import flex, tiled_attention
+from coca_train.attention import flex, linear, tiled_attention
 from coca_train.attention.kernels import KERNELS, RECOMPUTE_ABOVE, Kernel, choose, is_plain
 from coca_train.attention.scores import Part, leaves, tensors_of
 from coca_train.positions.base import Pairs
@@ -28,6 +28,8 @@ def resolve_kernel(configured: str, parts: Sequence[Part], v_BSGD: Tensor) -> st
     """Return the name of the kernel that runs in the end where engine.attention names one."""
     n_queries, n_keys = parts[0].q_BTHE.shape[1], v_BSGD.shape[1]
     name = choose(parts, n_keys) if configured == "auto" else configured
+    if linear.is_linear(parts):
+        return "eager" if name == "eager" else "linear"
     if name == "sdpa" and not (is_plain(parts) and n_queries in (1, n_keys)):
         name = "blocked"
     return "blocked" if name == "flex" and not flex.is_supported(parts) else name
@@ -57,11 +59,13 @@ def watched_kernel(configured: str) -> Kernel:
     """Return kernels that use the memory of the real ones, without the work of tiles.
 
     A compiled kernel and attention tile by tile both save their inputs, their output and the log-sum-exp of each query
-    (FlashAttention, arXiv 2205.14135, section 3.1).
+    (FlashAttention, arXiv 2205.14135, section 3.1); linear attention the divisor of each query in its place.
     """
 
     def kernel(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
         name = resolve_kernel(configured, parts, v_BSGD)
+        if name == "linear":
+            return _attend_linearly(parts, v_BSGD, tile_work=_state_work(parts[0], v_BSGD))
         tiled = name == "blocked" and v_BSGD.shape[1] > RECOMPUTE_ABOVE and parts[0].q_BTHE.shape[1] > 1
         if not tiled and name != "flex":
             return KERNELS[name](parts, v_BSGD, scale)
@@ -71,15 +75,21 @@ def watched_kernel(configured: str) -> Kernel:
 
 
 class Calls:
-    """Count how many layers' attention ran forward and backward, by their heads, and the FLOPs of its hook for one pair
-    of tokens. n_heads: of a layer, whose groups of heads may be computed one after the other."""
+    """Count how many layers' attention ran forward and backward, by their heads, the FLOPs of its hook for one pair of
+    tokens, and those of linear attention for one token. n_heads: of a layer, whose groups of heads may be computed one
+    after the other."""
 
     def __init__(self, n_heads: int) -> None:
         self.n_heads, self.forward, self.backward = n_heads, 0.0, 0.0
         self.of_hooks = 0.0
+        self.of_states = 0.0  # in place of those of pairs
 
     def kernel(self, parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
         """Attend without any product."""
+        if linear.is_linear(parts):
+            n_heads, width = parts[0].q_BTHE.shape[2:]
+            self.of_states += n_heads * 2 * linear.products(width, v_BSGD.shape[-1])
+            return _attend_linearly(parts, v_BSGD, calls=self)
         self.of_hooks += parts[0].q_BTHE.shape[2] * 2 * hook_products(parts[0])
         return _attend_linearly(parts, v_BSGD, calls=self)
 
@@ -88,6 +98,7 @@ def _attend_linearly(
     parts: Sequence[Part], v_BSGD: Tensor, calls: Calls | None = None, tile_work: Callable[[], None] | None = None
 ) -> Tensor:
     inputs = [tensor for part in parts for _, tensor in leaves(tensors_of(part)) if tensor is not None]
+    inputs += parts[0].divisor or ()
     return _LinearAttention.apply(calls, tile_work, parts[0].q_BTHE.shape[:3], v_BSGD.transpose(1, 2), *inputs)
 
 
@@ -164,6 +175,19 @@ def _tile_work(part: Part) -> Callable[[], None]:
                 ]
                 rewritten, _ = part.hook.scores(pairs, four.new_empty(*shape_BHts[:3], part.hook.carried))
                 torch.autograd.grad(rewritten, inputs, torch.empty_like(rewritten), allow_unused=True)
+
+    return work
+
+
+def _state_work(part: Part, v_BSGD: Tensor) -> Callable[[], None]:
+    """Return a function that allocates and frees the memory of the backward pass of linear attention: the state before
+    every chunk, and the weights of one chunk with their gradients, float32."""
+    (n_rows, n_keys, n_groups, width), n_heads = v_BSGD.shape, part.q_BTHE.shape[2]
+    n_chunks, features = -(-n_keys // linear.CHUNK) + 1, part.k_BSGE.shape[-1]
+
+    def work() -> None:
+        states = torch.empty(n_chunks, n_rows, n_groups, features, width + 1, dtype=torch.float32, device="meta")
+        states.new_empty(4, n_rows, n_heads, linear.CHUNK, linear.CHUNK)
 
     return work
 

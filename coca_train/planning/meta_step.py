@@ -311,7 +311,7 @@ def count_flops(outline: Outline) -> Flops:
 
     A frozen weight gets no gradient, and below the lowest trained parameter nothing runs backward. Attention is
     counted as in `throughput.flops_per_token` (causal: half of all pairs, in layers that see less only those seen) with
-    what the scheme's hook adds, backward twice forward wherever it runs.
+    what the scheme's hook adds, linear attention by its state, backward twice forward wherever it runs.
     """
     seq_len, model = outline.config.train.seq_len, outline.model
     engine = replace(outline.config.engine, activation_checkpointing="none", sequence_parallel=1)
@@ -333,6 +333,8 @@ def count_flops(outline: Outline) -> Flops:
             n_forward[kind], share = counted.forward, model.attention_patterns[kind].share(seq_len)
             of_pairs = flops_per_token(0, share, width, seq_len) / 3
             of_attention[kind] = of_pairs + counted.of_hooks / counted.forward * share * seq_len / 2
+            if counted.of_states:
+                of_attention[kind] = counted.of_states / counted.forward
         with FlopCounterMode(display=False) as step:
             model(tokens_BT, tokens_BT, pos_BT, memory=memories[1]).backward()
     model.zero_grad(set_to_none=True)

@@ -3,7 +3,8 @@
 A scheme is a `Position` (one per model) and a `LayerPosition` (one per attention layer). Every hook
 of both is the identity; a scheme overrides what it needs, and attention calls all of them.
 
-What a scheme does to the scores it says in one of three ways, the cheapest that can say it:
+What a scheme does to the scores it says in one of three ways, the cheapest that can say it (a linear one has products
+in place of scores, `PositionedQK.divisor`):
 
 rotate   queries and keys become others, and the dot product stays one: any fused kernel;
 Terms    tables over the distance: data that each kernel reads in its own way;
@@ -154,6 +155,8 @@ class PositionedQK(NamedTuple):
     k_BSGE: Tensor
     terms: Terms
     score_mod: ScoreMod | None = None
+    # (q_BTHK, k_BSGK) of linear attention: weights are q'·k' over the sum of these products, without a softmax.
+    divisor: tuple[Tensor, Tensor] | None = None
 
 
 class Heads(NamedTuple):
@@ -241,6 +244,7 @@ class Position(nn.Module):
     # tensors (B, T, …), a row for each position.
     caches_rotated_keys = False
     mixes_heads = False  # its hook does: no rank can have some of the heads only
+    linear = False  # its weights are products without a softmax (attention/linear.py): a state sums up the text
     projects_distances = False  # every layer projects a row of its tables for each distance there is
     layer_class: type[LayerPosition] = LayerPosition
     # How parameters start that do not start at N(0, init_std), by the last part of their names.

@@ -78,6 +78,10 @@ class Defined(Contract):
         """Return what is added to the values, see `Definition`."""
         return None
 
+    def weight(self, problem: Problem) -> Tensor | None:
+        """Return the weight of every pair, see `Definition`; then there is no `score`."""
+        return None
+
     def rest(self, problem: Problem) -> Tensor | None:
         """Return the score of the key without a value, see `Definition`."""
         return None

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from coca_train import positions
-from coca_train.attention import kernels, patterns, tiled_attention
+from coca_train.attention import kernels, linear, patterns, tiled_attention
 from coca_train.attention.pattern import AttentionPattern
 from coca_train.attention.scores import Tile, masked_pairs, part_of, scores, tensors_of
 from coca_train.config.fields import fields_of
@@ -191,6 +191,7 @@ def random_qkv(
 def small_tiles(monkeypatch: "pytest.MonkeyPatch", key_tile: int = 3) -> None:
     """Make tiles so small that a handful of tokens has several."""
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(linear, "CHUNK", 4)
     for name, size in (("QUERY_TILE", 4), ("KEY_TILE", key_tile), ("TILE_PAIRS", 0)):
         monkeypatch.setattr(tiled_attention, name, size)
 

@@ -71,6 +71,11 @@ class Definition(Protocol):
         """Return what is added to the value of key n when query m reads it, (B, T, S, D); None: nothing."""
         ...
 
+    def weight(self, problem: Problem) -> Tensor | None:
+        """Return the weight of every pair that is seen, (B, H, T, S), where it is not the softmax of its score; None:
+        it is."""
+        ...
+
     def rest(self, problem: Problem) -> Tensor | None:
         """Return the score of one more key, without a value, that every query sees, (B, H, T); None: there is none."""
         ...
@@ -137,6 +142,9 @@ def attend(
 def attention(definition: Definition, task: Problem, v_BSGD: Tensor) -> Tensor:
     """Compute attention by the definition, (B, T, H, D)."""
     with doubles():
+        if (weight_BHTS := definition.weight(task)) is not None:
+            v = v_BSGD.transpose(1, 2).repeat_interleave(weight_BHTS.shape[1] // v_BSGD.shape[2], 1)
+            return (weight_BHTS.masked_fill(~task.seen_BTS[:, None], 0.0) @ v).transpose(1, 2)
         value, rest = definition.value(task), definition.rest(task)
         return attend(definition.score(task), v_BSGD, task.seen_BTS[:, None], value, rest)
 

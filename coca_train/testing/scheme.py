@@ -139,7 +139,7 @@ class Tensors(Contract):
     def _shapes_and_types(self, scheme: Position, n_tokens: int, dtype: torch.dtype) -> None:
         pos, layer = parts.start(n_tokens), parts.layer_of(scheme).to(dtype)
         q, k, _ = parts.qkv(scheme, parts.hidden_states(scheme, n_tokens, dtype), pos)
-        q_BTHE, k_BSGE, terms, score_mod = mapped = parts.mapped(scheme, q, k, pos, pos, n_tokens, layer)
+        q_BTHE, k_BSGE, terms, score_mod, _ = mapped = parts.mapped(scheme, q, k, pos, pos, n_tokens, layer)
         assert q_BTHE.shape[:3] == (2, n_tokens, 4) and k_BSGE.shape[:3] == (2, n_tokens, 2)
         assert q_BTHE.shape[3] == k_BSGE.shape[3] >= scheme.shape.head_dim
         assert q_BTHE.dtype == k_BSGE.dtype == dtype

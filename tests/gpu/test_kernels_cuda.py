@@ -86,7 +86,7 @@ def same(settings, attention_pattern, n_tokens, dtype, tolerance):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-3), (torch.bfloat16, 4e-2)])
 def test_every_scheme(name, dtype, tolerance):
     kernel = same(SCHEMES[name], CAUSAL, 64, dtype, tolerance)
-    wanted = {"transformer_xl": "flex", **dict.fromkeys(LOOPS, "blocked")}.get(name)
+    wanted = {"transformer_xl": "flex", "linear_rope": "linear", **dict.fromkeys(LOOPS, "blocked")}.get(name)
     assert kernel == wanted if wanted else kernel in ("sdpa", "flex")
 
 

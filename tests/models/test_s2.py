@@ -94,10 +94,11 @@ def test_grouped_heads_are_repeated_ones(n_kv_heads: int, tokens_BT) -> None:
     torch.testing.assert_close(grouped(tokens), whole(tokens), rtol=1e-12, atol=1e-12)
 
 
-def test_what_mixes_heads_and_a_memory_are_refused_by_name() -> None:
+def test_what_mixes_heads_a_state_and_a_memory_are_refused_by_name() -> None:
     settings = dict(shipped())
     settings["transformer_xl"] = settings["transformer_xl"] | {"memory_len": 8}
-    assert {name for name, each in settings.items() if refused(S2, scheme_of(each))} == {"dape", "transformer_xl"}
+    found = {name for name, each in settings.items() if refused(S2, scheme_of(each))}
+    assert found == {"dape", "linear_rope", "transformer_xl"}
 
 
 def test_the_certificate_looks_at_what_is_trained(monkeypatch) -> None:

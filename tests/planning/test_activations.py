@@ -212,7 +212,8 @@ def test_activations_and_tables_grow_with_the_micro_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "device"), [("rope", "cpu"), ("rope", "cuda"), ("t5", "cuda"), ("fire", "cpu"), ("fox", "cpu")]
+    ("scheme", "device"),
+    [("rope", "cpu"), ("rope", "cuda"), ("t5", "cuda"), ("fire", "cpu"), ("fox", "cpu"), ("linear_rope", "cuda")],
 )
 def test_long_attention_is_linear_in_memory(scheme: str, device: str) -> None:
     words = (*TINY, f"position={scheme}", "model.n_layers=2", "train.micro_batch_size=1", "engine.dtype=bf16")

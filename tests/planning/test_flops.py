@@ -2,7 +2,7 @@
 
 import pytest
 
-from coca_train.attention import patterns
+from coca_train.attention import linear, patterns
 from coca_train.planning.meta_step import count_flops
 from coca_train.tracking.throughput import flops_per_token
 from tests.flops import matmul_parameters
@@ -96,6 +96,15 @@ def test_layers_that_see_less_cost_less() -> None:
     pairs = sum(min(m + 1, 16) for m in range(T)) / sum(m + 1 for m in range(T))
     assert count.forward == pytest.approx(2 * (L * BLOCK + C * V) + (2 + 4 * pairs) * ATTENTION, rel=1e-12)
     assert count.total == pytest.approx(3 * count.forward, rel=1e-12)
+
+
+def test_a_state_costs_every_token_the_same() -> None:
+    """Of a linear layer a chunk's pairs, reading the state, adding to it, however long the text is."""
+    words, width = (*TINY, "position=linear_rope"), C // 8
+    short, long = (count_flops(outlined(*words, f"train.seq_len={n}")) for n in (512, 2048))
+    assert short == long
+    of_attention = L * 8 * 2 * linear.products(width, width)
+    assert short.forward == pytest.approx(2 * (L * BLOCK + C * V) + of_attention, rel=1e-12)
 
 
 @pytest.mark.parametrize(

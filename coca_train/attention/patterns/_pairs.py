@@ -1,6 +1,7 @@
 """Properties of a scheme that attention patterns require before they move far pairs to other positions."""
 
 from coca_train.attention import PatternSettings
+from coca_train.attention.pattern import not_linear
 from coca_train.positions.base import Position, Problem
 
 
@@ -25,7 +26,7 @@ def not_by_pairs(settings: PatternSettings, position: Position, needs_positions:
 def not_one_stretch(settings: PatternSettings, position: Position) -> list[Problem]:
     """Refuse schemes that sum up the tokens in between where a query does not see one stretch of them, in one view."""
     if not position.carries:
-        return []
+        return not_linear(settings, position)
     scheme = position.settings.scheme
     wrong = f"{settings.name} sees near and far tokens in different ways, and {scheme} sums up all tokens in between"
     fix = "write attention_pattern=sliding_window, or choose a rotary or relative scheme"

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.attention.pattern import AttentionPattern, Chunks, Rule
+from coca_train.attention.pattern import AttentionPattern, Chunks, Rule, not_linear
 from coca_train.config.schema import STRICT, Positive
 from coca_train.positions.base import Position, Problem
 
@@ -43,8 +43,8 @@ class Rules(AttentionPattern):
         return Rule(chunks=Chunks(size, 0, 0)), Rule(chunks=Chunks(size, 0, 0, ahead=size // 2))
 
     def problems(self, position: Position) -> list[Problem]:
-        """Refuse an odd group, heads that cannot be halved, schemes that mix heads, and a memory."""
-        key, scheme, found = "attention_pattern.name", position.settings.scheme, []
+        """Refuse an odd group, heads that cannot be halved, schemes that mix heads, linear ones, and a memory."""
+        key, scheme, found = "attention_pattern.name", position.settings.scheme, not_linear(self.settings, position)
         if self.settings.size % 2:
             text = "groups are shifted by half of one, and this is odd"
             found.append(("attention_pattern.group", text, f"write attention_pattern.group={self.settings.size + 1}"))

@@ -141,6 +141,8 @@ class Evaluator(DocumentSuite[Settings, Part, Result]):
             return "its layers are of several kinds, and one temperature would not be that of all rotations"
         if not isinstance(subject.model.position, Rotary):
             return f"{subject.model.position.settings.scheme} rotates nothing, and the temperature is in the rotation"
+        if subject.model.position.linear:
+            return f"{subject.model.position.settings.scheme} has no softmax, whose temperature this is"
         return super().impossible(subject, point, material)
 
     def measure(self, subject: Subject, point: Point, material: Prefixes, setup: Setup) -> dict[str, Part]:
