@@ -96,11 +96,9 @@ def _entry(line: bytes) -> tuple[Candidate, float] | None:
     if not isinstance(entry, dict):
         return None
     critical, factors, nll = (entry.get(key) for key in ("critical", "factors", "nll"))
-    if not isinstance(factors, list) or not isinstance(nll, float):
+    if not isinstance(critical, int) or not isinstance(factors, list) or not isinstance(nll, float):
         return None
-    if any(type(each) is not int for each in (critical, *factors)):
-        return None
-    return Candidate(critical, tuple(factors)), nll
+    return (Candidate(critical, tuple(factors)), nll) if all(type(each) is int for each in factors) else None
 
 
 def search(given: ExtendConfig) -> Path:
@@ -121,9 +119,9 @@ def search(given: ExtendConfig) -> Path:
         judge, confirming = (each[OBJECTIVES[given.method]] for each in (judges, others))
         scores = Scores(to / SCORES, _asked(run, given, [judge, confirming]))
         dist.log(
-            f"search    {space.n_pairs} pairs, {given.rounds} rounds of {given.population} candidates, "
-            f"{judge.n_documents} documents of {given.length:,} tokens; {len(scores.known)} candidates measured "
-            f"before. Kept in {to}"
+            f"search    {space.n_pairs} pairs, {given.rounds} rounds of {given.population} candidates, judged by "
+            f"{OBJECTIVES[given.method]}: {judge.n_documents} documents of {given.length:,} tokens; "
+            f"{len(scores.known)} candidates measured before. Kept in {to}"
         )
         best = evolve(space, judge, scores, given)
         file = to / CHOICE
@@ -150,7 +148,8 @@ def evolve(space: Space, judge: Judge, scores: Scores, given: ExtendConfig) -> C
                 if len(scores.known) == n_before + 3:  # the first one warms up
                     each = (time.monotonic() - began) / 3
                     n_all = given.population + given.rounds * (given.population // 2)
-                    dist.log(f"search    a candidate takes {each:.2g} s, all at most {each * n_all / 60:.0f} min")
+                    minutes = math.ceil(each * n_all / 60)
+                    dist.log(f"search    a candidate takes {each:.2g} s, all at most {minutes} min")
 
     population = space.start(given.population, random.Random(f"{given.seed} 0"))
     known = set(population)

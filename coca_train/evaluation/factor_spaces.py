@@ -88,7 +88,8 @@ class Space(ABC):
     def child(self, number: int, parents: Sequence[Candidate], draw: random.Random) -> Candidate:
         """Return a mutation of a parent, or of an odd number a crossover of two."""
         if number % 2 and len(parents) > 1:
-            return self.crossed(*draw.sample(parents, 2), draw)
+            one, other = draw.sample(parents, 2)
+            return self.crossed(one, other, draw)
         return self.mutated(draw.choice(parents), draw)
 
     def mutated(self, parent: Candidate, draw: random.Random) -> Candidate:
