@@ -95,6 +95,8 @@ class Mixture:
         )
         if self.config.placement.name != "text":
             batch = self._placed(batch, places)
+        if self.config.length_of == "document":
+            batch = replace(batch, length=int(batch.pos_BT.max()) + 1)  # positions restart at each document
         if self.config.order == "shuffled":
             return batch
         return replace(batch, continues_B=torch.tensor([place.continues for place in places]))
@@ -139,6 +141,8 @@ class Mixture:
         order |= {"packing": config.packing, **self._order.fingerprint()}
         if config.placement.name != "text":
             order["placement"] = asdict(config.placement)
+        if config.length_of != "row":
+            order["length_of"] = config.length_of
         if config.packing != "windows":  # which adds no ids and repeats no document
             assert self.edges is not None
             order["upsample"] = {"from_tokens": config.upsample_from_tokens, "factor": config.upsample_factor}
