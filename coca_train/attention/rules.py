@@ -139,6 +139,57 @@ def placement_fits(
             yield Problem("E-CFG-90", (pattern, key), text, f"write {pattern}=causal, or {key}=text")
 
 
+@TRAINING.rule("data", "train", "layers", "position", "attention_pattern", "model")
+def length_of_fits(
+    data: DataConfig,
+    train: TrainConfig,
+    layers: LayersConfig,
+    position: SchemeSettings,
+    attention_pattern: PatternSettings,
+    model: ModelConfig,
+) -> Iterator[Problem]:
+    """Check that frequencies can follow the documents of a row: these are told apart, rows are computed one by one, and
+    some layer has frequencies that follow anything."""
+    if data.length_of == "row":
+        return
+    key, fix = "data.length_of", "write data.length_of=row"
+    if not data.document_mask:
+        text = "documents that see each other are one text"
+        yield Problem("E-CFG-94", (key, "data.document_mask"), text, f"write data.document_mask=true, or {fix[6:]}")
+    if train.micro_batch_size != 1:
+        text = "rows that are computed together have the same frequencies"
+        yield Problem(
+            "E-CFG-94", (key, "train.micro_batch_size"), text, f"write train.micro_batch_size=1, or {fix[6:]}"
+        )
+    if data.placement.name != "text":
+        text = f"{data.placement.name} places documents below a target, which is the length that frequencies follow"
+        yield Problem("E-CFG-94", (key, "data.placement.name"), text, f"write data.placement.name=text, or {fix[6:]}")
+    if check_heads(model):
+        return
+    types = layer_types(layers, model, position, attention_pattern).values()
+    if any(check_scheme(model, kind.position) for kind in types):
+        return
+    if not any(_follows_length(kind.position, model, train.seq_len) for kind in types):
+        text = f"no frequencies are others at {train.seq_len:,} tokens than at fewer, so that it changes nothing"
+        longer = "choose those that follow the length, such as longrope with a shorter original_seq_len"
+        yield Problem("E-CFG-94", (key, "position.scheme"), text, f"{longer}, or {fix}")
+
+
+def _follows_length(settings: SchemeSettings, model: ModelConfig, seq_len: int) -> bool:
+    """Return whether a scheme has frequencies that are others at the length of a row than at that of a token; learned
+    ones may be."""
+    from coca_train.attention import patterns
+    from coca_train.positions import rotary, scaling_of
+
+    scaling, built = scaling_of(settings), patterns.outline(settings, model)
+    if scaling is None or not isinstance(built, rotary.Frequencies):
+        return False
+    if scaling.learned:
+        return True
+    one, row = (scaling.spectrum(built.rotary_dim, length).inv_freq_J for length in (1, seq_len))
+    return one.tolist() != row.tolist()
+
+
 @TRAINING.rule("engine", "layers", "position", "attention_pattern", "model")
 def heads_shared(
     engine: EngineConfig,

@@ -418,6 +418,12 @@ class DataConfig:
     answers: AnswersConfig = Field(
         default=AnswersConfig(), description="pieces around the answers of prompts: only these are learned"
     )
+    length_of: Literal["row", "document"] = Field(
+        default="row",
+        description="the length that frequencies follow in training. row: train.seq_len; document: that of the longest "
+        "document of a row, so that short ones have the frequencies of short texts (LongRoPE2's mixed windows; needs "
+        "document_mask and train.micro_batch_size=1)",
+    )
     verify_blocks: bool = Field(
         default=True,
         description="verify the checksum of each 4 MiB block of training and held-out data on its first read, where "

@@ -20,7 +20,8 @@ class Batch:
 
     continues_B: bool, whether a row goes on where the same row of the step before ended; None: no row does.
     memory: None, as the data knows nothing of the model's past (engine/recurrence.py adds it). length: what dynamic
-    frequencies adapt to, where positions are placed beyond the row [tokens].
+    frequencies adapt to, where that is not the row's length: positions are placed beyond it, or documents are shorter
+    [tokens].
     """
 
     tokens_BT: torch.Tensor

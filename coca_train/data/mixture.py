@@ -98,6 +98,8 @@ class Mixture:
             batch = score_answers(batch, self._marks)
         if self.config.placement.name != "text":
             batch = self._placed(batch, places)
+        if self.config.length_of == "document":
+            batch = replace(batch, length=int(batch.pos_BT.max()) + 1)  # positions restart at each document
         if self.config.order == "shuffled":
             return batch
         return replace(batch, continues_B=torch.tensor([place.continues for place in places]))
@@ -144,6 +146,8 @@ class Mixture:
             order["placement"] = asdict(config.placement)
         if self._marks is not None:
             order["answers"] = self._marks._asdict()
+        if config.length_of != "row":
+            order["length_of"] = config.length_of
         if config.packing != "windows":  # which adds no ids and repeats no document
             assert self.edges is not None
             order["upsample"] = {"from_tokens": config.upsample_from_tokens, "factor": config.upsample_factor}

@@ -51,13 +51,11 @@ class Task:
 NOISE = (FILLER,)  # the passkey's filler, one unit
 
 
-def hidden(haystack: Sequence[str], size: int, needles: Sequence[str], draw: random.Random, in_order: bool) -> str:
-    """The first `size` sentences of the haystack with the needles between them, a line each. Every needle's gap is
-    drawn from the size + 1 there are, all equally likely; in_order: needles keep their order."""
-    gaps = [int(draw.random() * (size + 1)) for _ in needles]
-    placed = sorted(gaps) if in_order else gaps
+def hidden(haystack: Sequence[str], size: int, needles: Sequence[str], depths: Sequence[float]) -> str:
+    """The first `size` sentences of the haystack with the needles between them, a line each. A needle's depth in
+    [0, 1) says which of the size + 1 gaps it has: of depths drawn uniformly, all are equally likely."""
     lines = [(2 * index + 1, haystack[index % len(haystack)]) for index in range(size)]
-    lines += [(2 * gap, needle) for gap, needle in zip(placed, needles, strict=True)]
+    lines += [(2 * int(depth * (size + 1)), needle) for depth, needle in zip(depths, needles, strict=True)]
     return "\n".join(line for _, line in sorted(lines, key=lambda pair: pair[0]))
 
 
@@ -86,12 +84,14 @@ def needles(
     size: int,
     draw: random.Random,
     haystack: Sequence[str],
+    depths: Sequence[float] = (),
 ) -> Sample:
     """Numbers or words of named things, hidden in text (RULER, section 3: NIAH); the haystack's unit is a sentence.
 
     A needle is the line "The special number of KEY is VALUE."; KEY an adjective and a noun, VALUE of seven digits or,
     with kind=word, a common noun; both drawn for each case, all different. There are n_keys keys with n_values
-    values each; the values of the first n_asked keys are asked for, and expected.
+    values each; the values of the first n_asked keys are asked for, and expected. depths: of the needles (`hidden`);
+    (): drawn.
     """
     pairs = draw.sample([f"{adjective} {noun}" for adjective in ADJECTIVES for noun in NOUNS], n_keys)
     values = draw.sample(SEVEN_DIGITS if kind == "number" else EVERYDAY, n_keys * n_values)
@@ -99,6 +99,7 @@ def needles(
         (key, str(values[place * n_values + turn])) for place, key in enumerate(pairs) for turn in range(n_values)
     ]
     lines = [f"The special {kind} of {key} is {value}." for key, value in hidden_pairs]
+    depths = depths or [draw.random() for _ in lines]
     queried = pairs[:n_asked]
     names = queried[0] if len(queried) == 1 else f"{', '.join(queried[:-1])} and {queried[-1]}"
     one = n_values * n_asked == 1
@@ -106,7 +107,7 @@ def needles(
     return Sample(
         prompt=(
             f"Special {kind}s are hidden in the text below. Remember them: you will be asked for them at the end.\n"
-            f"{hidden(haystack, size, lines, draw, in_order=False)}\n"
+            f"{hidden(haystack, size, lines, depths)}\n"
             f"Question: what {'is' if one else 'are'} {what}?\n"
             f"Answer: {what} {'is' if one else 'are'}"
         ),
@@ -128,10 +129,11 @@ def variables(size: int, draw: random.Random, haystack: Sequence[str]) -> Sample
         names["".join(draw.choices(string.ascii_uppercase, k=LETTERS))] = None
     chain, number = list(names), draw.randint(10_000, 99_999)
     lines = [f"VAR {chain[0]} = {number}", *(f"VAR {later} = VAR {former}" for former, later in pairwise(chain))]
+    depths = sorted(draw.random() for _ in lines)
     return Sample(
         prompt=(
             "Assignments of variables are hidden in the text below. Follow them: you will be asked for a value.\n"
-            f"{hidden(haystack, size, lines, draw, in_order=True)}\n"
+            f"{hidden(haystack, size, lines, depths)}\n"
             f"Question: which variables have the value {number}?\n"
             f"Answer: the {len(chain)} variables with the value {number} are"
         ),

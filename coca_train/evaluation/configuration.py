@@ -24,6 +24,7 @@ from coca_train.runtime.trees import leaves
 from coca_train.runtime.untrusted_io import JsonObject
 
 Begin = Literal["auto", "bos", "none"]
+Method = Literal["longrope", "longrope2"]
 CELLS = "cells"  # folder of the measured cells of all evaluations
 
 
@@ -86,12 +87,22 @@ class TextConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ExtendConfig:
-    """A search for the factors of LongRoPE."""
+    """A search for the factors of LongRoPE or LongRoPE2."""
 
     run: str = Field(description="directory of a run with a rotary scheme")
     length: Positive = Field(description="context length to reach [tokens]")
+    method: Method = Field(
+        default="longrope",
+        description="longrope: every factor, judged by the loss of texts; longrope2: the critical pair and the factors "
+        "from it on, judged by the loss of the answers to needles hidden in texts",
+    )
+    needle: Literal["number", "word"] = Field(
+        default="number",
+        description="what is hidden in texts and asked for: number, of seven digits, or word, for models that are too "
+        "small for numbers",
+    )
     to: str | None = Field(
-        default=None, description="folder of the search, and of what it finds; null: longrope-<length> in the run's"
+        default=None, description="folder of the search, and of what it finds; null: <method>-<length> in the run's"
     )
     files: list[str] = Field(
         default=[],
