@@ -27,7 +27,7 @@ BRACKETS = {"(": ")", "[": "]", "{": "}"}
 TAGS, LABELS = ("old", "new"), ("yes", "no")
 WRITE, SKIP, READ = "write", "skip", "read"
 MODULUS, DEEPEST, FARTHEST = 5, 8, 9
-MOST_QUESTIONS, QUESTION_EVERY = 8, 12  # of an example; one in so many symbols
+MOST_QUESTIONS, QUESTION_EVERY = 8, 9  # of an example; one in so many symbols
 SPLITS: tuple[Split, ...] = ("train",) * 8 + ("valid", "test")  # by the last digit of an example's digest
 
 

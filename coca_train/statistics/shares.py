@@ -2,14 +2,16 @@
 
 import math
 
+import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import betainccinv, betaincinv
 
-from coca_train.statistics.intervals import CONFIDENCE, Bounds
+from coca_train.statistics.intervals import CONFIDENCE, Bounds, OverDocuments
 
 Z_95 = 1.959963984540054  # a standard normal variable lies within ±Z with probability 0.95
 
 
-def wilson(n_successes: float, n: int, z: float = Z_95) -> tuple[float, float]:
+def wilson(n_successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
     """Return the interval of a share (Wilson, 1927), never below 0 or above 1, and sensible at 0 and n of n.
 
     (low, high): the shares p for which n_successes is within z standard deviations of n p.
@@ -22,6 +24,21 @@ def wilson(n_successes: float, n: int, z: float = Z_95) -> tuple[float, float]:
     middle = (share + square / 2) / (1 + square)
     half = z / (1 + square) * math.sqrt(share * (1 - share) / n + square / (4 * n))
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def clustered_share(found_U: ArrayLike, asked_U: ArrayLike) -> Bounds:
+    """Return a share of questions that come several in a unit, with its interval over units: Wilson's, of as many
+    independent questions as have the share's standard error (Kish 1965; Korn and Graubard 1998), and of as many as
+    there are units where none or all are answered.
+
+    found_U, asked_U: of each unit, the questions answered and all. Raises ValueError where nothing is asked.
+    """
+    units = OverDocuments(np.stack((found_U, asked_U), 1))
+    share, n_asked = units.estimate, float(units.sums_D2[:, 1].sum())
+    n = float(units.n)
+    if 0 < share < 1 and units.error > 0:
+        n = min(n_asked, share * (1 - share) / units.error**2)
+    return Bounds(share, *wilson(share * n, n), units.n)
 
 
 def share_bounds(n_found: int, n_prompts: int, confidence: float = CONFIDENCE) -> Bounds:

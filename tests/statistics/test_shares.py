@@ -1,9 +1,10 @@
 """Intervals of shares against printed ones."""
 
+import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from coca_train.statistics.shares import paired_shares, share_bounds, wilson
+from coca_train.statistics.shares import clustered_share, paired_shares, share_bounds, wilson
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,23 @@ def test_a_difference_of_shares_leaves_0_out_where_mcnemars_exact_test_rejects(g
     rejected = gained + lost > 0 and binomtest(gained, gained + lost).pvalue < 1 - confidence
     assert bounds.excludes(0) == rejected
     assert bounds.estimate == pytest.approx((gained - lost) / 100)
+
+
+@pytest.mark.parametrize(("share", "within"), [(0.2, 0.0), (0.5, 0.5), (0.9, 0.5), (0.97, 0.0)])
+def test_questions_of_one_unit_are_not_independent(share, within):
+    """Of units whose questions go together, the interval holds the truth as often as it says, to a few in a hundred."""
+    rng, hits = np.random.default_rng(0), 0
+    for _ in range(300):
+        spread = (1 - within) / within if within else 1e9
+        own_U = rng.beta(share * spread, (1 - share) * spread, 100)
+        asked_U = rng.integers(1, 9, 100)
+        bounds = clustered_share(rng.binomial(asked_U, own_U), asked_U)
+        hits += bounds.low <= share <= bounds.high
+    assert 0.9 <= hits / 300 <= 0.99
+
+
+def test_one_question_a_unit_is_wilsons_interval():
+    found = np.arange(50) < 12
+    low, high = wilson(12, 50)
+    assert clustered_share(found, np.ones(50)) == pytest.approx((0.24, low, high, 50), rel=0.02)
+    assert clustered_share(np.zeros(9), np.full(9, 4)) == pytest.approx((0, *wilson(0, 9), 9))

@@ -29,9 +29,8 @@ from coca_train.evaluation.subject import Setup, Subject
 from coca_train.evaluation.suite import CellSuite
 from coca_train.report.blocks import Document, Value
 from coca_train.runtime import dist
-from coca_train.statistics.intervals import OverDocuments
 from coca_train.statistics.pairs import Sample
-from coca_train.statistics.shares import wilson
+from coca_train.statistics.shares import clustered_share
 
 PAD = 0  # behind an example, where nothing is asked: no earlier token sees it
 
@@ -205,11 +204,10 @@ DEFINITION = (
 
 def share(of_task: OfTask) -> Value:
     """Return the share of right tokens, with its interval over examples."""
+    bounds = clustered_share(of_task["right"], of_task["asked"])
     sums_U2 = np.stack((of_task["right"], of_task["asked"]), 1).astype(float)
-    bounds, n = OverDocuments(sums_U2).interval(), len(sums_U2)
-    low, high = (bounds.low, bounds.high) if bounds.low < bounds.high else wilson(round(bounds.estimate * n), n)
     sample = Sample(sums_SU2=sums_U2[None], units=of_task["units"])
-    return Value.of(bounds.estimate, low=max(0.0, low), high=min(1.0, high), n=n, sample=sample)
+    return Value.of(bounds.estimate, low=bounds.low, high=bounds.high, n=bounds.n, sample=sample)
 
 
 def learned(row: GridRow[Result], least: float) -> dict[str, int]:
