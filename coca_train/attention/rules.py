@@ -166,11 +166,11 @@ def length_of_fits(
         yield Problem("E-CFG-94", (key, "data.placement.name"), text, f"write data.placement.name=text, or {fix[6:]}")
     if check_heads(model):
         return
-    types = layer_types(layers, model, position, attention_pattern).values()
-    if any(check_scheme(model, kind.position) for kind in types):
+    types = _right_types(layers, model, position, attention_pattern).values()
+    if not types or any(check_scheme(model, kind.position) for kind in types):
         return
     if not any(_follows_length(kind.position, model, train.seq_len) for kind in types):
-        text = f"no frequencies are others at {train.seq_len:,} tokens than at fewer, so that it changes nothing"
+        text = f"frequencies are the same at every length up to {train.seq_len:,} tokens"
         longer = "choose those that follow the length, such as longrope with a shorter original_seq_len"
         yield Problem("E-CFG-94", (key, "position.scheme"), text, f"{longer}, or {fix}")
 

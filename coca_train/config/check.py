@@ -256,10 +256,18 @@ def check_sources(data: DataConfig) -> Iterator[Problem]:
 
 @TRAINING.rule("data")
 def check_answers(data: DataConfig) -> Iterator[Problem]:
-    """Answers begin where they end."""
-    if data.answers.end is not None and data.answers.begin is None:
+    """Answers begin and end with different pieces, in documents that come whole."""
+    begin, end = data.answers.begin, data.answers.end
+    if end is not None and begin is None:
         text = "it has no effect where every prediction is scored"
         yield Problem("E-CFG-93", ("data.answers.end", "data.answers.begin"), text, "write data.answers.begin=<piece>")
+    if begin is not None and begin == end:
+        text = "an answer would end where it begins"
+        yield Problem("E-CFG-93", ("data.answers.end", "data.answers.begin"), text, "write data.answers.end=null")
+    if begin is not None and data.packing != "documents":
+        text = f"{data.packing} cut documents, and an answer would be learned without its prompt"
+        fix = "write data.packing=documents data.document_mask=true, or data.answers.begin=null"
+        yield Problem("E-CFG-93", ("data.packing", "data.answers.begin"), text, fix)
 
 
 @TRAINING.rule("data", "train")

@@ -29,14 +29,17 @@ def marks_of(config: DataConfig) -> Marks | None:
     tokenizer = Tokenizer(config.tokenizer)
 
     def token(name: str, piece: str) -> int:
-        tokens = tokenizer.encode(piece, "tokens")
-        # Special tokens decode to nothing; an unknown piece, which may be one token too, to something else.
-        if len(tokens) != 1 or tokenizer.decode(tokens).strip() not in ("", piece.strip()):
-            raise DataError(
-                f"E-MIX-05 data.answers.{name}={piece!r}: is not one token of {config.tokenizer}. Fix: name a piece of "
-                "its vocabulary, such as a special token"
-            )
-        return tokens[0]
+        # As data_prep encodes a text, in which no piece is a special token; then as other tools do.
+        for tokens, shown in (
+            (tokenizer.encode(piece), piece.strip()),
+            (tokenizer.encode(piece, "tokens"), ""),
+        ):
+            if len(tokens) == 1 and tokenizer.decode(tokens).strip() == shown:
+                return tokens[0]
+        raise DataError(
+            f"E-MIX-05 data.answers.{name}={piece!r}: is not one token of {config.tokenizer}. Fix: name a piece of its "
+            "vocabulary"
+        )
 
     end = config.answers.end
     return Marks(token("begin", config.answers.begin), None if end is None else token("end", end))

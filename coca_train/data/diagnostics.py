@@ -27,6 +27,7 @@ BRACKETS = {"(": ")", "[": "]", "{": "}"}
 TAGS, LABELS = ("old", "new"), ("yes", "no")
 WRITE, SKIP, READ = "write", "skip", "read"
 MODULUS, DEEPEST, FARTHEST = 5, 8, 9
+NINE = 3  # one in so many digits of a sum is 9, by how numbers are drawn
 MOST_QUESTIONS, QUESTION_EVERY = 8, 9  # of an example; one in so many symbols
 SPLITS: tuple[Split, ...] = ("train",) * 8 + ("valid", "test")  # by the last digit of an example's digest
 
@@ -160,12 +161,12 @@ def _solve_after(symbols: Symbols) -> Symbols:
 def _build_recall(size: int, draw: random.Random) -> Symbols:
     n = _n_questions(size)
     n_pairs = max(1, (size - 1 - 4 * n) // 2)
-    # Keys come again only where there are more pairs than words.
-    keys = [each for _ in range(-(-n_pairs // len(WORDS))) for each in draw.sample(WORDS, len(WORDS))][:n_pairs]
+    # A key is given twice on average, at any length until words come to an end.
+    keys = _words(n_pairs, draw, draw.sample(WORDS, max(1, min(len(WORDS), n_pairs // 2))))
     values = _words(n_pairs, draw)
     pairs = [each for pair in zip(keys, values, strict=True) for each in pair]
     last = dict(zip(keys, values, strict=True))
-    asked = draw.sample(keys[-len(WORDS) :], min(n, n_pairs))
+    asked = draw.sample(sorted(last), min(n, len(last)))
     return [*pairs, BAR, *(each for key in asked for each in _asked([key], [last[key]]))]
 
 
@@ -195,7 +196,7 @@ def _build_vote(size: int, draw: random.Random) -> Symbols:
     words = draw.sample(WORDS, max(1, min(4, size // 10)))
     n_each = max(1, (size - 1 - 4 * len(words)) // (2 * len(words)))
     labels = {word: draw.choice(LABELS) for word in words}
-    # A fourth of the shots is wrong; those that tip the balance or make it even are put right.
+    # A quarter of the shots are wrong; those that tip the balance or make it even are put right.
     shots = [[word, labels[word] if draw.random() < 0.75 else _other(labels[word])] for word in words * n_each]
     for word in words:
         wrong = [shot for shot in shots if shot[0] == word and shot[1] != labels[word]]
@@ -287,20 +288,14 @@ def _solve_running(symbols: Symbols) -> Symbols:
 
 
 def _build_flip_flop(size: int, draw: random.Random) -> Symbols:
-    n = max(2, (size - 2) // 2)
-    writes = {0, *draw.sample(range(n), min(3, n))}
-    given, bit, used = Symbols(), "0", 0
-    while used < n - 2:
-        if used in writes:
-            bit = draw.choice("01")
-            given += [WRITE, bit]
-        elif used >= n // 4 and draw.random() < 1 / 8:
-            given += _asked([READ], [bit])
-            used += 1  # as long as two of the others
-        else:
-            given += [SKIP, draw.choice("01")]
-        used += 1
-    return [*(given or [WRITE, bit]), *_asked([READ], [bit])]
+    n = max(1, (size - 4) // 2)
+    writes = {0, *draw.sample(range(n), min(3, n))}  # as many whatever the length, so the last one is long ago
+    given, bit = Symbols(), ""
+    for number in range(n):
+        drawn = draw.choice("01")
+        bit = drawn if number in writes else bit
+        given += [WRITE if number in writes else SKIP, drawn]
+    return [*given, *_asked([READ], [bit])]
 
 
 def _solve_flip_flop(symbols: Symbols) -> Symbols:
@@ -356,7 +351,7 @@ TASKS: dict[str, Task] = {
     ),
     "nearest": Task("Say what followed a word where it stood last (induction).", *_follows(-1), _listed),
     "first": Task("Say what followed a word where it stood first.", *_follows(0), _listed),
-    "after": Task("Say the word so many places after another.", _build_after, _solve_after, _listed),
+    "after": Task("Say the word a given number of places after another.", _build_after, _solve_after, _listed),
     "recall": Task(
         "Say the value that a key was given last (associative recall).", _build_recall, _solve_recall, _values
     ),
@@ -365,15 +360,16 @@ TASKS: dict[str, Task] = {
         _build_tags, _solve_tags, _tagged,
     ),
     "vote": Task(
-        "Say the label that most shots give a word, when a fourth of them is wrong.", _build_vote, _solve_vote,
+        "Say the label that most shots give a word, when a quarter of them are wrong.", _build_vote, _solve_vote,
         _always(len(LABELS)),
     ),
     "left": Task("Say the word at a place counted from the left.", *_placed(1), _listed),
     "right": Task("Say the word at a place counted from the right.", *_placed(-1), _listed),
-    "add": Task("Add two numbers, the digits of the ones first.", _build_add, _solve_add, _always(10)),
+    "add": Task("Add two numbers, the digits of the ones first.", _build_add, _solve_add, _always(NINE)),
     "parity": Task("Say whether the number of ones is odd.", _build_parity, _solve_parity, _always(2)),
     "running": Task(
-        f"Say the sum so far modulo {MODULUS} after every number.", _build_running, _solve_running, _always(MODULUS)
+        f"Say the sum so far modulo {MODULUS} after every number, the sum before being given.",
+        _build_running, _solve_running, _always(MODULUS),
     ),
     "flip_flop": Task(
         "Say the bit that was written last, however long ago.", _build_flip_flop, _solve_flip_flop, _always(2)

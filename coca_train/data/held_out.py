@@ -59,7 +59,8 @@ class Validation:
         self.held_out, self.micro_batch_size = held_out, micro_batch_size
         self._rows: dict[str, list[Row]] = {}
         for name, file in held_out.files.items():
-            source = Windows(file, f"{name}, held out", seq_len, held_out.document_mask)
+            # An answer is scored with its prompt in the window.
+            source = Windows(file, f"{name}, held out", seq_len, held_out.document_mask, held_out.marks is not None)
             n_windows = max(1, min(source.n_windows, max_tokens // seq_len))
             rows = []
             for begin in range(0, n_windows, micro_batch_size * world_size):

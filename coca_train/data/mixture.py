@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from coca_train.config.schema import DataConfig
-from coca_train.data.answers import marks_of, score_answers
+from coca_train.data.answers import Marks, marks_of, score_answers
 from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.packing import Edges, checked_row, pack
@@ -28,6 +28,7 @@ from coca_train.runtime.errors import DataError
 from coca_train.runtime.threads import map_in_threads
 from coca_train.runtime.trees import flatten
 
+LOOKED_AT = 100  # windows of a source, for an answer
 DIGEST_THREADS = 8  # each waits for its disk most of the time
 
 
@@ -55,12 +56,25 @@ class Mixture:
             check_tokenizer(config.tokenizer, f"data.sources.{name}.path", source.path)
             dataset = IndexedDataset(source.path, config.verify_blocks)
             self.sources.append(PackedSource(name, source, pack(config, name, dataset, seq_len, edges)))
+        if self._marks is not None:
+            self._require_answers(self._marks)
         self._order: Shuffled | Streams
         if config.order == "stream":
             assert global_batch_size is not None
             self._order = Streams(self.sources, global_batch_size)
         else:
             self._order = Shuffled(self.sources, config.seed)
+
+    def _require_answers(self, marks: Marks) -> None:
+        """Raise DataError E-MIX-06 where the first windows of a source have no answer."""
+        for source in self.sources:
+            n = min(LOOKED_AT, source.n_windows)
+            if not any((source.packing.row(window).ids == marks.begin).any() for window in range(n)):
+                raise DataError(
+                    f"E-MIX-06 data.answers.begin={self.config.answers.begin!r}: none of the first {n} windows of "
+                    f"data.sources.{source.name} has this piece, so nothing would be learned. Fix: name the piece that "
+                    "answers begin with, or data.answers.begin=null"
+                )
 
     @cached_property
     def _origins(self) -> list[Origins]:
@@ -91,15 +105,16 @@ class Mixture:
 
     def batch(self, places: Sequence[SamplePlace]) -> Batch:
         """Return the samples of these places, one row each."""
-        batch = collate(
-            [checked_row(self.sources[place.source].packing, place.window, self.vocab_size) for place in places]
-        )
+        rows = [checked_row(self.sources[place.source].packing, place.window, self.vocab_size) for place in places]
+        batch = collate(rows)
         if self._marks is not None:
             batch = score_answers(batch, self._marks)
         if self.config.placement.name != "text":
             batch = self._placed(batch, places)
         if self.config.length_of == "document":
-            batch = replace(batch, length=int(batch.pos_BT.max()) + 1)  # positions restart at each document
+            # Positions restart at each document; beyond the last scored target is padding.
+            last = max(int(pos_T[: row.scored + 1].max()) for row, pos_T in zip(rows, batch.pos_BT, strict=True))
+            batch = replace(batch, length=last + 1)
         if self.config.order == "shuffled":
             return batch
         return replace(batch, continues_B=torch.tensor([place.continues for place in places]))

@@ -102,23 +102,34 @@ class Windows(Packing):
 
     Window w is tokens w*T .. w*T + T, T = seq_len; the last one is target only, and the first input of the next. Fewer
     than T + 1 tokens at the end of the dataset are never seen.
-    name: of the source, for messages. with_starts: rows say where documents begin.
+    name: of the source, for messages. with_starts: rows say where documents begin. at_documents: a window begins with
+    the next document, where a whole one still follows.
     Raises DataError E-TOK-12 when the dataset is shorter than one window.
     """
 
-    def __init__(self, dataset: IndexedDataset, name: str, seq_len: int, with_starts: bool) -> None:
+    def __init__(
+        self, dataset: IndexedDataset, name: str, seq_len: int, with_starts: bool, at_documents: bool = False
+    ) -> None:
         self.dataset, self.seq_len, self.with_starts = dataset, seq_len, with_starts
+        self._bounds = dataset.document_bounds() if at_documents else None
         self.n_windows = (dataset.n_tokens - 1) // seq_len
         if self.n_windows < 1:
             raise too_short(dataset, name, f"one window takes seq_len + 1 = {seq_len + 1}")
 
-    def row(self, window: int) -> Row:
+    def _start(self, window: int) -> int:
         start = window * self.seq_len
+        if self._bounds is None:
+            return start
+        document = int(self._bounds[np.searchsorted(self._bounds, start)])
+        return document if document + self.seq_len + 1 <= self.dataset.n_tokens else start
+
+    def row(self, window: int) -> Row:
+        start = self._start(window)
         ids = self.dataset.tokens(start, start + self.seq_len + 1)
         return Row(ids, self.seq_len, inner_starts(self.spans(window)) if self.with_starts else None)
 
     def spans(self, window: int) -> list[Span]:
-        first = window * self.seq_len
+        first = self._start(window)
         pieces = self.dataset.pieces(first, first + self.seq_len + 1)
         return [Span(start - first, document, start, stop) for document, start, stop in pieces]
 

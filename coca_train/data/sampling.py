@@ -122,7 +122,8 @@ class PackedSource:
 class Shuffled:
     """Sample i -> place, computed. Every epoch of a source has an order of its own.
 
-    Weights are shares of the scored tokens: a source whose windows hold fewer of them gets more windows.
+    Weights are shares of the scored tokens, whatever `data.answers` leaves of them: a source whose windows hold fewer
+    gets more windows.
     """
 
     def __init__(self, sources: Sequence[PackedSource], seed: int) -> None:

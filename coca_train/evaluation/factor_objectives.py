@@ -24,6 +24,7 @@ from coca_train.evaluation.configuration import ExtendConfig, TextConfig
 from coca_train.evaluation.suites._prompts import Encode, fit_prompt
 from coca_train.evaluation.suites.ruler import essays
 from coca_train.evaluation.texts import read_once
+from coca_train.runtime import IGNORE
 from coca_train.runtime.errors import DataError, UserError
 from coca_train.vary import with_inference
 
@@ -148,7 +149,7 @@ class Judge:
         with model.restored():
             model.set_position(with_inference(self._run.loaded.config, rope_scaling=scaling).position)
             for tokens_BS, scored_BT in zip(*(each.to(device).split(n_rows) for each in self.rows), strict=True):
-                targets_BT = tokens_BS[:, 1:].where(scored_BT, -100)
+                targets_BT = tokens_BS[:, 1:].where(scored_BT, IGNORE)
                 nll_BT = model.losses(tokens_BS[:, :-1], targets_BT, length=length)
                 parts.append((nll_BT.double().sum(1) / scored_BT.sum(1)).cpu())
         return torch.cat(parts).numpy()

@@ -36,7 +36,7 @@ def clustered_share(found_U: ArrayLike, asked_U: ArrayLike) -> Bounds:
     units = OverDocuments(np.stack((found_U, asked_U), 1))
     share, n_asked = units.estimate, float(units.sums_D2[:, 1].sum())
     n = float(units.n)
-    if 0 < share < 1 and units.error > 0:
+    if 0 < share < 1 and 0 < units.error < math.inf:
         n = min(n_asked, share * (1 - share) / units.error**2)
     return Bounds(share, *wilson(share * n, n), units.n)
 

@@ -47,7 +47,8 @@ class DiagnosticsConfig:
     longest: int = Field(
         default=63,
         ge=LEAST,
-        description=f"symbols of the longest examples, the shortest have {LEAST}; one more ends a document [tokens]",
+        description=f"an example has at most so many symbols, drawn from {LEAST} to this; one more ends a document "
+        "[tokens]",
     )
     n_documents: Positive = Field(default=20000, description="training examples of each task")
     n_valid_documents: Positive = Field(default=500, description="held-out examples of each task")
@@ -152,8 +153,9 @@ def _write(
         row["bytes"], row["digest"] = len(text.encode()), np.void(digest_of(text))
         writer.write_tokens(ids.tobytes())
         writer.add(0, row)
-        if number % BATCH == BATCH - 1:
+        if (number + 1) % BATCH == 0:
             done(BATCH)
+    done(writer.n_documents % BATCH)
 
 
 def write_tokenizer(path: Path) -> None:

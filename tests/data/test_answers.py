@@ -14,7 +14,8 @@ from coca_train.data.mixture import Mixture, fingerprint_diff
 from coca_train.data.packing import Edges, Row
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime import IGNORE
-from coca_train.runtime.errors import DataError
+from coca_train.runtime.errors import DataError, UserError
+from coca_train.settings import load
 from data_prep.verbs.diagnostics import write_tokenizer
 
 BEGIN, END = 8, 9
@@ -73,22 +74,57 @@ def test_a_piece_has_to_be_a_token(data_config, of_diagnostics):
         marks_of(replace(of_diagnostics, answers=AnswersConfig(begin="the answer")))
 
 
-def test_what_is_scored_is_part_of_the_data(of_diagnostics):
+@pytest.fixture
+def recalling(of_diagnostics, write_dataset, tmp_path):
+    """Four documents of 23 tokens, as configuration."""
+    symbols = "recall tin kor bat mut dok lir | bat = mut ; tin = kor ; dok = lir ;"
+    ids = np.array([*Tokenizer(of_diagnostics.tokenizer).encode(symbols), 2])
+    path = write_dataset(tmp_path / "one", [ids] * 4)
+    source = SourceConfig(path=path, valid_path=path, weight=1)
+    return replace(of_diagnostics, sources={"one": source}, packing="documents", document_mask=True)
+
+
+EDGES = Edges(1, 2)
+
+
+def test_what_is_scored_is_part_of_the_data(recalling):
     """A run goes on with the same predictions scored, or not at all."""
     scored, other = (
-        Mixture(replace(of_diagnostics, answers=answers), seq_len=16).fingerprint()
-        for answers in (of_diagnostics.answers, AnswersConfig(begin="="))
+        Mixture(replace(recalling, answers=answers), 32, edges=EDGES).fingerprint()
+        for answers in (recalling.answers, AnswersConfig(begin="="))
     )
     assert "order.answers.end" in (fingerprint_diff(scored, other) or "")
 
 
-def test_training_and_validation_score_alike(of_diagnostics, write_dataset, tmp_path):
-    symbols = "recall tin kor bat mut | bat = mut ; tin = kor ;"
-    ids = np.array([*Tokenizer(of_diagnostics.tokenizer).encode(symbols), 2])
-    path = write_dataset(tmp_path / "one", [ids] * 4)
-    source = SourceConfig(path=path, valid_path=path, weight=1)
-    config = replace(of_diagnostics, sources={"one": source}, packing="documents", document_mask=True)
-    row = Mixture(config, len(ids), edges=Edges(1, 2)).samples(0, 1)
-    assert Tokenizer(config.tokenizer).decode(row.targets_BT[row.targets_BT != IGNORE].tolist()) == "mut ; kor ;"
-    (batch,) = Validation(HeldOut(config), len(ids), len(ids), 1).batches()["one"]
-    assert Tokenizer(config.tokenizer).decode(batch.targets_BT[batch.targets_BT != IGNORE].tolist()) == "mut ; kor ;"
+def answered(config, batch) -> str:
+    return Tokenizer(config.tokenizer).decode(batch.targets_BT[batch.targets_BT != IGNORE].tolist())
+
+
+def test_training_and_validation_score_alike(recalling):
+    """Also where a window of the held-out text would begin within a document."""
+    assert answered(recalling, Mixture(recalling, 24, edges=EDGES).samples(0, 1)) == "mut ; kor ; lir ;"
+    for batch in Validation(HeldOut(recalling), 24, 72, 1).batches()["one"]:
+        assert answered(recalling, batch) == "mut ; kor ; lir ;"
+
+
+def test_data_without_an_answer_are_refused(recalling):
+    with pytest.raises(DataError, match=r"E-MIX-06 data.answers.begin='copy'.*data.sources.one.*Fix"):
+        Mixture(replace(recalling, answers=AnswersConfig(begin="copy")), 24, edges=EDGES)
+
+
+def test_an_unknown_piece_is_no_mark(of_diagnostics):
+    with pytest.raises(DataError, match="E-MIX-05"):
+        marks_of(replace(of_diagnostics, answers=AnswersConfig(begin="typo")))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["data.answers.begin=null"], "data.answers.end"),
+        (["data.answers.end='='"], "an answer would end where it begins"),
+        (["data.packing=windows"], "windows cut documents"),
+    ],
+)
+def test_answers_that_cannot_be_learned(words, said):
+    with pytest.raises(UserError, match=f"E-CFG-93(.|\n)*{said}(.|\n)*Fix|{said}(.|\n)*E-CFG-93(.|\n)*Fix"):
+        load(["+experiment=atlas", *words], launch=False)

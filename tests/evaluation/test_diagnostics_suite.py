@@ -84,10 +84,21 @@ def test_what_is_learned_and_how_far_it_works():
 
 def test_the_page_names_tasks_and_chances(grid):
     page = diagnostics.Evaluator(settings("diagnostics", **FEW)).page(grid)
-    assert page.summary == ["RoPE: has learned none of 16 tasks at its training window of 32."]
+    assert page.summary == ["RoPE: has learned none of 16 tasks at 32 tokens."]
     assert len(blocks(page)["diagnostics-right"].rows) == 16
     text = str(page.sections[-2])
-    assert "* parity: Say whether the number of ones is odd. By guessing: 50%." in text
+    assert (
+        "* parity: Say whether the number of ones is odd. By guessing: 50.0% at 32 tokens and 50.0% at 64 tokens."
+        in text
+    )
     good = made(copy=[1, 1, 1, 1], sort=[1, 1, 0, 0])
     said = diagnostics.Evaluator(settings("diagnostics", tasks=["copy", "sort"])).page(good).summary
-    assert said == ["m: has learned 2 of 2 tasks; up to 128 tokens: copy; up to 32 tokens: sort."]
+    assert said == ["m: has learned 2 of 2 tasks at 32 tokens; up to 128 tokens: copy; up to 32 tokens: sort."]
+
+
+def test_a_length_beyond_the_window_says_nothing_of_what_was_learned():
+    lengths = (64, 128)
+    cells = [cell("m", "plain", length, {"tasks": {"copy": of_task(1)}}) for length in lengths]
+    beyond = evaluation("diagnostics", {}, [measured("m", window=32)], lengths, cells)
+    said = diagnostics.Evaluator(settings("diagnostics", tasks=["copy"])).page(beyond).summary
+    assert said == ["m: was not measured within its training window of 32 tokens."]

@@ -21,7 +21,7 @@ from coca_train.config.files import config_dir
 from coca_train.data.corpus_config import load as load_corpus
 from coca_train.settings import load
 from data_prep import __main__ as data_prep
-from data_prep.verbs import embedded
+from data_prep.verbs import diagnostics, embedded
 from tests.rehearsal import world
 
 MAINS = {"coca_train": commands.main, "data_prep": data_prep.main}
@@ -111,8 +111,8 @@ class Walk:
     def before(self, name: str) -> None:
         """The corpora and experiments that an experiment's file names first."""
         head = Head("experiment", name)
-        if "embedded" in load([f"+experiment={name}", *SIZES, *sizes_of(name)]).config.data.prepare:
-            self.embedded()
+        made = {"embedded": self.embedded, "diagnostics": self.diagnostics, "none": lambda: None}
+        made[load([f"+experiment={name}", *SIZES, *sizes_of(name)]).config.data.prepare]()
         for corpus in head.named("corpus"):
             self.corpus(corpus)
         for other in head.named("experiment"):
@@ -150,6 +150,14 @@ class Walk:
             documents += [embedded.Document(part, f"{part}{n}", text) for n, text in enumerate(texts)]
         self.made["embedded"] = self.folder / "data" / "embedded"
         embedded.make(self.made["embedded"], progress=False, documents=documents)
+
+    def diagnostics(self) -> None:
+        """The same of the diagnostics, of fewer examples."""
+        if not self.is_here("diagnostics", "data/diagnostics"):
+            folder = self.made["diagnostics"] = self.folder / "data" / "diagnostics"
+            diagnostics.make(
+                diagnostics.DiagnosticsConfig(dir=str(folder), n_documents=60, n_valid_documents=20), progress=False
+            )
 
     def export(self, run_dir: Path) -> Path:
         """By the command that the page of commands gives."""

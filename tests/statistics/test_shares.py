@@ -61,4 +61,5 @@ def test_one_question_a_unit_is_wilsons_interval():
     found = np.arange(50) < 12
     low, high = wilson(12, 50)
     assert clustered_share(found, np.ones(50)) == pytest.approx((0.24, low, high, 50), rel=0.02)
+    assert clustered_share([1], [2]) == pytest.approx((0.5, *wilson(0.5, 1), 1))
     assert clustered_share(np.zeros(9), np.full(9, 4)) == pytest.approx((0, *wilson(0, 9), 9))

@@ -7,8 +7,8 @@ far beyond it still works.
   has.
 * Right: a token of an answer, when it is the most likely one after everything before it, earlier answers as they should
   be. An example counts by the tokens of its answers.
-* Learned: more than learned_share of the tokens at the longest length within the training window. What is not learned
-  cannot fail to go further, so no other length of such a task is judged.
+* Learned: at least learned_share of the tokens at the longest length within the training window. What is not learned
+  cannot fail to go further, so the sentence on a model is of what it has learned.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from coca_train.runtime import dist
 from coca_train.statistics.pairs import Sample
 from coca_train.statistics.shares import clustered_share
 
-PAD = 0  # behind an example, where nothing is asked: no earlier token sees it
+PAD = 0  # after an example, where nothing is asked: no earlier token sees it
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -181,15 +181,12 @@ class Evaluator(CellSuite[Settings, Mapping[Point, Sequence[Case]], Part, Result
             title="Share of the answers that are right, by task and length",
             y_label="task",
         )
-        chances = [
-            f"* {task}: {TASKS[task].meaning} By guessing: {of_task['chance']:.0%}." for task, of_task in _any(rows)
-        ]
         return document(
             evaluation,
             "Diagnostics",
             summary=[_sentence(row, self.settings) for row in rows if row.results],
             sections={"By task and length": [maps, shown]},
-            after={"Tasks": ["\n".join(chances)], "Definition": [DEFINITION]},
+            after={"Tasks": ["\n".join(_chances(rows))], "Definition": [DEFINITION]},
             facts=[("examples", f"{self.settings.n_cases} of each task and length")],
         )
 
@@ -198,7 +195,7 @@ DEFINITION = (
     "An example is a row of symbols, each one token; answers stand between = and ;. A token of one is right when it is "
     "the most likely one after everything before it, with earlier answers as they should be. Examples of length L have "
     " at most L tokens, and as many as their form allows. A task that a model has not learned within its training "
-    "window cannot fail to go further, and is not judged beyond."
+    "window cannot fail to go further."
 )
 
 
@@ -226,18 +223,29 @@ def learned(row: GridRow[Result], least: float) -> dict[str, int]:
 
 def _sentence(row: GridRow[Result], settings: Settings) -> str:
     known, window = learned(row, settings.learned_share), row.subject.training_window
+    within = max((int(point) for point in row.results if int(point) <= window), default=None)
+    if within is None:
+        return f"{row.label}: was not measured within its training window of {window:,} tokens."
     if not known:
-        return f"{row.label}: has learned none of {len(settings.tasks)} tasks at its training window of {window:,}."
+        return f"{row.label}: has learned none of {len(settings.tasks)} tasks at {within:,} tokens."
     by_length: dict[int, list[str]] = {}
     for task, length in known.items():
         by_length.setdefault(length, []).append(task)
     listed = "; ".join(f"up to {length:,} tokens: {', '.join(by_length[length])}" for length in sorted(by_length)[::-1])
-    return f"{row.label}: has learned {len(known)} of {len(settings.tasks)} tasks; {listed}."
+    return f"{row.label}: has learned {len(known)} of {len(settings.tasks)} tasks at {within:,} tokens; {listed}."
 
 
-def _any(rows: Sequence[GridRow[Result]]) -> list[tuple[str, OfTask]]:
-    """Return what any model at any length has of the tasks: what is asked is the same for all."""
-    return next((list(result["tasks"].items()) for row in rows for result in row.results.values()), [])
+def _chances(rows: Sequence[GridRow[Result]]) -> list[str]:
+    """Say what each task asks, and how often a guess is right at the shortest and the longest length."""
+    by_length = {int(point): result["tasks"] for row in rows for point, result in row.results.items()}
+    ends = sorted({min(by_length), max(by_length)}) if by_length else []
+
+    def said(task: str) -> str:
+        return " and ".join(f"{by_length[length][task]['chance']:.1%} at {length:,} tokens" for length in ends)
+
+    return (
+        [f"* {task}: {TASKS[task].meaning} By guessing: {said(task)}." for task in by_length[ends[0]]] if ends else []
+    )
 
 
 def _digest(cases: Sequence[Case]) -> str:

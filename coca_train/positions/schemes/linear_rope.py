@@ -57,7 +57,7 @@ class Tables(NamedTuple):
 
 
 def features(x_BTHD: Tensor) -> Tensor:
-    """Return elu(x) + 1 > 0 in the dtype of x. Where x is far below zero, torch's elu plus one would be zero."""
+    """Return elu(x) + 1 in the dtype of x, without the zero that torch's elu plus one is from -17 on."""
     wide = x_BTHD.to(torch.promote_types(x_BTHD.dtype, torch.float32))
     return (wide.clamp(max=0).exp() + wide.relu()).to(x_BTHD.dtype)
 
