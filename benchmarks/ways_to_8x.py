@@ -44,7 +44,7 @@ SHORT = (f"train.seq_len={WINDOW}", "train.micro_batch_size=16", "train.global_b
 
 
 class Way(NamedTuple):
-    """A row. words: of its training; "": the base as it is. variant: of the base, as evaluate names it."""
+    """A row. words: of its training. variant: of a trained model, as evaluate names it, in place of a training."""
 
     title: str
     run: str
@@ -52,7 +52,7 @@ class Way(NamedTuple):
     variant: str = ""
 
 
-BASE = "llama_tiny"
+BASE, SCRATCH = "llama_tiny", "coca_scratch"
 TUNE = "+experiment=ways_to_8x"
 STAGES = "+experiment=coca_llama_tiny"
 WAYS = (
@@ -75,12 +75,15 @@ WAYS = (
         "model.logit_scale.beta=0.412",
     )),
     Way("CoCA in three stages", "coca", (STAGES, "start.path=${run.root}/llama_tiny", "train.max_steps=67")),
-    Way("CoCA from scratch", "coca_scratch", ("+experiment=llama_tiny", "position=coca")),
+    Way("CoCA from scratch", SCRATCH, ("+experiment=llama_tiny", "position=coca")),
+    Way("CoCA from scratch, dynamic NTK (α 4)", SCRATCH, variant="dynamic_ntk@alpha:4"),
     Way("PoPE from scratch", "pope", ("+experiment=llama_tiny", "position=pope")),
     Way("FoPE from scratch", "fope", ("+experiment=llama_tiny", "position=fope")),
 )  # fmt: skip
 EVERY_RUN = ("engine=deepspeed_fp32", "tracking.progress_bar=false")  # few CPUs have instructions for bfloat16
 PATTERNS = ("self_extend", "dual_chunk", "string")
+SUITES_ASKED = {"perplexity": (), "recall": ("eval.keys=common", "eval.values=common", "eval.n_cases=50")}
+TOY_SUITES = {"perplexity": ["text.max_documents=4", "eval.bootstrap_resamples=20"], "recall": ["eval.n_cases=2"]}
 TOY = (
     *("model.n_layers=2", "model.d_model=32", "model.n_heads=2", "model.d_ff=48", "train.max_steps=4"),
     *("checkpoint.save_every_steps=4", "eval.max_tokens=1024", "eval.every_steps=4", "optim.warmup_steps=1"),
@@ -117,19 +120,18 @@ def plan(root: Path, toy: bool) -> list[list[str]]:
     commands.append(["-m", "coca_train", "extend", f"run={root / BASE}", f"length={TARGET}", f"to={search}", *few])
     commands += [_train(way, common, small, search) for run, way in trained.items() if run != BASE]
     lengths = "grid.lengths=[1x,2x,4x,8x]"
-    scalings = ",".join(["trained", *(way.variant for way in WAYS if way.variant and not _is_pattern(way))])
-    patterns = ",".join(["trained", *(way.variant for way in WAYS if _is_pattern(way))])
-    for suite in ("perplexity", "reach_words"):
+    variants = {place: ",".join(["trained", *asked]) for place, asked in _variants().items()}
+    for suite, options in SUITES_ASKED.items():
         for name, chosen in {
-            "scalings": [f"checkpoint={root / BASE}", f"grid.rope_scalings=[{scalings}]"],
-            "patterns": [f"checkpoint={root / BASE}", f"grid.attention_patterns=[{patterns}]"],
+            "scalings": [f"checkpoint={root / BASE}", f"grid.rope_scalings=[{variants['scalings']}]"],
+            "patterns": [f"checkpoint={root / BASE}", f"grid.attention_patterns=[{variants['patterns']}]"],
+            SCRATCH: [f"checkpoint={root / SCRATCH}", f"grid.rope_scalings=[{variants[SCRATCH]}]"],
             "models": [f"checkpoint={','.join(str(root / run) for run in trained)}"],
         }.items():
             work = [f"work.root={root / 'evaluations'}", f"work.name={suite}_{name}", "work.progress_bar=false"]
-            few = ["text.max_documents=4", "eval.bootstrap_resamples=20"] if toy else []
-            few = [word for word in few if suite == "perplexity" or not word.startswith("eval.")]
+            few = TOY_SUITES[suite] if toy else []
             verb = ["-m", "coca_train", "evaluate", "--config-dir", str(search)]
-            commands.append([*verb, f"+eval={suite}", *chosen, lengths, *work, *few])
+            commands.append([*verb, f"+eval={suite}", *options, *chosen, lengths, *work, *few])
     return commands
 
 
@@ -138,18 +140,31 @@ def _train(way: Way, common: Sequence[str], small: Sequence[str], search: Path) 
     return ["-m", "coca_train", *folder, *way.words, *small, f"run.name={way.run}", *common]
 
 
-def _is_pattern(way: Way) -> bool:
-    return way.variant.startswith(PATTERNS)
+def _place(way: Way) -> str:
+    """Return the evaluation that a way is in."""
+    if not way.variant:
+        return "models"
+    return "patterns" if way.variant.startswith(PATTERNS) else "scalings" if way.run == BASE else way.run
+
+
+def _variants() -> dict[str, list[str]]:
+    """Return by evaluation the variants of one model, in the order of their rows."""
+    asked: dict[str, list[str]] = {}
+    for way in WAYS:
+        if way.variant:
+            asked.setdefault(_place(way), []).append(way.variant)
+    return asked
 
 
 class Found(NamedTuple):
     """What was measured of a way. perplexity: by length [tokens]. against: the loss at TARGET minus that of the base
-    [nats per token], with its interval over documents; None of the base. reach: in tokens, by what was asked. cost:
-    seconds and MiB of its training; None where there is none."""
+    [nats per token], with its interval over documents; None of the base. reach: in tokens, by what was asked. recall:
+    the share of values found, by length. cost: seconds and MiB of its training; None where there is none."""
 
     perplexity: Mapping[int, float]
     against: tuple[float, float, float] | None
     reach: Mapping[str, str]
+    recall: Mapping[int, float]
     cost: tuple[float, float] | None
 
 
@@ -165,9 +180,9 @@ def publish(root: Path, out: Path) -> None:
 
 
 def measured(way: Way, root: Path) -> Found:
-    place = "patterns" if _is_pattern(way) else "scalings" if way.variant else "models"
+    place = _place(way)
     evaluation = _evaluation("perplexity", place, root)
-    row, base = (_row(evaluation, each) for each in (way, WAYS[0]))
+    row, base = _row(evaluation, way), _row(_evaluation("perplexity", "models", root), WAYS[0])
     results = {int(point): result["sources"][ALL] for point, result in row.results.items()}
     against = None
     if way.title != WAYS[0].title and TARGET in results:
@@ -180,7 +195,8 @@ def measured(way: Way, root: Path) -> Found:
     return Found(
         {length: result["perplexity"] for length, result in results.items()},
         against,
-        _reach(way, place, root),
+        _reach(way, evaluation),
+        {int(n): found["accuracy"] for n, found in _row(_evaluation("recall", place, root), way).results.items()},
         _cost(root / way.run) if way.words else None,
     )
 
@@ -192,14 +208,12 @@ def _evaluation(suite: str, place: str, root: Path) -> Evaluation[Any]:
 def _row(evaluation: Evaluation[Any], way: Way) -> AnyRow:
     """The row of a way, in an evaluation of the base's variants or of models as they were trained."""
     subject = next(each for each in evaluation.subjects if each.name == way.run)
-    asked = [each.variant for each in WAYS if each.variant and _is_pattern(each) == _is_pattern(way)]
-    variant = subject.variants[1 + asked.index(way.variant) if way.variant else 0]
+    variant = subject.variants[1 + _variants()[_place(way)].index(way.variant) if way.variant else 0]
     return next(row for row in evaluation.rows() if row.name == (way.run, variant))
 
 
-def _reach(way: Way, place: str, root: Path) -> dict[str, str]:
-    """Return up to which length each part of `reach` is answered yes."""
-    evaluation = _evaluation("reach_words", place, root)
+def _reach(way: Way, evaluation: Evaluation[Any]) -> dict[str, str]:
+    """Return up to which length it holds its perplexity, and uses what it reads."""
     suite = SUITES.module(evaluation.suite).Evaluator(
         suites.settings({"suite": evaluation.suite, **evaluation.settings})
     )
@@ -221,13 +235,17 @@ def _cost(run: Path) -> tuple[float, float]:
 def table(found: Mapping[str, Found]) -> str:
     lengths = sorted({length for each in found.values() for length in each.perplexity})
     asked = list(dict.fromkeys(name for each in found.values() for name in each.reach))
-    header = ["way", *(f"{length:,}" for length in lengths), "against RoPE as it is", *asked, "seconds", "MiB"]
+    header = [
+        *("way", *(f"{length:,}" for length in lengths), "against RoPE as it is", *asked, "recall"),
+        *("seconds", "MiB"),
+    ]
     rows = []
     for title, each in found.items():
         cells = [f"{each.perplexity[n]:,.1f}" if n in each.perplexity else "-" for n in lengths]
         against = "" if each.against is None else "{:+.3f} ({:+.3f} to {:+.3f})".format(*each.against)
         cost = ["", ""] if each.cost is None else [f"{each.cost[0]:,.0f}", f"{each.cost[1]:,.0f}"]
-        rows.append([title, *cells, against, *(each.reach.get(name, "") for name in asked), *cost])
+        recall = f"{each.recall[TARGET]:.0%}" if TARGET in each.recall else "-"
+        rows.append([title, *cells, against, *(each.reach.get(name, "") for name in asked), recall, *cost])
     return markdown(header, rows)
 
 
