@@ -159,12 +159,12 @@ class Walk:
                 diagnostics.DiagnosticsConfig(dir=str(folder), n_documents=60, n_valid_documents=20), progress=False
             )
 
-    def export(self, run_dir: Path) -> Path:
-        """By the command that the page of commands gives."""
+    def export(self, run_dir: Path, *words: str) -> Path:
+        """By the command that the page of commands gives. words: after it."""
         page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
         given = re.search(r"`(python -m coca_train export run=runs/(\w+) to=\S+)`", page)
         assert given is not None
-        self.type(shlex.split(given[1].replace(given[2], run_dir.name)))
+        self.type([*shlex.split(given[1].replace(given[2], run_dir.name)), *words])
         return self.folder / given[1].rpartition("to=")[2].replace(given[2], run_dir.name)
 
     def type(self, command: list[str], sizes: Sequence[str] = ()) -> None:
