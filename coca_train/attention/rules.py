@@ -148,8 +148,8 @@ def length_of_fits(
     attention_pattern: PatternSettings,
     model: ModelConfig,
 ) -> Iterator[Problem]:
-    """Check that frequencies can follow the documents of a row: these are told apart, rows are computed one by one, and
-    some layer has frequencies that follow anything."""
+    """Check that frequencies can follow the documents of a row: a mask separates them, rows are computed one by one,
+    and some layer has frequencies that follow anything."""
     if data.length_of == "row":
         return
     key, fix = "data.length_of", "write data.length_of=row"

@@ -351,7 +351,7 @@ class PlacementConfig:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AnswersConfig:
-    """What stands around the answers in a text, where these alone are to be learned."""
+    """The pieces around the answers of a text, where these alone are to be learned."""
 
     begin: str | None = Field(
         default=None,
