@@ -110,12 +110,14 @@ def _check_parity(
     return report
 
 
-def _sizes(family: Family, keys: Keys, model: ModelConfig) -> Iterator[tuple[str, object, int | None]]:
-    """Yield a key of config.json, its value (None: the class works it out) and ours, for every size of a model."""
+def _sizes(family: Family | None, keys: Keys, model: ModelConfig) -> Iterator[tuple[str, object, int | None]]:
+    """Yield a key of config.json, its value (None: the class works it out, or our sections say it) and ours, for every
+    size of a model. family: None for our own forms, which have LLaMA's keys and nothing where one is missing."""
     n_kv_heads, head_dim = model.n_kv_heads or model.n_heads, model.head_dim or model.d_model // model.n_heads
-    for field in family.fields:
+    for field in (family or FAMILIES["llama"]).fields:
         if field.ours in ("vocab_size", "d_model", "n_layers", "n_heads", "d_ff"):
-            yield field.theirs, field.read(keys), getattr(model, field.ours)
+            theirs = field.read(keys) if family else keys.take(field.theirs)
+            yield field.theirs, theirs, getattr(model, field.ours)
     yield KV_HEADS[0], keys.take(KV_HEADS[0]), n_kv_heads
     yield HEAD_DIM[0], keys.take(HEAD_DIM[0]), head_dim
 
@@ -135,7 +137,7 @@ def verify_export(options: VerifyConfig) -> Path:
         )
     config = read_json(against / config_json.NAME)
     with open_source(options.run) as source:
-        family = FAMILIES.get(name_of(config), FAMILIES["llama"])  # our own model types have LLaMA's keys
+        family = FAMILIES.get(name_of(config))
         for key, theirs, ours in _sizes(family, Keys(against / config_json.NAME, config), source.architecture.model):
             if theirs not in (None, ours):
                 raise UserError(

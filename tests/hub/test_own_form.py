@@ -13,8 +13,9 @@ import torch
 
 from coca_train.attention import ATTENTION_PATTERNS
 from coca_train.config.schema import LayersConfig, LayerTypeConfig
-from coca_train.hub import forms, importing, parity
+from coca_train.hub import exporting, forms, importing, parity
 from coca_train.hub.export_files.modeling_coca import CACHE
+from coca_train.hub.options import VerifyConfig
 from coca_train.hub.weights import open_source
 from coca_train.models.continuations import continuations
 from coca_train.models.generation import generate
@@ -139,10 +140,14 @@ def run_of(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("choice", ["coca", "coca clex", "tupe", "strict lambda_mask", "nope every fourth", "tied"])
+@pytest.mark.parametrize(
+    "choice", ["coca", "coca clex", "tupe", "fire", "strict lambda_mask", "nope every fourth", "tied"]
+)
 def test_export_and_back(choice, run_of, export_run):
     source = models.random_source(**CHOICES[choice])
-    out = export_run(run_of(source), form="own")
+    run = run_of(source)
+    out = export_run(run, form="own")
+    exporting.verify_export(VerifyConfig(run=str(run), against=str(out)))
     figures = json.loads((out / "parity.json").read_text())
     assert figures["passed"]
     assert all(probe["relative"] <= 1e-5 < 1 < probe["max_abs_logit"] for probe in figures["probes"])
