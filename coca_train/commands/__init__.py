@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "train"
 RESUMING = (
+    "atlas",
     "compare",
     "evaluate",
     "extend",

@@ -3,11 +3,18 @@
 import os
 import signal
 import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from coca_train.runtime import shutdown
 from coca_train.runtime.errors import UserError
 from coca_train.runtime.shutdown import INTERRUPTED
+
+POLL_S, WATCH_S = 0.2, 60.0
 
 
 def refuse_torchrun(what: str, fix: str) -> None:
@@ -40,6 +47,84 @@ def run_child(command: list[str]) -> int:
                 return (code if code >= 0 else 128 - code) or interrupted  # killed by a signal, as a shell reports it
             except KeyboardInterrupt:  # the terminal has told the child too; it saves and ends
                 interrupted = INTERRUPTED
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Job(NamedTuple):
+    """Commands to be run one after the other. log: the file that their output is appended to."""
+
+    name: str
+    commands: Sequence[Sequence[str]]
+    log: Path
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    at_once: int,
+    environment: Mapping[str, str],
+    done: Callable[[Job, float], None],
+    watch: Callable[[Sequence[Job]], None],
+) -> tuple[int, Job | None]:
+    """Run jobs, so many at once, passing requests to stop on.
+
+    done: called after each, with the seconds that it took. watch: called every WATCH_S seconds with those that run.
+    Returns 0, or the first exit code that is another and whose it was; then no further job is begun, and those that run
+    are waited for.
+    """
+    waiting, running = deque(jobs), dict[subprocess.Popen[bytes], tuple[Job, int]]()
+    failed: tuple[int, Job | None] = (0, None)
+    received: list[int] = []
+    begun = dict[str, float]()
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        for child in running:
+            child.send_signal(number)
+
+    def start(job: Job, number: int) -> None:
+        begun.setdefault(job.name, time.monotonic())
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(job.log, "ab") as log:
+            child = subprocess.Popen(
+                job.commands[number],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+            )
+        running[child] = (job, number)
+        for signal_number in received:  # one that came in between
+            child.send_signal(signal_number)
+
+    before = {number: signal.signal(number, pass_on) for number in shutdown.not_ignored(shutdown.SIGNALS)}
+    watched = time.monotonic()
+    try:
+        while running or (waiting and not failed[0]):
+            try:
+                while waiting and len(running) < at_once and not failed[0] and not received:
+                    start(waiting.popleft(), 0)
+                for child, (job, number) in list(running.items()):
+                    code = child.poll()
+                    if code is None:
+                        continue
+                    del running[child]
+                    if code:
+                        failed = failed if failed[0] else (code if code > 0 else 128 - code, job)
+                    elif number + 1 < len(job.commands) and not received:
+                        start(job, number + 1)
+                    elif number + 1 == len(job.commands):
+                        done(job, time.monotonic() - begun[job.name])
+                if received and not running:
+                    return (128 + received[0], None) if not failed[0] else failed
+                if time.monotonic() - watched > WATCH_S:
+                    watched = time.monotonic()
+                    watch([job for job, _ in running.values()])
+                time.sleep(POLL_S)
+            except KeyboardInterrupt:  # the terminal has told the children too; they save and end
+                failed = (INTERRUPTED, None)
+        return failed
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -22,13 +22,13 @@ Symbols = list[str]
 ASK, STOP, BAR = "=", ";", "|"
 DIGITS = tuple("0123456789")
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
-WORDS = tuple(map("".join, product("bdklmnrt", "aiou", "knrt")))
+WORDS = tuple(map("".join, product("bdkl", "aiou", "kn")))
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 TAGS, LABELS = ("old", "new"), ("yes", "no")
 WRITE, SKIP, READ = "write", "skip", "read"
 MODULUS, DEEPEST, FARTHEST = 5, 8, 9
 NINE = 3  # one in so many digits of a sum is 9, by how numbers are drawn
-MOST_QUESTIONS, QUESTION_EVERY = 8, 9  # of an example; one in so many symbols
+MOST_QUESTIONS, QUESTION_EVERY, FACT_EVERY = 8, 9, 11  # of an example; one in so many symbols; one of tags
 SPLITS: tuple[Split, ...] = ("train",) * 8 + ("valid", "test")  # by the last digit of an example's digest
 
 
@@ -73,8 +73,8 @@ def _asked(question: Sequence[str], answer: Sequence[str]) -> Symbols:
     return [*question, ASK, *answer, STOP]
 
 
-def _n_questions(size: int) -> int:
-    return max(1, min(MOST_QUESTIONS, size // QUESTION_EVERY))
+def _n_questions(size: int, every: int = QUESTION_EVERY) -> int:
+    return max(1, min(MOST_QUESTIONS, size // every))
 
 
 def _split(symbols: Symbols) -> tuple[Symbols, Symbols]:
@@ -176,13 +176,15 @@ def _solve_recall(symbols: Symbols) -> Symbols:
 
 
 def _build_tags(size: int, draw: random.Random) -> Symbols:
-    n = _n_questions(size)
-    n_keys = max(1, min(len(WORDS), (size - 1 - 5 * n) // 6))
-    facts = [(tag, key, draw.choice(WORDS)) for key in draw.sample(WORDS, n_keys) for tag in TAGS]
-    draw.shuffle(facts)
-    asked = draw.sample(facts, min(n, len(facts)))
+    n = _n_questions(size, FACT_EVERY)
+    n_facts = max(1, (size - 1 - 5 * n) // 3)
+    # A key is given twice under a tag on average, at any length until words come to an end.
+    keys = draw.sample(WORDS, max(1, min(len(WORDS), n_facts // (2 * len(TAGS)))))
+    facts = [(draw.choice(TAGS), draw.choice(keys), draw.choice(WORDS)) for _ in range(n_facts)]
+    last = {(tag, key): value for tag, key, value in facts}
+    asked = draw.sample(sorted(last), min(n, len(last)))
     given = [each for fact in facts for each in fact]
-    return [*given, BAR, *(each for tag, key, value in asked for each in _asked([tag, key], [value]))]
+    return [*given, BAR, *(each for tag, key in asked for each in _asked([tag, key], [last[tag, key]]))]
 
 
 def _solve_tags(symbols: Symbols) -> Symbols:
@@ -356,7 +358,7 @@ TASKS: dict[str, Task] = {
         "Say the value that a key was given last (associative recall).", _build_recall, _solve_recall, _values
     ),
     "tags": Task(
-        "Say the value of a key under one of two tags, when each key has a value under both.",
+        "Say the value that a key was given last under one of two tags.",
         _build_tags, _solve_tags, _tagged,
     ),
     "vote": Task(

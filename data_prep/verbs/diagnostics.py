@@ -47,8 +47,8 @@ class DiagnosticsConfig:
     longest: int = Field(
         default=63,
         ge=LEAST,
-        description=f"an example has at most so many symbols, drawn from {LEAST} to this; one more ends a document "
-        "[tokens]",
+        description=f"an example has at most so many symbols, drawn from {LEAST} to this, short ones more often; one "
+        "more ends a document [tokens]",
     )
     n_documents: Positive = Field(default=20000, description="training examples of each task")
     n_valid_documents: Positive = Field(default=500, description="held-out examples of each task")
@@ -135,7 +135,9 @@ def _build(folder: Path, options: DiagnosticsConfig, progress: bool) -> Manifest
 def _drawn(task: str, split: Split, n: int, options: DiagnosticsConfig) -> Iterator[Example]:
     for number in range(n):
         draw = random.Random(f"{task} {split} {options.seed} {number}")
-        yield example(task, draw.randint(LEAST, options.longest), split, draw)
+        # Short ones come more often: a model that has learned them learns longer ones within fewer steps.
+        length = draw.randint(LEAST, draw.randint(LEAST, options.longest))
+        yield example(task, length, split, draw)
 
 
 def _write(

@@ -1,0 +1,118 @@
+"""The rows of the atlas: what is trained, and what is tried at evaluation on the weights of another row."""
+
+from typing import NamedTuple
+
+WINDOW = 64  # tokens that a row is trained at (configs/experiment/atlas.yaml)
+FARTHEST = 16 * WINDOW  # tokens that it is tried at
+SHORT = 16  # tokens that layers with a window see in the hybrids: a quarter of the training window
+
+
+class Method(NamedTuple):
+    """A training. words: of its command line, after +experiment=atlas."""
+
+    name: str
+    title: str
+    words: tuple[str, ...]
+
+
+class Variant(NamedTuple):
+    """Another row from the weights of a training. axis: of the grid of an evaluation. choice: as that axis names it."""
+
+    name: str
+    title: str
+    of: str
+    axis: str
+    choice: str
+
+
+def _scheme(name: str, title: str, *words: str) -> Method:
+    return Method(name, title, (f"position={name}", *words))
+
+
+def _hybrid(name: str, title: str, pattern: str) -> Method:
+    return Method(
+        name,
+        title,
+        (
+            "position=rope",
+            f"layers={name}",
+            f"layers.pattern=[{pattern}]",
+            f"layers.types.local.attention_pattern.window={SHORT}",
+        ),
+    )
+
+
+METHODS = (
+    _scheme("rope", "RoPE"),
+    _scheme("coca", "CoCA"),
+    _scheme("coca_strict", "CoCA (strict)"),
+    _scheme("pope", "PoPE"),
+    _scheme("alibi", "ALiBi"),
+    _scheme("nope", "NoPE"),
+    _scheme("fox", "FoX"),
+    _scheme("fire", "FIRE"),
+    _scheme("cope", "CoPE"),
+    _scheme("path", "PaTH"),
+    _scheme("stick_breaking", "stick-breaking"),
+    _scheme("t5", "T5 bias"),
+    _scheme("kerple_log", "KERPLE-log"),
+    Method("random", "RoPE, random positions", ("position=rope", "data.placement.name=random",
+                                               f"data.placement.target={FARTHEST}")),
+    _hybrid("rnope_swa", "RNoPE-SWA", "local,nope,local"),
+    _scheme("xpos", "xPos"),
+    _scheme("fope", "FoPE"),
+    _scheme("shaw", "Shaw"),
+    _scheme("transformer_xl", "Transformer-XL", "position.memory_len=0"),
+    _scheme("sinusoidal", "sinusoidal"),
+    _scheme("learned", "learned positions"),
+    _scheme("dape", "DAPE"),
+    _scheme("grape_a", "GRAPE-A"),
+    _hybrid("swan", "SWAN", "nope,local,local"),
+    Method("gemma3", "Gemma 3's layers", ("position=rope", "layers=gemma3", "layers.pattern=[local,local,global]",
+                                          f"layers.types.local.attention_pattern.window={SHORT}")),
+    Method("pose", "RoPE, PoSE", ("position=rope", "data.placement.name=pose", f"data.placement.target={FARTHEST}")),
+    Method("ssmax", "RoPE, Scalable-Softmax", ("position=rope", "model.logit_scale.name=ssmax",
+                                               "model.score_scale=head")),
+    Method("partial", "RoPE, half of the head", ("position=rope", "position.rotary_pct=0.5")),
+    _scheme("kerple_power", "KERPLE-power"),
+    _scheme("sandwich", "Sandwich"),
+    _scheme("tupe", "TUPE"),
+    _scheme("disentangled", "DeBERTa"),
+    _scheme("grape_ap", "GRAPE-AP"),
+    _scheme("dd_alibi", "data-dependent ALiBi"),
+    _scheme("linear_rope", "linear attention with RoPE"),
+)  # fmt: skip
+
+ALPHAS = (1, 2, 4, 8)  # of dynamic NTK
+
+
+def _ntk(of: str, title: str) -> tuple[Variant, ...]:
+    return tuple(
+        Variant(f"{of}_ntk{a}", f"{title} + dynamic NTK (α {a})", of, "rope_scalings", f"dynamic_ntk@alpha:{a}")
+        for a in ALPHAS
+    )
+
+
+VARIANTS = (
+    *_ntk("rope", "RoPE"),
+    Variant("rope_yarn", "RoPE + YaRN (factor 16)", "rope", "rope_scalings",
+            f"yarn@factor:16@original_seq_len:{WINDOW}"),
+    Variant("rope_rerope", "RoPE + ReRoPE", "rope", "attention_patterns", f"rerope@window:{WINDOW // 2}"),
+    Variant("rope_self_extend", "RoPE + Self-Extend", "rope", "attention_patterns",
+            f"self_extend@window:{WINDOW // 2}@group:32"),
+    Variant("rope_dual_chunk", "RoPE + dual chunks", "rope", "attention_patterns", f"dual_chunk@window:{WINDOW}"),
+    Variant("rope_log_n", "RoPE + log-n", "rope", "logit_scales", f"log@length:{WINDOW}"),
+    *_ntk("coca", "CoCA"),
+    *_ntk("coca_strict", "CoCA (strict)"),
+    Variant("coca_rerope", "CoCA + ReRoPE", "coca", "attention_patterns", f"rerope@window:{WINDOW // 2}"),
+    Variant("nope_log_n", "NoPE + log-n", "nope", "logit_scales", f"log@length:{WINDOW}"),
+)  # fmt: skip
+
+
+def title_of(name: str) -> str:
+    """Return what pages call a row; a row that is not in the tables is called by its name."""
+    return next((each.title for each in (*METHODS, *VARIANTS) if each.name == name), name)
+
+
+def variants_of(method: str) -> list[Variant]:
+    return [each for each in VARIANTS if each.of == method]

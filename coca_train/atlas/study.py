@@ -1,0 +1,171 @@
+"""What a study of the atlas asks: the words of its trainings and evaluations, and trials from what they left."""
+
+import hashlib
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from coca_train.atlas.methods import Method, Variant, variants_of
+from coca_train.atlas.trials import Answers, Trial, protocol_of
+from coca_train.checkpoint.record import versions
+from coca_train.config.schema import Config
+from coca_train.data.diagnostics import TASKS
+from coca_train.evaluation.comparison import parameter_shapes
+from coca_train.evaluation.results import RESULTS, AnyRow, Evaluation
+from coca_train.hub.weights import open_source
+from coca_train.runtime.durable import read_json
+from coca_train.runtime.untrusted_io import JsonObject, read_object
+from coca_train.tracking.records import read_jsonl
+
+EXPERIMENT = "+experiment=atlas"
+SWEEP_SEED = 1_000_000  # of the sweeps of rates, which no trial has
+AXES = ("rope_scalings", "attention_patterns", "logit_scales")
+VALID, SOURCE = "valid/", "source of "
+
+# One thread and one set of instructions: sums in one order, so that a trial comes out the same on other machines.
+EXACT = {
+    "OMP_NUM_THREADS": "1",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_CBWR": "AVX2",
+}
+
+
+class Study(NamedTuple):
+    """What all trials share. lengths [tokens], the first the trained one. words: of every training, config: what they
+    come to without those of a method."""
+
+    lengths: tuple[int, ...]
+    n_cases: int
+    rates: tuple[float, ...]
+    sweep_steps: int
+    words: tuple[str, ...]
+    config: Config
+
+    @property
+    def tasks(self) -> list[str]:
+        return [name for name in self.config.data.sources if name in TASKS]
+
+    @property
+    def protocol(self) -> str:
+        """The digest of what all its trials share."""
+        own = {"lengths": self.lengths, "n_cases": self.n_cases, "rates": self.rates, "sweep_steps": self.sweep_steps}
+        return protocol_of(self.config, own)
+
+
+def training_words(study: Study, method: Method, seed: int, rate: float) -> list[str]:
+    """Return the words of a training but for its run's name and folder."""
+    optim = study.config.optim
+    words = [EXPERIMENT, *study.words, *method.words, f"run.seed={seed}", f"data.seed={seed}"]
+    if rate != 1:
+        words.append(f"optim.lr={optim.lr * rate:g}")
+        words += [] if optim.muon.lr is None else [f"optim.muon.lr={optim.muon.lr * rate:g}"]
+    return [*words, "eval.extrapolation.enabled=false", "tracking.progress_bar=false"]
+
+
+def evaluations(study: Study, method: Method) -> dict[str, list[str]]:
+    """Return by axis the words of the evaluations of a training, but for its checkpoint and folder."""
+    shared = [
+        "+eval=diagnostics",
+        f"eval.n_cases={study.n_cases}",
+        f"eval.tasks=[{','.join(study.tasks)}]",
+        f"grid.lengths=[{','.join(map(str, study.lengths))}]",
+        "work.progress_bar=false",
+    ]
+    tried = {axis: [each.choice for each in variants_of(method.name) if each.axis == axis] for axis in AXES}
+    asked = {
+        axis: [*shared, f"grid.{axis}=[{','.join(['trained', *choices])}]"]
+        for axis, choices in tried.items()
+        if choices
+    }
+    return asked or {AXES[0]: shared}
+
+
+def read_trials(
+    study: Study,
+    run: Path,
+    folders: Mapping[str, Path],
+    method: Method,
+    seed: int,
+    rate: float,
+    seconds: float,
+) -> list[Trial]:
+    """Return the trial of a training, and those of other rows from its weights. folders: of its evaluations, by
+    name."""
+    record, records = read_object(run / "run.json"), read_jsonl(run / "metrics.jsonl")
+    shapes = parameter_shapes(run)
+    start = {
+        f"{name} {'x'.join(map(str, shapes[name]))}": digest[:12] for name, digest in record["init_digests"].items()
+    }
+    shared = {
+        "method": method.name,
+        "seed": seed,
+        "rate": rate,
+        "protocol": study.protocol,
+        "source": next(value for key, value in record["versions"].items() if key.startswith(SOURCE)),
+        "start": start,
+        "batches": [each["batch_digest"] for each in records if "batch_digest" in each][-1],
+        "weights": weights_digest(run),
+        "valid_loss": valid_loss(records),
+        "n_parameters": sum(math.prod(shape) for shape in shapes.values()),
+        "seconds": round(seconds),
+        "made_with": versions(),
+    }
+    found = {name: Evaluation.from_json(read_json(folder / RESULTS)) for name, folder in folders.items()}
+    trials = []
+    for axis, evaluation in found.items():
+        rows = {row.variant: row for row in evaluation.rows()}
+        own, *others = evaluation.subjects[0].variants
+        if not trials:
+            trials.append(_trial(method.name, method.words, rows.get(own), study, shared))
+        for variant, label in zip(_of_axis(method, axis), others, strict=True):
+            words = [*method.words, f"grid.{axis}=[{variant.choice}]"]
+            trials.append(_trial(variant.name, words, rows.get(label), study, shared))
+    return trials
+
+
+def _of_axis(method: Method, axis: str) -> list[Variant]:
+    return [each for each in variants_of(method.name) if each.axis == axis]
+
+
+def _trial(name: str, words: Sequence[str], row: AnyRow | None, study: Study, shared: JsonObject) -> Trial:
+    """Return the trial of a row of an evaluation. row: None where nothing of it could be measured."""
+    results = dict(row.results) if row is not None else {}
+    measured = list(takewhile(lambda length: length in results, study.lengths))
+    tasks = {
+        task: Answers(
+            right=[sum(results[length]["tasks"][task]["right"]) for length in measured],
+            asked=[sum(results[length]["tasks"][task]["asked"]) for length in measured],
+            chance=[results[length]["tasks"][task]["chance"] for length in measured],
+        )
+        for task in study.tasks
+    }
+    absent = (
+        "" if row is None or len(measured) == len(study.lengths) else row.cells[study.lengths[len(measured)]].absence
+    )
+    return Trial(row=name, words=words, lengths=study.lengths, tasks=tasks, absent=absent, **shared)
+
+
+def valid_loss(records: Sequence[JsonObject]) -> dict[str, float]:
+    """Return the last held-out loss of each task [nats per token]. records: of metrics.jsonl."""
+    last = {key: value for record in records for key, value in record.items()}
+    return {key.removeprefix(VALID): value for key, value in last.items() if key.startswith(VALID)}
+
+
+def weights_digest(run: Path) -> str:
+    """Return a digest of all trained weights of a run."""
+    whole = hashlib.sha256()
+    with open_source(str(run)) as source:
+        for name in source.names:
+            whole.update(name.encode())
+            whole.update(source.read(name).contiguous().numpy().tobytes())
+    return whole.hexdigest()[:16]
+
+
+def best_rate(losses: Mapping[float, Mapping[str, float]]) -> float:
+    """Return the rate with the lowest held-out loss, the mean over tasks; the lowest of equal ones. losses: by rate."""
+    means = {rate: statistics.fmean(each.values()) for rate, each in losses.items()}
+    return min(means, key=lambda rate: (means[rate] if math.isfinite(means[rate]) else math.inf, rate))

@@ -1,0 +1,209 @@
+"""A trial: one training of a method with one seed, and what it answered; a small JSON file that is kept.
+
+Trials of one protocol can be compared: the same sizes, tokens, order of the data, lengths and examples. What is
+particular to a trial is in it: the words of its method, its seed, the rate that the sweep chose, digests of what it
+began with, saw and became.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coca_train.config.schema import Config
+from coca_train.runtime import untrusted_io
+from coca_train.runtime.durable import write_json
+from coca_train.runtime.errors import DataError
+from coca_train.runtime.untrusted_io import JsonObject
+
+FORMAT = 1
+STORED = Path(__file__).parent / "trials"  # the study's, which come with the package
+LEARNED = 0.9  # a task is learned where this share of its answers is right within the training window
+SWEEP = "rates"  # of the file of a method's sweep, in place of a seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Of one task, by length: tokens of answers that are right, and all; the chance that a guess is right."""
+
+    right: Sequence[int]
+    asked: Sequence[int]
+    chance: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What is kept of a training, of its weights under one variant.
+
+    row: its row of the atlas; method: the one that was trained. rate: times the protocol's learning rates. protocol,
+    source, start, batches, weights: digests of what all trials share, of the position scheme's code, of each initial
+    parameter, of the last batch logged, of the trained weights. lengths [tokens]; tasks: by name, of the lengths that
+    could be measured. absent: why the longer ones could not. valid_loss [nats per token]: by task, held out at the
+    trained lengths. seconds: of training and evaluation.
+    """
+
+    row: str
+    method: str
+    words: Sequence[str]
+    seed: int
+    rate: float
+    protocol: str
+    source: str
+    start: Mapping[str, str]
+    batches: str
+    weights: str
+    lengths: Sequence[int]
+    tasks: Mapping[str, Answers]
+    absent: str
+    valid_loss: Mapping[str, float]
+    n_parameters: int
+    seconds: float
+    made_with: Mapping[str, str]
+
+    def share(self, task: str, length: int) -> float:
+        """Return the share of right answers; 0 where the model cannot read so far."""
+        of_task, at = self.tasks[task], self.lengths.index(length)
+        return of_task.right[at] / of_task.asked[at] if at < len(of_task.asked) else 0.0
+
+    def has_learned(self, task: str) -> bool:
+        return self.share(task, self.lengths[0]) >= LEARNED
+
+    def works_to(self, task: str) -> int:
+        """Return the longest length up to which, as at all before, the share is that of a learned task; 0: none."""
+        longest = 0
+        for length in self.lengths:
+            if self.share(task, length) < LEARNED:
+                break
+            longest = length
+        return longest
+
+    def score(self, task: str) -> float:
+        """Return how much is left beyond the training window: the mean over the longer lengths of the share of right
+        answers, from 0 for guessing to 1 for all. NaN where the task is not learned, which cannot be left."""
+        if not self.has_learned(task):
+            return float("nan")
+        chance = self.tasks[task].chance
+        guessed = [chance[at] if at < len(chance) else 0.0 for at in range(len(self.lengths))]
+        beyond = [
+            (self.share(task, length) - guess) / (1 - guess)
+            for length, guess in list(zip(self.lengths, guessed, strict=True))[1:]
+        ]
+        return float(np.mean(beyond))
+
+    @cached_property
+    def result(self) -> JsonObject:
+        """What a repetition must give again: everything but its time and what it was made with."""
+        return {key: value for key, value in asdict(self).items() if key not in ("seconds", "made_with", "source")}
+
+
+def write(trial: Trial, folder: Path) -> Path:
+    """Write a trial into its file, whole or not at all; return it."""
+    path = folder / file_name(trial.row, trial.seed)
+    write_json(path, {"format": FORMAT, **asdict(trial)})
+    return path
+
+
+def file_name(row: str, seed: int | str) -> str:
+    return f"{row}.{seed}.json"
+
+
+def read(path: Path) -> Trial:
+    """Read a trial. Raises DataError E-ATL-02 for a file that is none."""
+    try:
+        data = untrusted_io.read_object(path)
+        if data.pop("format") != FORMAT:
+            raise ValueError("another format")
+        tasks = {str(task): Answers(**each) for task, each in data["tasks"].items()}
+        trial = Trial(**{**data, "tasks": tasks})
+        for task in trial.tasks:
+            trial.score(task)
+        return trial
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        raise _damaged(path, error) from error
+
+
+def read_all(folders: Iterable[Path], protocol: str) -> dict[tuple[str, int], Trial]:
+    """Return the trials of a protocol by row and seed; of two the one in the later folder."""
+    found = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.json")):
+            if path.name.split(".")[-2] != SWEEP:
+                trial = read(path)
+                if trial.protocol == protocol:
+                    found[trial.row, trial.seed] = trial
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A method's sweep of learning rates. losses: by rate, held out, by task [nats per token]."""
+
+    protocol: str
+    words: Sequence[str]
+    source: str
+    losses: Mapping[float, Mapping[str, float]]
+
+    def is_of(self, protocol: str, words: Sequence[str]) -> bool:
+        return self.protocol == protocol and list(self.words) == list(words)
+
+
+def write_sweep(sweep: Sweep, path: Path) -> None:
+    losses = {f"{rate:g}": dict(loss) for rate, loss in sorted(sweep.losses.items())}
+    write_json(path, {"format": FORMAT, **asdict(sweep), "losses": losses})
+
+
+def read_sweep(path: Path) -> Sweep | None:
+    """Return a sweep; None where there is no file. Raises DataError E-ATL-02 for a file that is none."""
+    if not path.is_file():
+        return None
+    try:
+        data = untrusted_io.read_object(path)
+        if data.pop("format") != FORMAT:
+            raise ValueError("another format")
+        losses = {float(rate): dict(loss) for rate, loss in data["losses"].items()}
+        return Sweep(**{**data, "losses": losses})
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    return DataError(
+        f"E-ATL-02 {path}: is no file of this version of the atlas ({type(error).__name__}: {error}). Fix: delete it; "
+        "what is missing is trained again"
+    )
+
+
+def protocol_of(config: Config, settings: Mapping[str, object]) -> str:
+    """Return the digest of what all trials share: whatever differs from its default in the sections that decide what
+    is learned, so that an option that comes later changes none. config: of a training without the words of a method.
+    settings: the study's own, such as its lengths."""
+    data = config.data
+    shared = {
+        "settings": dict(settings),
+        "model": _chosen(config.model),
+        "optim": _chosen(config.optim),
+        "train": _chosen(config.train),
+        "dtype": config.engine.dtype,
+        "sources": {name: source.weight for name, source in data.sources.items()},
+        "answers": _chosen(data.answers),
+        "packing": data.packing,
+    }
+    return hashlib.sha256(json.dumps(shared, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _chosen(section: Any) -> JsonObject:
+    """Return the options of a section that differ from their defaults."""
+    values = ((each, getattr(section, each.name)) for each in fields(section))
+    chosen = {each.name: value for each, value in values if value != _default(each)}
+    return {name: _chosen(value) if is_dataclass(value) else value for name, value in chosen.items()}
+
+
+def _default(option: Field) -> object:
+    value = option.default
+    value = getattr(value, "default", value)  # pydantic's description around it
+    return value() if callable(value) else value

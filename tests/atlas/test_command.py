@@ -1,0 +1,82 @@
+"""`python -m coca_train atlas`: what it refuses, and a whole study in miniature."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from coca_train.atlas.trials import read_all, write
+from coca_train.commands import main
+from data_prep.verbs.diagnostics import DiagnosticsConfig, make
+from tests.atlas.trials import trial
+
+TINY = (
+    "engine=local", "seeds=2", "rates=[1,2]", "sweep_steps=2", "train.max_steps=3", "n_cases=2", "lengths=[64,128]",
+    "model.d_model=32", "model.n_heads=2", "model.d_ff=48", "optim.warmup_steps=1", "eval.max_tokens=64",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["methods=[rop]"], "E-CFG-32"),
+        (["name=mine"], "E-CFG-31"),
+        (["scheme=alibi", "name=rope"], "E-CFG-31"),
+        (["position.theta=3"], "E-CFG-31"),
+        (["scheme=rope", "position=coca"], "E-CFG-31"),
+        (["methods=[rope]", "run.seed=4"], "E-CFG-31"),
+        (["again=2", "methods=[rope]"], "E-CFG-31"),
+        (["lengths=[128,64]"], "E-CFG-31"),
+        (["scheme=nothing"], "E-CFG-32"),
+        (["train.max_steps=7"], "E-ATL-01"),
+        (["again=1", "train.max_steps=7"], "E-ATL-03"),
+    ],
+)
+def test_what_is_refused(words, code, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["atlas", *words]) == 2
+    assert code in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_trial_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = write(trial(), tmp_path / "runs" / "atlas" / "trials")
+    path.write_text(path.read_text()[:40])
+    assert main(["atlas"]) == 3
+    assert f"E-ATL-02 {path.relative_to(tmp_path)}" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_study_in_miniature(tmp_path):
+    """Two rows, killed on its way and gone on; every trial the same when it is made again."""
+    data = tmp_path / "data"
+    make(DiagnosticsConfig(dir=str(data / "diagnostics"), n_documents=60, n_valid_documents=5), progress=False)
+    environment = {**os.environ, "COCA_TRAIN_DATA": str(data)}
+
+    def atlas(*words, **options):
+        command = [sys.executable, "-m", "coca_train", "atlas", *words, *TINY]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, **options
+        )
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        atlas("methods=[rope,nope]", timeout=25)
+    done = atlas("methods=[rope,nope]", timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = tmp_path / "runs" / "atlas"
+    assert (folder / "report.html").is_file()
+    protocol = json.loads((folder / "trials" / "rope.1.json").read_text())["protocol"]
+    trials = read_all([folder / "trials"], protocol)
+    assert {row for row, _ in trials} >= {"rope", "nope", "rope_yarn", "rope_rerope", "rope_log_n", "nope_log_n"}
+    for seed in (1, 2):
+        rope, nope = trials["rope", seed], trials["nope", seed]
+        assert rope.batches == nope.batches
+        assert rope.start == nope.start
+        assert trials["rope_yarn", seed].weights == rope.weights != nope.weights
+        assert trials["rope_yarn", seed].tasks["copy"].right[0] == rope.tasks["copy"].right[0]
+    again = atlas("again=1", timeout=300)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "the same bits" in again.stdout + again.stderr

@@ -1,0 +1,46 @@
+"""The page of trials that were never trained."""
+
+import pytest
+
+from coca_train.atlas.page import Matrix, page
+from coca_train.report.render import write_report
+from tests.atlas.trials import LENGTHS, trial
+
+GOOD, BAD = (100, 95, 92), (100, 40, 10)
+
+
+def trials():
+    for seed in (1, 2, 3):
+        less = seed  # seeds differ
+        yield trial("rope", seed, {"copy": (100, 40 - less, 10), "left": (95, 30 + less, 0), "sort": BAD})
+        yield trial("coca", seed, {"copy": (99, 95 - less, 92), "left": (98, 91 + less, 80), "sort": GOOD})
+        yield trial("nope", seed, {"copy": (20, 20, 20), "left": (10, 10, 10), "sort": (89 + less, 60, 10)})
+
+
+def test_the_page_says_who_is_first(tmp_path):
+    document = page(list(trials()), "python -m coca_train atlas")
+    assert document.finding == ["CoCA keeps the most of what it has learned beyond 64 tokens."]
+    ranks, reach = document.sections[0].blocks[0], document.sections[1].blocks[0]
+    assert [row.label for row in ranks.rows] == [("CoCA",), ("NoPE",), ("RoPE",)]
+    assert ranks.rows[2].values[2].text == "–"
+    assert ranks.rows[0].values[2].number > 0.5
+    assert [value.text for value in reach.rows[0].values] == ["256", "128", "256"]
+    assert [value.text for value in reach.rows[1].values] == ["–", "–", "64"]
+    assert reach.rows[1].values[2].note == ""
+    text = write_report(document, tmp_path)["report.md"].read_text()
+    assert "not learned" in text
+
+
+def test_the_matrix_counts_what_is_learned():
+    matrix = Matrix({(each.row, each.seed): each for each in trials() if (each.row, each.seed) != ("coca", 3)})
+    assert matrix.rows == ["rope", "coca", "nope"]
+    assert matrix.lengths == list(LENGTHS)
+    assert matrix.n_learned("coca", "copy") == (2, 2)
+    assert matrix.n_learned("nope", "copy") == (0, 3)
+    assert matrix.share("coca", "copy", 128).number == pytest.approx(0.935)
+    assert matrix.share("nope", "copy", 128).text == "–"
+
+
+def test_where_nothing_is_learned_the_page_says_so():
+    document = page([trial(shares={"copy": (10, 10, 10)})], "python -m coca_train atlas")
+    assert document.finding == ["No task was learned at 64 tokens."]

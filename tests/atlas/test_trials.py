@@ -1,0 +1,69 @@
+"""What a trial says of a model, and that its file says the same."""
+
+import json
+import math
+
+import pytest
+
+from coca_train.atlas import study
+from coca_train.atlas.trials import Sweep, file_name, protocol_of, read, read_all, read_sweep, write, write_sweep
+from coca_train.commands._training import load
+from coca_train.runtime.errors import DataError
+from tests.atlas.trials import trial
+
+
+def test_scores_are_of_longer_lengths_and_of_learned_tasks():
+    one = trial(shares={"copy": (90, 55, 10), "left": (89, 100, 100), "sort": (95, 92, 100)})
+    assert one.score("copy") == pytest.approx(((0.55 - 0.1) / 0.9 + 0.0) / 2)
+    assert math.isnan(one.score("left"))
+    assert [one.works_to(task) for task in one.tasks] == [64, 0, 256]
+    assert [one.has_learned(task) for task in one.tasks] == [True, False, True]
+
+
+def test_a_length_that_cannot_be_read_counts_as_wrong():
+    one = trial(shares={"copy": (100,)}, absent="its table has 64 positions")
+    assert one.score("copy") == 0
+    assert one.works_to("copy") == 64
+
+
+def test_a_trial_is_read_as_it_was_written(tmp_path):
+    one = trial()
+    assert read(write(one, tmp_path)).result == json.loads(json.dumps(one.result))
+    write(trial(seed=2), tmp_path)
+    write(trial(row="coca", protocol="another"), tmp_path)
+    assert list(read_all([tmp_path], "p")) == [("rope", 1), ("rope", 2)]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "tasks": 3}', '{"format": 9}'])
+def test_other_files_are_refused(tmp_path, text):
+    for name in ("rope", "rope.rates"):
+        path = tmp_path / f"{name}.json"
+        path.write_text(text)
+        with pytest.raises(DataError, match="E-ATL-02"):
+            (read_sweep if "rates" in name else read)(path)
+
+
+def test_a_sweep_is_read_as_it_was_written(tmp_path):
+    sweep = Sweep(protocol="p", words=["position=rope"], source="s", losses={0.5: {"copy": 2.0}, 2.0: {"copy": 1.0}})
+    path = tmp_path / file_name("rope", "rates")
+    write_sweep(sweep, path)
+    assert read_sweep(path) == sweep
+    assert read_sweep(tmp_path / "none.json") is None
+    assert sweep.is_of("p", ("position=rope",))
+    assert not sweep.is_of("q", ("position=rope",))
+
+
+def test_the_best_rate_has_the_lowest_mean_loss():
+    nan = float("nan")
+    assert study.best_rate({1.0: {"a": 1.0, "b": 3.0}, 2.0: {"a": 1.5, "b": 1.5}, 4.0: {"a": nan, "b": 0.0}}) == 2.0
+    assert study.best_rate({2.0: {"a": 1.0}, 1.0: {"a": 1.0}}) == 1.0
+
+
+def test_a_protocol_is_what_all_rows_share():
+    config, own = load(["+experiment=atlas"]).config, {"n_cases": 50}
+    same = protocol_of(config, own)
+    for words in (["position=coca"], ["layers=rnope_swa"], ["run.seed=7"], ["data.dir=/elsewhere"]):
+        assert protocol_of(load(["+experiment=atlas", *words]).config, own) == same, words
+    for words in (["train.max_steps=7"], ["model.d_ff=32"], ["data.sources.copy.weight=2"], ["optim.lr=1"]):
+        assert protocol_of(load(["+experiment=atlas", *words]).config, own) != same, words
+    assert protocol_of(config, {"n_cases": 51}) != same
