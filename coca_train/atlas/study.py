@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coca_train.atlas.methods import Method, Variant, variants_of
-from coca_train.atlas.trials import Answers, Trial, protocol_of
+from coca_train.atlas.trials import LEARNED, Answers, Trial, protocol_of
 from coca_train.checkpoint.record import versions
 from coca_train.config.schema import Config
 from coca_train.data.diagnostics import TASKS
@@ -120,11 +120,22 @@ def read_trials(
         rows = {row.variant: row for row in evaluation.rows()}
         own, *others = evaluation.subjects[0].variants
         if not trials:
+            shared["learned"] = _learned(study, rows.get(own))
             trials.append(_trial(method.name, method.words, rows.get(own), study, shared))
         for variant, label in zip(_of_axis(method, axis), others, strict=True):
             words = [*method.words, f"grid.{axis}=[{variant.choice}]"]
             trials.append(_trial(variant.name, words, rows.get(label), study, shared))
     return trials
+
+
+def _learned(study: Study, row: AnyRow | None) -> list[str]:
+    """Return the tasks that a model has learned. row: of its weights as they were trained."""
+    tasks = row.results[study.lengths[0]]["tasks"] if row is not None and study.lengths[0] in row.results else {}
+    return [
+        task
+        for task in study.tasks
+        if task in tasks and sum(tasks[task]["right"]) >= LEARNED * sum(tasks[task]["asked"])
+    ]
 
 
 def _of_axis(method: Method, axis: str) -> list[Variant]:

@@ -23,7 +23,7 @@ from coca_train.runtime.untrusted_io import JsonObject
 
 FORMAT = 1
 STORED = Path(__file__).parent / "trials"  # the study's, which come with the package
-LEARNED = 0.9  # a task is learned where this share of its answers is right within the training window
+LEARNED = 0.9  # a task is learned, and still works, where this share of its answers is right
 SWEEP = "rates"  # of the file of a method's sweep, in place of a seed
 
 
@@ -43,7 +43,8 @@ class Trial:
     row: its row of the atlas; method: the one that was trained. rate: times the protocol's learning rates. protocol,
     source, start, batches, weights: digests of what all trials share, of the position scheme's code, of each initial
     parameter, of the last batch logged, of the trained weights. lengths [tokens]; tasks: by name, of the lengths that
-    could be measured. absent: why the longer ones could not. valid_loss [nats per token]: by task, held out at the
+    could be measured. learned: the tasks of which the weights, as they were trained, answer LEARNED at the trained
+    length. absent: why longer lengths could not be measured. valid_loss [nats per token]: by task, held out at the
     trained lengths. seconds: of training and evaluation.
     """
 
@@ -59,6 +60,7 @@ class Trial:
     weights: str
     lengths: Sequence[int]
     tasks: Mapping[str, Answers]
+    learned: Sequence[str]
     absent: str
     valid_loss: Mapping[str, float]
     n_parameters: int
@@ -71,7 +73,7 @@ class Trial:
         return of_task.right[at] / of_task.asked[at] if at < len(of_task.asked) else 0.0
 
     def has_learned(self, task: str) -> bool:
-        return self.share(task, self.lengths[0]) >= LEARNED
+        return task in self.learned
 
     def works_to(self, task: str) -> int:
         """Return the longest length up to which, as at all before, the share is that of a learned task; 0: none."""
