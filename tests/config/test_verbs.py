@@ -60,7 +60,7 @@ def test_help_imports_no_torch():
         (["generate", "run=x", "prompt=x", "seed=1,2"], "E-CFG-16 command line seed=1,2: .*Fix: write one"),
         (["evaluate", "eval=passkey,ruler", "checkpoint=x"], "E-CFG-16 .*Fix: write eval="),
         (["position=rope,coca"], "E-CFG-16 .*position=rope,coca: .*Fix: add --multirun"),
-        (["nonsense"], "E-CFG-38 command line nonsense: .*verbs are compare, .*--help$"),
+        (["nonsense"], "E-CFG-38 command line nonsense: .*verbs are atlas, .*--help$"),
         (["optim.lr"], "E-CFG-16 command line optim.lr: "),
         (["train", "optim.lr=abc"], "E-CFG-04 command line optim.lr=abc: "),
         (["generate", "--config-dir", "."], "E-CFG-38 command line --config-dir: "),

@@ -31,6 +31,7 @@ FAMILIES = {
     "EVAL": "evaluation",
     "API": "the Python API",
     "CMP": "comparisons",
+    "ATL": "the atlas",
     "REPORT": "reports",
     "EXT": "adding something of your own",
 }
