@@ -135,8 +135,9 @@ def _build(folder: Path, options: DiagnosticsConfig, progress: bool) -> Manifest
 def _drawn(task: str, split: Split, n: int, options: DiagnosticsConfig) -> Iterator[Example]:
     for number in range(n):
         draw = random.Random(f"{task} {split} {options.seed} {number}")
-        # Short ones come more often: a model that has learned them learns longer ones within fewer steps.
-        length = draw.randint(LEAST, draw.randint(LEAST, options.longest))
+        # Half of them are short more often: a model that has learned these learns longer ones within fewer steps.
+        longest = options.longest if number % 2 else draw.randint(LEAST, options.longest)
+        length = draw.randint(LEAST, longest)
         yield example(task, length, split, draw)
 
 

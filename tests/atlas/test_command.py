@@ -76,7 +76,7 @@ def test_a_study_in_miniature(tmp_path):
         assert rope.batches == nope.batches
         assert rope.start == nope.start
         assert trials["rope_yarn", seed].weights == rope.weights != nope.weights
-        assert trials["rope_yarn", seed].tasks["copy"].right[0] == rope.tasks["copy"].right[0]
+        assert trials["rope_ntk1", seed].tasks["copy"].right[0] == rope.tasks["copy"].right[0]
     again = atlas("again=1", timeout=300)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "the same bits" in again.stdout + again.stderr
