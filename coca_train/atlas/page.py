@@ -89,6 +89,9 @@ def page(trials: Sequence[Trial], command: str) -> Document:
         summary=(),
         sections=[
             Section(title="Ranks", blocks=[_ranks(matrix, ranked, order)]),
+            Section(
+                title="What separates them", blocks=[Text(text="\n".join(f"* {each}" for each in _separates(matrix)))]
+            ),
             Section(title="How far each task still works", blocks=[_reach(matrix, order), _map(matrix, order)]),
             Section(title="Curves", blocks=[_curves(matrix, task, order) for task in matrix.tasks if learned[task]]),
             Section(title="Tasks", blocks=[Text(text="\n".join(_tasks(matrix)))], folded=True),
@@ -113,6 +116,30 @@ def _finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str])
     return [f"{said} keeps the most of what it has learned beyond {matrix.lengths[0]} tokens."]
 
 
+def _separates(matrix: Matrix) -> list[str]:
+    """Return a sentence on each task: who keeps the most of it beyond the training window, and what RoPE keeps."""
+    said, at = [], matrix.lengths[1]
+    for k, task in enumerate(matrix.tasks):
+        scores = {row: over_seeds(matrix.scores_MSK[m, :, k]) for m, row in enumerate(matrix.rows)}
+        known = {row: each for row, each in scores.items() if each.n * 2 > len(matrix.seeds)}
+        if not known:
+            said.append(f"{task}: no method has learned it by most of its seeds.")
+            continue
+        best = max(known, key=lambda row: known[row].estimate)
+        if not known[best].excludes(0):
+            said.append(f"{task}: no method demonstrably keeps any of it beyond {matrix.lengths[0]} tokens.")
+            continue
+        share = matrix.share(best, task, at)
+        other = matrix.share(REFERENCE, task, at) if REFERENCE in known and best != REFERENCE else None
+        against = f", {title_of(REFERENCE)} {other.text} ({other.range})" if other is not None else ""
+        works = sorted(trial.works_to(task) for trial in matrix.of(best) if trial.has_learned(task))
+        said.append(
+            f"{task}: {title_of(best)} gives {share.text} ({share.range}) right answers at {at:,} tokens{against}; it "
+            f"works to {works[len(works) // 2]:,} tokens."
+        )
+    return said
+
+
 def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -> Table:
     index = {row: number for number, row in enumerate(matrix.rows)}
 
@@ -128,6 +155,7 @@ def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -
                 Value.of(level.estimate if known else None, SHARE, low=level.low, high=level.high, n=level.n),
                 apart,
                 Value.of(_learned(matrix, row), "{:.1f}"),
+                Value.of(float(next(matrix.of(row)).n_parameters), "{:,.0f}"),
             ),
         )
 
@@ -135,7 +163,7 @@ def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -
         name="ranks",
         title=f"Ranks over {len(matrix.tasks)} tasks",
         label_columns=("method",),
-        columns=("rank", "level", "minus RoPE", "tasks learned"),
+        columns=("rank", "level", "minus RoPE", "tasks learned", "parameters"),
         rows=tuple(map(row_of, order)),
         note="Level: of the score beyond the training window, over all tasks. Minus RoPE: over the tasks that both "
         "have learned. Each with its 95 % interval over tasks and seeds.",
@@ -178,8 +206,7 @@ def _reach(matrix: Matrix, order: Sequence[str]) -> Table:
 
 def _map(matrix: Matrix, order: Sequence[str]) -> HeatMaps:
     index = {row: number for number, row in enumerate(matrix.rows)}
-    with np.errstate(invalid="ignore"):
-        mean_MK = [[_mean(matrix.scores_MSK[index[row], :, k]) for k in range(len(matrix.tasks))] for row in order]
+    bounds = [[over_seeds(matrix.scores_MSK[index[row], :, k]) for k in range(len(matrix.tasks))] for row in order]
     return HeatMaps(
         name="scores",
         title="Score beyond the training window",
@@ -191,18 +218,17 @@ def _map(matrix: Matrix, order: Sequence[str]) -> HeatMaps:
                 title="",
                 x_names=tuple(matrix.tasks),
                 y_names=tuple(map(title_of, order)),
-                values=tuple(map(tuple, mean_MK)),
+                values=tuple(tuple(each.estimate if each.n else None for each in row) for row in bounds),
+                doubtful=frozenset(
+                    (i, j) for i, row in enumerate(bounds) for j, each in enumerate(row) if not each.excludes(0)
+                ),
             ),
         ),
         low=0.0,
         high=1.0,
-        note="From 0 for guessing to 1 for every answer at every longer length; empty: not learned.",
+        note="From 0 for guessing to 1 for every answer at every longer length; a dash: not learned. Coloured where "
+        "the 95 % interval over seeds leaves 0 out.",
     )
-
-
-def _mean(y_S: np.ndarray) -> float | None:
-    known = y_S[np.isfinite(y_S)]
-    return float(known.mean()) if len(known) else None
 
 
 def _curves(matrix: Matrix, task: str, order: Sequence[str]) -> Lines:

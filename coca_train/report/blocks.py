@@ -208,13 +208,15 @@ class Lines:
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMap:
-    """One panel. values: row by row, from the top; None: nothing measured there."""
+    """One panel. values: row by row, from the top; None: nothing measured there. doubtful: squares, (row, column), with
+    a figure and no colour: what the colour would say is not certain."""
 
     title: str
     x_names: tuple[str, ...]
     y_names: tuple[str, ...]
     values: tuple[tuple[float | None, ...], ...]
     mark_after_x: int | None = None  # a line after this many columns: the training window
+    doubtful: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

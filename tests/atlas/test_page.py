@@ -20,13 +20,16 @@ def trials():
 def test_the_page_says_who_is_first(tmp_path):
     document = page(list(trials()), "python -m coca_train atlas")
     assert document.finding == ["CoCA keeps the most of what it has learned beyond 64 tokens."]
-    ranks, reach = document.sections[0].blocks[0], document.sections[1].blocks[0]
+    ranks, reach = document.sections[0].blocks[0], document.sections[2].blocks[0]
     assert [row.label for row in ranks.rows] == [("CoCA",), ("NoPE",), ("RoPE",)]
     assert ranks.rows[2].values[2].text == "–"
     assert ranks.rows[0].values[2].number > 0.5
     assert [value.text for value in reach.rows[0].values] == ["256", "128", "256"]
     assert [value.text for value in reach.rows[1].values] == ["–", "–", "64"]
     assert reach.rows[1].values[2].note == ""
+    (separates,) = document.sections[1].blocks
+    assert "* copy: CoCA gives 93% (91% to 95%) right answers at 128 tokens, RoPE 38% (36% to 40%)" in separates.text
+    assert "it works to 256 tokens." in separates.text
     text = write_report(document, tmp_path)["report.md"].read_text()
     assert "not learned" in text
 
@@ -39,6 +42,13 @@ def test_the_matrix_counts_what_is_learned():
     assert matrix.n_learned("nope", "copy") == (0, 3)
     assert matrix.share("coca", "copy", 128).number == pytest.approx(0.935)
     assert matrix.share("nope", "copy", 128).text == "–"
+
+
+def test_a_square_has_a_colour_where_it_outlasts_seeds():
+    shares = [(100, 90, 10), (100, 10, 10), (100, 10, 10)]  # one seed of three
+    document = page([trial(seed=i, shares={"copy": each, "left": GOOD}) for i, each in enumerate(shares)], "")
+    (panel,) = document.sections[2].blocks[1].panels
+    assert panel.doubtful == {(0, 0)}
 
 
 def test_where_nothing_is_learned_the_page_says_so():

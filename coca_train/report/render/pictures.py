@@ -194,7 +194,10 @@ def _heat_maps(block: HeatMaps) -> Figure:
 
 def _image(axes: Axes, block: HeatMaps, panel: HeatMap) -> None:
     colours = LinearSegmentedColormap.from_list("ramp", [hex_of(colour) for colour in RAMP])
-    numbers = [[math.nan if value is None else value for value in row] for row in panel.values]
+    numbers = [
+        [math.nan if value is None or (i, j) in panel.doubtful else value for j, value in enumerate(row)]
+        for i, row in enumerate(panel.values)
+    ]
     axes.imshow(numbers, cmap=colours, vmin=block.low, vmax=block.high, aspect="auto")
 
 
@@ -202,7 +205,7 @@ def _heat_map(axes: Axes, block: HeatMaps, panel: HeatMap) -> None:
     _image(axes, block, panel)
     for i, row in enumerate(panel.values):
         for j, value in enumerate(row):
-            colour = ground(value, block.low, block.high)
+            colour = None if (i, j) in panel.doubtful else ground(value, block.low, block.high)
             ink = hex_of(ink_on(colour)) if colour else "0.4"
             text = "–" if value is None else block.form.format(value)
             axes.text(j, i, text, ha="center", va="center", fontsize=9, color=ink)
