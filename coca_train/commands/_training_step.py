@@ -8,6 +8,7 @@ import numpy as np
 from coca_train.checkpoint.opening import read_record
 from coca_train.config.schema import DataConfig
 from coca_train.data.batch import combine_digests, digest_of
+from coca_train.data.curriculum import piece_length
 from coca_train.data.mixture import Mixture, fingerprint_diff
 from coca_train.data.packing import Edges
 from coca_train.data.provenance import Passage, Provenance
@@ -52,7 +53,10 @@ def show(run: str, step: int, rows: int, characters: int, folder: str = "") -> s
     first = stage.first_sample + (step - 1 - stage.first_step) * n_rows
     batch = mixture.samples(first, n_rows)
     digest = combine_digests([digest_of(batch)])
-    text = f"{run} step {step}: {n_rows} rows of {config.train.seq_len} tokens, {_compared(run, step, digest)}\n"
+    length = piece_length(data.curriculum, config.train.seq_len, step - 1 - stage.first_step)
+    pieces = f" in pieces of {length} that do not see each other" if length < config.train.seq_len else ""
+    compared = _compared(run, step, digest)
+    text = f"{run} step {step}: {n_rows} rows of {config.train.seq_len} tokens{pieces}, {compared}\n"
     for row in range(min(rows, n_rows)):
         head = f"row {row}: {int((batch.targets_BT[row] != IGNORE).sum()):,} targets"
         ids = batch.tokens_BT[row].numpy()

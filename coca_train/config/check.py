@@ -271,6 +271,33 @@ def check_answers(data: DataConfig) -> Iterator[Problem]:
 
 
 @TRAINING.rule("data", "train")
+def check_curriculum(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
+    """Contexts that grow begin shorter than a row, end within the steps, and are of rows that do not go on."""
+    key, steps = "data.curriculum.begin", "data.curriculum.steps"
+    begin, last = data.curriculum.begin, data.curriculum.steps
+    if begin is None:
+        if last is not None:
+            text = "it has no effect where rows are whole from the first step"
+            yield Problem("E-CFG-95", (steps, key), text, f"write {key}=32, for example, or {steps}=null")
+        return
+    if begin >= train.seq_len:
+        text = f"rows of {train.seq_len:,} tokens have no shorter piece"
+        yield Problem("E-CFG-95", (key, "train.seq_len"), text, f"write {key}={max(1, train.seq_len // 8)}")
+    if last is None:
+        text = "it is not said when rows are whole"
+        yield Problem("E-CFG-95", (steps, key), text, f"write {steps}={max(1, train.max_steps * 4 // 5)}")
+    elif last > train.max_steps:
+        text = f"rows would not be whole at the last of {train.max_steps:,} steps"
+        yield Problem("E-CFG-95", (steps, "train.max_steps"), text, f"write {steps}={max(1, train.max_steps * 4 // 5)}")
+    if data.order == "stream":
+        text = "rows of a stream go on with those of the step before, which pieces would not"
+        yield Problem("E-CFG-95", ("data.order", key), text, f"write data.order=shuffled, or {key}=null")
+    if data.length_of == "document":
+        text = "pieces are no documents, whose length frequencies would follow"
+        yield Problem("E-CFG-95", ("data.length_of", key), text, f"write data.length_of=row, or {key}=null")
+
+
+@TRAINING.rule("data", "train")
 def check_packing(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
     """A packing is compatible with the rest of the data section."""
     windows, long, often = data.packing == "windows", "data.upsample_from_tokens", "data.upsample_factor"

@@ -361,6 +361,22 @@ class AnswersConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class CurriculumConfig:
+    """Contexts that grow within a stage (SkyLadder; docs/data.md, "Contexts that grow")."""
+
+    begin: Positive | None = Field(
+        default=None,
+        description="tokens that see each other at the first step: rows are cut into pieces, which grow until rows are "
+        "whole; null = whole rows from the first step",
+    )
+    steps: Positive | None = Field(default=None, description="steps of a stage until rows are whole")
+    shape: Literal["linear", "sine", "exponential"] = Field(
+        default="linear",
+        description="how pieces grow with the step; sine: sooner; exponential: by the same factor each step, so later",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class DataConfig:
     """The training mixture and its tokenizer."""
 
@@ -417,6 +433,9 @@ class DataConfig:
     )
     answers: AnswersConfig = Field(
         default=AnswersConfig(), description="pieces around the answers of prompts: only these are learned"
+    )
+    curriculum: CurriculumConfig = Field(
+        default=CurriculumConfig(), description="contexts that are short at first, and grow to train.seq_len"
     )
     length_of: Literal["row", "document"] = Field(
         default="row",

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 
 from coca_train.data.batch import Batch
+from coca_train.data.curriculum import cut, piece_length
 from coca_train.data.mixture import Mixture
 from coca_train.runtime.staging import Staging
 from coca_train.runtime.threads import Thread
@@ -56,7 +57,8 @@ class Loader:
         """Return the micro batches of this rank for any step."""
         places = self.mixture.places(step * self.global_batch_size + self.first, self.share)
         size = self.micro_batch_size
-        return [self.mixture.batch(places[begin : begin + size]) for begin in range(0, self.share, size)]
+        length = piece_length(self.mixture.config.curriculum, self.mixture.seq_len, step)
+        return [cut(self.mixture.batch(places[begin : begin + size]), length) for begin in range(0, self.share, size)]
 
     def _read(self, step: int) -> Iterator[list[Batch]]:
         while self.max_steps is None or step < self.max_steps:

@@ -161,6 +161,8 @@ class Mixture:
             order["placement"] = asdict(config.placement)
         if self._marks is not None:
             order["answers"] = self._marks._asdict()
+        if config.curriculum.begin is not None:
+            order["curriculum"] = asdict(config.curriculum)
         if config.length_of != "row":
             order["length_of"] = config.length_of
         if config.packing != "windows":  # which adds no ids and repeats no document

@@ -234,7 +234,8 @@ def describe_origin(first_step: int, origin: checkpoint.Checkpoint | None, resum
 def steps_ahead(config: Config, n_readers: int) -> int:
     """COLLECTIVE. Return how many steps' batches are read ahead: data.prefetch_steps, as far as the memory goes."""
     n_tokens = config.train.global_batch_size // n_readers * config.train.seq_len
-    bytes_each = n_tokens * ID_BYTES * (4 if config.data.document_mask else 3)
+    has_documents = config.data.document_mask or config.data.curriculum.begin is not None
+    bytes_each = n_tokens * ID_BYTES * (4 if has_documents else 3)
     return bounded_by_memory("data.prefetch_steps", config.data.prefetch_steps, bytes_each, dist.ranks_here())
 
 
