@@ -3,7 +3,7 @@
 An example is a row of symbols, each a token of its own. Answers stand between `=` and `;`, and only they are trained on
 and scored (`data.answers`):
 
-    recall tin kor bat mut lir dok | bat = mut ; tin = kor ;
+    recall din kon bak luk lin dok | bak = luk ; din = kon ;
 
 Everything is drawn from a generator that is passed in, so (task, length, seed, number) say it all. A digest of the text
 puts an example into one split, so no example is in two of them.
