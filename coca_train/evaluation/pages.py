@@ -194,7 +194,8 @@ def best_at_the_longest(
 def curves(lines: Iterable[Line], **fields: Any) -> Lines | None:
     """Draw the lines that have points. fields: other ones of Lines."""
     drawn = tuple(line for line in lines if line.x)
-    alt = f"{fields['title']}: {fields['y_label']} against {fields['x_label']}, with {len(drawn)} curves."
+    count = "1 curve" if len(drawn) == 1 else f"{len(drawn)} curves"
+    alt = f"{fields['title']}: {fields['y_label']} against {fields['x_label']}, with {count}."
     return Lines(lines=drawn, alt=alt, **fields) if drawn else None
 
 

@@ -174,7 +174,7 @@ def width_problems(model: ModelConfig, rotary_pct: float) -> list[Problem]:
         width(head_dim, rotary_pct)
     except ValueError as error:
         rule = "pairs are rotated, so this must be an even integer of at least 4"
-        fix = f"choose model.d_model, model.n_heads, model.head_dim so that head_dim x {rotary_pct:g} is one"
+        fix = f"choose model.d_model, model.n_heads, model.head_dim so that head_dim x {rotary_pct:g} is even"
         return [("model.head_dim", f"{error}; {rule}", fix)]
     return []
 

@@ -105,6 +105,9 @@ def _free(kind: Kind) -> str:
 
 def main(words: Sequence[str]) -> int:
     """Write the files and print what to do with them."""
+    if words in (["--help"], ["-h"]):
+        print(f"{(__doc__ or '').strip()}\n\n{USAGE}")
+        return 0
     try:
         by_word = kinds()
         if len(words) not in (2, 3) or words[0] not in by_word or not words[1]:

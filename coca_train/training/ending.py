@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from coca_train.checkpoint.manifest import FOLDER, folder_name
 from coca_train.checkpoint.manifest import NAME as MANIFEST
+from coca_train.config.files import choices, config_dirs
 from coca_train.config.schema import Config
 from coca_train.data.dataset import IndexedDataset
 from coca_train.data.tokenizer import Tokenizer
@@ -37,7 +38,7 @@ from coca_train.tracking.trackers import Findings
 from coca_train.training.reach import SEED, SETTINGS, Reach
 
 OTHER_SCHEMES = ("rope", "coca")  # a scheme to compare with: the first that is another one
-COMPARED_SCHEMES = "rope,alibi,coca,coca_strict"
+COMPARED_SCHEMES = ("rope", "alibi", "coca", "coca_strict")
 # What a comparison chooses itself; the rest of the words (data, experiment, steps) makes it the same training.
 CHOSEN = ("position=", "position.", "position/", "run.name=", "run.resume=")
 
@@ -286,7 +287,9 @@ def next_commands(config: Config, run_dir: Path, words: Sequence[str], folders: 
     else:
         other = next(scheme for scheme in OTHER_SCHEMES if scheme != config.position.scheme)
         chosen = [f"position={other}", f"run.name={other}"]
-        others = [[*flags, *same, *chosen], ["compare", f"schemes={COMPARED_SCHEMES}", *flags, *same]]
+        own = [config.position.scheme] if config.position.scheme in choices("position", config_dirs()) else []
+        compared = dict.fromkeys([*COMPARED_SCHEMES, *own])
+        others = [[*flags, *same, *chosen], ["compare", f"schemes={','.join(compared)}", *flags, *same]]
         # An experiment may set what another scheme does not have.
         # The command line prepares the data of a folder of texts, above this layer: it has already composed.
         others = others if config.data.path is not None or _composes([*same, *chosen], folders) else []

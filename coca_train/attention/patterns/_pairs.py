@@ -13,7 +13,7 @@ def not_by_pairs(settings: PatternSettings, position: Position, needs_positions:
         "write attention_pattern=sliding_window, or choose a rotary or relative scheme",
     )
     if not position.by_pairs:
-        wrong = f"{settings.name} moves far pairs to other positions, and {scheme} is fixed to the tokens' own ones"
+        wrong = f"{settings.name} moves far pairs to other positions, and {scheme} knows only the tokens' own ones"
         return [("attention_pattern.name", f"{wrong}; a scheme that acts on pairs is needed", fix)]
     if problems := not_one_stretch(settings, position):
         return problems
