@@ -1,6 +1,7 @@
 """The page of the atlas: ranks, the matrix of methods and tasks, curves, and what separates methods."""
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,17 +12,20 @@ from coca_train.atlas.methods import METHODS, VARIANTS, title_of
 from coca_train.atlas.trials import LEARNED, Trial
 from coca_train.data.diagnostics import TASKS
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Text, Value
+from coca_train.statistics.answers import WRONG
 from coca_train.statistics.ranks import Ranked, TaskDifference, over_seeds, rank
 
-REFERENCE = "rope"
+REFERENCE, FEW = "rope", 6
 SHARE = "{:.0%}"
 DEFINITION = (
     f"A task is learned by a training when at least {LEARNED:.0%} of its answers are right at the trained length; what "
     "is not learned cannot fail to go further, and has no score. Its score is the mean over the longer lengths of the "
-    "share of right answers, from 0 for guessing to 1. A level is the expected mean score over all tasks: scores are "
-    "fitted by least squares as method plus task, so that a method that has learned only the easy ones is no better "
-    "for it. Intervals of levels and ranks are over draws of tasks and seeds (the bootstrap); those of differences add "
-    "Student's over tasks and Student's over seeds."
+    "share of right answers, from 0 for guessing to 1. A row has a score in a task that half of its seeds or more have "
+    "learned. A level is the expected mean score over all tasks: scores are fitted by least squares as method plus "
+    "task, so that a method that has learned only the easy ones is no better for it; a row with no more than half of "
+    "the tasks has none. A difference of two rows is over the tasks that both have, with Student's interval over tasks "
+    "and over seeds. A rank's range leaves out the rows that are significantly better or worse, of all others together "
+    "wrong at most 5 % of the time (Holm)."
 )
 
 
@@ -56,8 +60,8 @@ class Matrix:
         return np.array([[[self._score(row, seed, k) for k in self.tasks] for seed in self.seeds] for row in self.rows])
 
     def _score(self, row: str, seed: int, task: str) -> float:
-        trial = self.trials.get((row, seed))
-        return math.nan if trial is None else trial.score(task)
+        trial, (n, of) = self.trials.get((row, seed)), self.n_learned(row, task)
+        return math.nan if trial is None or 2 * n < of else trial.score(task)
 
     def of(self, row: str) -> Iterator[Trial]:
         return (self.trials[row, seed] for seed in self.seeds if (row, seed) in self.trials)
@@ -66,6 +70,10 @@ class Matrix:
         """Return how many trials of a row have learned a task, and how many there are."""
         each = [trial.has_learned(task) for trial in self.of(row)]
         return sum(each), len(each)
+
+    def works_to(self, row: str, task: str) -> int:
+        """Return the (lower) median over the seeds that have learned a task of the longest length it still works at."""
+        return statistics.median_low(trial.works_to(task) for trial in self.of(row) if trial.has_learned(task))
 
     def share(self, row: str, task: str, length: int) -> Value:
         """Return the mean share of right answers over the seeds that have learned a task."""
@@ -109,53 +117,62 @@ def _learned(matrix: Matrix, row: str) -> float:
 
 def _finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -> list[str]:
     first = order[0]
-    if not math.isfinite(ranked[first].level.estimate):
-        return [f"No task was learned at {matrix.lengths[0]} tokens."]
-    alike = [row for row in order if ranked[row].best_rank == 1]
-    said = title_of(first) if len(alike) == 1 else f"{title_of(first)}, or one of {len(alike) - 1} others that may be"
-    return [f"{said} keeps the most of what it has learned beyond {matrix.lengths[0]} tokens."]
+    if not math.isfinite(ranked[first].level):
+        return [f"No method has learned most of the tasks at {matrix.lengths[0]} tokens."]
+    others = [title_of(row) for row in order if ranked[row].best_rank == 1 and row != first]
+    found = [f"{title_of(first)} keeps the most of what it has learned beyond {matrix.lengths[0]} tokens."]
+    if others:
+        listed = ", ".join(others) if len(others) <= FEW else f"{', '.join(others[:FEW])} and {len(others) - FEW} more"
+        found.append(f"Not significantly less: {listed}.")
+    return found
 
 
 def _separates(matrix: Matrix) -> list[str]:
-    """Return a sentence on each task: who keeps the most of it beyond the training window, and what RoPE keeps."""
+    """Return a sentence on each task: how many keep some of it beyond the training window, and who the most."""
     said, at = [], matrix.lengths[1]
+    # Any of them might be the highest by luck: all rows and tasks of the page are judged together, above 0 alone.
+    confidence = 1 - 2 * WRONG / matrix.scores_MSK[:, 0].size
     for k, task in enumerate(matrix.tasks):
-        scores = {row: over_seeds(matrix.scores_MSK[m, :, k]) for m, row in enumerate(matrix.rows)}
-        known = {row: each for row, each in scores.items() if each.n * 2 > len(matrix.seeds)}
+        scores = {row: over_seeds(matrix.scores_MSK[m, :, k], confidence) for m, row in enumerate(matrix.rows)}
+        known = {row: each for row, each in scores.items() if each.n}
+        keeping = [row for row, each in known.items() if each.low > 0]
         if not known:
-            said.append(f"{task}: no method has learned it by most of its seeds.")
-            continue
-        best = max(known, key=lambda row: known[row].estimate)
-        if not known[best].excludes(0):
-            said.append(f"{task}: no method demonstrably keeps any of it beyond {matrix.lengths[0]} tokens.")
-            continue
-        share = matrix.share(best, task, at)
-        other = matrix.share(REFERENCE, task, at) if REFERENCE in known and best != REFERENCE else None
-        against = f", {title_of(REFERENCE)} {other.text} ({other.range})" if other is not None else ""
-        works = sorted(trial.works_to(task) for trial in matrix.of(best) if trial.has_learned(task))
-        said.append(
-            f"{task}: {title_of(best)} gives {share.text} ({share.range}) right answers at {at:,} tokens{against}; it "
-            f"works to {works[len(works) // 2]:,} tokens."
-        )
+            said.append(f"{task}: no method has learned it.")
+        elif not keeping:
+            said.append(f"{task}: none of {len(known)} demonstrably keeps any of it beyond {matrix.lengths[0]} tokens.")
+        else:
+            best = max(keeping, key=lambda row: known[row].estimate)
+            shares = {row: matrix.share(row, task, at) for row in dict.fromkeys((best, REFERENCE)) if row in known}
+            said.append(
+                f"{task}: {len(keeping)} of {len(known)} demonstrably keep some of it; right answers at {at:,} tokens: "
+                + ", ".join(f"{title_of(row)} {share.text}" for row, share in shares.items())
+                + f". {title_of(best)} works to {matrix.works_to(best, task):,} tokens."
+            )
     return said
 
 
 def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -> Table:
-    index = {row: number for number, row in enumerate(matrix.rows)}
+    apart = _against(matrix)
+    rates = {trial.rate for trial in matrix.trials.values()}
 
     def row_of(row: str) -> Row:
-        found, level = ranked[row], ranked[row].level
-        known = math.isfinite(level.estimate)
-        ranks = f"{found.rank} ({found.best_rank} to {found.worst_rank})"
-        apart = _against(matrix, index, row)
+        found, trial = ranked[row], next(matrix.of(row))
+        level = found.level if math.isfinite(found.level) else None
+        missing = "no more than half of the tasks are learned"
+        edge = "an end of what the sweep tried" if len(rates) > 1 and trial.rate in (min(rates), max(rates)) else ""
+        place = Value.of(
+            None if level is None else found.rank, "{:.0f}", missing=missing, low=found.best_rank, high=found.worst_rank
+        )
         return Row(
             label=(title_of(row),),
             values=(
-                Value(ranks, number=float(found.rank)) if known else Value.of(None, missing="no task is learned"),
-                Value.of(level.estimate if known else None, SHARE, low=level.low, high=level.high, n=level.n),
-                apart,
+                place,
+                Value.of(level, SHARE, missing=missing),
+                apart[row],
                 Value.of(_learned(matrix, row), "{:.1f}"),
-                Value.of(float(next(matrix.of(row)).n_parameters), "{:,.0f}"),
+                Value.of(float(found.n_tasks), "{:.0f}"),
+                Value.of(trial.rate, "{:g}", note=edge),
+                Value.of(float(trial.n_parameters), "{:,.0f}"),
             ),
         )
 
@@ -163,21 +180,27 @@ def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -
         name="ranks",
         title=f"Ranks over {len(matrix.tasks)} tasks",
         label_columns=("method",),
-        columns=("rank", "level", "minus RoPE", "tasks learned", "parameters"),
+        columns=("rank", "level", "minus RoPE", "tasks learned", "tasks scored", "rate", "parameters"),
         rows=tuple(map(row_of, order)),
+        interval="range of a rank; interval of a difference, for all of the column together",
         note="Level: of the score beyond the training window, over all tasks. Minus RoPE: over the tasks that both "
-        "have learned. Each with its 95 % interval over tasks and seeds.",
+        "have learned. Tasks learned: by a training, the mean. Rate: of the sweep's, times the experiment's.",
     )
 
 
-def _against(matrix: Matrix, index: Mapping[str, int], row: str) -> Value:
-    """Return the difference to the reference over the tasks that both have learned."""
-    if REFERENCE not in index or row == REFERENCE:
-        return Value.of(None, missing="itself" if row == REFERENCE else "RoPE is missing")
-    bounds = TaskDifference(matrix.scores_MSK[index[row]], matrix.scores_MSK[index[REFERENCE]]).interval()
-    if bounds.n < 2:
-        return Value.of(None, missing="fewer than two tasks are learned by both")
-    return Value.of(bounds.estimate, "{:+.2f}", low=bounds.low, high=bounds.high, n=bounds.n)
+def _against(matrix: Matrix) -> dict[str, Value]:
+    """Return by row the difference to the reference over the tasks that both have learned, all judged together."""
+    if REFERENCE not in matrix.rows:
+        return dict.fromkeys(matrix.rows, Value.of(None, missing="RoPE is missing"))
+    scores = dict(zip(matrix.rows, matrix.scores_MSK, strict=True))
+    confidence = 1 - WRONG / max(1, len(matrix.rows) - 1)
+    found = {REFERENCE: Value.of(None, missing="itself")}
+    for row in (row for row in matrix.rows if row != REFERENCE):
+        bounds = TaskDifference(scores[row], scores[REFERENCE]).interval(confidence)
+        estimate = bounds.estimate if bounds.n > 1 else None
+        missing = "fewer than two tasks are learned by both"
+        found[row] = Value.of(estimate, "{:+.2f}", missing=missing, low=bounds.low, high=bounds.high, n=bounds.n)
+    return found
 
 
 def _reach(matrix: Matrix, order: Sequence[str]) -> Table:
@@ -186,7 +209,7 @@ def _reach(matrix: Matrix, order: Sequence[str]) -> Table:
         if not n:
             return Value.of(None, missing="not learned")
         each = sorted(trial.works_to(task) for trial in matrix.of(row) if trial.has_learned(task))
-        middle = each[len(each) // 2]
+        middle = matrix.works_to(row, task)
         spread = f"{each[0]:,} to {each[-1]:,}" if each[0] != each[-1] else ""
         note = f"learned by {n} of {of}" if n < of else ""
         return Value(f"{middle:,}", float(middle), note=note, range=spread)
@@ -220,14 +243,14 @@ def _map(matrix: Matrix, order: Sequence[str]) -> HeatMaps:
                 y_names=tuple(map(title_of, order)),
                 values=tuple(tuple(each.estimate if each.n else None for each in row) for row in bounds),
                 doubtful=frozenset(
-                    (i, j) for i, row in enumerate(bounds) for j, each in enumerate(row) if not each.excludes(0)
+                    (i, j) for i, row in enumerate(bounds) for j, each in enumerate(row) if not each.low > 0
                 ),
             ),
         ),
         low=0.0,
         high=1.0,
         note="From 0 for guessing to 1 for every answer at every longer length; a dash: not learned. Coloured where "
-        "the 95 % interval over seeds leaves 0 out.",
+        "its 95 % interval over seeds is above 0.",
     )
 
 

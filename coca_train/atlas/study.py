@@ -4,6 +4,7 @@ import hashlib
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -61,8 +62,8 @@ def training_words(study: Study, method: Method, seed: int, rate: float) -> list
     optim = study.config.optim
     words = [EXPERIMENT, *study.words, *method.words, f"run.seed={seed}", f"data.seed={seed}"]
     if rate != 1:
-        words.append(f"optim.lr={optim.lr * rate:g}")
-        words += [] if optim.muon.lr is None else [f"optim.muon.lr={optim.muon.lr * rate:g}"]
+        words.append(f"optim.lr={optim.lr * rate!r}")
+        words += [] if optim.muon.lr is None else [f"optim.muon.lr={optim.muon.lr * rate!r}"]
     return [*words, "eval.extrapolation.enabled=false", "tracking.progress_bar=false"]
 
 
@@ -113,6 +114,7 @@ def read_trials(
         "n_parameters": sum(math.prod(shape) for shape in shapes.values()),
         "seconds": round(seconds),
         "made_with": versions(),
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     found = {name: Evaluation.from_json(read_json(folder / RESULTS)) for name, folder in folders.items()}
     trials = []
@@ -160,10 +162,12 @@ def _trial(name: str, words: Sequence[str], row: AnyRow | None, study: Study, sh
     return Trial(row=name, words=words, lengths=study.lengths, tasks=tasks, absent=absent, **shared)
 
 
-def valid_loss(records: Sequence[JsonObject]) -> dict[str, float]:
-    """Return the last held-out loss of each task [nats per token]. records: of metrics.jsonl."""
+def valid_loss(records: Sequence[JsonObject]) -> dict[str, float | None]:
+    """Return the last held-out loss of each task [nats per token], None where it was not finite. records: of
+    metrics.jsonl."""
     last = {key: value for record in records for key, value in record.items()}
-    return {key.removeprefix(VALID): value for key, value in last.items() if key.startswith(VALID)}
+    losses = {key.removeprefix(VALID): value for key, value in last.items() if key.startswith(VALID)}
+    return losses
 
 
 def weights_digest(run: Path) -> str:
@@ -176,7 +180,13 @@ def weights_digest(run: Path) -> str:
     return whole.hexdigest()[:16]
 
 
-def best_rate(losses: Mapping[float, Mapping[str, float]]) -> float:
+def mean_loss(losses: Mapping[str, float | None]) -> float:
+    """Return the mean over tasks; infinite where one was not finite, or the training diverged."""
+    known = [math.inf if loss is None else loss for loss in losses.values()]
+    return statistics.fmean(known) if known else math.inf
+
+
+def best_rate(losses: Mapping[float, Mapping[str, float | None]]) -> float:
     """Return the rate with the lowest held-out loss, the mean over tasks; the lowest of equal ones. losses: by rate."""
-    means = {rate: statistics.fmean(each.values()) for rate, each in losses.items()}
-    return min(means, key=lambda rate: (means[rate] if math.isfinite(means[rate]) else math.inf, rate))
+    means = {rate: mean_loss(each) for rate, each in losses.items()}
+    return min(means, key=lambda rate: (means[rate], rate))

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from coca_train.config.schema import Config
+from coca_train.data.diagnostics import TASKS
 from coca_train.runtime import untrusted_io
 from coca_train.runtime.durable import write_json
 from coca_train.runtime.errors import DataError
@@ -24,6 +26,8 @@ from coca_train.runtime.untrusted_io import JsonObject
 FORMAT = 1
 STORED = Path(__file__).parent / "trials"  # the study's, which come with the package
 LEARNED = 0.9  # a task is learned, and still works, where this share of its answers is right
+NOT_OF_DATA = ("dir", "tokenizer", "sources", "seed", "placement", "prefetch_steps", "verify_blocks")
+VARYING = ("seconds", "made_with", "made_at", "source")  # what a repetition may have another of
 SWEEP = "rates"  # of the file of a method's sweep, in place of a seed
 
 
@@ -45,7 +49,8 @@ class Trial:
     parameter, of the last batch logged, of the trained weights. lengths [tokens]; tasks: by name, of the lengths that
     could be measured. learned: the tasks of which the weights, as they were trained, answer LEARNED at the trained
     length. absent: why longer lengths could not be measured. valid_loss [nats per token]: by task, held out at the
-    trained lengths. seconds: of training and evaluation.
+    trained lengths. seconds: of training and evaluation, since the
+    last start. made_at: when, ISO 8601.
     """
 
     row: str
@@ -62,10 +67,11 @@ class Trial:
     tasks: Mapping[str, Answers]
     learned: Sequence[str]
     absent: str
-    valid_loss: Mapping[str, float]
+    valid_loss: Mapping[str, float | None]
     n_parameters: int
     seconds: float
     made_with: Mapping[str, str]
+    made_at: str = ""
 
     def share(self, task: str, length: int) -> float:
         """Return the share of right answers; 0 where the model cannot read so far."""
@@ -86,13 +92,14 @@ class Trial:
 
     def score(self, task: str) -> float:
         """Return how much is left beyond the training window: the mean over the longer lengths of the share of right
-        answers, from 0 for guessing to 1 for all. NaN where the task is not learned, which cannot be left."""
+        answers, from 0 for guessing, or less, or no answer, to 1 for all. NaN where the task is not learned, which
+        cannot be left."""
         if not self.has_learned(task):
             return float("nan")
         chance = self.tasks[task].chance
         guessed = [chance[at] if at < len(chance) else 0.0 for at in range(len(self.lengths))]
         beyond = [
-            (self.share(task, length) - guess) / (1 - guess)
+            max(0.0, (self.share(task, length) - guess) / (1 - guess))
             for length, guess in list(zip(self.lengths, guessed, strict=True))[1:]
         ]
         return float(np.mean(beyond))
@@ -100,7 +107,24 @@ class Trial:
     @cached_property
     def result(self) -> JsonObject:
         """What a repetition must give again: everything but its time and what it was made with."""
-        return {key: value for key, value in asdict(self).items() if key not in ("seconds", "made_with", "source")}
+        known = {key: value for key, value in asdict(self).items() if key not in VARYING}
+        return json.loads(json.dumps(known))
+
+
+def others(trials: Iterable[Trial]) -> list[str]:
+    """Return what keeps trials from being compared, in words: of one seed, other batches, or another start of a
+    parameter that both have."""
+    found, batches, starts = [], dict[int, Trial](), dict[tuple[int, str], tuple[str, str]]()
+    for trial in trials:
+        first = batches.setdefault(trial.seed, trial)
+        if trial.batches != first.batches:
+            found.append(f"{trial.row} seed {trial.seed} saw other batches than {first.row}")
+        for name, digest in trial.start.items():
+            row, known = starts.setdefault((trial.seed, name), (trial.row, digest))
+            if digest != known:
+                found.append(f"{trial.row} seed {trial.seed} began with another {name.split()[0]} than {row}")
+                break
+    return found
 
 
 def write(trial: Trial, folder: Path) -> Path:
@@ -120,13 +144,24 @@ def read(path: Path) -> Trial:
         data = untrusted_io.read_object(path)
         if data.pop("format") != FORMAT:
             raise ValueError("another format")
-        tasks = {str(task): Answers(**each) for task, each in data["tasks"].items()}
-        trial = Trial(**{**data, "tasks": tasks})
-        for task in trial.tasks:
-            trial.score(task)
-        return trial
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        return _check(TypeAdapter(Trial).validate_python(data, strict=False))
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(path, error) from error
+
+
+def _check(trial: Trial) -> Trial:
+    """Raises ValueError for a trial whose parts do not fit together."""
+    for task, each in trial.tasks.items():
+        n = len(each.asked)
+        if task not in TASKS or not len(each.right) == len(each.chance) == n <= len(trial.lengths):
+            raise ValueError(f"answers of {task} that do not fit {len(trial.lengths)} lengths")
+        if not all(0 <= right <= asked and asked > 0 for right, asked in zip(each.right, each.asked, strict=True)):
+            raise ValueError(f"answers of {task} that cannot be")
+        if not all(0 <= chance < 1 for chance in each.chance):
+            raise ValueError(f"chances of {task} that cannot be")
+    if not trial.tasks or not trial.lengths or not set(trial.learned) <= set(trial.tasks):
+        raise ValueError("no tasks, no lengths, or tasks learned that were not asked")
+    return trial
 
 
 def read_all(folders: Iterable[Path], protocol: str) -> dict[tuple[str, int], Trial]:
@@ -143,19 +178,20 @@ def read_all(folders: Iterable[Path], protocol: str) -> dict[tuple[str, int], Tr
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A method's sweep of learning rates. losses: by rate, held out, by task [nats per token]."""
+    """A method's sweep of learning rates. losses: by rate, held out, by task [nats per token]; nothing of a rate that
+    diverged."""
 
     protocol: str
     words: Sequence[str]
     source: str
-    losses: Mapping[float, Mapping[str, float]]
+    losses: Mapping[float, Mapping[str, float | None]]
 
     def is_of(self, protocol: str, words: Sequence[str]) -> bool:
         return self.protocol == protocol and list(self.words) == list(words)
 
 
 def write_sweep(sweep: Sweep, path: Path) -> None:
-    losses = {f"{rate:g}": dict(loss) for rate, loss in sorted(sweep.losses.items())}
+    losses = {repr(rate): dict(loss) for rate, loss in sorted(sweep.losses.items())}
     write_json(path, {"format": FORMAT, **asdict(sweep), "losses": losses})
 
 
@@ -167,33 +203,34 @@ def read_sweep(path: Path) -> Sweep | None:
         data = untrusted_io.read_object(path)
         if data.pop("format") != FORMAT:
             raise ValueError("another format")
-        losses = {float(rate): dict(loss) for rate, loss in data["losses"].items()}
-        return Sweep(**{**data, "losses": losses})
+        return TypeAdapter(Sweep).validate_python(data, strict=False)
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(path, error) from error
 
 
 def _damaged(path: Path, error: Exception) -> DataError:
+    what = " ".join(str(error).split())[:200]
     return DataError(
-        f"E-ATL-02 {path}: is no file of this version of the atlas ({type(error).__name__}: {error}). Fix: delete it; "
-        "what is missing is trained again"
+        f"E-ATL-02 {path}: is not a trial of this version ({what}). Fix: delete it; what is missing is trained again"
     )
 
 
 def protocol_of(config: Config, settings: Mapping[str, object]) -> str:
     """Return the digest of what all trials share: whatever differs from its default in the sections that decide what
-    is learned, so that an option that comes later changes none. config: of a training without the words of a method.
-    settings: the study's own, such as its lengths."""
-    data = config.data
+    is learned, so that an option that comes later changes none. What the corpus is, batches tell (`others`).
+
+    config: of a training without the words of a method. settings: the study's own, such as its lengths.
+    """
+    data = {key: value for key, value in _chosen(config.data).items() if key not in NOT_OF_DATA}
     shared = {
         "settings": dict(settings),
         "model": _chosen(config.model),
         "optim": _chosen(config.optim),
         "train": _chosen(config.train),
         "dtype": config.engine.dtype,
-        "sources": {name: source.weight for name, source in data.sources.items()},
-        "answers": _chosen(data.answers),
-        "packing": data.packing,
+        "data": data,
+        "sources": {name: source.weight for name, source in config.data.sources.items()},
+        "validation": config.eval.max_tokens,
     }
     return hashlib.sha256(json.dumps(shared, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

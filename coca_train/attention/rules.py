@@ -139,6 +139,32 @@ def placement_fits(
             yield Problem("E-CFG-90", (pattern, key), text, f"write {pattern}=causal, or {key}=text")
 
 
+@TRAINING.rule("data", "layers", "position", "attention_pattern", "model")
+def curriculum_fits(
+    data: DataConfig,
+    layers: LayersConfig,
+    position: SchemeSettings,
+    attention_pattern: PatternSettings,
+    model: ModelConfig,
+) -> Iterator[Problem]:
+    """Check that pieces of a row, whose positions go on, are pieces to the schemes and the scores too."""
+    if data.curriculum.begin is None or check_heads(model):
+        return
+    from coca_train.attention import patterns
+
+    key, fix = "data.curriculum.begin", "write data.curriculum.begin=null"
+    for name, kind in _right_types(layers, model, position, attention_pattern).items():
+        if check_scheme(model, kind.position):
+            return
+        if patterns.outline(kind.position, model).halo:
+            where = "position.scheme" if name == DEFAULT else f"layers.types.{name}.position.scheme"
+            text = f"{kind.position.scheme} takes position 0 for the beginning of a document, and pieces have others"
+            yield Problem("E-CFG-95", (key, where), text, f"{fix}, or choose another scheme")
+        if kind.logit_scale.name != "none":
+            text = f"{kind.logit_scale.name} counts the tokens before a query, and a piece sees fewer"
+            yield Problem("E-CFG-95", ("model.logit_scale.name", key), text, f"{fix}, or model.logit_scale.name=none")
+
+
 @TRAINING.rule("data", "train", "layers", "position", "attention_pattern", "model")
 def length_of_fits(
     data: DataConfig,

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from coca_train.runtime import shutdown
-from coca_train.runtime.errors import UserError
+from coca_train.runtime.errors import Preempted, UserError
 from coca_train.runtime.shutdown import INTERRUPTED
 
 POLL_S, WATCH_S = 0.2, 60.0
@@ -66,12 +66,13 @@ def run_jobs(
     environment: Mapping[str, str],
     done: Callable[[Job, float], None],
     watch: Callable[[Sequence[Job]], None],
+    lost: Mapping[int, Callable[[Job], None]],
 ) -> tuple[int, Job | None]:
     """Run jobs, so many at once, passing requests to stop on.
 
     done: called after each, with the seconds that it took. watch: called every WATCH_S seconds with those that run.
-    Returns 0, or the first exit code that is another and whose it was; then no further job is begun, and those that run
-    are waited for.
+    lost: by exit code, what is called where a job ended with it; the others go on. Returns 0, or the first other exit
+    code and whose it was; then no further job is begun, and those that run are waited for.
     """
     waiting, running = deque(jobs), dict[subprocess.Popen[bytes], tuple[Job, int]]()
     failed: tuple[int, Job | None] = (0, None)
@@ -110,14 +111,17 @@ def run_jobs(
                     if code is None:
                         continue
                     del running[child]
-                    if code:
+                    if code in lost:
+                        lost[code](job)
+                    elif code:
                         failed = failed if failed[0] else (code if code > 0 else 128 - code, job)
-                    elif number + 1 < len(job.commands) and not received:
-                        start(job, number + 1)
-                    elif number + 1 == len(job.commands):
+                    elif number + 1 < len(job.commands):
+                        if not received and failed[0] != INTERRUPTED:
+                            start(job, number + 1)
+                    else:
                         done(job, time.monotonic() - begun[job.name])
                 if received and not running:
-                    return (128 + received[0], None) if not failed[0] else failed
+                    return failed if failed[0] else (Preempted.exit_code, None)
                 if time.monotonic() - watched > WATCH_S:
                     watched = time.monotonic()
                     watch([job for job, _ in running.values()])
@@ -126,5 +130,9 @@ def run_jobs(
                 failed = (INTERRUPTED, None)
         return failed
     finally:
+        for child in running:  # after an error of ours, none of them is left alone
+            child.terminate()
+        for child in running:
+            child.wait()
         for number, handler in before.items():
             signal.signal(number, handler)

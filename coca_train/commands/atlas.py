@@ -3,7 +3,6 @@
 import hashlib
 import random
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.atlas.methods import METHODS, Method
+from coca_train.atlas.methods import METHODS, VARIANTS, Method, variants_of
 from coca_train.commands._children import Job, refuse_torchrun, run_jobs
 from coca_train.commands._training import load
 from coca_train.config.arguments import Arguments
@@ -26,7 +25,7 @@ from coca_train.config.root import Root
 from coca_train.config.schema import STRICT, Name, Positive
 from coca_train.config.verb import FLAGS, Verb
 from coca_train.runtime import dist, machine
-from coca_train.runtime.errors import CheckpointError, UserError
+from coca_train.runtime.errors import CheckpointError, DataError, DivergedError, UserError
 from coca_train.runtime.untrusted_io import JsonObject
 from coca_train.settings import TRAIN, folder_flags, is_training_override
 from coca_train.tracking.records import read_jsonl
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 ALL = "all"
 USAGE = """\
 Show what position methods let a small model do with its context, and how far beyond its training: short tasks with
-exact answers, learned at 16 to 63 tokens and asked at 64 to 1,024, by many seeds of every method. Or train a row.
+exact answers, learned at 16 to 63 tokens and asked at up to 1,024, by several seeds of every method. Or train a row.
 
   python -m coca_train atlas                              the page of what is stored; trains nothing
   python -m coca_train atlas scheme=mine                  your scheme's row: its rate, its seeds, its rank
@@ -74,7 +73,8 @@ class AtlasConfig:
     sweep_steps: Positive = Field(default=1500, description="optimizer steps of a training of the sweep")
     n_cases: Positive = Field(default=50, description="examples of each task and length")
     lengths: Annotated[list[Annotated[int, Field(ge=16)]], Field(min_length=2)] = Field(
-        default=[64, 128, 256, 512, 1024], description="lengths that are asked, the first the trained one [tokens]"
+        default=[63, 128, 256, 512, 1024],
+        description="lengths that are asked, the first the longest trained one [tokens]",
     )
     root: str = Field(default="runs/atlas", description="folder of trainings, trials and page")
     trials: str | None = Field(default=None, description="folder of the trials; null: <root>/trials")
@@ -99,7 +99,8 @@ def _rules(sections: JsonObject, launch: bool) -> list[Problem]:
         problems.append(Problem("E-CFG-31", ("again",), "takes stored trials only", "omit methods and scheme"))
     lengths = sections.get("lengths", [])
     if any(one >= other for one, other in pairwise(lengths)):
-        problems.append(Problem("E-CFG-31", ("lengths",), "each is to be longer than the one before", "[64,128,256]"))
+        text = "each is to be longer than the one before"
+        problems.append(Problem("E-CFG-31", ("lengths",), text, "write lengths=[63,128,256], for example"))
     return problems
 
 
@@ -127,6 +128,16 @@ def _atlas(loaded: Loaded[AtlasConfig], arguments: Arguments) -> int:
         words=tuple(shared),
         config=load([EXPERIMENT, *shared], arguments.config_dirs).config,
     )
+    if not study.tasks:
+        raise UserError(
+            f"E-CFG-31 data: {', '.join(study.config.data.sources)} are no diagnostics, which the atlas asks. Fix: "
+            "omit what chooses other data"
+        )
+    if not config.lengths[0] <= study.config.train.seq_len < config.lengths[1]:
+        raise UserError(
+            f"E-CFG-31 lengths={config.lengths} train.seq_len={study.config.train.seq_len}: the first length is to be "
+            "within the training window, the others beyond. Fix: omit train.seq_len, or choose other lengths"
+        )
     runner = _Runner(study, config, arguments.config_dirs)
     if config.again:
         return runner.repeat(config.again)
@@ -137,7 +148,8 @@ def _atlas(loaded: Loaded[AtlasConfig], arguments: Arguments) -> int:
 
 def _split(words: Sequence[str], config: AtlasConfig) -> tuple[list[str], list[str]]:
     """Return the words that make a row, and those that all trainings share."""
-    of_row = ("position.", "position/", "attention_pattern", "layers", "model.logit_scale", "data.placement")
+    of_row = ("position.", "position/", "attention_pattern", "layers", "data.placement")
+    of_row += ("model.logit_scale", "model.score_scale")
     own = [word for word in words if word.lstrip("+~").startswith(of_row)]
     for word in words:
         if word.lstrip("+~").startswith(("position=", "run.", "data.seed", "experiment=")):
@@ -154,9 +166,9 @@ def _chosen(config: AtlasConfig, own: Sequence[str]) -> list[Method]:
     if config.scheme is not None:
         listed = next((each for each in METHODS if each.name == config.scheme), None)
         if listed is not None and not own and config.name in (None, listed.name):
-            return [*chosen, listed]
+            return list(dict.fromkeys([*chosen, listed]))
         name = config.name or config.scheme
-        if any(each.name == name for each in METHODS):
+        if any(each.name == name for each in (*METHODS, *VARIANTS)):
             raise UserError(
                 f"E-CFG-31 command line name={name}: is a row of the table, with other words. Fix: name=<another>"
             )
@@ -198,11 +210,11 @@ class _Runner:
         sweeps = [
             _Work(method, SWEEP_SEED, rate, self.study.sweep_steps)
             for method in waiting
-            for rate in self.study.rates
+            for rate in dict.fromkeys(self.study.rates)
             if rate not in self._swept(method)
         ]
         self.n_all = len(sweeps) + len(missing)
-        if code := self._run(sweeps, lambda work, seconds: self._keep_rate(work)):
+        if code := self._run(sweeps, lambda work, seconds: self._keep_rate(work), self._keep_diverged):
             return code
         best = {method.name: best_rate(self._swept(method)) for method in waiting}
         return self._run([_Work(method, seed, best[method.name], None) for method, seed in missing], self._keep_trials)
@@ -214,11 +226,11 @@ class _Runner:
         if not drawn:
             raise UserError("E-ATL-03 atlas again: nothing is stored of this protocol. Fix: train rows first")
         work = []
-        for row, seed in random.Random(time.time_ns()).sample(drawn, min(n, len(drawn))):
+        # Drawn by what is stored: the same command goes on with the same ones.
+        for row, seed in random.Random(f"{drawn}").sample(drawn, min(n, len(drawn))):
             work.append(_Work(methods[row], seed, self.trials[row, seed].rate, None))
         self.root = self.root / "again"
-        shutil.rmtree(self.root, ignore_errors=True)
-        self.n_all, other = len(work), list[str]()
+        self.n_all, other = len(work), set[str]()
 
         def compare(done: _Work, seconds: float) -> None:
             for trial in self._read(done, seconds):
@@ -230,28 +242,36 @@ class _Runner:
                 said = "the same bits" if same else f"other: shares by up to {max(apart):.3f}"
                 dist.log(f"{self._counted(done)}: {trial.row}: {said}")
                 if not same:
-                    other.append(f"{trial.row} seed {trial.seed}")
+                    other.add(f"{trial.method} seed {trial.seed}")
 
         if code := self._run(work, compare):
             return code
         if other:
-            dist.log(f"{len(other)} of {len(work)} came out otherwise: {', '.join(other)}")
+            dist.log(f"{len(other)} of {len(work)} have other results: {', '.join(sorted(other))}")
+        shutil.rmtree(self.root)
         return CheckpointError.exit_code if other else 0
 
     def show(self, command: str) -> int:
         """Write the page of all trials, and say its finding."""
         from coca_train.atlas.page import page
+        from coca_train.atlas.trials import others
         from coca_train.report.render import write_report
 
         if not self.trials:
             raise UserError(
-                f"E-ATL-01 atlas: no trial of this protocol is stored, nor in {self.kept}. Fix: methods=[rope,coca], "
-                "which trains them"
+                f"E-ATL-01 atlas: neither the package nor {self.kept} has a trial of this protocol. Fix: "
+                "methods=[rope,coca], which trains them"
             )
-        document = page(list(self.trials.values()), command)
+        shown = list(self._current().values())
+        if apart := others(shown):
+            raise DataError(
+                f"E-ATL-04 atlas: {'; '.join(apart[:3])}; rows are compared with the same batches and starts. Fix: "
+                f"remove the trials in {self.kept} that were made with other data or another version"
+            )
+        document = page(shown, command)
         paths = write_report(document, self.root)
         print(*document.finding, sep="\n")
-        dist.log(f"Report: {paths['report.html']} (tables and figures beside it)")
+        dist.log(f"Report: {paths['report.html']} ")
         return 0
 
     def _has(self, method: Method, seed: int) -> bool:
@@ -259,7 +279,25 @@ class _Runner:
         trial = self.trials.get((method.name, seed))
         if trial is None or list(trial.words) != list(method.words):
             return False
+        if any((each.name, seed) not in self.trials for each in variants_of(method.name)):
+            return False
         return method in METHODS or trial.source == self._source(method)
+
+    def _current(self) -> "dict[tuple[str, int], Trial]":
+        """Return the trials that can be shown: of each row those with the words and the rate of the last one made, and
+        of rows of one's own with its code."""
+        listed = {each.name for each in (*METHODS, *VARIANTS)}
+
+        def made_of(trial: "Trial") -> tuple[object, ...]:
+            return list(trial.words), trial.rate, "" if trial.row in listed else trial.source
+
+        last: dict[str, Trial] = {}
+        for trial in sorted(self.trials.values(), key=lambda each: each.made_at):
+            last[trial.row] = trial
+        alike = {key: each for key, each in self.trials.items() if made_of(each) == made_of(last[each.row])}
+        for row, seed in self.trials.keys() - alike.keys():
+            dist.log(f"{row} seed {seed}: left out, it was trained with other words, code or rate than the row's last")
+        return alike
 
     def _source(self, method: Method) -> str:
         """Return the digest of the code of its scheme."""
@@ -291,18 +329,27 @@ class _Runner:
 
     def _job(self, work: _Work) -> Job:
         from coca_train.atlas.study import evaluations
+        from coca_train.evaluation.configuration import quoted
 
         folder = self._run_dir(work)
         program = [sys.executable, "-m", "coca_train"]
         flags = folder_flags(self.config_dirs)
-        commands = [[*program, *flags, *self._words(work), f"run.name={folder.name}", f"run.root={folder.parent}"]]
+        root = f"run.root={quoted(str(folder.parent))}"
+        commands = [[*program, *flags, *self._words(work), f"run.name={folder.name}", root]]
         if work.steps is None:
             for axis, words in evaluations(self.study, work.method).items():
-                place = [f"checkpoint={folder}", f"work.root={folder / 'atlas'}", f"work.name={axis}"]
+                place = [f"grid.checkpoints=[{quoted(str(folder))}]", f"work.root={quoted(str(folder / 'atlas'))}"]
+                place.append(f"work.name={axis}")
                 commands.append([*program, "evaluate", *flags, *words, *place])
         return Job(folder.name, commands, self.root / "logs" / f"{folder.name}.log")
 
-    def _run(self, works: Sequence[_Work], keep: Callable[[_Work, float], None]) -> int:
+    def _run(
+        self,
+        works: Sequence[_Work],
+        keep: Callable[[_Work, float], None],
+        lost: Callable[[_Work], None] = lambda work: None,
+    ) -> int:
+        """Do the work. lost: called where a training diverged. Returns the exit code."""
         if not works:
             return 0
         for work in works:  # every configuration is checked before the first training starts
@@ -316,7 +363,14 @@ class _Runner:
             self.n_done += 1
             keep(by_name[job.name], seconds)
 
-        code, failed = run_jobs(jobs, self.at_once, EXACT, done, self._watch)
+        def diverged(job: Job) -> None:
+            self.n_done += 1
+            work = by_name[job.name]
+            dist.log(f"{self._counted(work)}, rate {work.rate:g}: diverged")
+            lost(work)
+
+        ended = {DivergedError.exit_code: diverged}
+        code, failed = run_jobs(jobs, self.at_once, EXACT, done, self._watch, ended)
         if failed is not None:
             dist.log(f"{failed.name} ended with exit code {code}; {failed.log} says why. The same command goes on.")
         return code
@@ -346,11 +400,10 @@ class _Runner:
     def _keep_trials(self, work: _Work, seconds: float) -> None:
         from coca_train.atlas.trials import write
 
-        trials = self._read(work, seconds)
-        for trial in trials:
+        own, *variants = self._read(work, seconds)
+        for trial in (*variants, own):  # its own last: where that is, all are
             write(trial, self.kept)
             self.trials[trial.row, trial.seed] = trial
-        own = trials[0]
         n = sum(map(own.has_learned, own.tasks))
         dist.log(f"{self._counted(work)}: learned {n} of {len(own.tasks)} tasks, {seconds:.0f} s")
 
@@ -359,7 +412,7 @@ class _Runner:
 
         return folder / file_name(method.name, SWEEP)
 
-    def _swept(self, method: Method) -> dict[float, Mapping[str, float]]:
+    def _swept(self, method: Method) -> dict[float, Mapping[str, float | None]]:
         """Return the held-out losses of the sweep by rate, as far as it has come."""
         from coca_train.atlas.trials import STORED, read_sweep
 
@@ -372,18 +425,23 @@ class _Runner:
         return {}
 
     def _keep_rate(self, work: _Work) -> None:
-        from coca_train.atlas.study import valid_loss
-        from coca_train.atlas.trials import Sweep, write_sweep
+        from coca_train.atlas.study import mean_loss, valid_loss
 
         loss = valid_loss(read_jsonl(self._run_dir(work) / "metrics.jsonl"))
+        self._keep_loss(work, loss)
+        rate = f"{work.method.name}, rate {work.rate:g}"
+        dist.log(f"[{self.n_done}/{self.n_all}] {rate}: held-out loss {mean_loss(loss):.3f}")
+
+    def _keep_diverged(self, work: _Work) -> None:
+        self._keep_loss(work, {})
+
+    def _keep_loss(self, work: _Work, loss: Mapping[str, float | None]) -> None:
+        from coca_train.atlas.trials import Sweep, write_sweep
+
         losses = {**self._swept(work.method), work.rate: loss}
         source = self._source(work.method)
         sweep = Sweep(protocol=self.study.protocol, words=work.method.words, source=source, losses=losses)
         write_sweep(sweep, self._sweep_file(work.method, self.kept))
-        dist.log(
-            f"[{self.n_done}/{self.n_all}] {work.method.name}, rate {work.rate:g}: held-out loss "
-            f"{statistics.fmean(loss.values()):.3f}"
-        )
 
 
 VERB = Verb(

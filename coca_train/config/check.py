@@ -276,10 +276,14 @@ def check_curriculum(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
     key, steps = "data.curriculum.begin", "data.curriculum.steps"
     begin, last = data.curriculum.begin, data.curriculum.steps
     if begin is None:
-        if last is not None:
-            text = "it has no effect where rows are whole from the first step"
-            yield Problem("E-CFG-95", (steps, key), text, f"write {key}=32, for example, or {steps}=null")
+        text = "it has no effect where rows are whole from the first step"
+        for option, default in {"steps": None, "shape": "linear"}.items():
+            if getattr(data.curriculum, option) != default:
+                yield Problem("E-CFG-95", (f"data.curriculum.{option}", key), text, f"write {key}=32, for example")
         return
+    if data.answers.begin is not None:
+        text = "pieces cut documents, and an answer would be learned without its prompt"
+        yield Problem("E-CFG-95", ("data.answers.begin", key), text, f"write {key}=null")
     if begin >= train.seq_len:
         text = f"rows of {train.seq_len:,} tokens have no shorter piece"
         yield Problem("E-CFG-95", (key, "train.seq_len"), text, f"write {key}={max(1, train.seq_len // 8)}")

@@ -1,8 +1,9 @@
 """Contexts that grow within a stage (SkyLadder, arXiv 2503.15450, section 3): the rows of a batch are cut into pieces
 that do not see each other, short ones at the first step and whole rows at the last of the curriculum.
 
-Tokens, targets and positions stay what they are, so a step costs no more than attention to fewer keys, and every row is
-a function of the step: a run resumes exactly. Where documents are masked, a piece ends at the end of a document too.
+Tokens, targets and positions stay what they are, and every row is a function of the step, so a run resumes exactly.
+A step is not faster for it: the mask of pieces is that of documents. Where these are masked, a piece ends at the end of
+a document too.
 
 Shape legend: B sequences, T tokens.
 """

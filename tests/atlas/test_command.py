@@ -13,7 +13,7 @@ from data_prep.verbs.diagnostics import DiagnosticsConfig, make
 from tests.atlas.trials import trial
 
 TINY = (
-    "engine=local", "seeds=2", "rates=[1,2]", "sweep_steps=2", "train.max_steps=3", "n_cases=2", "lengths=[64,128]",
+    "engine=local", "seeds=2", "rates=[1,2]", "sweep_steps=2", "train.max_steps=3", "n_cases=2", "lengths=[63,128]",
     "model.d_model=32", "model.n_heads=2", "model.d_ff=48", "optim.warmup_steps=1", "eval.max_tokens=64",
 )  # fmt: skip
 
@@ -29,6 +29,10 @@ TINY = (
         (["methods=[rope]", "run.seed=4"], "E-CFG-31"),
         (["again=2", "methods=[rope]"], "E-CFG-31"),
         (["lengths=[128,64]"], "E-CFG-31"),
+        (["lengths=[128,256]"], "E-CFG-31"),
+        (["methods=[rope]", "train.seq_len=128"], "E-CFG-31"),
+        (["methods=[rope]", "data=embedded"], "E-CFG-"),
+        (["scheme=alibi", "name=rope_yarn"], "E-CFG-31"),
         (["scheme=nothing"], "E-CFG-32"),
         (["train.max_steps=7"], "E-ATL-01"),
         (["again=1", "train.max_steps=7"], "E-ATL-03"),

@@ -6,10 +6,20 @@ import math
 import pytest
 
 from coca_train.atlas import study
-from coca_train.atlas.trials import Sweep, file_name, protocol_of, read, read_all, read_sweep, write, write_sweep
+from coca_train.atlas.trials import (
+    Sweep,
+    file_name,
+    others,
+    protocol_of,
+    read,
+    read_all,
+    read_sweep,
+    write,
+    write_sweep,
+)
 from coca_train.commands._training import load
 from coca_train.runtime.errors import DataError
-from tests.atlas.trials import trial
+from tests.atlas.trials import LENGTHS, trial
 
 
 def test_scores_are_of_longer_lengths_and_of_learned_tasks():
@@ -27,8 +37,8 @@ def test_a_length_that_cannot_be_read_counts_as_wrong():
 
 
 def test_a_trial_is_read_as_it_was_written(tmp_path):
-    one = trial()
-    assert read(write(one, tmp_path)).result == json.loads(json.dumps(one.result))
+    one = trial(words=("position=rope",), lengths=tuple(LENGTHS))
+    assert read(write(one, tmp_path)).result == one.result  # as a repetition compares them
     write(trial(seed=2), tmp_path)
     write(trial(row="coca", protocol="another"), tmp_path)
     assert list(read_all([tmp_path], "p")) == [("rope", 1), ("rope", 2)]
@@ -43,6 +53,32 @@ def test_other_files_are_refused(tmp_path, text):
             (read_sweep if "rates" in name else read)(path)
 
 
+DAMAGE = [
+    {"seed": "one"}, {"lengths": [64]}, {"learned": ["dance"]}, {"row": ["rope"]}, {"made_with": None},
+    {"n_parameters": None}, {"tasks": {}}, {"tasks": {"dance": {"right": [1], "asked": [1], "chance": [0.1]}}},
+    {"tasks": {"copy": {"right": [None], "asked": [1], "chance": [0.1]}}},
+    {"tasks": {"copy": {"right": [2], "asked": [1], "chance": [0.1]}}},
+    {"tasks": {"copy": {"right": [0], "asked": [0], "chance": [0.1]}}},
+    {"tasks": {"copy": {"right": [0], "asked": [1], "chance": [1.0]}}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", DAMAGE, ids=lambda change: json.dumps(change)[:50])
+def test_parts_that_do_not_fit_are_refused(tmp_path, change):
+    path = write(trial(), tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(DataError, match="E-ATL-02"):
+        read(path)
+
+
+def test_other_batches_and_starts_are_named():
+    same = [trial("rope", 1), trial("coca", 1, start={"embedding.weight 8x4": "abc", "own 3": "x"}), trial("rope", 2)]
+    assert others(same) == []
+    assert others([*same, trial("nope", 1, batches="c")]) == ["nope seed 1 saw other batches than rope"]
+    (said,) = others([*same, trial("nope", 2, start={"embedding.weight 8x4": "abd"})])
+    assert said == "nope seed 2 began with another embedding.weight than rope"
+
+
 def test_a_sweep_is_read_as_it_was_written(tmp_path):
     sweep = Sweep(protocol="p", words=["position=rope"], source="s", losses={0.5: {"copy": 2.0}, 2.0: {"copy": 1.0}})
     path = tmp_path / file_name("rope", "rates")
@@ -54,8 +90,8 @@ def test_a_sweep_is_read_as_it_was_written(tmp_path):
 
 
 def test_the_best_rate_has_the_lowest_mean_loss():
-    nan = float("nan")
-    assert study.best_rate({1.0: {"a": 1.0, "b": 3.0}, 2.0: {"a": 1.5, "b": 1.5}, 4.0: {"a": nan, "b": 0.0}}) == 2.0
+    losses = {1.0: {"a": 1.0, "b": 3.0}, 2.0: {"a": 1.5, "b": 1.5}, 4.0: {"a": None, "b": 0.0}, 0.5: {}}
+    assert study.best_rate(losses) == 2.0  # None: not finite; nothing: diverged
     assert study.best_rate({2.0: {"a": 1.0}, 1.0: {"a": 1.0}}) == 1.0
 
 
@@ -64,6 +100,10 @@ def test_a_protocol_is_what_all_rows_share():
     same = protocol_of(config, own)
     for words in (["position=coca"], ["layers=rnope_swa"], ["run.seed=7"], ["data.dir=/elsewhere"]):
         assert protocol_of(load(["+experiment=atlas", *words]).config, own) == same, words
-    for words in (["train.max_steps=7"], ["model.d_ff=32"], ["data.sources.copy.weight=2"], ["optim.lr=1"]):
+    different = (
+        ["train.max_steps=7"], ["model.d_ff=32"], ["data.sources.copy.weight=2"], ["optim.lr=1"],
+        ["eval.max_tokens=64"], ["data.upsample_factor=5", "data.upsample_from_tokens=20"],
+    )  # fmt: skip
+    for words in different:
         assert protocol_of(load(["+experiment=atlas", *words]).config, own) != same, words
     assert protocol_of(config, {"n_cases": 51}) != same

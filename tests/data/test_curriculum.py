@@ -55,9 +55,16 @@ def test_documents_end_pieces_too():
         (["data.curriculum.begin=4", "data.curriculum.steps=1000000"], "train.max_steps"),
         (["data.curriculum.begin=4", "data.curriculum.steps=3", "data.order=stream"], "data.order"),
         (["data.curriculum.begin=4", "data.curriculum.steps=3", "data.length_of=document"], "data.length_of"),
+        (["data.curriculum.shape=sine"], "data.curriculum.shape"),
+        (["data.curriculum.begin=4", "data.curriculum.steps=3", "position=path"], "position.scheme"),
+        (
+            ["data.curriculum.begin=4", "data.curriculum.steps=3", "model.logit_scale.name=log"],
+            "model.logit_scale.name",
+        ),
+        (["+experiment=atlas", "data.curriculum.begin=4", "data.curriculum.steps=3"], "data.answers.begin"),
     ],
 )
 def test_what_cannot_be_is_refused(words, key):
     with pytest.raises(ConfigError) as raised:
-        load(["train.seq_len=128", "position=rope", *words], ())
+        load([*([] if "+experiment" in words[0] else ["train.seq_len=128"]), "position=rope", *words], ())
     assert any("E-CFG-95" in line and key in line for line in raised.value.lines)
