@@ -19,6 +19,7 @@ from coca_train.commands._children import Job, refuse_torchrun, run_jobs
 from coca_train.commands._training import load
 from coca_train.config.arguments import Arguments
 from coca_train.config.fields import ChoiceOf, Names
+from coca_train.config.files import choices, config_dirs
 from coca_train.config.load import Loaded
 from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
@@ -164,6 +165,13 @@ def _split(words: Sequence[str], config: AtlasConfig) -> tuple[list[str], list[s
 def _chosen(config: AtlasConfig, own: Sequence[str]) -> list[Method]:
     chosen = [each for each in METHODS if each.name in config.methods or ALL in config.methods]
     if config.scheme is not None:
+        offered = list(choices("position", config_dirs()))
+        if config.scheme not in offered:
+            close = nearest(config.scheme, offered)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"the choices are {', '.join(offered)}"
+            raise UserError(
+                f"E-CFG-32 command line scheme={config.scheme}: there is no such choice of configs/position. Fix: {hint}"
+            )
         listed = next((each for each in METHODS if each.name == config.scheme), None)
         if listed is not None and not own and config.name in (None, listed.name):
             return list(dict.fromkeys([*chosen, listed]))
