@@ -170,7 +170,7 @@ def _chosen(config: AtlasConfig, own: Sequence[str]) -> list[Method]:
             close = nearest(config.scheme, offered)
             hint = f"did you mean {' or '.join(close)}?" if close else f"the choices are {', '.join(offered)}"
             raise UserError(
-                f"E-CFG-32 command line scheme={config.scheme}: there is no such choice of configs/position. Fix: {hint}"
+                f"E-CFG-32 command line scheme={config.scheme}: configs/position has no such choice. Fix: {hint}"
             )
         listed = next((each for each in METHODS if each.name == config.scheme), None)
         if listed is not None and not own and config.name in (None, listed.name):
