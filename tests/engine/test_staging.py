@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from coca_train.config.schema import CurriculumConfig
 from coca_train.data.loader import Loader
 from coca_train.engine import process
 from coca_train.runtime.staging import Staging, to_device
@@ -35,7 +37,8 @@ class Watched:
 class Steps:
     """As much of a mixture as a loader asks for: step n is full of n."""
 
-    global_batch_size = None
+    global_batch_size, seq_len = None, 4
+    config = SimpleNamespace(curriculum=CurriculumConfig())
 
     def max_samples(self) -> int:
         return 5

@@ -81,7 +81,7 @@ def test_a_learned_table_ends_at_its_rows_but_for_segments():
     assert nll(result, "plain, segments")[1] == pytest.approx(nll(result, "plain")[0], rel=1e-6)
     reasons = result.reasons()
     assert "learned has 16 positions" in reasons["plain", 64]
-    assert "learned is fixed" in reasons["plain, rerope", 16]
+    assert "learned knows only the tokens' own ones" in reasons["plain, rerope", 16]
     tokens = torch.from_numpy(doc)[None, :WINDOW]
     with pytest.raises(ValueError, match="E-POS-04"):
         model(torch.from_numpy(doc)[None])
