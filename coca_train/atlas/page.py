@@ -119,6 +119,8 @@ def _finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str])
     first = order[0]
     if not math.isfinite(ranked[first].level):
         return [f"No method has learned most of the tasks at {matrix.lengths[0]} tokens."]
+    if len(matrix.seeds) < 2:
+        return [f"One seed of {len(matrix.rows)} rows: nothing is known of which differences outlast seeds."]
     others = [title_of(row) for row in order if ranked[row].best_rank == 1 and row != first]
     found = [f"{title_of(first)} keeps the most of what it has learned beyond {matrix.lengths[0]} tokens."]
     if others:

@@ -126,7 +126,7 @@ def run_jobs(
                     watched = time.monotonic()
                     watch([job for job, _ in running.values()])
                 time.sleep(POLL_S)
-            except KeyboardInterrupt:  # the terminal has told the children too; they save and end
+            except KeyboardInterrupt:  # the terminal has sent it to the children as well; they save and end
                 failed = (INTERRUPTED, None)
         return failed
     finally:

@@ -54,6 +54,11 @@ def test_a_square_has_a_colour_where_it_outlasts_seeds():
     assert panel.doubtful == {(0, 0), (0, 2)}
 
 
+def test_one_seed_names_no_winner():
+    document = page([trial("rope", 1, {"copy": BAD, "left": BAD}), trial("coca", 1, {"copy": GOOD, "left": GOOD})], "")
+    assert document.finding == ["One seed of 2 rows: nothing is known of which differences outlast seeds."]
+
+
 def test_where_nothing_is_learned_the_page_says_so():
     document = page([trial(shares={"copy": (10, 10, 10)})], "python -m coca_train atlas")
     assert document.finding == ["No method has learned most of the tasks at 64 tokens."]

@@ -1,0 +1,301 @@
+"""Trainings of the atlas that are missing, one process each, several at once, and the trials that they leave."""
+
+import hashlib
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coca_train.atlas.methods import METHODS, VARIANTS, Method, variants_of
+from coca_train.atlas.page import page
+from coca_train.atlas.study import (
+    EXACT,
+    SWEEP_SEED,
+    Study,
+    best_rate,
+    evaluations,
+    mean_loss,
+    read_trials,
+    training_words,
+    valid_loss,
+)
+from coca_train.atlas.trials import (
+    STORED,
+    SWEEP,
+    Sweep,
+    Trial,
+    file_name,
+    others,
+    read_all,
+    read_sweep,
+    write,
+    write_sweep,
+)
+from coca_train.checkpoint.record import made_with, source_key
+from coca_train.commands._children import Job, run_jobs
+from coca_train.commands._training import load
+from coca_train.config.load import Loaded
+from coca_train.evaluation.configuration import quoted
+from coca_train.report.render import write_report
+from coca_train.runtime import dist, machine
+from coca_train.runtime.errors import CheckpointError, DataError, DivergedError, UserError
+from coca_train.settings import folder_flags
+from coca_train.tracking.records import read_jsonl
+
+if TYPE_CHECKING:
+    from coca_train.commands.atlas import AtlasConfig
+
+
+@dataclass(frozen=True)
+class Work:
+    """A training to be done. rate: times the learning rates. steps: None, as the experiment says."""
+
+    method: Method
+    seed: int
+    rate: float
+    steps: int | None
+
+
+class Runner:
+    """Trains what is missing, and keeps trials."""
+
+    def __init__(self, study: Study, config: "AtlasConfig", config_dirs: tuple[Path, ...]) -> None:
+
+        self.study, self.config, self.config_dirs = study, config, config_dirs
+        self.root = Path(config.root)
+        self.kept = Path(config.trials) if config.trials else self.root / "trials"
+        self.at_once = config.jobs or machine.cores()
+        self.stored = read_all([STORED], study.protocol)
+        self.trials = self.stored | read_all([self.kept], study.protocol)
+        self.began, self.n_done, self.n_all = time.monotonic(), 0, 0
+
+    def train(self, methods: Sequence[Method]) -> int:
+        """Train every method's sweep and seeds where they are missing; the exit code."""
+
+        seeds = range(1, self.config.seeds + 1)
+        missing = [(method, seed) for seed in seeds for method in methods if not self._has(method, seed)]
+        waiting = [each for each in methods if any(each == method for method, _ in missing)]
+        sweeps = [
+            Work(method, SWEEP_SEED, rate, self.study.sweep_steps)
+            for method in waiting
+            for rate in dict.fromkeys(self.study.rates)
+            if rate not in self._swept(method)
+        ]
+        self.n_all = len(sweeps) + len(missing)
+        if code := self._run(sweeps, lambda work, seconds: self._keep_rate(work), self._keep_diverged):
+            return code
+        best = {method.name: best_rate(self._swept(method)) for method in waiting}
+        return self._run([Work(method, seed, best[method.name], None) for method, seed in missing], self._keep_trials)
+
+    def repeat(self, n: int) -> int:
+        """Train stored trials from nothing, and say which come out the same; exit code 4 where one does not."""
+        methods = {each.name: each for each in METHODS}
+        drawn = sorted(key for key in self.trials if key[0] in methods and self._has(methods[key[0]], key[1]))
+        if not drawn:
+            raise UserError("E-ATL-03 atlas again: nothing is stored of this protocol. Fix: train rows first")
+        work = []
+        # Drawn by what is stored: the same command goes on with the same ones.
+        for row, seed in random.Random(f"{drawn}").sample(drawn, min(n, len(drawn))):
+            work.append(Work(methods[row], seed, self.trials[row, seed].rate, None))
+        self.root = self.root / "again"
+        self.n_all, other = len(work), set[str]()
+
+        def compare(done: Work, seconds: float) -> None:
+            for trial in self._read(done, seconds):
+                before = self.trials.get((trial.row, trial.seed))
+                if before is None:
+                    continue
+                same = trial.result == before.result
+                apart = [abs(trial.share(t, n) - before.share(t, n)) for t in trial.tasks for n in trial.lengths]
+                said = "the same bits" if same else f"other: shares by up to {max(apart):.3f}"
+                dist.log(f"{self._counted(done)}: {trial.row}: {said}")
+                if not same:
+                    other.add(f"{trial.method} seed {trial.seed}")
+
+        if code := self._run(work, compare):
+            return code
+        if other:
+            dist.log(f"{len(other)} of {len(work)} have other results: {', '.join(sorted(other))}")
+        shutil.rmtree(self.root)
+        return CheckpointError.exit_code if other else 0
+
+    def show(self, command: str) -> int:
+        """Write the page of all trials, and say its finding."""
+
+        if not self.trials:
+            raise UserError(
+                f"E-ATL-01 atlas: neither the package nor {self.kept} has a trial of this protocol. Fix: "
+                "methods=[rope,coca], which trains them"
+            )
+        shown = list(self._current().values())
+        if apart := others(shown):
+            raise DataError(
+                f"E-ATL-04 atlas: {'; '.join(apart[:3])}; rows are compared with the same batches and starts. Fix: "
+                f"remove the trials in {self.kept} that were made with other data or another version"
+            )
+        document = page(shown, command)
+        paths = write_report(document, self.root)
+        print(*document.finding, sep="\n")
+        dist.log(f"Report: {paths['report.html']}")
+        return 0
+
+    def _has(self, method: Method, seed: int) -> bool:
+        """Return whether there is a trial by these words, and of a row of one's own also by this code."""
+        trial = self.trials.get((method.name, seed))
+        if trial is None or list(trial.words) != list(method.words):
+            return False
+        if any((each.name, seed) not in self.trials for each in variants_of(method.name)):
+            return False
+        return method in METHODS or trial.source == self._source(method)
+
+    def _current(self) -> dict[tuple[str, int], Trial]:
+        """Return the trials that can be shown: of each row those with the words and the rate of the last one made, and
+        of rows of one's own with its code."""
+        listed = {each.name for each in (*METHODS, *VARIANTS)}
+
+        def made_of(trial: Trial) -> tuple[object, ...]:
+            return list(trial.words), trial.rate, "" if trial.row in listed else trial.source
+
+        last: dict[str, Trial] = {}
+        for trial in sorted(self.trials.values(), key=lambda each: each.made_at):
+            last[trial.row] = trial
+        alike = {key: each for key, each in self.trials.items() if made_of(each) == made_of(last[each.row])}
+        for row, seed in self.trials.keys() - alike.keys():
+            dist.log(f"{row} seed {seed}: left out, it was trained with other words, code or rate than the row's last")
+        return alike
+
+    def _source(self, method: Method) -> str:
+        """Return the digest of the code of its scheme."""
+
+        loaded = self._loaded(Work(method, 1, 1.0, None))
+        return made_with(loaded)[source_key(loaded.config.position.scheme)]
+
+    def _words(self, work: Work) -> list[str]:
+
+        steps = [] if work.steps is None else [f"train.max_steps={work.steps}"]
+        return [*training_words(self.study, work.method, work.seed, work.rate), *steps]
+
+    def _loaded(self, work: Work) -> Loaded:
+        return load(self._words(work), self.config_dirs)
+
+    def _run_dir(self, work: Work) -> Path:
+        # By everything that makes it: another protocol, other words or other code is another folder.
+        made_of = f"{self.study.protocol} {self._words(work)} {self._source(work.method)}"
+        name = f"{work.method.name}-{work.seed}-{work.rate:g}-{hashlib.sha256(made_of.encode()).hexdigest()[:8]}"
+        return self.root / "runs" / name
+
+    def _evaluations(self, work: Work) -> dict[str, Path]:
+
+        folder = self._run_dir(work)
+        return {axis: folder / "atlas" / axis for axis in evaluations(self.study, work.method)}
+
+    def _job(self, work: Work) -> Job:
+
+        folder = self._run_dir(work)
+        program = [sys.executable, "-m", "coca_train"]
+        flags = folder_flags(self.config_dirs)
+        root = f"run.root={quoted(str(folder.parent))}"
+        commands = [[*program, *flags, *self._words(work), f"run.name={folder.name}", root]]
+        if work.steps is None:
+            for axis, words in evaluations(self.study, work.method).items():
+                place = [f"grid.checkpoints=[{quoted(str(folder))}]", f"work.root={quoted(str(folder / 'atlas'))}"]
+                place.append(f"work.name={axis}")
+                commands.append([*program, "evaluate", *flags, *words, *place])
+        return Job(folder.name, commands, self.root / "logs" / f"{folder.name}.log")
+
+    def _run(
+        self,
+        works: Sequence[Work],
+        keep: Callable[[Work, float], None],
+        lost: Callable[[Work], None] = lambda work: None,
+    ) -> int:
+        """Do the work. lost: called where a training diverged. Returns the exit code."""
+        if not works:
+            return 0
+        for work in works:  # every configuration is checked before the first training starts
+            self._loaded(work)
+
+        by_name = {self._run_dir(work).name: work for work in works}
+        jobs = [self._job(work) for work in by_name.values()]
+
+        def done(job: Job, seconds: float) -> None:
+            self.n_done += 1
+            keep(by_name[job.name], seconds)
+
+        def diverged(job: Job) -> None:
+            self.n_done += 1
+            work = by_name[job.name]
+            dist.log(f"{self._counted(work)}, rate {work.rate:g}: diverged")
+            lost(work)
+
+        ended = {DivergedError.exit_code: diverged}
+        code, failed = run_jobs(jobs, self.at_once, EXACT, done, self._watch, ended)
+        if failed is not None:
+            dist.log(f"{failed.name} ended with exit code {code}; {failed.log} says why. The same command goes on.")
+        return code
+
+    def _watch(self, running: Sequence[Job]) -> None:
+        """Say how far everything is."""
+        minutes = (time.monotonic() - self.began) / 60
+        at = []
+        for job in running:
+            records = read_jsonl(self.root / "runs" / job.name / "metrics.jsonl", damaged=True)
+            step = max((record["step"] for record in records), default=0)
+            at.append(f"{job.name.rpartition('-')[0]} at step {step:,}")
+        left = f", about {minutes / self.n_done * (self.n_all - self.n_done):.0f} left" if self.n_done else ""
+        dist.log(f"{minutes:.0f} min{left}: {self.n_done} of {self.n_all} trainings done; {'; '.join(at)}")
+
+    def _counted(self, work: Work) -> str:
+        return f"[{self.n_done}/{self.n_all}] {work.method.name} seed {work.seed}"
+
+    # ---- what is kept
+
+    def _read(self, work: Work, seconds: float) -> list[Trial]:
+
+        run = self._run_dir(work)
+        return read_trials(self.study, run, self._evaluations(work), work.method, work.seed, work.rate, seconds)
+
+    def _keep_trials(self, work: Work, seconds: float) -> None:
+
+        own, *variants = self._read(work, seconds)
+        for trial in (*variants, own):  # its own last: where that is, all are
+            write(trial, self.kept)
+            self.trials[trial.row, trial.seed] = trial
+        n = sum(map(own.has_learned, own.tasks))
+        dist.log(f"{self._counted(work)}: learned {n} of {len(own.tasks)} tasks, {seconds:.0f} s")
+
+    def _sweep_file(self, method: Method, folder: Path) -> Path:
+
+        return folder / file_name(method.name, SWEEP)
+
+    def _swept(self, method: Method) -> dict[float, Mapping[str, float | None]]:
+        """Return the held-out losses of the sweep by rate, as far as it has come."""
+
+        for folder in (self.kept, STORED):
+            sweep = read_sweep(self._sweep_file(method, folder))
+            if sweep is None or not sweep.is_of(self.study.protocol, method.words):
+                continue
+            if method in METHODS or sweep.source == self._source(method):
+                return dict(sweep.losses)
+        return {}
+
+    def _keep_rate(self, work: Work) -> None:
+
+        loss = valid_loss(read_jsonl(self._run_dir(work) / "metrics.jsonl"))
+        self._keep_loss(work, loss)
+        rate = f"{work.method.name}, rate {work.rate:g}"
+        dist.log(f"[{self.n_done}/{self.n_all}] {rate}: held-out loss {mean_loss(loss):.3f}")
+
+    def _keep_diverged(self, work: Work) -> None:
+        self._keep_loss(work, {})
+
+    def _keep_loss(self, work: Work, loss: Mapping[str, float | None]) -> None:
+
+        losses = {**self._swept(work.method), work.rate: loss}
+        source = self._source(work.method)
+        sweep = Sweep(protocol=self.study.protocol, words=work.method.words, source=source, losses=losses)
+        write_sweep(sweep, self._sweep_file(work.method, self.kept))
