@@ -102,6 +102,23 @@ def _reverse(given: Symbols) -> Symbols:
 # ---- what stood next to something
 
 
+def _last_anywhere(n: int, pool: Symbols, n_asked: int, draw: random.Random) -> tuple[Symbols, Symbols]:
+    """Return n words of a pool, and those of them to ask for. Each of these stands last at a place drawn evenly, so that
+    as many are far as near at any length, and earlier too where there is room."""
+    asked = draw.sample(pool, min(n_asked, len(pool) - 1, n))
+    word_at = dict(zip(draw.sample(range(n), len(asked)), asked, strict=True))
+    given, left = Symbols(), list(pool)
+    for at in range(n):
+        if at in word_at:
+            left.remove(word_at[at])
+        given.append(word_at.get(at) or draw.choice(left))
+    for place, word in word_at.items():
+        free = [at for at in range(place) if at not in word_at]
+        if free and word not in given[:place]:
+            given[draw.choice(free)] = word
+    return given, asked
+
+
 def _follows(which: int) -> tuple[Callable[[int, random.Random], Symbols], Callable[[Symbols], Symbols]]:
     """Build and solve: the word after the first (0) or the last (-1) place of another."""
 
@@ -110,11 +127,10 @@ def _follows(which: int) -> tuple[Callable[[int, random.Random], Symbols], Calla
 
     def build(size: int, draw: random.Random) -> Symbols:
         n = _n_questions(size)
-        given = _words(max(3, size - 1 - 4 * n), draw, draw.sample(WORDS, max(2, min(len(WORDS), size // 4))))
-        # Words that come twice and go on in two ways tell first from last; others where there are none.
-        known = Counter(given[:-1])
-        telling = [each for each in known if after_first(given, each) != after_last(given, each)]
-        asked = draw.sample(telling, min(n, len(telling))) or [draw.choice(given[:-1])]
+        pool = draw.sample(WORDS, max(2, min(len(WORDS), size // 4)))
+        given, asked = _last_anywhere(max(3, size - 1 - 4 * n) - 1, pool, n, draw)
+        end = draw.choice([each for each in pool if each not in asked])
+        given = [*(given if which < 0 else reversed(given)), end]  # the last one is followed by a word, too
         return [*given, BAR, *(each for word in asked for each in _asked([word], [after(given, word)]))]
 
     def solve(symbols: Symbols) -> Symbols:
@@ -162,11 +178,11 @@ def _build_recall(size: int, draw: random.Random) -> Symbols:
     n = _n_questions(size)
     n_pairs = max(1, (size - 1 - 4 * n) // 2)
     # A key is given twice on average, at any length until words come to an end.
-    keys = _words(n_pairs, draw, draw.sample(WORDS, max(1, min(len(WORDS), n_pairs // 2))))
+    pool = draw.sample(WORDS, max(2, min(len(WORDS), n_pairs // 2)))
+    keys, asked = _last_anywhere(n_pairs, pool, n, draw)
     values = _words(n_pairs, draw)
     pairs = [each for pair in zip(keys, values, strict=True) for each in pair]
     last = dict(zip(keys, values, strict=True))
-    asked = draw.sample(sorted(last), min(n, len(last)))
     return [*pairs, BAR, *(each for key in asked for each in _asked([key], [last[key]]))]
 
 
@@ -180,11 +196,12 @@ def _build_tags(size: int, draw: random.Random) -> Symbols:
     n_facts = max(1, (size - 1 - 5 * n) // 3)
     # A key is given twice under a tag on average, at any length until words come to an end.
     keys = draw.sample(WORDS, max(1, min(len(WORDS), n_facts // (2 * len(TAGS)))))
-    facts = [(draw.choice(TAGS), draw.choice(keys), draw.choice(WORDS)) for _ in range(n_facts)]
+    tagged, asked = _last_anywhere(n_facts, [f"{tag} {key}" for tag, key in product(TAGS, keys)], n, draw)
+    facts = [(*each.split(), draw.choice(WORDS)) for each in tagged]
     last = {(tag, key): value for tag, key, value in facts}
-    asked = draw.sample(sorted(last), min(n, len(last)))
     given = [each for fact in facts for each in fact]
-    return [*given, BAR, *(each for tag, key in asked for each in _asked([tag, key], [last[tag, key]]))]
+    questions = [each.split() for each in asked]
+    return [*given, BAR, *(each for tag, key in questions for each in _asked([tag, key], [last[tag, key]]))]
 
 
 def _solve_tags(symbols: Symbols) -> Symbols:
