@@ -4,6 +4,9 @@ from typing import NamedTuple
 
 WINDOW = 64  # tokens that a row is trained at (configs/experiment/atlas.yaml)
 FARTHEST = 16 * WINDOW  # tokens that it is tried at
+# Base of every rotation trained at the window: half of RoPE's pairs turn once within it, as in LLaMA 3 (500,000 at 8,192
+# tokens); of 10,000 a quarter would. Trainings with drawn positions, which go to FARTHEST, keep 10,000.
+THETA = 100
 SHORT = 16  # tokens that layers with a window see in the hybrids: a quarter of the training window
 
 
@@ -29,24 +32,20 @@ def _scheme(name: str, title: str, *words: str) -> Method:
     return Method(name, title, (f"position={name}", *words))
 
 
+def _rotary(name: str, title: str, scheme: str, *words: str) -> Method:
+    return Method(name, title, (f"position={scheme}", f"position.rope_scaling.theta={THETA}", *words))
+
+
 def _hybrid(name: str, title: str, pattern: str) -> Method:
-    return Method(
-        name,
-        title,
-        (
-            "position=rope",
-            f"layers={name}",
-            f"layers.pattern=[{pattern}]",
-            f"layers.types.local.attention_pattern.window={SHORT}",
-        ),
-    )
+    window = f"layers.types.local.attention_pattern.window={SHORT}"
+    return _rotary(name, title, "rope", f"layers={name}", f"layers.pattern=[{pattern}]", window)
 
 
 METHODS = (
-    _scheme("rope", "RoPE"),
-    _scheme("coca", "CoCA"),
-    _scheme("coca_strict", "CoCA (strict)"),
-    _scheme("pope", "PoPE"),
+    _rotary("rope", "RoPE", "rope"),
+    _rotary("coca", "CoCA", "coca"),
+    _rotary("coca_strict", "CoCA (strict)", "coca_strict"),
+    _rotary("pope", "PoPE", "pope"),
     _scheme("alibi", "ALiBi"),
     _scheme("nope", "NoPE"),
     _scheme("fox", "FoX"),
@@ -59,28 +58,27 @@ METHODS = (
     Method("random", "RoPE, random positions", ("position=rope", "data.placement.name=random",
                                                f"data.placement.target={FARTHEST}")),
     _hybrid("rnope_swa", "RNoPE-SWA", "local,nope,local"),
-    _scheme("xpos", "xPos"),
-    _scheme("fope", "FoPE"),
+    _rotary("xpos", "xPos", "xpos"),
+    _scheme("fope", "FoPE", f"position.theta={THETA}"),
     _scheme("shaw", "Shaw"),
     _scheme("transformer_xl", "Transformer-XL", "position.memory_len=0"),
-    _scheme("sinusoidal", "sinusoidal"),
+    _scheme("sinusoidal", "sinusoidal", f"position.theta={THETA}"),
     _scheme("learned", "learned positions"),
     _scheme("dape", "DAPE"),
     _scheme("grape_a", "GRAPE-A"),
     _hybrid("swan", "SWAN", "nope,local,local"),
-    Method("gemma3", "Gemma 3's layers", ("position=rope", "layers=gemma3", "layers.pattern=[local,local,global]",
-                                          f"layers.types.local.attention_pattern.window={SHORT}")),
+    _hybrid("gemma3", "Gemma 3's layers", "local,local,global"),
     Method("pose", "RoPE, PoSE", ("position=rope", "data.placement.name=pose", f"data.placement.target={FARTHEST}")),
-    Method("ssmax", "RoPE, Scalable-Softmax", ("position=rope", "model.logit_scale.name=ssmax",
-                                               "model.score_scale=head")),
-    Method("partial", "RoPE, half of the head", ("position=rope", "position.rotary_pct=0.5")),
+    _rotary("ssmax", "RoPE, Scalable-Softmax", "rope", "model.logit_scale.name=ssmax", "model.score_scale=head"),
+    _rotary("partial", "RoPE, half of the head", "rope", "position.rotary_pct=0.5"),
+    Method("rope_10000", "RoPE, base 10,000", ("position=rope",)),
     _scheme("kerple_power", "KERPLE-power"),
     _scheme("sandwich", "Sandwich"),
     _scheme("tupe", "TUPE"),
     _scheme("disentangled", "DeBERTa"),
     _scheme("grape_ap", "GRAPE-AP"),
     _scheme("dd_alibi", "data-dependent ALiBi"),
-    _scheme("linear_rope", "linear attention with RoPE"),
+    _rotary("linear_rope", "linear attention with RoPE", "linear_rope"),
 )  # fmt: skip
 
 ALPHAS = (1, 2, 4, 8)  # of dynamic NTK

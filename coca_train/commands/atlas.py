@@ -29,7 +29,7 @@ exact answers, learned at 16 to 63 tokens and asked at up to 1,024, by several s
 
   python -m coca_train atlas                              the page of what is stored; trains nothing
   python -m coca_train atlas scheme=mine                  your scheme's row: its rate, its seeds, its rank
-  python -m coca_train atlas scheme=rope position.theta=100 name=rope_100
+  python -m coca_train atlas scheme=rope position.rope_scaling.theta=30 name=rope_30
   python -m coca_train atlas methods=[rope,coca] seeds=3  rows of the table that are not stored yet
   python -m coca_train atlas again=10                     ten stored trials from nothing: are they the same?
 
