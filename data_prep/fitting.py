@@ -16,14 +16,14 @@ import numpy as np
 
 from coca_train.config.corpus_schema import CorpusSourceConfig, PrepareConfig
 from coca_train.data.readers import all_inputs, chunks, documents, inputs
-from coca_train.data.readers.base import Reject
+from coca_train.data.readers.base import Document, Reject
 from coca_train.data.readers.files import text_bytes
 from coca_train.runtime import printing
 from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import percent
 from data_prep import manifest
 from data_prep.messages import bar, say
-from data_prep.selection import Rules, digest_of, stretches
+from data_prep.selection import Rules, digest_of, selected, stretches
 
 LEAST = 20  # documents that a report needs to say anything (statistics.answers.LEAST)
 WANTED = 60  # documents
@@ -169,12 +169,11 @@ def _by_chunk(config: PrepareConfig) -> Iterator[tuple[int, CorpusSourceConfig, 
         for input in inputs(name, source):
             for chunk in chunks(input, source, config.work, None):
                 texts = []
-                for item in documents(input.path, source, config.work, chunk):
-                    if isinstance(item, Reject):
-                        if config.work.on_error == "stop":
-                            raise item.error(input.path)
-                    elif rules.refuses(item) is None:
+                for item in selected(documents(input.path, source, config.work, chunk), source, rules):
+                    if isinstance(item, Document):
                         texts.append(item.text)
+                    elif isinstance(item, Reject) and config.work.on_error == "stop":
+                        raise item.error(input.path)
                 yield chunk.n_bytes, source, texts
 
 

@@ -1,14 +1,17 @@
-"""Which documents of a source are kept (length, language, licence, stars, quality), and which of them are held out."""
+"""Which documents of a source are kept (length, language, licence, stars, quality), which are joined, and which of them
+are held out."""
 
 import hashlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
 from coca_train.config.corpus_schema import CorpusConfig, CorpusSourceConfig, FilterConfig
-from coca_train.data.readers.base import Document, field
+from coca_train.data.readers.base import Document, Reject, field, no_field
 from coca_train.runtime.errors import UserError
+
+JOINED = "joined"  # to the document before: counted among what is no document of its own
 
 
 class Rules:
@@ -82,6 +85,43 @@ def _texts(record: Mapping[str, object], name: str | None) -> list[str]:
     names = value if isinstance(value, list) else [value]
     texts = [name for name in names if isinstance(name, str)]
     return texts if len(texts) == len(names) else []
+
+
+def selected(
+    items: Iterable[Document | Reject], source: CorpusSourceConfig, rules: Rules
+) -> Iterator[Document | Reject | str]:
+    """Yield the documents that are kept, those with one value of join_field as one document; rejects; and for each that
+    is no document of its own why: the rule that leaves it out, or JOINED."""
+    held: list[Document] = []
+    value: object = None
+    for item in items:
+        if isinstance(item, Reject):
+            yield item
+        elif (rule := rules.refuses(item)) is not None:
+            yield rule
+        elif source.join_field is None:
+            yield item
+        else:
+            try:
+                before, value = value, field(item.fields, source.join_field)
+            except KeyError as error:
+                yield no_field(item.line, None, error, source.join_field)
+                value = None
+                continue
+            if held and value is not None and value == before:
+                yield JOINED
+            else:
+                yield from _joined(held)
+                held = []
+            held.append(item)
+    yield from _joined(held)
+
+
+def _joined(documents: Sequence[Document]) -> Iterator[Document]:
+    """Yield documents as one: the first one's place and id."""
+    if documents:
+        texts = (each.text if each.text.endswith("\n") else f"{each.text}\n" for each in documents)
+        yield documents[0]._replace(text="\n".join(texts)) if len(documents) > 1 else documents[0]
 
 
 def digest_of(text: str) -> bytes:

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 WINDOW = 64  # tokens that a row is trained at (configs/experiment/atlas.yaml)
 FARTHEST = 16 * WINDOW  # tokens that it is tried at
-# Base of every rotation trained at the window: half of RoPE's pairs turn once within it, as in LLaMA 3 (500,000 at 8,192
-# tokens); of 10,000 a quarter would. Trainings with drawn positions, which go to FARTHEST, keep 10,000.
+# Base of every rotation trained at the window: half of RoPE's pairs turn once within it, as in LLaMA 3 (500,000 at
+# 8,192 tokens); of 10,000 a quarter would. Trainings with drawn positions, which go to FARTHEST, keep 10,000.
 THETA = 100
 SHORT = 16  # tokens that layers with a window see in the hybrids: a quarter of the training window
 

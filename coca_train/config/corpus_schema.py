@@ -64,6 +64,12 @@ class CorpusSourceConfig:
     id_field: str | None = Field(
         default=None, description="dotted field that names a document; must be unique; null = none"
     )
+    join_field: str | None = Field(
+        default=None,
+        description="dotted field, such as a repository's name: documents with the same value that come one after "
+        "another become one, with a blank line between them, as far as a chunk (work.chunk_bytes) goes; folder: of "
+        "text files, those of one folder; null = none are joined",
+    )
     group: Name = Field(
         default="text", description="part of the mixture this source counts towards, such as text or code"
     )

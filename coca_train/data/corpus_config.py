@@ -27,6 +27,7 @@ from coca_train.config.messages import Problem, nearest
 from coca_train.config.root import Root
 from coca_train.config.rules import Rules, names, paths
 from coca_train.data.readers.files import ENDINGS, Kind, kind_of_file
+from coca_train.data.readers.text import FOLDER
 from coca_train.data.retrieval import KINDS, LARGEST
 from coca_train.data.tokenizer import main_file, main_name
 from coca_train.runtime.errors import UserError
@@ -124,6 +125,11 @@ def _filters(corpus: CorpusConfig) -> Iterator[Problem]:
                 keys = (f"{key}.{field}", f"corpus.sources.{name}.kind")
                 text = "plain text files have no fields, so every document would be left out"
                 yield Problem("E-CFG-64", keys, text, f"write {key}.{field}=null")
+        joins = source.join_field
+        if joins is not None and kind_of(source) == "text" and joins != FOLDER:
+            keys = (f"corpus.sources.{name}.join_field", f"corpus.sources.{name}.kind")
+            text = f"plain text files have no field but {FOLDER}"
+            yield Problem("E-CFG-64", keys, text, f"write corpus.sources.{name}.join_field={FOLDER}")
         if rules.max_chars is not None and rules.max_chars < rules.min_chars:
             keys, text = (f"{key}.min_chars", f"{key}.max_chars"), "no document is this long and this short"
             yield Problem("E-CFG-56", keys, text, f"write {key}.max_chars=null")

@@ -26,7 +26,7 @@ from data_prep.fitting import fit_valid_share
 from data_prep.manifest import describe, existing
 from data_prep.messages import bar, say
 from data_prep.parts import DOCS, SPLITS, Encoded, InputParts, input_folder, is_done, settings
-from data_prep.selection import Rules, digest_of, pieces
+from data_prep.selection import Rules, digest_of, pieces, selected
 from data_prep.verbs.merge import merge
 from data_prep.verbs.sources import describe_inputs
 from data_prep.workers import map_ordered
@@ -66,12 +66,12 @@ class Encoder:
         counts: Counter[str] = Counter(documents=0, characters=0, bytes=0)
         rejects: list[Reject] = []
         rows: list[tuple[int | bytes, ...]] = []
-        for item in documents(task.path, source, config.work, task.chunk):
+        for item in selected(documents(task.path, source, config.work, task.chunk), source, rules):
             if isinstance(item, Reject):
                 rejects.append(item)
                 continue
-            if (rule := rules.refuses(item)) is not None:
-                counts[rule] += 1
+            if isinstance(item, str):
+                counts[item] += 1
                 continue
             name = NO_ID if source.id_field is None or item.id is None else digest_of(item.id)
             for text, digest, split in pieces(item.text, source, config.corpus):

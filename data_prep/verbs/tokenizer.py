@@ -27,7 +27,7 @@ from coca_train.runtime.errors import DataError
 from coca_train.runtime.printing import n_bytes, percent, plain
 from data_prep.fitting import fit_valid_share, fit_vocab_size
 from data_prep.messages import bar, say
-from data_prep.selection import Rules, digest_of, pieces
+from data_prep.selection import Rules, digest_of, pieces, selected
 from data_prep.tokenizer_files import (
     affordable_coverage,
     already_trained,
@@ -142,9 +142,9 @@ def _draw(config: PrepareConfig, sample: SourceSample, evaluation: set[bytes], b
         if sample.n_read >= READ_FACTOR * target and sample.n_bytes >= target:
             break
         read, n_bytes_before = sample.n_read, sample.n_bytes
-        for chunk_bytes, items in _chunks(config, input, source):
+        for chunk_bytes, items in _chunks(config, input, source, rules):
             for item in items:
-                _add_to_sample(config, source, item, rules, evaluation, sample)
+                _add_to_sample(config, source, item, evaluation, sample)
             sample.n_read += chunk_bytes
             bar.update(chunk_bytes)
             enough = sample.n_read - read >= READ_FACTOR * target / parts
@@ -153,11 +153,12 @@ def _draw(config: PrepareConfig, sample: SourceSample, evaluation: set[bytes], b
 
 
 def _chunks(
-    config: PrepareConfig, input: Input, source: CorpusSourceConfig
-) -> Iterator[tuple[int, Iterator[Document | Reject]]]:
-    """Yield bytes and documents of each chunk of an input; the first bad document ends it under work.on_error=stop."""
+    config: PrepareConfig, input: Input, source: CorpusSourceConfig, rules: Rules
+) -> Iterator[tuple[int, Iterator[Document | Reject | str]]]:
+    """Yield bytes and what is `selected` of each chunk of an input; the first bad document ends it under
+    work.on_error=stop."""
 
-    def checked(items: Iterator[Document | Reject]) -> Iterator[Document | Reject]:
+    def checked(items: Iterator[Document | Reject | str]) -> Iterator[Document | Reject | str]:
         for item in items:
             if isinstance(item, Reject) and config.work.on_error == "stop":
                 raise item.error(input.path)
@@ -165,20 +166,22 @@ def _chunks(
 
     with closing(chunks(input, source, config.work, None)) as cut:  # type: ignore[type-var]
         for chunk in cut:
-            yield chunk.n_bytes, checked(documents(input.path, source, config.work, chunk))
+            yield chunk.n_bytes, checked(selected(documents(input.path, source, config.work, chunk), source, rules))
 
 
 def _add_to_sample(
     config: PrepareConfig,
     source: CorpusSourceConfig,
-    item: Document | Reject,
-    rules: Rules,
+    item: Document | Reject | str,
     evaluation: set[bytes],
     sample: SourceSample,
 ) -> None:
-    rule = "rejected" if isinstance(item, Reject) else rules.refuses(item)
-    if isinstance(item, Reject) or rule is not None or digest_of(item.text)[:8] in evaluation:
-        return sample.leave_out(rule or "held out")
+    if isinstance(item, str):
+        return sample.leave_out(item)
+    if isinstance(item, Reject):
+        return sample.leave_out("rejected")
+    if digest_of(item.text)[:8] in evaluation:
+        return sample.leave_out("held out")
     for text, digest, split in pieces(item.text, source, config.corpus):
         if split or digest[:8] in evaluation:
             sample.leave_out("held out")
@@ -199,8 +202,9 @@ def _evaluation(config: PrepareConfig, bar: "tqdm") -> set[bytes]:
         if source.hold_out != "all":
             continue
         bar.set_postfix_str(name)
+        rules = Rules(source.filter)
         for input in inputs(name, source):
-            for _, items in _chunks(config, input, source):
+            for _, items in _chunks(config, input, source, rules):
                 digests |= {digest_of(item.text)[:8] for item in items if isinstance(item, Document)}
     return digests
 

@@ -135,6 +135,50 @@ def test_what_rules_leave_out_is_counted(tmp_path: Path):
     assert documents(tmp_path / "out")["line"].tolist() == [4, 7]
 
 
+def of_repositories(files: list[tuple[str | None, str]]) -> list[bytes]:
+    return [json.dumps({"text": text, "repository": {"name": name}}).encode() for name, text in files]
+
+
+def test_files_of_a_repository_are_one_document(tmp_path: Path):
+    files = [("a", "one\n"), ("a", "two"), ("b", "three"), (None, "four"), (None, "five"), ("a", "six"), ("a", " ")]
+    write_jsonl(tmp_path / "raw" / "a.jsonl", [*of_repositories(files), b'{"text": "seven"}'])
+    run(
+        tmp_path / "raw",
+        tmp_path / "out",
+        text_join_field="repository.name",
+        work_on_error="skip",
+        work_max_reject_share=0.5,
+    )
+    (record,) = records(tmp_path / "out")
+    expected = ["one\n\ntwo\n", "three", "four", "five", "six"]
+    assert [row.tobytes() for row in documents(tmp_path / "out")["digest"]] == [digest_of(text) for text in expected]
+    assert documents(tmp_path / "out")["line"].tolist() == [1, 3, 4, 5, 6]
+    assert {"joined": 1, "empty": 1, "documents": 5}.items() <= record["counts"].items()
+    assert [(each["line"], each["code"]) for each in record["rejects"]] == [(8, "E-RAW-06")]
+    assert "no field 'repository'" in record["rejects"][0]["reason"]
+
+
+def test_a_repository_ends_with_its_chunk(tmp_path: Path):
+    lines = of_repositories([("a", "x" * 50)] * 6)
+    write_jsonl(tmp_path / "raw" / "a.jsonl", lines)
+    size = 3 * (len(lines[0]) + 1)
+    for workers in (1, 2):
+        more = {"work_chunk_bytes": size, "work_workers": workers}
+        run(tmp_path / "raw", tmp_path / f"out{workers}", text_join_field="repository.name", **more)
+    assert documents(tmp_path / "out1")["line"].tolist() == [1, 4]
+    assert documents(tmp_path / "out1").tobytes() == documents(tmp_path / "out2").tobytes()
+
+
+def test_text_files_of_a_folder_are_one_document(tmp_path: Path):
+    for name, text in {"p/a.txt": "one", "p/b.txt": "two", "q/a.txt": "three"}.items():
+        (tmp_path / "raw" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "raw" / name).write_text(text)
+    files = f"[{tmp_path}/raw/*/*.txt]"
+    run(tmp_path, tmp_path / "out", text_kind="text", text_files=files, text_join_field="folder")
+    expected = [digest_of("one\n\ntwo\n"), digest_of("three")]
+    assert [row.tobytes() for row in documents(tmp_path / "out")["digest"]] == expected
+
+
 def test_ids_are_kept_as_digests(tmp_path: Path):
     lines = [json.dumps({"text": "x", "meta": {"id": name}}).encode() for name in ("a", 7)]
     write_jsonl(tmp_path / "raw" / "a.jsonl", lines)

@@ -24,7 +24,7 @@ EDGE_BYTES = 1 << 16
 FIXES = {
     "E-RAW-04": "mend or remove the line",
     "E-RAW-05": "write one object a line",
-    "E-RAW-06": "set text_field or id_field to a field that every record has, or mend the record",
+    "E-RAW-06": "set text_field, id_field or join_field to a field that every record has, or mend the record",
     "E-RAW-07": "remove one of the two",
     "E-RAW-08": "write null or a number",
     "E-RAW-09": "remove the field that holds it",
@@ -36,7 +36,7 @@ FIXES = {
 
 
 class Document(NamedTuple):
-    """One text. line: line, row or file number from 1; fields: the record it comes from (empty for text files)."""
+    """One text. line: line, row or file number from 1; fields: the record it comes from; of a text file, its folder."""
 
     line: int
     text: str
@@ -197,6 +197,11 @@ def kind_of(value: object) -> str:
     return "null" if value is None else names.get(type(value), f"a {type(value).__name__}")
 
 
+def no_field(line: int, byte: int | None, error: KeyError, name: str) -> Reject:
+    """Return the Reject of a record without a field (E-RAW-06). error: as `field` raised it."""
+    return Reject(line, byte, "E-RAW-06", f"{error.args[0]}; '{name}' is needed in every record", "")
+
+
 def document(
     line: int, byte: int | None, record: Mapping[str, object], source: CorpusSourceConfig
 ) -> Document | Reject:
@@ -211,7 +216,7 @@ def document(
         try:
             value = field(record, name)
         except KeyError as error:
-            return Reject(line, byte, "E-RAW-06", f"{error.args[0]}; '{name}' is needed in every record", "")
+            return no_field(line, byte, error, name)
         if isinstance(value, bool) or not isinstance(value, str | int if is_id else str):
             wanted = "text or a whole number is needed" if is_id else "text is needed"
             # Of numbers alone: objects and lists may be large and deep.

@@ -95,7 +95,7 @@ def documents(
 def needed(source: CorpusSourceConfig) -> list[str]:
     """Return the dotted fields a source is read for: text, id, and what its rules need."""
     rules = source.filter
-    optional = (source.id_field, rules.language_field, rules.licence_field, rules.stars_field)
+    optional = (source.id_field, source.join_field, rules.language_field, rules.licence_field, rules.stars_field)
     return list(dict.fromkeys([source.text_field, *(name for name in optional if name is not None)]))
 
 

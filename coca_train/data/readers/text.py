@@ -13,6 +13,7 @@ from coca_train.data.readers.base import BOM, Chunk, Cursor, Document, Input, Re
 from coca_train.data.readers.files import Watched
 
 MAX_FILES_PER_CHUNK = 1000  # empty files fill no chunk
+FOLDER = "folder"  # the one field of a text file: the folder that it lies in
 
 
 class File(NamedTuple):
@@ -76,4 +77,5 @@ def documents(
             yield Reject(file.number, error.start, code, f"{what}; UTF-8 text is needed", start, file.path)
         else:
             fault = base.text_fault(file.number, None, text)
-            yield fault._replace(path=file.path) if fault else Document(file.number, text, file.path, {})
+            fields = {FOLDER: os.path.dirname(file.path)}
+            yield fault._replace(path=file.path) if fault else Document(file.number, text, file.path, fields)
