@@ -78,6 +78,22 @@ def _rope_to_nope(source: Source, after: Architecture, start: StartConfig, seed:
     return replace(source, architecture=replace(before, position=position, layers=after.layers))
 
 
+def _rope_to_pope(source: Source, after: Architecture, start: StartConfig, seed: int) -> Source:
+    architecture = replace(source.architecture, position=after.position)
+    shapes = architecture.shapes()
+    dtypes = {name: source.dtypes.get(name, torch.float32) for name in shapes}
+
+    def read(name: str) -> Tensor:
+        if name in source.shapes:
+            return source.read(name)
+        phases = torch.empty(shapes[name])
+        init_parameter(name, phases, architecture.model, architecture.position, seed)
+        return phases
+
+    origin = source.origin | {"seed": seed}
+    return replace(source, architecture=architecture, shapes=shapes, dtypes=dtypes, read=read, origin=origin)
+
+
 def _t_widths(before: Architecture, after: Architecture) -> tuple[str, ...]:
     return tuple(each.position.t_width if isinstance(each.position, coca.Settings) else "" for each in (before, after))
 
@@ -111,6 +127,13 @@ CONVERSIONS = {
         AT_FIRST,
         lambda before, after: (before.position.scheme, after.position.scheme) == ("rope", "coca"),
         _rope_to_coca,
+    ),
+    # Queries and keys become lengths, softplus of what they were, so most of what they said of each other is lost.
+    "rope_to_pope": Conversion(
+        "PoPE in place of RoPE, with phases as in a new run: a training must follow (2509.10534 trains from scratch).",
+        AT_FIRST,
+        lambda before, after: (before.position.scheme, after.position.scheme) == ("rope", "pope"),
+        _rope_to_pope,
     ),
     # Every weight is kept; a short training at the trained window recalibrates the model without the rotation.
     "rope_to_nope": Conversion(

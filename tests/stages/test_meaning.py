@@ -84,6 +84,7 @@ CONVERTED = {
     "rope_to_coca": ("rope", COCA, "", "at the first token"),
     "rope_to_nope": ("rope", OTHER, "position=nope", "at the first token"),
     "rope_to_nope in some layers": ("four", ROPE, LAYERED, "at the first token"),
+    "rope_to_pope": ("rope", OTHER, "position=pope theta=500", "at the first token"),
     "new_theta": ("rope", OTHER, "theta=500000", "at the first token"),
     "coca_half_to_full": ("coca", COCA, "position.t_width=full_mean", "everywhere"),
     "coca_full_to_half": ("full", COCA, "", "everywhere"),
