@@ -66,6 +66,19 @@ def test_slack_by_its_closed_form():
     assert torch.allclose(score, (t * square * (near + far)).sum(-1) / 2 / 8**0.5, rtol=0, atol=1e-5)
 
 
+def test_strict_never_prefers_the_token_before():
+    """Weights of cosines are not negative: of one key the nearest place counts most. Slack may turn the peak by φ."""
+
+    def prefers_before(variant):
+        scheme = parts.build(support.coca(variant=variant))
+        q, k, _ = parts.random_qkv(scheme, 40)
+        scores = parts.dense_scores(scheme, q, k[:, :1].expand_as(k), parts.start(40), parts.start(40), 40)
+        here, others = scores.diagonal(dim1=-2, dim2=-1)[..., None], scores.tril(-1)
+        return bool((others[..., 1:, :] > here[..., 1:, :] + 1e-5).any())
+
+    assert not prefers_before("strict") and prefers_before("slack")
+
+
 def test_negative_t_contributes_nothing_and_gets_no_gradient():
     scheme = parts.build(support.coca())
     q, k, _ = parts.random_qkv(scheme, 5)
