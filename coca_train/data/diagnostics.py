@@ -3,7 +3,7 @@
 An example is a row of symbols, each a token of its own. Answers stand between `=` and `;`, and only they are trained on
 and scored (`data.answers`):
 
-    recall din kon bak luk lin dok | bak = luk ; din = kon ;
+    recall din kon ban lun lin don | ban = lun ; din = kon ;
 
 Everything is drawn from a generator that is passed in, so (task, length, seed, number) say it all. A digest of the text
 puts an example into one split, so no example is in two of them.
@@ -22,7 +22,7 @@ Symbols = list[str]
 ASK, STOP, BAR = "=", ";", "|"
 DIGITS = tuple("0123456789")
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
-WORDS = tuple(map("".join, product("bdkl", "aiou", "kn")))
+WORDS = tuple(map("".join, product("bdkl", "aiou", "n")))
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 TAGS, LABELS = ("old", "new"), ("yes", "no")
 WRITE, SKIP, READ = "write", "skip", "read"

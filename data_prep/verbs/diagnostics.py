@@ -29,6 +29,7 @@ from data_prep.selection import digest_of
 NAME, TOKENIZER = "diagnostics", "tokenizer.model"
 SPECIAL = 3  # <unk>, <s> and </s>, which ends a document
 BATCH = 1000  # documents written together
+SHORT = 24  # symbols of most examples, at most
 SPLITS: tuple[Split, ...] = ("train", "valid")
 
 USAGE = """\
@@ -47,8 +48,8 @@ class DiagnosticsConfig:
     longest: int = Field(
         default=63,
         ge=LEAST,
-        description=f"an example has at most so many symbols, drawn from {LEAST} to this, short ones more often; one "
-        "more ends a document [tokens]",
+        description=f"a quarter of the examples have {LEAST} to so many symbols, the others at most {SHORT}; one more "
+        "ends a document [tokens]",
     )
     n_documents: Positive = Field(default=20000, description="training examples of each task")
     n_valid_documents: Positive = Field(default=500, description="held-out examples of each task")
@@ -135,9 +136,8 @@ def _build(folder: Path, options: DiagnosticsConfig, progress: bool) -> Manifest
 def _drawn(task: str, split: Split, n: int, options: DiagnosticsConfig) -> Iterator[Example]:
     for number in range(n):
         draw = random.Random(f"{task} {split} {options.seed} {number}")
-        # Half of them are short more often: a model that has learned these learns longer ones within fewer steps.
-        longest = options.longest if number % 2 else draw.randint(LEAST, options.longest)
-        length = draw.randint(LEAST, longest)
+        # Three in four are short: a model that has learned these learns longer ones within fewer steps.
+        length = draw.randint(LEAST, options.longest if number % 4 == 0 else min(SHORT, options.longest))
         yield example(task, length, split, draw)
 
 

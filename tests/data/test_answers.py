@@ -77,7 +77,7 @@ def test_a_piece_has_to_be_a_token(data_config, of_diagnostics):
 @pytest.fixture
 def recalling(of_diagnostics, write_dataset, tmp_path):
     """Four documents of 23 tokens, as configuration."""
-    symbols = "recall din kon bak luk dok lin | bak = luk ; din = kon ; dok = lin ;"
+    symbols = "recall din kon ban lun don lin | ban = lun ; din = kon ; don = lin ;"
     ids = np.array([*Tokenizer(of_diagnostics.tokenizer).encode(symbols), 2])
     path = write_dataset(tmp_path / "one", [ids] * 4)
     source = SourceConfig(path=path, valid_path=path, weight=1)
@@ -102,9 +102,9 @@ def answered(config, batch) -> str:
 
 def test_training_and_validation_score_alike(recalling):
     """Also where a window of the held-out text would begin within a document."""
-    assert answered(recalling, Mixture(recalling, 24, edges=EDGES).samples(0, 1)) == "luk ; kon ; lin ;"
+    assert answered(recalling, Mixture(recalling, 24, edges=EDGES).samples(0, 1)) == "lun ; kon ; lin ;"
     for batch in Validation(HeldOut(recalling), 24, 72, 1).batches()["one"]:
-        assert answered(recalling, batch) == "luk ; kon ; lin ;"
+        assert answered(recalling, batch) == "lun ; kon ; lin ;"
 
 
 def test_data_without_an_answer_are_refused(recalling):
