@@ -7,8 +7,12 @@ import sys
 
 import pytest
 
+from coca_train.atlas.study import EXPERIMENT
 from coca_train.atlas.trials import read_all, write
 from coca_train.commands import main
+from coca_train.commands._atlas_trainings import Runner
+from coca_train.commands._training import load
+from coca_train.commands.atlas import USAGE
 from data_prep.verbs.diagnostics import DiagnosticsConfig, make
 from tests.atlas.trials import trial
 
@@ -43,6 +47,23 @@ def test_what_is_refused(words, code, tmp_path, monkeypatch, capsys):
     assert main(["atlas", *words]) == 2
     assert code in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+TYPED = [line.split("  ")[1].split()[4:] for line in USAGE.splitlines() if line.startswith("  python -m")]
+
+
+@pytest.mark.parametrize("words", TYPED, ids=" ".join)
+def test_the_commands_of_its_help_are_read(words, tmp_path, monkeypatch):
+    """Down to the configuration of each training that they would start."""
+    monkeypatch.chdir(tmp_path)
+    trained = []
+    monkeypatch.setattr(Runner, "train", lambda self, methods: trained.extend(methods))
+    monkeypatch.setattr(Runner, "repeat", lambda self, n: 0)
+    monkeypatch.setattr(Runner, "show", lambda self, command: 0)
+    assert main(["atlas", *(word.replace("=mine", "=alibi") for word in words)]) == 0
+    for method in trained:
+        load([EXPERIMENT, *method.words], ())
+    assert bool(trained) == any(word.startswith(("scheme=", "methods=")) for word in words)
 
 
 def test_a_damaged_trial_is_named(tmp_path, monkeypatch, capsys):
