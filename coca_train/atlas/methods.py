@@ -36,9 +36,9 @@ def _rotary(name: str, title: str, scheme: str, *words: str) -> Method:
     return Method(name, title, (f"position={scheme}", f"position.rope_scaling.theta={THETA}", *words))
 
 
-def _hybrid(name: str, title: str, pattern: str) -> Method:
+def _hybrid(name: str, title: str, pattern: str, *words: str) -> Method:
     window = f"layers.types.local.attention_pattern.window={SHORT}"
-    return _rotary(name, title, "rope", f"layers={name}", f"layers.pattern=[{pattern}]", window)
+    return _rotary(name, title, "rope", f"layers={name}", f"layers.pattern=[{pattern}]", window, *words)
 
 
 METHODS = (
@@ -67,7 +67,8 @@ METHODS = (
     _scheme("dape", "DAPE"),
     _scheme("grape_a", "GRAPE-A"),
     _hybrid("swan", "SWAN", "nope,local,local"),
-    _hybrid("gemma3", "Gemma 3's layers", "local,local,global"),
+    _hybrid("gemma3", "Gemma 3's layers", "local,local,global",
+            *(f"layers.types.{kind}.position.rope_scaling.theta={THETA}" for kind in ("local", "global"))),
     Method("pose", "RoPE, PoSE", ("position=rope", "data.placement.name=pose", f"data.placement.target={FARTHEST}")),
     _rotary("ssmax", "RoPE, Scalable-Softmax", "rope", "model.logit_scale.name=ssmax", "model.score_scale=head"),
     _rotary("partial", "RoPE, half of the head", "rope", "position.rotary_pct=0.5"),

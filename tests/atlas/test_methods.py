@@ -1,10 +1,13 @@
 """Every row of the atlas can be trained, and every variant put on the weights of its row."""
 
+from dataclasses import asdict
+
 import pytest
 
-from coca_train.atlas.methods import METHODS, VARIANTS, WINDOW, title_of, variants_of
+from coca_train.atlas.methods import METHODS, THETA, VARIANTS, WINDOW, title_of, variants_of
 from coca_train.commands._training import load
 from coca_train.evaluation.variants import Choice, variants
+from coca_train.runtime.trees import flatten
 
 AXES = {"rope_scalings": "rope_scaling", "attention_patterns": "attention_pattern", "logit_scales": "logit_scale"}
 TRAINED = {each.name: each for each in METHODS}
@@ -17,6 +20,15 @@ def configuration(method):
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_row_can_be_configured(name):
     assert configuration(TRAINED[name]).train.seq_len == WINDOW
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_rotations_have_the_base_of_the_window(name):
+    """In every layer, but of positions that are drawn from further, and of the row that is about the base."""
+    config = configuration(TRAINED[name])
+    values = flatten({"position": asdict(config.position), "layers": asdict(config.layers)})
+    bases = {value for key, value in values.items() if key.endswith("theta") and value is not None}
+    assert bases <= ({10000.0} if name in ("random", "pose", "rope_10000") else {float(THETA)})
 
 
 @pytest.mark.parametrize("of", sorted({each.of for each in VARIANTS}))
