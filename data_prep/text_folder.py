@@ -37,6 +37,7 @@ WORDS = (
     ("work.on_error", "data.on_error"),
     ("tokenizer.vocab_size", SIZE),
     ("corpus.valid_share", SHARE),
+    ("text_field, id_field or join_field", "data.text_field"),
     ("text_field or id_field", "data.text_field"),
     (f"corpus.sources.{SOURCE}.files", "data.path"),
     ("files= of the source", "data.path"),

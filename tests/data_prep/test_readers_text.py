@@ -27,7 +27,7 @@ def test_round_trip(tmp_path: Path, chunk_bytes: int) -> None:
     pieces = cut(source, work)
     items = parsed(pieces, source, work)
     assert texts(items) == ["é😀", "b\r\nb\n", "", " x"]
-    assert items[1] == Document(2, "b\r\nb\n", f"{tmp_path}/b.txt", {})
+    assert items[1] == Document(2, "b\r\nb\n", f"{tmp_path}/b.txt", {"folder": str(tmp_path)})
     assert [item.line for item in items] == [1, 2, 3, 4]
     assert sum(chunk.n_bytes for chunk in pieces) == pieces[-1].position == sum(map(len, contents.values()))
     for i, chunk in enumerate(pieces):
