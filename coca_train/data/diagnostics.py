@@ -103,7 +103,7 @@ def _reverse(given: Symbols) -> Symbols:
 
 
 def _last_anywhere(n: int, pool: Symbols, n_asked: int, draw: random.Random) -> tuple[Symbols, Symbols]:
-    """Return n words of a pool, and those of them to ask for. Each of these stands last at a place drawn evenly, so
+    """Return n words of a pool, and those of them to ask for. Each of these comes last at a place drawn evenly, so
     that as many are far as near at any length, and earlier too where there is room."""
     asked = draw.sample(pool, min(n_asked, len(pool) - 1, n))
     word_at = dict(zip(draw.sample(range(n), len(asked)), asked, strict=True))

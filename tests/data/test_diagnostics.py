@@ -130,8 +130,8 @@ def test_a_bit_was_written_long_ago():
 
 
 @pytest.mark.parametrize("task", ["nearest", "first", "recall", "tags"])
-def test_what_is_asked_for_stands_anywhere(task):
-    """Drawn without care, a word that stood last at most 100 tokens ago would be asked for at any length."""
+def test_what_is_asked_for_comes_anywhere(task):
+    """Drawn without care, a word that came at most 100 tokens ago would be asked for at any length."""
     quarters, once, width = Counter[int](), 0, {"recall": 2, "tags": 3}.get(task, 1)
     for each in drawn(task, 1024, 100):
         bar = each.symbols.index(BAR)

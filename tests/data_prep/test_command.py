@@ -37,6 +37,7 @@ WRONG: list[tuple[list[str], str, list[str]]] = [
         "E-CFG-50",
         ["a.txt and b.jsonl", "text.files='[a.txt,c.md]' +corpus.sources.text_more.files='[b.jsonl]'"],
     ),
+    ([f"{T}.files=[a.txt]", f"{T}.join_field=x"], "E-CFG-64", [f"{T}.join_field=x", f"write {T}.join_field=folder"]),
     ([f"{T}.files=a.jsonl"], "E-CFG-04", ["is text", 'text.files=["a.jsonl"]']),
     ([f"{T}.files=[1]"], "E-CFG-04", [f"{T}.files", "[..]"]),
     ([f"{T}.files=[~/a]"], "E-CFG-16", ["not readable"]),
