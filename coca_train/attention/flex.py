@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
-from coca_train.attention.pattern import CAUSAL, Layout
+from coca_train.attention.pattern import BIDIRECTIONAL, CAUSAL, Layout
 from coca_train.attention.scores import Part, leaves, repeat_heads, rest_of, tensors_of
 from coca_train.positions.base import Pair
 from coca_train.runtime.compilation import compile_alone
@@ -103,7 +103,9 @@ def _attend(part: Part, v_BGSD: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         scale=scale,
         enable_gqa=q_BHTE.shape[1] != k_BGSE.shape[1],
         return_aux=AuxRequest(lse=True),
-        kernel_options=options(q_BHTE, modify is not None, part.terms.key is not None or part.layout.rule != CAUSAL),
+        kernel_options=options(
+            q_BHTE, modify is not None, part.terms.key is not None or part.layout.rule not in (CAUSAL, BIDIRECTIONAL)
+        ),
     )
     assert aux.lse is not None
     return out_BHTD[..., : v_BGSD.shape[-1]], aux.lse
@@ -172,18 +174,23 @@ def score_mod(part: Part, scale: float) -> Modify | None:
     """Return the terms and the hook of a part as FlexAttention's score_mod, or None when there are none."""
     t, layout, n_heads = tensors_of(part), part.layout, part.q_BTHE.shape[2]
     pos_BT, pos_BS, n_rows = layout.pos_BT, layout.pos_BS, layout.pos_BT.shape[0]
+    bidirectional = layout.rule.bidirectional
+
+    def row(r: Tensor, table: Tensor) -> Tensor:
+        """Return the row of a distance in a table (…, R)."""
+        last = table.shape[-1] - 1
+        return (r + layout.rule.zero_row(last + 1)).clamp(0, last) if bidirectional else r.clamp(max=last)
+
     lookups: list[Callable[..., Tensor]] = []
     if t.distance_HR is not None:
-        bias_HR, last = t.distance_HR, t.distance_HR.shape[1] - 1
-        lookups.append(lambda b, h, m, n, r: bias_HR[h, r.clamp(max=last)])
+        bias_HR = t.distance_HR
+        lookups.append(lambda b, h, m, n, r: bias_HR[h, row(r, bias_HR)])
     if t.query_q_BHtD is not None and t.query_e_HRD is not None:
         by_query_BHTR = (t.query_q_BHtD * scale) @ t.query_e_HRD.transpose(-1, -2)
-        last_q = by_query_BHTR.shape[-1] - 1
-        lookups.append(lambda b, h, m, n, r: by_query_BHTR[b, h, m, r.clamp(max=last_q)])
+        lookups.append(lambda b, h, m, n, r: by_query_BHTR[b, h, m, row(r, by_query_BHTR)])
     if t.key_k_BGsD is not None and t.key_e_HRD is not None:
         by_key_BHSR = (repeat_heads(t.key_k_BGsD, n_heads) * scale) @ t.key_e_HRD.transpose(-1, -2)
-        last_k = by_key_BHSR.shape[-1] - 1
-        lookups.append(lambda b, h, m, n, r: by_key_BHSR[b, h, n, r.clamp(max=last_k)])
+        lookups.append(lambda b, h, m, n, r: by_key_BHSR[b, h, n, row(r, by_key_BHSR)])
     scale_BT = part.scale_BT
     rewrite, offset = None, layout.text_BS.shape[1] - layout.text_BT.shape[1]
     if part.score_mod is not None:
@@ -193,7 +200,8 @@ def score_mod(part: Part, scale: float) -> Modify | None:
         return None
 
     def modify(score: Tensor, b: Tensor, h: Tensor, m: Tensor, n: Tensor) -> Tensor:
-        r = (pos_BT[b % n_rows, m] - pos_BS[b % n_rows, n]).clamp(min=0)
+        r = pos_BT[b % n_rows, m] - pos_BS[b % n_rows, n]
+        r = r if bidirectional else r.clamp(min=0)
         for lookup in lookups:
             score = score + lookup(b, h, m, n, r)
         if scale_BT is not None:
@@ -210,8 +218,11 @@ def mask_mod(layout: Layout) -> Mask:
     n_rows, offset = text_BT.shape[0], text_BS.shape[1] - text_BT.shape[1]
 
     def mask(b: Tensor, h: Tensor, m: Tensor, n: Tensor) -> Tensor:
-        visible = n <= m + offset
         distance = text_BT[b % n_rows, m] - text_BS[b % n_rows, n]
+        if rule.bidirectional:
+            visible, distance = n >= 0, distance.abs()
+        else:
+            visible = n <= m + offset
         if rule.window is not None:
             visible = visible & (distance < rule.window)
         if rule.beyond:
@@ -268,6 +279,10 @@ def _classify_blocks(layout: Layout) -> tuple[Tensor, Tensor]:
     visible, whole = key.low <= query.high, key.high <= query.low
     query, key = _rows(layout.text_BT), _columns(layout.text_BS)
     nearest, farthest = query.low - key.high, query.high - key.low
+    if rule.bidirectional:
+        visible, whole = torch.ones_like(visible), torch.ones_like(whole)
+        nearest = torch.maximum(nearest, key.low - query.high)
+        farthest = torch.maximum(farthest, key.high - query.low)
     if rule.window is not None:
         visible, whole = visible & (nearest < rule.window), whole & (farthest < rule.window)
     if rule.beyond:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from coca_train.attention.flex import flex, is_supported
 from coca_train.attention.linear import definition, is_linear, linear
-from coca_train.attention.pattern import CAUSAL, Layout, may_see
+from coca_train.attention.pattern import BIDIRECTIONAL, CAUSAL, Layout, may_see
 from coca_train.attention.scores import (
     Part,
     Tensors,
@@ -43,11 +43,12 @@ Kernel = Callable[[Sequence[Part], Tensor, float], Tensor]
 
 
 def is_plain(parts: Sequence[Part]) -> bool:
-    """Whether the scores are q'·k' under a causal mask and nothing else, so that any fused kernel can compute them."""
+    """Whether the scores are q'·k' under a causal mask, or none, and nothing else, so that any fused kernel can compute
+    them."""
     first = parts[0]
     if is_linear(parts) or len(parts) > 1 or first.score_mod is not None:
         return False
-    if first.layout.rule != CAUSAL or first.layout.doc_BS is not None:
+    if first.layout.rule not in (CAUSAL, BIDIRECTIONAL) or first.layout.doc_BS is not None:
         return False
     return not any(term is not None for term in first.terms)  # in words that Dynamo of torch 2.11 follows
 
@@ -107,16 +108,16 @@ def blocked(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     if is_linear(parts) or (n_keys > RECOMPUTE_ABOVE and n_queries > 1):
         return tiled(parts, v_BSGD, scale)
     paired = [(part, tensors_of(part)) for part in parts]
-    v_BGSD, out = v_BSGD.transpose(1, 2), []
+    v_BGSD, out, bidirectional = v_BSGD.transpose(1, 2), [], parts[0].layout.rule.bidirectional
     for start in range(0, n_queries, QUERY_BLOCK):
         stop = min(start + QUERY_BLOCK, n_queries)
-        keys = slice(0, stop + n_keys - n_queries)
+        keys = slice(0, n_keys if bidirectional else stop + n_keys - n_queries)
         out.append(_rows(paired, v_BGSD, scale, slice(start, stop), keys, shift=True))
     return torch.cat(out, dim=2).transpose(1, 2)
 
 
 def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
-    """Compute torch's fused attention in O(T) memory. Plain causal scores only; anything else is computed by
+    """Compute torch's fused attention in O(T) memory. Plain scores only (`is_plain`); anything else is computed by
     `blocked`."""
     part = parts[0]
     n_queries, n_keys, width = part.q_BTHE.shape[1], v_BSGD.shape[1], v_BSGD.shape[-1]
@@ -135,10 +136,10 @@ def sdpa(parts: Sequence[Part], v_BSGD: Tensor, scale: float) -> Tensor:
     padded = q_BHTE.shape[-1] - width
     if padded:  # fused kernels want one width for q, k and v
         v_BHSD = F.pad(v_BHSD, (0, padded))
-    single = n_queries == 1
-    if single or n_queries == n_keys:
+    all_seen = n_queries == 1 or part.layout.rule == BIDIRECTIONAL
+    if all_seen or n_queries == n_keys:
         out_BHTE = F.scaled_dot_product_attention(
-            q_BHTE, k_BHSE, v_BHSD, is_causal=not single, scale=scale, enable_gqa=grouped
+            q_BHTE, k_BHSE, v_BHSD, is_causal=not all_seen, scale=scale, enable_gqa=grouped
         )
     else:
         out_BHTE = _causal_after_cache(q_BHTE, repeat_heads(k_BHSE, n_heads), repeat_heads(v_BHSD, n_heads), scale)

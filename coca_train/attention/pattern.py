@@ -50,7 +50,10 @@ class Chunks(NamedTuple):
 
 class Rule(NamedTuple):
     """Pairs of one document, key at or before query, with beyond <= distance < window, a distance that `every` divides,
-    after <= key position < first, and as their chunks say."""
+    after <= key position < first, and as their chunks say.
+
+    bidirectional: keys after the query are seen too, and the window reaches to both sides.
+    """
 
     window: int | None = None
     beyond: int = 0
@@ -58,9 +61,15 @@ class Rule(NamedTuple):
     chunks: Chunks | None = None
     every: int = 1
     after: int = 0
+    bidirectional: bool = False
+
+    def zero_row(self, n_rows: int) -> int:
+        """Return the row of distance 0 in a scheme's table by distance: the first, or the middle one where keys may
+        come later."""
+        return n_rows // 2 if self.bidirectional else 0
 
 
-CAUSAL = Rule()
+CAUSAL, BIDIRECTIONAL = Rule(), Rule(bidirectional=True)
 
 
 class Place(NamedTuple):
@@ -151,6 +160,7 @@ class AttentionPattern:
 
     settings: PatternSettings
     trains = True  # False: for evaluation only
+    bidirectional = False  # whether a query sees keys that come later, in all views
 
     def __init__(self, settings: PatternSettings | None) -> None:
         if settings is not None:
@@ -187,7 +197,8 @@ class AttentionPattern:
         return len({view.keys for view in self.views()}) == 1
 
     def share(self, length: int) -> float:
-        """Return the visible share of the causal pairs of a text of this length, in training."""
+        """Return the visible pairs of a text of this length, in training, as a share of the causal ones; almost 2 where
+        all are seen."""
         rules = self.in_training()
         seen = sum(_n_pairs(rule, length) for rule in rules or [view.rule for view in self.views()])
         return seen / (len(rules) or 1) / _n_pairs(CAUSAL, length)
@@ -200,6 +211,8 @@ class AttentionPattern:
 
     def problems(self, position: Position) -> list[Problem]:
         """Return why it cannot be combined with a scheme. position: an instance built from the scheme's settings."""
+        if self.bidirectional:
+            return position.bidirectional_problems()
         return [] if self.views() == (View(),) else not_linear(self.settings, position)
 
     def layouts(
@@ -236,6 +249,8 @@ def layouts_of_heads(layouts: Sequence[Layout], rules: Sequence[Rule]) -> list[L
 
 def _n_pairs(rule: Rule, length: int) -> int:
     """Count the pairs of a text of this length that a rule makes visible."""
+    if rule.bidirectional:
+        return 2 * _n_pairs(rule._replace(bidirectional=False), length) - length
     query_T = torch.arange(length, device="cpu")
     nearest_T = (query_T - rule.beyond).clamp(max=length if rule.first is None else rule.first - 1)
     farthest_T = torch.zeros_like(query_T) if rule.window is None else (query_T - rule.window + 1).clamp(min=0)
@@ -256,9 +271,11 @@ def seen(layout: Layout, queries: slice, keys: slice) -> Tensor:
     n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
     query_t = torch.arange(n_queries, device=device)[queries] + (n_keys - n_queries)
     key_s = torch.arange(n_keys, device=device)[keys]
-    visible_Bts = (key_s <= query_t[:, None])[None]
+    visible_Bts = ((key_s <= query_t[:, None]) | rule.bidirectional)[None]
     if rule.window is not None or rule.beyond or rule.every > 1:
         distance_Bts = layout.text_BT[:, queries, None] - layout.text_BS[:, None, keys]
+        if rule.bidirectional:
+            distance_Bts = distance_Bts.abs()
         if rule.window is not None:
             visible_Bts = visible_Bts & (distance_Bts < rule.window)
         if rule.beyond:
@@ -282,11 +299,13 @@ def may_see(layout: Layout, queries: slice, keys: slice) -> bool:
     """Whether any of these pairs may be visible, as far as indices alone can tell; cheap."""
     n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
     first_query, last_query = (n_keys - n_queries + at for at in (queries.start, queries.stop - 1))
-    if keys.start > last_query:
+    if keys.start > last_query and not layout.rule.bidirectional:
         return False
     if not layout.text_keys.contiguous:
         return True
     nearest, farthest = max(0, first_query - keys.stop + 1), last_query - keys.start
+    if layout.rule.bidirectional:
+        nearest, farthest = max(nearest, keys.start - last_query), max(farthest, keys.stop - 1 - first_query)
     if layout.rule.window is not None and nearest >= layout.rule.window:
         return False
     if farthest < layout.rule.beyond:
@@ -307,9 +326,13 @@ def all_seen(layout: Layout, queries: slice, keys: slice) -> bool:
     """Whether all of these pairs are visible, as far as indices alone can tell; cheap."""
     n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
     first_query, last_query = (n_keys - n_queries + at for at in (queries.start, queries.stop - 1))
-    if not layout.text_keys.contiguous or layout.doc_BS is not None or keys.stop - 1 > first_query:
+    if not layout.text_keys.contiguous or layout.doc_BS is not None:
+        return False
+    if keys.stop - 1 > first_query and not layout.rule.bidirectional:
         return False
     nearest, farthest = first_query - keys.stop + 1, last_query - keys.start
+    if layout.rule.bidirectional:
+        nearest, farthest = max(0, nearest, keys.start - last_query), max(farthest, keys.stop - 1 - first_query)
     if layout.rule.window is not None and farthest >= layout.rule.window:
         return False
     if nearest < layout.rule.beyond:

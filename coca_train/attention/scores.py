@@ -148,11 +148,11 @@ class Tile(NamedTuple):
     keys: slice
     shifted: bool  # spread terms by shifting; else by gathering
 
-    @property
-    def distance_Bts(self) -> Tensor:
-        """Distance of each pair as the scheme sees it; 0 for keys that come later."""
+    def row_Bts(self, n_rows: int) -> Tensor:
+        """Return the row of each pair in a table by distance, as the scheme sees it; beyond its ends the last one."""
         pos_BT, pos_BS = self.layout.pos_BT[:, self.queries], self.layout.pos_BS[:, self.keys]
-        return (pos_BT[:, :, None] - pos_BS[:, None, :]).clamp(min=0)
+        distance_Bts = pos_BT[:, :, None] - pos_BS[:, None, :]
+        return (distance_Bts + self.layout.rule.zero_row(n_rows)).clamp(0, n_rows - 1)
 
     def rows(self, n_rows: int, descending: bool, device: torch.device) -> Tensor | None:
         """Return which rows of a table the W = t + s - 1 distances of a shifted tile use; None: all of them."""
@@ -161,8 +161,9 @@ class Tile(NamedTuple):
         offset = self.layout.text_BS.shape[1] - self.layout.text_BT.shape[1]
         lowest = offset + self.queries.start - (self.keys.stop - 1)
         highest = offset + self.queries.stop - 1 - self.keys.start
-        distances_W = torch.arange(lowest, highest + 1, device=device).clamp(0, n_rows - 1)
-        return distances_W.flip(0) if descending else distances_W
+        zero = self.layout.rule.zero_row(n_rows)
+        rows_W = torch.arange(lowest + zero, highest + zero + 1, device=device).clamp(0, n_rows - 1)
+        return rows_W.flip(0) if descending else rows_W
 
 
 # Where each field of Tensors is cut (dimension), and how its rows of distances are ordered in a shifted tile.
@@ -271,17 +272,16 @@ def _sums(piece: Tensors, tile: Tile, scale: float) -> Tensor:
     total = grouped(piece.q_BHtE * scale, piece.k_BGsE.transpose(-1, -2))
     if piece.query_q_BHtD is not None and piece.query_e_HRD is not None:
         by_distance = (piece.query_q_BHtD * scale) @ piece.query_e_HRD.transpose(-1, -2)
-        total = _wide(total) + _spread(by_distance, tile, tile.distance_Bts if not tile.shifted else None)
+        total = _wide(total) + _spread(by_distance, None if tile.shifted else tile.row_Bts(by_distance.shape[-1]))
     if piece.key_k_BGsD is not None and piece.key_e_HRD is not None:
         by_distance = (repeat_heads(piece.key_k_BGsD, n_heads) * scale) @ piece.key_e_HRD.transpose(-1, -2)
-        distance = tile.distance_Bts.transpose(-1, -2) if not tile.shifted else None
-        total = _wide(total) + _spread(by_distance, tile, distance).transpose(-1, -2)
+        row_Bst = None if tile.shifted else tile.row_Bts(by_distance.shape[-1]).transpose(-1, -2)
+        total = _wide(total) + _spread(by_distance, row_Bst).transpose(-1, -2)
     if piece.distance_HR is not None:
         if tile.shifted:
             bias = autograd.apply(_Diagonals, piece.distance_HR, piece.q_BHtE.shape[2])
         else:
-            last = piece.distance_HR.shape[1] - 1
-            bias = piece.distance_HR[:, tile.distance_Bts.clamp(max=last)].transpose(0, 1)
+            bias = piece.distance_HR[:, tile.row_Bts(piece.distance_HR.shape[1])].transpose(0, 1)
         total = _wide(total) + bias
     return total if piece.scale_B1t1 is None else _wide(total) * piece.scale_B1t1
 
@@ -306,8 +306,8 @@ def apply_values_backward(
     g_v_BGsD = rows_p.transpose(-1, -2) @ rows_g
     if value_RD is None:
         return g_p_BHts, g_v_BGsD, None
-    g_BHtD, distance_Bts = g_BHtD.to(value_RD.dtype), None if tile.shifted else tile.distance_Bts
-    g_p_BHts += _spread(g_BHtD @ value_RD.transpose(-1, -2), tile, distance_Bts)
+    g_BHtD, row_Bts = g_BHtD.to(value_RD.dtype), None if tile.shifted else tile.row_Bts(value_RD.shape[0])
+    g_p_BHts += _spread(g_BHtD @ value_RD.transpose(-1, -2), row_Bts)
     by_distance = _gathered(p_BHts, tile, value_RD.shape[0]).to(value_RD.dtype)
     return g_p_BHts, g_v_BGsD, torch.einsum("bhtr,bhtd->rd", by_distance, g_BHtD)
 
@@ -332,19 +332,19 @@ def _wide(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _spread(x_BHtR: Tensor, tile: Tile, distance_Bts: Tensor | None) -> Tensor:
-    """Map columns by distance to columns by key."""
-    if distance_Bts is None:
+def _spread(x_BHtR: Tensor, row_Bts: Tensor | None) -> Tensor:
+    """Map columns by distance to columns by key. row_Bts: of each pair; None: the columns are those of a shifted
+    tile."""
+    if row_Bts is None:
         return _shift(x_BHtR)
-    index = distance_Bts.clamp(max=x_BHtR.shape[-1] - 1)[:, None]
-    return x_BHtR.gather(-1, index.expand(*x_BHtR.shape[:2], -1, -1))
+    return x_BHtR.gather(-1, row_Bts[:, None].expand(*x_BHtR.shape[:2], -1, -1))
 
 
 def _gathered(x_BHts: Tensor, tile: Tile, n_rows: int) -> Tensor:
     """Map columns by key to columns by distance, summed where keys share one: the transpose of `_spread`."""
     if tile.shifted:
         return _unshift(x_BHts)
-    index = tile.distance_Bts.clamp(max=n_rows - 1)[:, None].expand_as(x_BHts)
+    index = tile.row_Bts(n_rows)[:, None].expand_as(x_BHts)
     return x_BHts.new_zeros(*x_BHts.shape[:3], n_rows).scatter_add(-1, index, x_BHts)
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from coca_train.attention.kernels import KERNELS, by_heads
-from coca_train.attention.pattern import AttentionPattern, View, at, layouts_of_heads
+from coca_train.attention.pattern import BIDIRECTIONAL, CAUSAL, AttentionPattern, View, at, layouts_of_heads
 from coca_train.attention.scores import part_of
 from coca_train.config.schema import DEFAULT
 from coca_train.models.layers import Attention
@@ -51,14 +51,17 @@ class Certificate(NamedTuple):
         )
 
 
-class _Nowhere(AttentionPattern):
-    """An attention pattern in which every key is visible and all tokens have one position."""
+class _Everything(AttentionPattern):
+    """An attention pattern in which every key is visible, also later ones where the model is bidirectional; nowhere:
+    and all tokens have one position."""
+
+    def __init__(self, bidirectional: bool, nowhere: bool = False) -> None:
+        super().__init__(None)
+        self.bidirectional, self.nowhere = bidirectional, nowhere
 
     def views(self) -> tuple[View, ...]:
-        return (View(queries=at(0), keys=at(0)),)
-
-
-EVERYTHING, NOWHERE = AttentionPattern(None), _Nowhere(None)
+        place = at(0) if self.nowhere else None
+        return (View(BIDIRECTIONAL if self.bidirectional else CAUSAL, place, place),)
 
 
 class _Inputs(NamedTuple):
@@ -82,13 +85,13 @@ def _inputs(position: Position, n: int, device: torch.device, dtype: torch.dtype
 
 
 @contextmanager
-def _switched_off(model: Transformer, layer_type: str) -> Iterator[None]:
-    """Switch off the position scheme in the layers of one type."""
+def _switched_off(model: Transformer, layer_type: str, nowhere: AttentionPattern) -> Iterator[None]:
+    """Switch off the position scheme in the layers of one type. nowhere: all tokens have one position."""
     position = model.position_of(layer_type)
     with ExitStack() as stack:
         if position.sees_positions:
             stack.enter_context(model.restored())
-            model.attention_patterns[layer_type] = NOWHERE
+            model.attention_patterns[layer_type] = nowhere
         for name, block in zip(model.layer_types, model.blocks, strict=True):
             attention = block.get_submodule("attention")
             if name == layer_type and not position.sees_positions and isinstance(attention, Attention):
@@ -157,6 +160,7 @@ def _certify(model: Transformer, layer_type: str, device: torch.device, dtype: t
     inputs = _inputs(position, n, device, dtype)
     exact = _Inputs(*(x.float() for x in inputs))
     scale = model.logit_scales[layer_type]
+    everything, nowhere = (_Everything(model.bidirectional, hides) for hides in (False, True))
     # Of queries from its length on: before it `log` is one, and a kernel that ignored it would not be detected.
     length, window = scale.length or model.shape.max_seq_len, model.shape.max_seq_len
     own = model.attention_patterns[layer_type], logit_scale(scale, pos_BT + length, window, 2 * length)
@@ -167,18 +171,18 @@ def _certify(model: Transformer, layer_type: str, device: torch.device, dtype: t
         )
         for in_training in {False, bool(own[0].in_training())}
     )
-    plain = _attend(model, layer_type, exact, pos_BT, "eager", EVERYTHING)
+    plain = _attend(model, layer_type, exact, pos_BT, "eager", everything)
     x_BTC = torch.zeros(1, n, model.config.d_model, device=device, dtype=dtype)
     embeds = not torch.equal(*(position.embed(x_BTC, Positions.of(pos)) for pos in (pos_BT, 0 * pos_BT)))
     shift_error = 0.0
     if position.relative:
-        shift_error = _difference(_attend(model, layer_type, exact, pos_BT + 1000, "eager", EVERYTHING), plain)
+        shift_error = _difference(_attend(model, layer_type, exact, pos_BT + 1000, "eager", everything), plain)
     tokens_BT = torch.arange(n, device=device)[None] % model.embed.num_embeddings
     with model.restored():
-        model.attention_patterns = dict.fromkeys(model.attention_patterns, EVERYTHING)
+        model.attention_patterns = dict.fromkeys(model.attention_patterns, everything)
         logits = model(tokens_BT, pos_BT=pos_BT)
-        with _switched_off(model, layer_type):
-            placed = NOWHERE if position.sees_positions else EVERYTHING
+        with _switched_off(model, layer_type, nowhere):
+            placed = nowhere if position.sees_positions else everything
             effect = 1.0 if embeds else _difference(_attend(model, layer_type, exact, pos_BT, "eager", placed), plain)
             logits_effect = _difference(model(tokens_BT, pos_BT=0 * pos_BT if embeds else pos_BT), logits)
     certificate = Certificate(fused_error, effect, shift_error, logits_effect)

@@ -1,4 +1,5 @@
-"""The Transformer: one decoder-only model that is GPT-NeoX or LLaMA by its settings, never by copied files.
+"""The Transformer: one model that is GPT-NeoX or LLaMA by its settings, never by copied files; an encoder where its
+attention is bidirectional.
 
 Its settings may be exchanged on the same weights, and its attention computed by any kernel; it can remember a segment,
 recompute activations where memory is short, and compute the last layer of some positions only.
@@ -36,7 +37,7 @@ VOCAB_MULTIPLE = 64  # embedding rows are rounded up to this: matrix kernels lik
 
 
 class Transformer(nn.Module):
-    """A decoder-only language model with a position scheme, or one for each layer type.
+    """A language model with a position scheme, or one for each layer type.
 
     model: shape of the network. position: the scheme's settings. attention_pattern: which keys are visible, its
     settings. layers: which layers differ from these two, and how (attention/layer_types.py). max_seq_len: training
@@ -68,8 +69,9 @@ class Transformer(nn.Module):
         self.attention_patterns, self.logit_scales = {}, {}
         own = {DEFAULT: LayerType(position, attention_pattern, model.logit_scale)}
         for name, layer_type in (own | layer_types(layers, model, position, attention_pattern)).items():
-            self.add_module(module_name(name), positions.build(layer_type.position, self.shape))
-            self.attention_patterns[name] = patterns.build(layer_type.attention_pattern)
+            self.attention_patterns[name] = seen = patterns.build(layer_type.attention_pattern)
+            shape = self.shape._replace(bidirectional=seen.bidirectional)
+            self.add_module(module_name(name), positions.build(layer_type.position, shape))
             self.logit_scales[name] = layer_type.logit_scale
         self.embed = nn.Embedding(vocab_size, model.d_model)
         self.blocks = nn.ModuleList(
@@ -128,6 +130,11 @@ class Transformer(nn.Module):
     def settings(self) -> dict[str, LayerType]:
         """Return the settings of the layer types that occur, in the order of their first layers."""
         return layer_types(self.layers, self.config, self.position.settings, self.attention_pattern.settings)
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether what a token has become depends on later ones."""
+        return any(self.attention_patterns[layer_type].bidirectional for layer_type in self.layer_types)
 
     @property
     def max_positions(self) -> int | None:
@@ -203,6 +210,7 @@ class Transformer(nn.Module):
         one after the other, and the last layer computes no more than keys and values for the rest.
         """
         assert not (memory and cache), "a memory and a cache both precede the segment"
+        assert not (self.bidirectional and (memory or cache or wanted)), "every token of every layer sees all others"
         assert not (wanted and (memory or cache)), "both need every position of every layer"
         positions = self.positions_of(tokens_BT, pos_BT, doc_BT, cache)
         shared = self.sequence if cache is None else None
@@ -265,7 +273,8 @@ class Transformer(nn.Module):
         Where ranks share a sequence, the sum is that of this rank's slice. by_token: see `losses`."""
         shared = self.sequence if cache is None else None
         # Later, where the last layer cannot be run for some positions only, or not as often on every rank.
-        now, later = (None, wanted) if shared is not None or self.gathers_weights else (wanted, None)
+        whole = shared is not None or self.gathers_weights or self.bidirectional
+        now, later = (None, wanted) if whole else (wanted, None)
         if targets_BT is not None:
             targets_BT = _select(targets_BT, now) if shared is None else shared.targets(targets_BT)
         x_BTC = self.hidden(tokens_BT, pos_BT, doc_BT, length, cache, memory, now)

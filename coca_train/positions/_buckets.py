@@ -1,10 +1,12 @@
-"""Distance buckets of T5 (Raffel et al., arXiv 1910.10683, section 2.1), the causal half: no bucket for the future.
+"""Distance buckets of T5 (Raffel et al., arXiv 1910.10683, section 2.1).
 
 The first E = n_buckets // 2 distances have a bucket each. The other n_buckets - E buckets divide E … max_distance
 into equal steps of log r; all distances from max_distance on share the last one:
 
     bucket(r) = r                                                       for r < E
     bucket(r) = E + floor(log(r / E) / log(max_distance / E) · (n_buckets - E))   up to n_buckets - 1
+
+Where keys come later too, half of n_buckets serve each side in this way: those of r < 0 are n_buckets / 2 + bucket(-r).
 """
 
 import torch
@@ -13,13 +15,16 @@ from torch import Tensor
 from coca_train.positions.base import Problem
 
 
-def buckets(n_buckets: int, max_distance: int) -> Tensor:
-    """Return the bucket of every distance 0 … max_distance, int64 (max_distance + 1,); larger distances share the last
-    one.
+def buckets(n_buckets: int, max_distance: int, bidirectional: bool = False) -> Tensor:
+    """Return the bucket of every distance 0 … max_distance, or from -max_distance on, int64; larger distances share the
+    last one.
 
-    Computed in integers, so that no rounding of a logarithm moves a distance to the next bucket. Needs 2 <= n_buckets
-    and n_buckets // 2 < max_distance: see `bucket_problems`.
+    Computed in integers, so that no rounding of a logarithm moves a distance to the next bucket. Needs 2 <= n_buckets,
+    of each side, and n_buckets // 2 < max_distance: see `bucket_problems`.
     """
+    if bidirectional:
+        of_side = buckets(n_buckets // 2, max_distance)
+        return torch.cat((n_buckets // 2 + of_side[1:].flip(0), of_side))
     exact, bucket, rows = n_buckets // 2, 0, []
     assert 1 <= exact < max_distance, "Settings.problems refuses this"
     for distance in range(max_distance + 1):
@@ -36,6 +41,14 @@ def _reaches(distance: int, bucket: int, n_buckets: int, max_distance: int) -> b
         return distance >= bucket
     step, steps = bucket - exact, n_buckets - exact
     return distance**steps >= max_distance**step * exact ** (steps - step)
+
+
+def sides_problems(n_buckets: int, max_distance: int) -> list[Problem]:
+    """Check that there are buckets for both sides."""
+    if n_buckets % 2 or n_buckets < 4:
+        text = f"{n_buckets} buckets cannot be halved: earlier and later keys have at least two each"
+        return [("position.n_buckets", text, f"write position.n_buckets={max(4, n_buckets + 1)}")]
+    return bucket_problems(n_buckets // 2, max_distance)
 
 
 def bucket_problems(n_buckets: int, max_distance: int) -> list[Problem]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from coca_train.config.schema import SchemeSettings
 from coca_train.positions.base import AttentionShape, LayerPosition, Position, Projections, Terms
-from coca_train.positions.token_positions import Positions, n_distances
+from coca_train.positions.token_positions import Positions, distances
 from coca_train.runtime import autograd
 
 LOWEST = 0.01  # the authors' bound on both numbers
@@ -78,6 +78,7 @@ class Kerple(Position):
 
     settings: KerpleSettings
 
+    bidirectional = True  # the kernel is of |m - n|
     layer_class = Layer
     highest_r2 = math.inf
 
@@ -97,5 +98,5 @@ class Kerple(Position):
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Terms | Tensor:
         """Return the bias of each distance where layers share it, else the distances r_R, float32."""
-        r_R = torch.arange(n_distances(queries, keys), dtype=torch.float32, device=queries.pos_BT.device)
+        r_R = distances(queries, keys, self.shape.bidirectional, torch.float32).abs()
         return self.by_distance(self.r1, self.r2, r_R) if self.settings.shared else r_R

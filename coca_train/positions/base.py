@@ -48,6 +48,7 @@ class AttentionShape(NamedTuple):
     max_seq_len: int  # the training window [tokens]
     attention_multiplier: float | None = None  # factor of q·k; None: 1 / √D
     scores_alone: bool = True  # the softmax is over q'·k' as it is: neither model.score_scale nor a learned sink
+    bidirectional: bool = False  # a query sees keys that come later, so distances m - n may be negative
 
     @classmethod
     def of(cls, model: ModelConfig, max_seq_len: int) -> "AttentionShape":
@@ -58,8 +59,8 @@ class AttentionShape(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Tables that a scheme adds to q'·k' / √D. Each is indexed by the distance r = max(m - n, 0); larger distances use
-    the last row.
+    """Tables that a scheme adds to q'·k' / √D. Each has a row for each distance r = m - n from 0 on, or, where
+    attention is bidirectional, as many for -r below: 2R + 1 rows, 0 in the middle. Distances beyond use the last row.
 
     They are data, not code, so that each kernel can read them in its own way (a matrix, shifted products, a score_mod).
     """
@@ -238,6 +239,7 @@ class Position(nn.Module):
     relative = True  # scores depend on m - n only; the contract test holds a scheme to it
     has_effect = True  # False only for nope; every run checks it before training (models/certificate.py)
     sees_positions = True  # scores depend on positions; False: at most on the tokens in between
+    bidirectional = False  # it can tell, or ignore, how far later a key comes (AttentionShape.bidirectional)
     by_pairs = True  # positions act on pairs of tokens, so an attention pattern may place far pairs elsewhere
     carries = False  # its hook does: all that a query sees must be one view, as the carry runs along it
     # `rotate` is all it does; k' follows from key, position and length, and can be cached. Its tables are tuples of
@@ -285,6 +287,14 @@ class Position(nn.Module):
     def memory_len(self) -> int:
         """Hidden states of the previous segment that each layer also attends to in training [tokens]."""
         return 0
+
+    def bidirectional_problems(self) -> list[Problem]:
+        """Return why queries cannot see keys that come later; empty: they can, where the shape says so."""
+        if self.bidirectional:
+            return []
+        text = f"{self.settings.scheme} looks back only, and a query sees the keys that come later too"
+        fix = "write attention_pattern=causal, or choose a scheme for both directions, such as position=rope"
+        return [("attention_pattern.name", text, fix)]
 
     @classmethod
     def to_transformers(cls, settings: SchemeSettings, head_dim: int) -> "Rotation | None":

@@ -61,6 +61,15 @@ def n_distances(queries: Positions, keys: Positions) -> int:
     return max(keys.pos_BT.shape[1] if keys.contiguous else 1, queries.last - keys.first + 1)
 
 
+def distances(queries: Positions, keys: Positions, bidirectional: bool, dtype: torch.dtype = torch.int64) -> Tensor:
+    """Return the distance that each row of such a table is of, (R,): 0, 1, …; bidirectional: …, -1, 0, 1, …"""
+    n = n_distances(queries, keys)
+    if not bidirectional:
+        return torch.arange(n, dtype=dtype, device=queries.pos_BT.device)
+    n = max(n, keys.last - queries.first + 1)
+    return torch.arange(1 - n, n, dtype=dtype, device=queries.pos_BT.device)
+
+
 class DeviceCopies:
     """Copies of a host constant on devices: each is made on first use and kept until the constant changes."""
 

@@ -31,6 +31,7 @@ ATTENTION_PATTERNS: dict[str, Case] = {  # every kind of view there is, in sizes
     "lambda_mask": {"name": "lambda_mask", "n_global": 3, "window": 4, "max_distance": 7},
     "rerope": {"name": "rerope", "window": 5},
     "segments": {"name": "segments", "length": 5},
+    "bidirectional": {"name": "bidirectional"},
 }
 PACKED = parts.packed([3, 8, 6], [12, 5])
 N_TOKENS = PACKED[0].shape[1]
@@ -99,7 +100,7 @@ class Defined(Contract):
             return
         exact_by = 1e-5 if self.angles else 1e-7
         for pos, doc in ((parts.start(N_TOKENS), None), PACKED):
-            layer = self._layer(settings)
+            layer = self._layer(settings, attention_pattern)
             exact, exact_grads, weight = self._defined(settings, attention_pattern, layer, pos, doc)
             for kernel in parts.KERNELS:
                 out = self._attend(kernel, layer, attention_pattern, pos, pos, doc)
@@ -113,7 +114,7 @@ class Defined(Contract):
         if self._refused(settings, attention_pattern):
             return
         for dtype, within in ((torch.float32, self.rounding), (torch.bfloat16, 2e-2)):
-            layer = self._layer(settings, dtype)
+            layer = self._layer(settings, attention_pattern, dtype)
             exact, exact_grads, weight = self._defined(settings, attention_pattern, layer, *PACKED)
             out = self._attend("blocked", layer, attention_pattern, PACKED[0], *PACKED)
             assert out.dtype == dtype
@@ -143,7 +144,7 @@ class Defined(Contract):
 
     def test_a_step_with_cached_keys_equals_the_definition(self, settings: Case, attention_pattern: str) -> None:
         """One query at a time over all keys so far, as a cache holds them; the cache knows what tokens of it."""
-        if self._refused(settings, attention_pattern):
+        if self._refused(settings, attention_pattern) or attention_pattern == "bidirectional":
             return
         layer, pos = self._layer(settings), parts.start(N_TOKENS)
         exact, *_ = self._defined(settings, attention_pattern, layer, pos, None)
@@ -202,8 +203,14 @@ class Defined(Contract):
     def _refused(settings: Case, attention_pattern: str) -> bool:
         return parts.refused(ATTENTION_PATTERNS[attention_pattern], parts.build(settings))
 
-    def _layer(self, settings: Case, dtype: torch.dtype = torch.float64, heads: tuple[int, int] = (4, 2)) -> Layer:
-        scheme = parts.build(settings, *heads).to(dtype)
+    def _layer(
+        self,
+        settings: Case,
+        attention_pattern: str = "causal",
+        dtype: torch.dtype = torch.float64,
+        heads: tuple[int, int] = (4, 2),
+    ) -> Layer:
+        scheme = parts.build(settings, *heads, bidirectional=attention_pattern == "bidirectional").to(dtype)
         own = parts.layer_of(scheme).to(dtype)
         named = dict([*scheme.named_parameters(), *own.named_parameters()])
         for name, parameter in named.items():
@@ -226,7 +233,7 @@ class Defined(Contract):
         seen, m, n = placed(rules.layouts(pos, pos, doc))
         named, project = dict(zip(layer.names, values, strict=True)), parts.projections(layer.scheme)
         task = problem(settings, q, k, pos, pos, length, parameters=named, project=project)
-        task = replace(task, seen_BTS=seen, m_BTS=m, n_BTS=n)
+        task = replace(task, seen_BTS=seen, m_BTS=m, n_BTS=n, bidirectional=rules.bidirectional)
         out = attention(self, task, v)
         weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         return out.detach(), gradients(out, wide, weight), weight

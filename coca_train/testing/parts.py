@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from coca_train import positions
 from coca_train.attention import kernels, linear, patterns, tiled_attention
-from coca_train.attention.pattern import AttentionPattern
+from coca_train.attention.pattern import Layout
 from coca_train.attention.scores import Tile, masked_pairs, part_of, scores, tensors_of
 from coca_train.config.fields import fields_of
 from coca_train.config.files import Registry, choices, config_dir
@@ -78,10 +78,15 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def build(
-    settings: Mapping[str, object], n_heads: int = 4, n_kv_heads: int = 2, head_dim: int = 16, d_model: int = 24
+    settings: Mapping[str, object],
+    n_heads: int = 4,
+    n_kv_heads: int = 2,
+    head_dim: int = 16,
+    d_model: int = 24,
+    bidirectional: bool = False,
 ) -> Position:
     """Build a scheme whose shared parameters, if any, are random (float64, the same every time)."""
-    shape = AttentionShape(n_heads, n_kv_heads, head_dim, d_model, TRAINED)
+    shape = AttentionShape(n_heads, n_kv_heads, head_dim, d_model, TRAINED, bidirectional=bidirectional)
     return randomise(positions.build(positions.settings(settings), shape))
 
 
@@ -138,11 +143,18 @@ def mapped(
     return layer(scheme, q_BTHD, k_BSGK, tables, projections(scheme, q_BTHD.dtype), tokens(layer, k_BSGK))
 
 
+def _all_seen(scheme: Position, pos_BT: Tensor, pos_BS: Tensor) -> Layout:
+    """Return the layout in which queries see all keys that the scheme's attention lets them."""
+    name = "bidirectional" if scheme.shape.bidirectional else "causal"
+    (layout,) = patterns.build(patterns.settings({"name": name})).layouts(pos_BT, pos_BS)
+    return layout
+
+
 def scores_of(mapped: PositionedQK, scheme: Position, pos_BT: Tensor, pos_BS: Tensor) -> Tensor:
     """Return the score of every pair, (B, H, T, S), float32 or wider, masked pairs included."""
     dtype = torch.promote_types(mapped.q_BTHE.dtype, torch.float32)
     wide = mapped._replace(q_BTHE=mapped.q_BTHE.to(dtype), k_BSGE=mapped.k_BSGE.to(dtype))
-    (layout,) = AttentionPattern(None).layouts(pos_BT, pos_BS)
+    layout = _all_seen(scheme, pos_BT, pos_BS)
     part = part_of(wide, layout)
     tile = Tile(layout, slice(0, pos_BT.shape[1]), slice(0, pos_BS.shape[1]), shifted=False)
     return scores(part.hook, tensors_of(part), tile, scheme.shape.head_dim**-0.5, masked_pairs(tile))[0]
@@ -171,8 +183,8 @@ def dense_attention(
     length: int,
     layer: LayerPosition | None = None,
 ) -> Tensor:
-    """Compute causal attention by its definition, (B, T, H, D)."""
-    (layout,) = AttentionPattern(None).layouts(pos_BT, pos_BS)
+    """Compute attention by its definition, (B, T, H, D)."""
+    layout = _all_seen(scheme, pos_BT, pos_BS)
     of_layer = mapped(scheme, q_BTHD, k_BSGK, pos_BT, pos_BS, length, layer)
     return kernels.eager([part_of(of_layer, layout)], v_BSGD, scheme.shape.head_dim**-0.5)
 

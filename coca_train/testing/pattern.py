@@ -45,8 +45,8 @@ class PatternContract(Contract):
     attention_pattern: ClassVar[str]
 
     def place(self, settings: Case, m: int, n: int) -> tuple[int, int] | None:
-        """Return the positions that the scheme sees for query m and key n <= m of a document; None: the pair is
-        masked."""
+        """Return the positions that the scheme sees for query m and key n of a document, n <= m unless the pattern is
+        bidirectional; None: the pair is masked."""
         raise NotImplementedError(
             f"{type(self).__name__}.place: write which pairs (m, n) are seen, and where they stand"
         )
@@ -75,6 +75,8 @@ class PatternContract(Contract):
     def test_what_a_cache_keeps_is_all_that_later_queries_see(self, settings: Case) -> None:
         """Keys at positions below `first`, and the last `last` ones. All are kept only where all are seen again."""
         keep = self._rules(settings).keep()
+        if self._rules(settings).bidirectional:
+            return  # nothing can be cached
         visible = self.defined(settings, parts.start(40), parts.start(40), None)[0][0]
         assert keep is not None or visible[20:, :20].any(0).all()
         keep = keep or Keep(first=41, last=0)
@@ -116,11 +118,13 @@ class PatternContract(Contract):
     ) -> None:
         """Or the pair is refused in words. Values and gradients, packed documents, and steps with cached keys."""
         parts.small_tiles(monkeypatch)
-        rules, built = self._rules(settings), parts.build(scheme)
-        if problems := rules.problems(built):
+        rules = self._rules(settings)
+        if problems := rules.problems(parts.build(scheme)):
             for key, text, fix in problems:
-                assert key.startswith("attention_pattern.") and scheme["scheme"] in text and fix.startswith("write ")
+                assert key.startswith(("attention_pattern.", "position.")), key
+                assert scheme["scheme"] in text and fix.startswith("write "), (text, fix)
             return
+        built = parts.build(scheme, bidirectional=rules.bidirectional)
         pos, doc = parts.packed(*ROWS[:2])
         q, k, v = parts.random_qkv(built, pos.shape[1])
         own = parts.layer_of(built)
@@ -158,8 +162,8 @@ class PatternContract(Contract):
         placed_at = torch.zeros(2, n_rows, n_queries, n_keys, dtype=torch.int64)
         for row in range(n_rows):
             for query in range(n_queries):
-                for key in range(n_keys - n_queries + query + 1):
-                    at = n_keys - n_queries + query
+                at = n_keys - n_queries + query
+                for key in range(n_keys if self._rules(settings).bidirectional else at + 1):
                     if doc_BS is not None and doc_BS[row, at] != doc_BS[row, key]:
                         continue
                     pair = self.place(settings, int(pos_BS[row, at]), int(pos_BS[row, key]))

@@ -39,6 +39,7 @@ class Problem:
     parameters: Mapping[str, Tensor] = field(default_factory=dict)  # by the names that a checkpoint has for them
     project: Projections | None = None  # the layer's own W_Q and W_K
     turns: Turns | None = None  # in place of `spectrum`
+    bidirectional: bool = False  # whether queries see keys that come later
 
     @property
     def content_BHTS(self) -> Tensor:
@@ -47,8 +48,15 @@ class Problem:
 
     @property
     def distance_BTS(self) -> Tensor:
-        """m - n of every pair; 0 for pairs that causality masks."""
-        return (self.m_BTS - self.n_BTS).clamp(min=0)
+        """m - n of every pair, 0 where causality masks it; |m - n| where nothing is masked so."""
+        distance_BTS = self.m_BTS - self.n_BTS
+        return distance_BTS.abs() if self.bidirectional else distance_BTS.clamp(min=0)
+
+    def row_BTS(self, farthest: int) -> Tensor:
+        """Return the row of every pair in a table of the distances 0 … farthest, or of both sides from -farthest on."""
+        if self.bidirectional:
+            return (self.m_BTS - self.n_BTS).clamp(-farthest, farthest) + farthest
+        return self.distance_BTS.clamp(max=farthest)
 
     def spectrum(self, width: int) -> tuple[Tensor | list[float], float]:
         """Return (θ of every pair of features, temperature) of the settings' frequencies, which have their own contract

@@ -83,7 +83,12 @@ def fire_bias(problem, threshold, module):
 def bucket_bias(problem):
     """T5's table[bucket(r), h], (B, H, T, S)."""
     n_buckets, far = problem.settings["n_buckets"], problem.settings["max_distance"]
-    bucket = problem.distance_BTS.clone().apply_(lambda r: t5_bucket(r, n_buckets, far))
+    if problem.bidirectional:
+        half = n_buckets // 2
+        signed_BTS = problem.m_BTS - problem.n_BTS
+        bucket = signed_BTS.apply_(lambda r: half * (r < 0) + t5_bucket(abs(r), half, far))
+    else:
+        bucket = problem.distance_BTS.clone().apply_(lambda r: t5_bucket(r, n_buckets, far))
     return problem.parameters["table"][bucket].permute(0, 3, 1, 2)
 
 

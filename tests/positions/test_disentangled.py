@@ -24,7 +24,7 @@ class TestContract(SchemeContract):
     shared = {"p": (6, 24)}
 
     def score(self, problem):
-        far_BTSC = problem.parameters["p"][problem.distance_BTS.clamp(max=problem.settings["max_distance"])]
+        far_BTSC = problem.parameters["p"][problem.row_BTS(problem.settings["max_distance"])]
         query_BTSHD, key_BTSGD = problem.project.query(far_BTSC), problem.project.key(far_BTSC)
         key_BTSHD = key_BTSGD.repeat_interleave(query_BTSHD.shape[-2] // key_BTSGD.shape[-2], -2)
         batch = len(problem.q_BHTD)

@@ -116,6 +116,14 @@ class TestString(PatternContract):
         return (m, n) if m - n < shift else (max(0, m - shift + local), n)
 
 
+class TestBidirectional(PatternContract):
+    attention_pattern = "bidirectional"
+    cases = ({}, {"window": 4}, {"window": 1})
+
+    def place(self, p, m, n):
+        return (m, n) if p.get("window") is None or abs(m - n) < p["window"] else None
+
+
 class TestS2(PatternContract):
     """Outside of training it is causal attention; what it is there: tests/models/test_s2.py."""
 
@@ -134,7 +142,7 @@ class TestS2(PatternContract):
 
 
 ALL = [TestCausal, TestSlidingWindow, TestSinks, TestLambdaMask, TestRerope, TestSegments, TestSelfExtend]
-ALL += [TestDualChunk, TestDilatedWindow, TestString, TestS2]
+ALL += [TestDualChunk, TestDilatedWindow, TestString, TestS2, TestBidirectional]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +217,7 @@ def test_indices_tell_distances_only_where_positions_rise():
 
 def refused(**flags):
     """Attention patterns that a scheme which says this of itself cannot go with."""
-    scheme = type("Scheme", (Position,), flags)(None, AttentionShape(2, 2, 4, 8, 64))
+    scheme = type("Scheme", (Position,), {"bidirectional": True, **flags})(None, AttentionShape(2, 2, 4, 8, 64))
     scheme.settings = type("Settings", (), {"scheme": "mine"})
     return {
         contract.attention_pattern
@@ -224,7 +232,7 @@ def test_what_a_scheme_says_of_itself_decides():
     there are no positions there are no distances to limit."""
     moved = {"self_extend", "dual_chunk", "string"}
     far = {"sinks", "lambda_mask", "rerope", *moved}
-    assert refused() == set()
+    assert refused() == set() and refused(bidirectional=False) == {"bidirectional"}
     assert refused(relative=False) == {"sinks", *moved}
     assert refused(by_pairs=False) == far and refused(carries=True) == {*far, "dilated"}
     assert refused(has_effect=False, sees_positions=False) == {"rerope", *moved}

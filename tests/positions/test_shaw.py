@@ -20,7 +20,7 @@ class TestContract(SchemeContract):
     own = {"keys": (6, 16), "values": (6, 16)}
 
     def row(self, problem, name):
-        return problem.parameters[name][problem.distance_BTS.clamp(max=problem.settings["max_distance"])]
+        return problem.parameters[name][problem.row_BTS(problem.settings["max_distance"])]
 
     def score(self, problem):
         keys_BTSD = self.row(problem, "keys").expand(len(problem.q_BHTD), -1, -1, -1)

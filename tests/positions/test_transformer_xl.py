@@ -29,7 +29,8 @@ class TestContract(SchemeContract):
 
     def score(self, problem):
         u, v, w_r = (problem.parameters[name] for name in ("u", "v", "w_r"))
-        far_BTSHD = (pairwise.sinusoid(problem.distance_BTS, w_r.shape[1]) @ w_r.T).unflatten(-1, u.shape)
+        distance_BTS = problem.m_BTS - problem.n_BTS if problem.bidirectional else problem.distance_BTS
+        far_BTSHD = (pairwise.sinusoid(distance_BTS, w_r.shape[1]) @ w_r.T).unflatten(-1, u.shape)
         far_BTSHD = far_BTSHD.expand(len(problem.q_BHTD), -1, -1, -1, -1)
         with_content = torch.einsum("bhtd,bhsd->bhts", problem.q_BHTD + u[:, None], problem.k_BHSK)
         with_distance = torch.einsum("bhtd,btshd->bhts", problem.q_BHTD + v[:, None], far_BTSHD)

@@ -10,6 +10,9 @@ folded  eight more features in q' and k' whose product is slope_h·√D·(n-m), 
 
 On the CPU plain up to 1024 tokens and folded beyond, on CUDA always folded (`fold: auto`). Relative.
 
+Where attention is bidirectional, b(h, r) = -slope_h·|r|: the same on both sides, and always plain, as no product of a
+query's and a key's feature is |r|.
+
 Accuracy of the folded path. slope·√D·n reaches 185 000 at n = 32k, where one float32 ulp is 0.016, so
 adding it to q·k would cost 2e-3 in the score. Three things keep it small: every factor is split into
 parts that the dtype holds exactly (a position in bfloat16: three parts), so that each product is exact;
@@ -27,7 +30,7 @@ from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions.base import Heads, Position, Problem, Terms
-from coca_train.positions.token_positions import Positions, n_distances
+from coca_train.positions.token_positions import Positions, distances
 
 PLAIN_UP_TO = 1024  # [tokens] on the CPU; beyond, the fused kernel on folded features is faster than a bias
 UNIT = 256.0  # positions are held in this unit: keeps slope·√D·m within float16
@@ -80,7 +83,18 @@ class Scheme(Position):
 
     settings: Settings
 
+    bidirectional = True
+
+    def bidirectional_problems(self) -> list[Problem]:
+        """Refuse to fold what is not linear in the distance."""
+        if self.settings.fold != "always":
+            return []
+        text = "queries see keys on both sides, and alibi's |m - n| cannot be folded into queries and keys"
+        return [("position.fold", text, "write position.fold=auto")]
+
     def _folds(self, device: torch.device, length: int) -> bool:
+        if self.shape.bidirectional:
+            return False
         if self.settings.fold == "auto":
             # Folded, a bias is right up to a number for each query, which only a softmax over nothing else leaves out.
             return self.shape.scores_alone and (device.type == "cuda" or length > PLAIN_UP_TO)
@@ -91,8 +105,8 @@ class Scheme(Position):
         device = queries.pos_BT.device
         slope_H = slopes(self.shape.n_heads, device)
         if not self._folds(device, length):
-            distance_R = torch.arange(n_distances(queries, keys), dtype=torch.float32, device=device)
-            return Terms(distance_HR=-slope_H[:, None] * distance_R)
+            distance_R = distances(queries, keys, self.shape.bidirectional, torch.float32)
+            return Terms(distance_HR=-slope_H[:, None] * distance_R.abs())
         multiplier = self.shape.attention_multiplier
         slope_H = slope_H.double() * (1 / multiplier if multiplier else math.sqrt(self.shape.head_dim))
         return Folded(slope_H, queries.pos_BT[..., None] * slope_H, keys.pos_BT)

@@ -107,6 +107,7 @@ class Scheme(rotary.Rotary):
 
     settings: Settings
 
+    bidirectional = True
     layer_class = Layer
     narrow_key = staticmethod(_narrow)
 

@@ -4,7 +4,8 @@
 
 The paper's Eq. 4 looks p up at the distance from m to n in the second term and from n to m in the third, which are two
 rows of its table; the released code and `transformers` take the row of m - n in both, and so does this (surveys of
-position codes too; one calls the form TUPE's, whose scheme is `tupe`). The table has no rows for the future.
+position codes too; one calls the form TUPE's, whose scheme is `tupe`). The table has rows of later keys where attention
+is bidirectional, 2·max_distance + 1 in all.
 
 p (max_distance + 1, C) is shared by all layers; each sends it through the W_Q and W_K (and their biases, where the
 model has them) that its hidden states go through. DeBERTa-v2 does so too ("share_att_key"); v1 has projections
@@ -54,11 +55,13 @@ class Scheme(Position):
 
     INITIAL: ClassVar[Mapping[str, Initial]] = {"p": lambda p, generator: p.normal_(0.0, 1.0, generator=generator)}
 
+    bidirectional = True
     layer_class = Layer
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
-        self.p = nn.Parameter(torch.empty(settings.max_distance + 1, shape.d_model))
+        n_rows = settings.max_distance * (2 if shape.bidirectional else 1) + 1
+        self.p = nn.Parameter(torch.empty(n_rows, shape.d_model))
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tensor:
         """Return p_RC, float32 or wider. A copy: ZeRO 3 frees the parameter after this call, and the layers read it

@@ -95,6 +95,7 @@ class Scheme(Position):
 
     settings: Settings
     relative = False
+    bidirectional = True
     caches_rotated_keys = True
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:

@@ -30,6 +30,7 @@ class Scheme(Position):
     settings: Settings
 
     relative = False
+    bidirectional = True
     by_pairs = False
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:

@@ -19,6 +19,7 @@ class Scheme(Position):
     """Every hook is the identity."""
 
     has_effect = sees_positions = False
+    bidirectional = True
 
     @classmethod
     def to_transformers(cls, settings: Settings, head_dim: int) -> None:

@@ -96,6 +96,7 @@ class Scheme(rotary.Frequencies):
     """Turns lengths by positions alone."""
 
     features = 2
+    bidirectional = True
     layer_class = Layer
     INITIAL = MappingProxyType({"delta": lambda x, generator: x.uniform_(-2 * math.pi, 0, generator=generator)})
 

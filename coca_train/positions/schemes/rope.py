@@ -46,6 +46,7 @@ class Scheme(rotary.Rotary):
     """Rotates queries and keys by their own position."""
 
     settings: Settings
+    bidirectional = True
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
         """Return the rotations at a sequence length [tokens], which dynamic frequencies adapt to."""

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions.base import Position, Problem, Terms
-from coca_train.positions.token_positions import Positions, n_distances
+from coca_train.positions.token_positions import Positions, distances
 
 THETA = 10000.0  # the base of the paper's sinusoids
 
@@ -41,12 +41,13 @@ class Scheme(Position):
     """A fixed, wavy penalty on distance, weaker in each further head."""
 
     settings: Settings
+    bidirectional = True
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Terms:
         """Return the bias of each distance, float32. The sum is taken in float64, since its terms cancel far out."""
         wide = {"dtype": torch.float64, "device": queries.pos_BT.device}
         inv_freq_J = THETA ** (-torch.arange(0, self.settings.d_bar, 2, **wide) / self.settings.d_bar)
-        distance_R = torch.arange(n_distances(queries, keys), **wide)
+        distance_R = distances(queries, keys, self.shape.bidirectional, torch.float64)
         sum_R = (distance_R[:, None] * inv_freq_J).cos().sum(-1) - self.settings.d_bar / 2
         compression_H = torch.arange(1, self.shape.n_heads + 1, **wide) * 8 / self.shape.n_heads
         return Terms(distance_HR=(sum_R / compression_H[:, None]).float())

@@ -1,10 +1,11 @@
-"""Relative position representations (Shaw et al., arXiv 1803.02155, Eq. 3 and 4), the causal half.
+"""Relative position representations (Shaw et al., arXiv 1803.02155, Eq. 3 and 4).
 
     score(m, n) = q_m · (k_n + a_r) / √D          r = min(m - n, max_distance)
     out_m       = Σ_n α(m, n) (v_n + b_r)
 
-Each layer learns a = `keys` and b = `values`, (max_distance + 1, D) both, shared by its heads. The paper's tables
-have 2·max_distance + 1 rows; the rows of the future are left out, as no causal query sees them.
+Each layer learns a = `keys` and b = `values`, shared by its heads. The paper's tables have 2·max_distance + 1 rows, and
+so they have where attention is bidirectional; a causal query sees none of the keys that half of them are for, and has
+max_distance + 1.
 
 Path: blocked on the CPU and on CUDA, because of b: the weights α are needed by distance, which no fused kernel
 gives. Memory O(T·block), forward and backward. Cost: q · a in every tile in addition to q · k, and α · b to α · v, so
@@ -31,12 +32,13 @@ class Settings:
 
 
 class Layer(LayerPosition):
-    """The vectors of one layer for every distance 0 … max_distance."""
+    """The vectors of one layer for every distance."""
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
-        self.keys = nn.Parameter(torch.empty(settings.max_distance + 1, shape.head_dim))
-        self.values = nn.Parameter(torch.empty(settings.max_distance + 1, shape.head_dim))
+        n_rows = settings.max_distance * (2 if shape.bidirectional else 1) + 1
+        self.keys = nn.Parameter(torch.empty(n_rows, shape.head_dim))
+        self.values = nn.Parameter(torch.empty(n_rows, shape.head_dim))
 
     def terms(self, position: Position, q_BTHD: Tensor, k_BSGK: Tensor, tables: object, project: Projections) -> Terms:
         """Pass copies of the vectors: the kernel reads them after ZeRO 3 has freed the parameters."""
@@ -47,4 +49,5 @@ class Layer(LayerPosition):
 class Scheme(Position):
     """Learned vectors of the clipped distance, added to keys and values."""
 
+    bidirectional = True
     layer_class = Layer

@@ -46,6 +46,7 @@ class Scheme(Position):
     settings: Settings
 
     relative = False
+    bidirectional = True
     by_pairs = False
 
     def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:

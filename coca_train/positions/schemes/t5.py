@@ -4,7 +4,8 @@
 
 Half of the buckets hold one distance each, the others grow logarithmically up to max_distance; all larger distances
 share the last one (positions/_buckets.py). One table for all layers, as in the paper. T5 leaves out the division
-by √D; here scores have it and b is added after it.
+by √D; here scores have it and b is added after it. In bidirectional attention half of the buckets are those of later
+keys, as in its encoder.
 
 Path: a bias by distance: `blocked` on the CPU (memory O(T·block)), FlexAttention on CUDA (O(T)). The table over
 distances has max_distance + 1 rows, whatever T. Cost: one addition per score. Relative.
@@ -18,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from coca_train.config.schema import STRICT, ModelConfig
-from coca_train.positions._buckets import bucket_problems, buckets
+from coca_train.positions._buckets import bucket_problems, buckets, sides_problems
 from coca_train.positions.base import AttentionShape, Position, Problem, Terms
 from coca_train.positions.token_positions import DeviceCopies, Positions
 
@@ -39,11 +40,18 @@ class Settings:
 class Scheme(Position):
     """A trained bias per bucket and head, the same in every layer."""
 
+    settings: Settings
+    bidirectional = True
+
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
         self.table = nn.Parameter(torch.empty(settings.n_buckets, shape.n_heads))
-        self.buckets_R = buckets(settings.n_buckets, settings.max_distance)
+        self.buckets_R = buckets(settings.n_buckets, settings.max_distance, shape.bidirectional)
         self._on_device = DeviceCopies()
+
+    def bidirectional_problems(self) -> list[Problem]:
+        """Refuse buckets that cannot be halved."""
+        return sides_problems(self.settings.n_buckets, self.settings.max_distance)
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Terms:
         """Return the bias of each distance, float32 or wider."""

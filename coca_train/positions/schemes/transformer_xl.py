@@ -35,7 +35,7 @@ from coca_train.positions.base import (
     Projections,
     Terms,
 )
-from coca_train.positions.token_positions import Positions, n_distances
+from coca_train.positions.token_positions import Positions, distances
 
 BASE = 10000.0
 
@@ -106,6 +106,7 @@ class Scheme(Position):
 
     settings: Settings
 
+    bidirectional = True
     layer_class = Layer
     projects_distances = True
 
@@ -114,6 +115,13 @@ class Scheme(Position):
         if settings.shared:
             self.u, self.v = _biases(shape)
 
+    def bidirectional_problems(self) -> list[Problem]:
+        """Refuse a memory, which holds what came before alone."""
+        if not self.settings.memory_len:
+            return []
+        text = "queries see keys on both sides, and a memory of transformer_xl holds what came before"
+        return [("position.memory_len", text, "write position.memory_len=0")]
+
     @property
     def memory_len(self) -> int:
         """Hidden states of the previous segment that each layer attends to [tokens]."""
@@ -121,7 +129,7 @@ class Scheme(Position):
 
     def forward(self, queries: Positions, keys: Positions, length: int) -> Tables:
         """Return a row of s for every distance: more than there are queries where a memory or a cache precedes them."""
-        r_R = torch.arange(n_distances(queries, keys), device=queries.pos_BT.device)
+        r_R = distances(queries, keys, self.shape.bidirectional)
         s_RC = waves(r_R, BASE, self.shape.d_model)
         if not self.settings.shared:
             return Tables(s_RC, None, None)

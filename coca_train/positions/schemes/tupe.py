@@ -4,7 +4,7 @@
 
 p (max_len, C), U_Q (H·D, C), U_K (G·D, C) and the bias table b (n_buckets, H; buckets of T5, arXiv 1910.10683) are
 shared by all layers. With q' = (q, U_Q p_m) / √2 and k' = (k, U_K p_n) both first terms are one dot product,
-which attention divides by √D. Causal text has no [CLS] token, so nothing is untied from it (section 3.2). The released
+which attention divides by √D. Text has no [CLS] token here, so nothing is untied from it (section 3.2). The released
 code (guolinke/TUPE) layer-normalises p, and U_Q and U_K have biases there; the equations have neither, and neither has
 this. A bias b_Q would add b_Q · U_K p_n, a learned preference for places in the text; what b_K adds belongs to the
 query alone, where the softmax does not see it. p starts with variance 1, as a norm would give it: started at
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT, ModelConfig
-from coca_train.positions._buckets import bucket_problems, buckets
+from coca_train.positions._buckets import bucket_problems, buckets, sides_problems
 from coca_train.positions.base import AttentionShape, Heads, Initial, Position, Problem, Terms
 from coca_train.positions.schemes.learned import check_max_len
 from coca_train.positions.token_positions import DeviceCopies, Positions
@@ -61,6 +61,7 @@ class Scheme(Position):
     INITIAL: ClassVar[Mapping[str, Initial]] = {"p": lambda p, generator: p.normal_(0.0, 1.0, generator=generator)}
 
     relative = False
+    bidirectional = True
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
@@ -68,8 +69,12 @@ class Scheme(Position):
         self.u_q = nn.Parameter(torch.empty(shape.n_heads * shape.head_dim, shape.d_model))
         self.u_k = nn.Parameter(torch.empty(shape.n_kv_heads * shape.head_dim, shape.d_model))
         self.table = nn.Parameter(torch.empty(settings.n_buckets, shape.n_heads))
-        self.buckets_R = buckets(settings.n_buckets, settings.max_distance)
+        self.buckets_R = buckets(settings.n_buckets, settings.max_distance, shape.bidirectional)
         self._on_device = DeviceCopies()
+
+    def bidirectional_problems(self) -> list[Problem]:
+        """Refuse buckets that cannot be halved."""
+        return sides_problems(self.settings.n_buckets, self.settings.max_distance)
 
     @property
     def max_positions(self) -> int:
