@@ -74,7 +74,7 @@ class Masking:
         return inputs_T, np.where(chosen_T, tokens_T, IGNORE)
 
     def fingerprint(self) -> dict[str, object]:
-        """Return what decides the draws, beside the seed, as JSON."""
+        """Return what a draw depends on, apart from its seed, as JSON."""
         return asdict(self.config) | {"mask": self.mask}
 
 
