@@ -270,6 +270,21 @@ def check_answers(data: DataConfig) -> Iterator[Problem]:
         yield Problem("E-CFG-93", ("data.packing", "data.answers.begin"), text, fix)
 
 
+@TRAINING.rule("data")
+def check_objective(data: DataConfig) -> Iterator[Problem]:
+    """Tokens are masked where that is the objective, and no more of the chosen ones than there are."""
+    key, objective = "data.objective.name", data.objective
+    if objective.name == "next_token":
+        text = "it has no effect where the next token is predicted"
+        for option in ("share", "masked", "random", "mask"):
+            if getattr(objective, option) != getattr(type(objective)(), option):
+                yield Problem("E-CFG-97", (f"data.objective.{option}", key), text, f"write {key}=masked_token")
+    elif objective.masked + objective.random > 1:
+        text = f"{objective.masked:g} and {objective.random:g} of the chosen tokens are more than all of them"
+        fix = f"write data.objective.random={round(1 - objective.masked, 6):g}"
+        yield Problem("E-CFG-97", ("data.objective.random", "data.objective.masked"), text, fix)
+
+
 @TRAINING.rule("data", "train")
 def check_curriculum(data: DataConfig, train: TrainConfig) -> Iterator[Problem]:
     """Contexts that grow begin shorter than a row, end within the steps, and are of rows that do not go on."""

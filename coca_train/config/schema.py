@@ -53,6 +53,7 @@ class PatternSettings(ModuleSettings, Protocol):
 
 
 Positive = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 UpToAMillion = Annotated[int, Field(gt=0, le=1_000_000)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 Heads = Annotated[int, Field(gt=0, le=65536)]
@@ -361,6 +362,29 @@ class AnswersConfig:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class ObjectiveConfig:
+    """What is predicted of a text (docs/data.md, "Masked tokens")."""
+
+    name: Literal["next_token", "masked_token"] = Field(
+        default="next_token",
+        description="next_token: each token from those before it; masked_token: some tokens, which are hidden, from "
+        "those on both sides (BERT)",
+    )
+    share: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.15, description="masked_token: of the tokens that are chosen to be predicted"
+    )
+    masked: Share = Field(default=0.8, description="masked_token: of the chosen tokens, shown as the mask")
+    random: Share = Field(
+        default=0.1, description="masked_token: of the chosen tokens, shown as a random one; the rest is shown as it is"
+    )
+    mask: str | None = Field(
+        default=None,
+        description="masked_token: piece that stands for what is hidden; null = the tokenizer's <mask> or [MASK], else "
+        "its unknown piece, where no text is encoded as it",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class CurriculumConfig:
     """Contexts that grow within a stage (SkyLadder; docs/data.md, "Contexts that grow")."""
 
@@ -434,6 +458,7 @@ class DataConfig:
     answers: AnswersConfig = Field(
         default=AnswersConfig(), description="pieces around the answers of prompts: only these are learned"
     )
+    objective: ObjectiveConfig = Field(default=ObjectiveConfig(), description="what is predicted of a text")
     curriculum: CurriculumConfig = Field(
         default=CurriculumConfig(), description="contexts that are short at first, and grow to train.seq_len"
     )

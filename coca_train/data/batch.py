@@ -16,7 +16,8 @@ from coca_train.runtime import IGNORE
 
 @dataclass(frozen=True)
 class Batch:
-    """int64 CPU tensors. targets are the next tokens, -100 = not scored; doc_BT None = one document.
+    """int64 CPU tensors. targets are the next tokens, or the hidden ones at their own places (data.masking); -100 = not
+    scored. doc_BT None = one document.
 
     continues_B: bool, whether a row goes on where the same row of the step before ended; None: no row does.
     memory: None, as the data knows nothing of the model's past (engine/recurrence.py adds it). length: what dynamic

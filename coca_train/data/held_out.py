@@ -11,6 +11,7 @@ from coca_train.config.schema import DataConfig
 from coca_train.data.answers import marks_of, score_answers
 from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
+from coca_train.data.masking import Masking
 from coca_train.data.mixture import check_tokenizer, file_digests
 from coca_train.data.packing import Row, Windows, checked_row
 from coca_train.data.storage import Digest
@@ -24,6 +25,7 @@ class HeldOut:
 
     def __init__(self, config: DataConfig) -> None:
         self.document_mask, self.marks = config.document_mask, marks_of(config)
+        self.masking = Masking(config) if config.objective.name == "masked_token" else None
         self.files: dict[str, IndexedDataset] = {}
         for name, source in config.sources.items():
             if source.valid_path is not None:
@@ -57,7 +59,7 @@ class Validation:
         world_size: int = 1,
     ) -> None:
         self.held_out, self.micro_batch_size = held_out, micro_batch_size
-        self._rows: dict[str, list[Row]] = {}
+        self._rows: dict[str, list[tuple[int, Row]]] = {}  # each with its window
         for name, file in held_out.files.items():
             # An answer is scored with its prompt in the window.
             source = Windows(file, f"{name}, held out", seq_len, held_out.document_mask, held_out.marks is not None)
@@ -66,10 +68,11 @@ class Validation:
             for begin in range(0, n_windows, micro_batch_size * world_size):
                 first = begin + rank * micro_batch_size
                 for i in range(first, first + micro_batch_size):
-                    row = checked_row(source, i * source.n_windows // n_windows if i < n_windows else 0, vocab_size)
+                    window = i * source.n_windows // n_windows if i < n_windows else 0
+                    row = checked_row(source, window, vocab_size)
                     # The file's own dtype: a quarter of int64.
                     row = row._replace(ids=row.ids.astype(file.dtype))
-                    rows.append(row if i < n_windows else row._replace(scored=0))
+                    rows.append((window, row if i < n_windows else row._replace(scored=0)))
             self._rows[name] = rows
 
     def batches(self) -> Mapping[str, Iterable[Batch]]:
@@ -78,11 +81,15 @@ class Validation:
         Every rank gets the same number of batches of the same shape (ZeRO-3 needs that); rows beyond the last
         window are padding: all their targets are -100. The scored windows do not depend on the world size.
         """
-        return {name: self._collated(rows) for name, rows in self._rows.items()}
+        return {name: self._collated(name, rows) for name, rows in self._rows.items()}
 
-    def _collated(self, rows: list[Row]) -> Iterator[Batch]:
+    def _collated(self, name: str, rows: list[tuple[int, Row]]) -> Iterator[Batch]:
+        marks, masking = self.held_out.marks, self.held_out.masking
         for begin in range(0, len(rows), self.micro_batch_size):
-            batch = rows[begin : begin + self.micro_batch_size]
-            collated = collate([row._replace(ids=row.ids.astype(np.int64)) for row in batch])
-            marks = self.held_out.marks
-            yield collated if marks is None else score_answers(collated, marks)
+            part = rows[begin : begin + self.micro_batch_size]
+            batch = collate([row._replace(ids=row.ids.astype(np.int64)) for _, row in part])
+            if marks is not None:
+                batch = score_answers(batch, marks)
+            if masking is not None:  # the same tokens at every validation, of every run
+                batch = masking(batch, [f"held out {name} {window}" for window, _ in part])
+            yield batch

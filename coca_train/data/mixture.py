@@ -18,6 +18,7 @@ from coca_train.config.schema import DataConfig
 from coca_train.data.answers import Marks, marks_of, score_answers
 from coca_train.data.batch import Batch, collate
 from coca_train.data.dataset import IndexedDataset
+from coca_train.data.masking import Masking
 from coca_train.data.packing import Edges, checked_row, pack
 from coca_train.data.placement import ends_of_sentences, place
 from coca_train.data.provenance import Origins, Passage, Provenance, read_manifest
@@ -50,6 +51,7 @@ class Mixture:
     ) -> None:
         self.config, self.seq_len, self.vocab_size, self._marks = config, seq_len, vocab_size, marks_of(config)
         self.global_batch_size, self.edges = global_batch_size, edges
+        self._masking = Masking(config) if config.objective.name == "masked_token" else None
         self.sources = []
         for name in sorted(config.sources):  # the order of the yaml does not matter
             source = config.sources[name]
@@ -115,6 +117,8 @@ class Mixture:
             # Positions restart at each document; beyond the last scored target is padding.
             last = max(int(pos_T[: row.scored + 1].max()) for row, pos_T in zip(rows, batch.pos_BT, strict=True))
             batch = replace(batch, length=last + 1)
+        if self._masking is not None:  # last: the others read the text
+            batch = self._masking(batch, [self._draw_of(place) for place in places])
         if self.config.order == "shuffled":
             return batch
         return replace(batch, continues_B=torch.tensor([place.continues for place in places]))
@@ -123,10 +127,14 @@ class Mixture:
         """Place the tokens of every row, as its source, epoch and window decide."""
         config, rows = self.config.placement, []
         for row, tokens_T, at in zip(batch.pos_BT.numpy(), batch.tokens_BT.numpy(), places, strict=True):
-            draw = random.Random(f"{self.config.seed} {self.sources[at.source].name} {at.epoch} {at.window}")
+            draw = random.Random(self._draw_of(at))
             ends_T = self._ends_of_sentences.take(tokens_T, mode="clip") if config.name == "longrecipe" else None
             rows.append(place(config, row, draw, ends_T))
         return replace(batch, pos_BT=torch.from_numpy(np.stack(rows)), length=config.target)
+
+    def _draw_of(self, place: SamplePlace) -> str:
+        """Return what the draws of a row follow from."""
+        return f"{self.config.seed} {self.sources[place.source].name} {place.epoch} {place.window}"
 
     @cached_property
     def _ends_of_sentences(self) -> np.ndarray:
@@ -161,6 +169,8 @@ class Mixture:
             order["placement"] = asdict(config.placement)
         if self._marks is not None:
             order["answers"] = self._marks._asdict()
+        if self._masking is not None:
+            order["objective"] = self._masking.fingerprint()
         if config.curriculum.begin is not None:
             order["curriculum"] = asdict(config.curriculum)
         if config.length_of != "row":

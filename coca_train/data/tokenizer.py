@@ -22,6 +22,7 @@ from coca_train.settings import TOKENIZERS
 
 END_PIECES = ("</s>", "<|endoftext|>", "<eod>", "<|end_of_text|>", "<eos>")
 BEGIN_PIECES = ("<s>", "<|begin_of_text|>", "<bos>")
+UNKNOWN_PIECE = "<unk>"
 SpecialTokensInText = Literal["text", "tokens"]
 NOTHING: Mapping[str, int | str | None] = MappingProxyType({})
 MAX_BYTES = FULL_DIGEST_BYTES - 1  # up to here the digest in a run's record is that of the whole file
@@ -117,6 +118,16 @@ class Tokenizer:
         if isinstance(self._backend, HuggingFace):
             return self._backend.begins
         return () if self.bos is None else (self.bos,)
+
+    def id_of(self, piece: str) -> int | None:
+        """Return the id of a piece, of the unknown one too; None: there is no such piece."""
+        token = self._backend.id_of(piece)
+        return self._backend.unknown if token is None and piece == UNKNOWN_PIECE else token
+
+    @property
+    def unused_unknown(self) -> int | None:
+        """The id of the unknown piece, where no text is encoded as it; None where there is none, or a text may be."""
+        return self._backend.unknown if self._backend.has_all_bytes else None
 
     @property
     def lossless(self) -> bool:

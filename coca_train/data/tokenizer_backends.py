@@ -103,6 +103,15 @@ class SentencePiece:
         token = self._model.piece_to_id(piece)
         return None if token == self._model.unk_id() else token
 
+    @property
+    def unknown(self) -> int:
+        return self._model.unk_id()
+
+    @property
+    def has_all_bytes(self) -> bool:
+        """Whether any text can be encoded without the unknown token."""
+        return self.facts.byte_fallback
+
     def spelled(self, token: int) -> str | None:
         """Return the text that is encoded as this token, if its piece is one."""
         piece = self._model.id_to_piece(token)
@@ -271,6 +280,17 @@ class HuggingFace:
 
     def id_of(self, piece: str) -> int | None:
         return self._model.token_to_id(piece)
+
+    @property
+    def unknown(self) -> int | None:
+        piece = getattr(self._model.model, "unk_token", None)
+        return None if piece is None else self.id_of(piece)
+
+    @property
+    def has_all_bytes(self) -> bool:
+        """Whether any text can be encoded without the unknown token."""
+        in_bytes = getattr(self._model.model, "byte_fallback", False)
+        return self.lossless or (in_bytes and all(self.id_of(f"<0x{byte:02X}>") is not None for byte in range(256)))
 
     def spelled(self, token: int) -> str | None:
         """Return the text that is encoded as this token, if its piece is one."""

@@ -49,6 +49,8 @@ data.packing=documents | E-CFG-60
 data.packing=segments data.order=stream | E-CFG-60
 data.upsample_from_tokens=5 | E-CFG-61
 data.upsample_factor=3 | E-CFG-61
+data.objective.share=0.3 | E-CFG-97
+data.objective.name=masked_token data.objective.random=0.5 | E-CFG-97
 data.sources.code.path=${data.sources.text.path} | E-CFG-30
 data.sources.code.valid_path=${data.sources.text.path} | E-CFG-30
 run.seed=99999999999999999999 | E-CFG-05
