@@ -167,8 +167,9 @@ class Model:
         """
         import torch
 
-        from coca_train.models.generation import check_options, generate
+        from coca_train.models.generation import check_options, generate, require_causal
 
+        require_causal(self.network, f"generate on {self.path}")
         tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
         try:
             check_options(tokens, max_new_tokens, temperature, top_k, top_p)

@@ -110,6 +110,9 @@ def _incompatibilities(trained: Config, varied: Config) -> list[Problem]:
         *layers_fit(varied.layers, position, attention_pattern, model),
         *logit_scale_fits(varied.layers, position, attention_pattern, model),
     ]
+    if patterns.build(attention_pattern).bidirectional != patterns.build(trained.attention_pattern).bidirectional:
+        text, fix = "weights read in one direction or in both, as they were trained", "omit it"
+        problems.append(Problem("E-CFG-44", ("attention_pattern.name",), text, fix))
     if attention_pattern != trained.attention_pattern and patterns.build(attention_pattern).in_training():
         text, fix = f"{attention_pattern.name} is for training; elsewhere it is causal attention", "omit it"
         problems.append(Problem("E-CFG-44", ("attention_pattern.name",), text, fix))

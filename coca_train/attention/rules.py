@@ -10,7 +10,15 @@ from coca_train.attention import PatternSettings
 from coca_train.attention.layer_types import LayerType, layer_types
 from coca_train.config.check import TRAINING, check_heads, check_pattern, check_scheme
 from coca_train.config.messages import Problem
-from coca_train.config.schema import DEFAULT, DataConfig, EngineConfig, LayersConfig, ModelConfig, TrainConfig
+from coca_train.config.schema import (
+    DEFAULT,
+    DataConfig,
+    EngineConfig,
+    EvalConfig,
+    LayersConfig,
+    ModelConfig,
+    TrainConfig,
+)
 from coca_train.positions import SchemeSettings
 from coca_train.runtime.errors import UserError
 
@@ -133,10 +141,47 @@ def placement_fits(
         if name == DEFAULT and not built.sees_positions:
             text = f"{called} sees no positions, so that placing tokens changes nothing"
             yield Problem("E-CFG-90", (key, where), text, f"write {key}=text")
-        if seen != "causal":
+        whole = seen == "bidirectional" and getattr(kind.attention_pattern, "window", None) is None
+        if seen != "causal" and not whole:
             pattern = "attention_pattern.name" if name == DEFAULT else f"layers.types.{name}.attention_pattern.name"
             text = f"{seen} counts distances in the text, and tokens are placed elsewhere"
             yield Problem("E-CFG-90", (pattern, key), text, f"write {pattern}=causal, or {key}=text")
+
+
+@TRAINING.rule("data", "eval", "layers", "position", "attention_pattern", "model")
+def objective_fits(
+    data: DataConfig,
+    eval: EvalConfig,
+    layers: LayersConfig,
+    position: SchemeSettings,
+    attention_pattern: PatternSettings,
+    model: ModelConfig,
+) -> Iterator[Problem]:
+    """Check that a model reads in both directions where, and only where, hidden tokens are predicted."""
+    from coca_train.attention import patterns
+
+    if check_heads(model):
+        return
+    types = _right_types(layers, model, position, attention_pattern)
+    both = {name for name, kind in types.items() if patterns.build(kind.attention_pattern).bidirectional}
+    key, masks = "data.objective.name", data.objective.name == "masked_token"
+    for name in types:
+        pattern = "attention_pattern.name" if name == DEFAULT else f"layers.types.{name}.attention_pattern.name"
+        fix = "write attention_pattern=bidirectional, and so in other layer types"
+        if name in both and not masks:
+            text = "a query sees the token that comes next, which is what it should predict"
+            yield Problem("E-CFG-96", (key, pattern), text, f"write {key}=masked_token, or {pattern}=causal")
+        elif name not in both and (masks or both):
+            text = "hidden tokens are predicted from both sides, and a query sees one"
+            yield Problem("E-CFG-96", (pattern, key), text, f"{fix}, or {key}=next_token")
+        elif masks and types[name].logit_scale.name != "none":
+            text = f"{types[name].logit_scale.name} counts the tokens before a query, and it sees those after it too"
+            scale = "model.logit_scale.name"
+            yield Problem("E-CFG-96", (scale, pattern), text, f"write {scale}=none")
+    if masks and eval.extrapolation.every_steps:
+        text = "a probe asks for next tokens"
+        probe = "eval.extrapolation.every_steps"
+        yield Problem("E-CFG-96", (probe, key), text, f"write {probe}=0")
 
 
 @TRAINING.rule("data", "layers", "position", "attention_pattern", "model")

@@ -95,12 +95,13 @@ def _generate(loaded: Loaded[GenerateConfig], arguments: Arguments) -> None:
 
     from coca_train.checkpoint.opening import load_run
     from coca_train.evaluation.subject import no_tokenizer
-    from coca_train.models.generation import check_options, check_positions, generate
+    from coca_train.models.generation import check_options, check_positions, generate, require_causal
 
     given: GenerateConfig = loaded.config
     run = load_run(given.run, given.device)
     if (tokenizer := run.tokenizer) is None:
         raise no_tokenizer(Path(given.run))
+    require_causal(run.model, f"run={given.run}")
     config = vary(run.loaded.config, arguments.overrides)
     run.model.set_position(config.position)
     run.model.set_attention_pattern(config.attention_pattern)

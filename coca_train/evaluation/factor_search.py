@@ -35,6 +35,7 @@ from coca_train.evaluation.factor_objectives import (
     tokenizer_of,
 )
 from coca_train.evaluation.factor_spaces import SPACES, Candidate, Space
+from coca_train.models.generation import require_causal
 from coca_train.positions import rotary, scaling_of
 from coca_train.positions.rope_scaling import RopeScaling
 from coca_train.runtime import dist, durable, untrusted_io
@@ -108,6 +109,7 @@ def search(given: ExtendConfig) -> Path:
     for a needle, DataError E-EVAL-05 without text that is long enough, and what loading a run raises.
     """
     run = load_run(given.run, given.device)
+    require_causal(run.model, f"run={given.run}")
     space = _space(run, given)
     judges, others = _judges(run, given)
     to = Path(given.to or Path(given.run) / f"{given.method}-{given.length}")

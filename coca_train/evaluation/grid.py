@@ -146,7 +146,10 @@ class Slot:
         if self.variant.problem:
             return self.record("impossible", reason=self.variant.problem)
         self.variant.apply_to(self.subject.model)
-        if reason := self.suite.impossible(self.subject, self.point, self.material):
+        reason = self.suite.impossible(self.subject, self.point, self.material)
+        if self.subject.model.bidirectional and not self.suite.BIDIRECTIONAL:
+            reason = "it reads in both directions, and sees the tokens that it would be asked for"
+        if reason:
             return self.record("impossible", reason=reason)
         if store is None or not self.suite.CACHED:
             return None

@@ -59,13 +59,15 @@ class CellSuite(Suite[Settings, Result], Generic[Settings, Material, Part, Resul
 
     VERSION: count it up whenever the same inputs give other numbers; cells of other versions are measured again.
     CACHED: false where a cell measured again is another measurement (times). SHARES: whether it asks a model for
-    `losses` alone, so that ranks may share each window. AXIS: options that list the points, or judge results; a cell
+    `losses` alone, so that ranks may share each window. BIDIRECTIONAL: whether it asks models that read in both
+    directions. AXIS: options that list the points, or judge results; a cell
     does not depend on them.
     """
 
     VERSION: ClassVar[int]
     CACHED: ClassVar[bool] = True
     SHARES: ClassVar[bool] = False
+    BIDIRECTIONAL: ClassVar[bool] = False
     AXIS: ClassVar[tuple[str, ...]] = ()
 
     def parts(self) -> "list[AnySuite]":

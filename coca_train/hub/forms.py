@@ -78,6 +78,11 @@ def choose(architecture: Architecture, form: Form, family: str = "") -> Json:
     form=auto takes a native class only where cached decoding equals reading at any length. Raises UserError E-IOP-15
     when the requested native class would compute something else.
     """
+    if _bidirectional(architecture):
+        raise UserError(
+            "E-IOP-15 attention_pattern=bidirectional: the classes of an export read from left to right. Fix: use the "
+            "folder of the run, which coca_train.open_model opens"
+        )
     why_not = ""
     if form != "own":
         names = (family, "") if form in ("auto", "native") else (form,)
@@ -87,6 +92,10 @@ def choose(architecture: Architecture, form: Form, family: str = "") -> Json:
     if form in ("auto", "own"):
         return own_config(architecture)
     raise UserError(f"E-IOP-15 form={form}: this would not compute what the run computes: {why_not}. Fix: form=own")
+
+
+def _bidirectional(architecture: Architecture) -> bool:
+    return any(kind.attention_pattern.name == "bidirectional" for kind in architecture.layer_types)
 
 
 def config_to_compare(architecture: Architecture, family: str = "") -> Json:
@@ -183,6 +192,8 @@ def describe(architecture: Architecture, family: str = "", place: str = SCALING_
 
     place: key of the section of frequencies that has this option.
     """
+    if _bidirectional(architecture):
+        return "none; the classes of an export read from left to right"
     native, why_not = _try_native(architecture, family, "")
     config = choose(architecture, "auto", family)
     model_type = str(config["model_type"])

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from coca_train.positions.token_positions import Positions
+from coca_train.runtime.errors import UserError
 
 if TYPE_CHECKING:
     from coca_train.models.transformer import Transformer
@@ -62,6 +63,15 @@ def generate(
         return new
     finally:
         model.train(was_training)
+
+
+def require_causal(model: "Transformer", where: str) -> None:
+    """Raise UserError E-RUN-35 for a model that predicts no next token. where: the option or call that names it."""
+    if model.bidirectional:
+        raise UserError(
+            f"E-RUN-35 {where}: it reads in both directions, and has learned to say what is hidden in a text, not what "
+            "follows. Fix: choose a run with attention_pattern=causal"
+        )
 
 
 def check_options(tokens: Sequence[int], max_new_tokens: int, temperature: float, top_k: int, top_p: float) -> None:

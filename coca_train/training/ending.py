@@ -135,11 +135,14 @@ def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, P
     """Compute and write everything except the mark that the report is done; return the report and its files by their
     place in the folder."""
     options, evaluation, sample = finished.config.eval, None, ""
-    with_sample = bool(options.sample_prompt and options.sample_tokens)
-    if options.extrapolation.enabled or with_sample:
+    # A model that reads in both directions predicts no next token: there is no perplexity of a text, and no sample.
+    predicts = finished.config.data.objective.name == "next_token"
+    with_perplexity = predicts and options.extrapolation.enabled
+    with_sample = predicts and bool(options.sample_prompt and options.sample_tokens)
+    if with_perplexity or with_sample:
         with runner.eval_module() as module:
             assert isinstance(module, Transformer)
-            evaluation = evaluate(finished, module) if options.extrapolation.enabled else None
+            evaluation = evaluate(finished, module) if with_perplexity else None
             if with_sample:
                 dist.log(f"report    sample text, {options.sample_tokens} tokens")
                 sample = write_sample(finished, module)

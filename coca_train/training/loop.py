@@ -54,6 +54,7 @@ def run_stage(
     non-finite steps in a row.
     """
     skipped_in_a_row, limit, n_slices = 0, config.engine.timeout_s, config.engine.sequence_parallel
+    n_tokens = config.train.global_batch_size * config.train.seq_len  # that are read; fewer may be scored
     for step in range(start_step, max_steps):
         done = first_step + step + 1
         with tools.watchdog.section(f"step {done}", limit):
@@ -72,7 +73,7 @@ def run_stage(
                 result = engine.train_step(micro_batches, lr)
                 if tools.recheck is not None:
                     tools.recheck.after(done, result)
-            tools.throughput.add(result.tokens, time.perf_counter() - started)
+            tools.throughput.add(n_tokens, time.perf_counter() - started)
 
         is_last = step + 1 == max_steps
         skipped_in_a_row = skipped_in_a_row + 1 if result.skipped else 0

@@ -3,7 +3,11 @@
 
 Pair j of a head is a vector of the plane: q_j of the query at m, k_j of the key at n, before any rotation, as complex
 numbers. Its initial angle Θ_j = arg(q_j conj(k_j)) in [0, 2π) is measured counter-clockwise from k_j to q_j. With the
-rotation the pair adds |q_j||k_j| cos(Θ_j + (m - n) θ_j) to the score (Eq. 3). Only m > n occurs here (causal).
+rotation the pair adds |q_j||k_j| cos(Θ_j + (m - n) θ_j) to the score (Eq. 3). Where attention is causal m > n.
+
+A key that comes later, m < n, is the mirror image of an earlier one: cos(Θ_j + (m - n) θ_j) = cos(2π - Θ_j +
+(n - m) θ_j). So with Θ_j < π it is anomalous (the paper's scenario a, up to τ_j = Θ_j / θ_j), else not (c); below, Θ_j
+is that of the mirror image and m - n the distance. Models that read in both directions have all four scenarios.
 
 * Anomalous: Θ_j > π (the paper's scenario d). The score rises at first although the distance grows.
 * Abnormal region: the first of Eq. 4's intervals, -(2π - Θ_j) <= θ < 0 with θ = Θ_j + (m - n) θ_j - 2π of an anomalous
@@ -21,7 +25,7 @@ vector has no angle and is left out of every share.
 Of a model these angles are sampled, on real text, in every layer and head. A text of T tokens is read once, dynamic
 frequencies at l = T. Of its T (T - 1) / 2 pairs of a query at m and an earlier key at n, `n_pairs` are drawn with
 replacement, each as likely as any other: two different places, seeded by the document, so that every model and every
-variant is asked about the same places. All shares are of drawn pairs.
+variant is asked about the same places; in both directions, of the T (T - 1) pairs. All shares are of drawn pairs.
 
 The vectors are those the scheme rotates:
 
@@ -107,14 +111,14 @@ def key_borders(anomalous_NHJ: ArrayLike) -> tuple[int, int]:
 BY_LAYER = ("known", "anomalous")  # kept apart; the rest is summed over the layers
 
 
-def drawn_pairs(n_tokens: int, n_pairs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw places of queries and of keys before them, (P,) each: uniform over all n < m < n_tokens, with
-    replacement."""
+def drawn_pairs(n_tokens: int, n_pairs: int, seed: int, bidirectional: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Draw places of queries and of keys before them, or anywhere else where attention is bidirectional, (P,) each:
+    uniform over all such pairs, with replacement."""
     generator = np.random.default_rng(seed)
     # The second place is a shift that is never 0: uniform over ordered pairs, hence over unordered ones.
     one_P = generator.integers(0, n_tokens, n_pairs)
     other_P = (one_P + generator.integers(1, n_tokens, n_pairs)) % n_tokens
-    return np.maximum(one_P, other_P), np.minimum(one_P, other_P)
+    return (one_P, other_P) if bidirectional else (np.maximum(one_P, other_P), np.minimum(one_P, other_P))
 
 
 def anomaly_sums(
@@ -125,7 +129,8 @@ def anomaly_sums(
     The arrays of `tally`; known and anomalous with the layers in front.
     """
     device, n_tokens = next(model.parameters()).device, len(texts[0])
-    places = [drawn_pairs(n_tokens, n_pairs, seed_of(seed, "anomaly", key, n_tokens)) for key in keys]
+    seeds = [seed_of(seed, "anomaly", key, n_tokens) for key in keys]
+    places = [drawn_pairs(n_tokens, n_pairs, each, model.bidirectional) for each in seeds]
     m_BP, n_BP = (torch.from_numpy(np.stack(part)).to(device) for part in zip(*places, strict=True))
     tokens_BT = torch.from_numpy(np.stack(texts).astype(np.int64)).to(device)
     by_layer: list[list[Sums]] = []
@@ -151,7 +156,9 @@ def _layer(position: Rotary, attention: Attention, x_BTC: Tensor, m_BP: Tensor, 
     parts = []
     for x_TC, m_P, n_P in zip(x_BTC, m_BP, n_BP, strict=True):
         q_PHJ, k_PHJ = vectors(position, attention.project_q(x_TC[m_P]), attention.project_k(x_TC[n_P]))
-        parts.append(tally(q_PHJ, k_PHJ, m_P - n_P, theta_J))
+        later_P11 = (n_P > m_P)[:, None, None]
+        q_PHJ, k_PHJ = (torch.where(later_P11, each.conj(), each) for each in (q_PHJ, k_PHJ))  # the mirror image
+        parts.append(tally(q_PHJ, k_PHJ, (m_P - n_P).abs(), theta_J))
     return parts
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from coca_train.attention.pattern import BIDIRECTIONAL, CAUSAL, View
 from coca_train.config.schema import STRICT, Positive
 from coca_train.evaluation.measures.anomaly import BORDERS, Sums, add, anomaly_sums, key_borders, slowed
 from coca_train.evaluation.measures.perplexity import Bound, intervals
@@ -64,14 +65,14 @@ def fractions(sums: Sums) -> np.ndarray:
 class Evaluator(DocumentSuite[Settings, Part, Result]):
     """Initial angles between queries and keys."""
 
-    VERSION = 3
+    VERSION, BIDIRECTIONAL = 3, True
 
     def impossible(self, subject: Subject, point: Point, material: Prefixes) -> str:
         if len(set(subject.model.layer_types)) > 1:
             return "its layers are of several kinds, whose angles are not those of one scheme"
         attention_pattern = subject.model.attention_pattern.settings.name
-        if attention_pattern != "causal":
-            return f"borders are counted over all earlier keys; {attention_pattern} hides or moves some of them"
+        if subject.model.attention_pattern.views() not in ((View(CAUSAL),), (View(BIDIRECTIONAL),)):
+            return f"borders are counted over all keys; {attention_pattern} hides or moves some of them"
         if int(point) < 2:
             return "a pair needs two tokens"
         if not isinstance(subject.model.position, Rotary):
@@ -161,7 +162,8 @@ class Evaluator(DocumentSuite[Settings, Part, Result]):
 ABOUT = (
     "Pair j of a head begins at the angle Θ from its key to its query, counter-clockwise, before any rotation. With "
     "Θ > π (anomalous; scenario (d) of the CoCA paper) the score first rises while the distance grows, for as long as "
-    "m - n < (2π - Θ)/θ_j: the abnormal region. CoCA's keys are collinear with their queries, so Θ = 0."
+    "m - n < (2π - Θ)/θ_j: the abnormal region. CoCA's keys are collinear with their queries, so Θ = 0. Where a model "
+    "reads in both directions, a key that comes later counts as its mirror image: anomalous with Θ < π (scenario (a))."
 )
 ABOUT_SHARES = (
     "Of sampled pairs of tokens n < m, over all layers, heads and pairs of features that have an angle. Borders are "
