@@ -104,7 +104,8 @@ def _reverse(given: Symbols) -> Symbols:
 
 def _last_anywhere(n: int, pool: Symbols, n_asked: int, draw: random.Random) -> tuple[Symbols, Symbols]:
     """Return n words of a pool, and those of them to ask for. Each of these comes last at a place drawn evenly, so
-    that as many are far as near at any length, and earlier too where there is room."""
+    that as many are far as near at any length, and in half of the cases or more earlier too, where there is room: that
+    the last one counts is learned once a word is found at all."""
     asked = draw.sample(pool, min(n_asked, len(pool) - 1, n))
     word_at = dict(zip(draw.sample(range(n), len(asked)), asked, strict=True))
     given, left = Symbols(), list(pool)
@@ -114,7 +115,7 @@ def _last_anywhere(n: int, pool: Symbols, n_asked: int, draw: random.Random) -> 
         given.append(word_at.get(at) or draw.choice(left))
     for place, word in word_at.items():
         free = [at for at in range(place) if at not in word_at]
-        if free and word not in given[:place]:
+        if free and word not in given[:place] and draw.random() < 0.5:
             given[draw.choice(free)] = word
     return given, asked
 
@@ -127,7 +128,7 @@ def _follows(which: int) -> tuple[Callable[[int, random.Random], Symbols], Calla
 
     def build(size: int, draw: random.Random) -> Symbols:
         n = _n_questions(size)
-        pool = draw.sample(WORDS, max(2, min(len(WORDS), size // 4)))
+        pool = draw.sample(WORDS, max(3, min(len(WORDS), size // 2)))
         given, asked = _last_anywhere(max(3, size - 1 - 4 * n) - 1, pool, n, draw)
         end = draw.choice([each for each in pool if each not in asked])
         given = [*(given if which < 0 else reversed(given)), end]  # the last one is followed by a word, too
@@ -177,8 +178,8 @@ def _solve_after(symbols: Symbols) -> Symbols:
 def _build_recall(size: int, draw: random.Random) -> Symbols:
     n = _n_questions(size)
     n_pairs = max(1, (size - 1 - 4 * n) // 2)
-    # A key is given twice on average, at any length until words come to an end.
-    pool = draw.sample(WORDS, max(2, min(len(WORDS), n_pairs // 2)))
+    # As many keys as pairs, until words come to an end.
+    pool = draw.sample(WORDS, max(2, min(len(WORDS), n_pairs)))
     keys, asked = _last_anywhere(n_pairs, pool, n, draw)
     values = _words(n_pairs, draw)
     pairs = [each for pair in zip(keys, values, strict=True) for each in pair]

