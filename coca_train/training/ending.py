@@ -135,10 +135,8 @@ def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, P
     """Compute and write everything except the mark that the report is done; return the report and its files by their
     place in the folder."""
     options, evaluation, sample = finished.config.eval, None, ""
-    # A model that reads in both directions predicts no next token: there is no perplexity of a text, and no sample.
-    predicts = finished.config.data.objective.name == "next_token"
-    with_perplexity = predicts and options.extrapolation.enabled
-    with_sample = predicts and bool(options.sample_prompt and options.sample_tokens)
+    with_perplexity = _predicts(finished.config) and options.extrapolation.enabled
+    with_sample = _predicts(finished.config) and bool(options.sample_prompt and options.sample_tokens)
     if with_perplexity or with_sample:
         with runner.eval_module() as module:
             assert isinstance(module, Transformer)
@@ -158,6 +156,11 @@ def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, P
     written = dist.broadcast_from_rank0(lambda: _write(report, finished))
     _show(report)
     return report, written
+
+
+def _predicts(config: Config) -> bool:
+    """Whether the model says what follows a text: else there are no perplexity of it and no sample."""
+    return config.data.objective.name == "next_token"
 
 
 def evaluate(finished: Finished, module: Transformer) -> Evaluation | None:
@@ -264,10 +267,11 @@ def written_files(config: Config, run_dir: Path) -> str:
         "tensorboard": f"curves, figures and settings: tensorboard --logdir {shlex.quote(config.run.root)}",
         "wandb": offline if config.tracking.wandb == "offline" else f"the run is in the project {project} of wandb",
     }
+    what = "how far the context reaches" if _predicts(config) else "how the losses fell"
     files = {
         "loss_curve.png": "training and validation loss",
         "reach.png": "perplexity beyond the training window, by training step",
-        "report/report.html": "how far the context reaches, in a browser (report.md, tables and figures beside it)",
+        "report/report.html": f"{what}, in a browser (report.md, tables and figures beside it)",
         **{f"report/{stage}": f"the report on stage {stage}" for stage in before},
         "metrics.jsonl": "every logged step and validation",
         **trackers,
@@ -298,9 +302,13 @@ def next_commands(config: Config, run_dir: Path, words: Sequence[str], folders: 
         others = others if config.data.path is not None or _composes([*same, *chosen], folders) else []
     held_out = any(source.valid_path for source in config.data.sources.values())
     before = "" if config.start.path is None else f"{config.start.path},"  # what the training was for is a comparison
+    if _predicts(config):
+        shown = [["generate", f"run={run_dir}", f"prompt={config.eval.sample_prompt or 'The'}"]]
+        shown += [["evaluate", f"checkpoint={before}{run_dir}"]] if held_out else []
+    else:
+        shown = [["show", f"run={run_dir}", "step=1"]]
     commands = [
-        ["generate", f"run={run_dir}", f"prompt={config.eval.sample_prompt or 'The'}"],
-        *([["evaluate", f"checkpoint={before}{run_dir}"]] if held_out else []),
+        *shown,
         *others,
         ["--help"],
     ]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from coca_train.evaluation.measures import anomaly
+from tests.golden.methods import case
 from tests.models.conftest import LLAMA, NEOX, PLAIN, build
 
 DEGREES = math.pi / 180
@@ -52,6 +53,38 @@ def test_a_tally_by_hand():
     assert sums["abnormal"] == 2  # 15 of 270 degrees, 1 of 180.5
     # 500 tokens are 50 radians from 90 degrees: π/2 + 50 = 16.4 π, past 8 odd and 8 even multiples of π
     assert sums["borders"].tolist() == [1, 8, 8]
+
+
+def test_later_keys_are_mirror_images():
+    """Scenarios (a) to (d): what scores do by distance, in numbers from outside; the two that rise are anomalous."""
+    inputs, expected = case("rope_scenarios")
+    for start, by_distance in zip(inputs["start_angle"], expected["cos_by_r"], strict=True):
+        middle = len(by_distance) // 2
+        for sign, side in ((1, by_distance[middle:]), (-1, by_distance[middle::-1])):
+            q, k = torch.polar(torch.ones(1, 1, 1).double(), torch.tensor([[[start]]]).double()), torch.ones(1, 1, 1)
+            top = int(np.argmax(side))
+            rises = top > 0
+            for distance in range(1, middle + 1):
+                sums = anomaly.tally(
+                    q, k.to(q.dtype), torch.tensor([sign * distance]), torch.tensor([inputs["theta_j"]]).double()
+                )
+                assert sums["anomalous"].item() == rises
+                if distance != top:  # at the top itself rounding decides
+                    assert sums["abnormal"].item() == (rises and distance < top)
+
+
+def test_drawn_pairs_of_both_directions_are_uniform_over_all_others():
+    m, n = anomaly.drawn_pairs(4, 60_000, seed=3, bidirectional=True)
+    counts = np.unique(m * 4 + n, return_counts=True)[1]
+    assert (m != n).all() and len(counts) == 12 and counts == pytest.approx(5_000, abs=400)
+
+
+def test_an_encoder_has_anomalous_keys_on_both_sides_unless_they_are_collinear():
+    text = np.random.default_rng(0).integers(0, 101, 40)
+    for scheme, low, high in ((ROPE, 0.3, 0.7), (COCA, 0, 0), (SLACK, 0, 0)):
+        model = build(LLAMA, scheme, {"name": "bidirectional"})
+        (sums,) = anomaly.anomaly_sums(model, [text], [0], n_pairs=100, seed=1)
+        assert low <= sums["anomalous"].sum() / sums["known"].sum() <= high
 
 
 def test_a_border_of_k_is_one_pair_of_features_in_one_head_of_one_layer():

@@ -81,10 +81,12 @@ def borders_crossed(angle: Tensor, turned: Tensor) -> Tensor:
 
 def tally(q_PHJ: Tensor, k_PHJ: Tensor, distance_P: Tensor, theta_J: Tensor) -> Sums:
     """Return the counts of one layer over sampled pairs of tokens: `known` and `anomalous` (H, J), `abnormal`, and
-    `borders` (3,). distance_P: m - n [tokens]. theta_J: radians per token, float64."""
-    angle_PHJ = initial_angle(q_PHJ, k_PHJ)
+    `borders` (3,). distance_P: m - n [tokens]; negative of keys that come later. theta_J: radians per token,
+    float64."""
+    later_P11 = (distance_P < 0)[:, None, None]
+    angle_PHJ = initial_angle(*(torch.where(later_P11, each.conj(), each) for each in (q_PHJ, k_PHJ)))
     anomalous_PHJ = angle_PHJ > math.pi
-    turned_PHJ = (distance_P[:, None, None] * theta_J).expand_as(angle_PHJ)
+    turned_PHJ = (distance_P.abs()[:, None, None] * theta_J).expand_as(angle_PHJ)
     crossed_3PHJ = borders_crossed(angle_PHJ, turned_PHJ).nan_to_num(0.0)
     sums = {
         "known": (~angle_PHJ.isnan()).sum(0),
@@ -156,9 +158,7 @@ def _layer(position: Rotary, attention: Attention, x_BTC: Tensor, m_BP: Tensor, 
     parts = []
     for x_TC, m_P, n_P in zip(x_BTC, m_BP, n_BP, strict=True):
         q_PHJ, k_PHJ = vectors(position, attention.project_q(x_TC[m_P]), attention.project_k(x_TC[n_P]))
-        later_P11 = (n_P > m_P)[:, None, None]
-        q_PHJ, k_PHJ = (torch.where(later_P11, each.conj(), each) for each in (q_PHJ, k_PHJ))  # the mirror image
-        parts.append(tally(q_PHJ, k_PHJ, (m_P - n_P).abs(), theta_J))
+        parts.append(tally(q_PHJ, k_PHJ, m_P - n_P, theta_J))
     return parts
 
 
