@@ -158,10 +158,10 @@ def objective_fits(
     model: ModelConfig,
 ) -> Iterator[Problem]:
     """Check that a model reads in both directions where, and only where, hidden tokens are predicted."""
+    if check_heads(model) or layers_fit(layers, position, attention_pattern, model):
+        return
     from coca_train.attention import patterns
 
-    if check_heads(model):
-        return
     types = _right_types(layers, model, position, attention_pattern)
     both = {name for name, kind in types.items() if patterns.build(kind.attention_pattern).bidirectional}
     key, masks = "data.objective.name", data.objective.name == "masked_token"

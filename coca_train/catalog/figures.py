@@ -183,13 +183,15 @@ def decay_bound(position: Position, farthest: int) -> Tensor:
 def mask(entry: Entry) -> Mask:
     """Compute the distances at which the scheme places keys, where a pair is seen."""
     settings = _drawn().trained_at(N_WINDOW).pattern(entry)
-    few = {name: N_FIRST for name in ("n_sink", "n_global") if hasattr(settings, name)}
+    few: dict[str, object] = {name: N_FIRST for name in ("n_sink", "n_global") if hasattr(settings, name)}
+    if patterns.build(settings).bidirectional:
+        few["window"] = N_WINDOW  # without one there is nothing to see: every pair
     rules = patterns.build(replace(settings, **few))
     distance: list[list[int | None]] = [[None] * N_DRAWN for _ in range(N_DRAWN)]
     pos_BT, everything = torch.arange(N_DRAWN)[None], slice(0, N_DRAWN)
     for layout in rules.layouts(pos_BT, pos_BT):
         for query, key in seen(layout, everything, everything)[0].nonzero().tolist():
-            distance[query][key] = int(layout.pos_BT[0, query] - layout.pos_BS[0, key])
+            distance[query][key] = abs(int(layout.pos_BT[0, query] - layout.pos_BS[0, key]))
     return Mask(distance)
 
 

@@ -50,7 +50,14 @@ data.packing=segments data.order=stream | E-CFG-60
 data.upsample_from_tokens=5 | E-CFG-61
 data.upsample_factor=3 | E-CFG-61
 data.objective.share=0.3 | E-CFG-97
-data.objective.name=masked_token data.objective.random=0.5 | E-CFG-97
+data.objective.name=masked_token attention_pattern=bidirectional data.objective.random=0.5 | E-CFG-97
+attention_pattern=bidirectional position=rope | E-CFG-96
+data.objective.name=masked_token position=rope | E-CFG-96
++experiment=encoder_tiny model.logit_scale.name=ssmax | E-CFG-96
++experiment=encoder_tiny eval.extrapolation.every_steps=50 | E-CFG-96
++experiment=encoder_tiny position=fox | E-CFG-44
++experiment=encoder_tiny position=t5 position.n_buckets=7 | E-CFG-44
++experiment=encoder_tiny position=alibi position.fold=always | E-CFG-44
 data.sources.code.path=${data.sources.text.path} | E-CFG-30
 data.sources.code.valid_path=${data.sources.text.path} | E-CFG-30
 run.seed=99999999999999999999 | E-CFG-05

@@ -120,7 +120,7 @@ class Scheme(Position):
         if not self.settings.memory_len:
             return []
         text = "queries see keys on both sides, and a memory of transformer_xl holds what came before"
-        return [("position.memory_len", text, "write position.memory_len=0")]
+        return [("attention_pattern.name", text, "write position.memory_len=0, or attention_pattern=causal")]
 
     @property
     def memory_len(self) -> int:
