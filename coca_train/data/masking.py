@@ -33,7 +33,7 @@ class Masking:
         tokenizer = Tokenizer(config.tokenizer)
         self.config, self.of_answers = config.objective, config.answers.begin is not None
         self.mask = find_mask(tokenizer, config.objective.mask)
-        special = {self.mask, *tokenizer.control} | ({tokenizer.pad} - {None})
+        special = {self.mask, *tokenizer.control, *(() if tokenizer.pad is None else (tokenizer.pad,))}
         # The last entry is that of ids beyond the tokenizer's, which `np.take` clips to.
         self._is_special_V = np.zeros(tokenizer.vocab_size + 1, bool)
         self._is_special_V[[token for token in special if token < tokenizer.vocab_size]] = True
@@ -75,7 +75,7 @@ class Masking:
 
     def fingerprint(self) -> dict[str, object]:
         """Return what a draw depends on, apart from its seed, as JSON."""
-        return asdict(self.config) | {"mask": self.mask}
+        return {**asdict(self.config), "mask": self.mask}
 
 
 def find_mask(tokenizer: Tokenizer, piece: str | None) -> int:

@@ -263,7 +263,7 @@ def test_options_of_another_objective_are_refused(words):
 
 
 def test_more_than_all_cannot_be_shown_as_something_else():
-    words = ["data.objective.name=masked_token", "data.objective.masked=0.7"]
+    words = ["attention_pattern=bidirectional", "data.objective.name=masked_token", "data.objective.masked=0.7"]
     assert load([*words, "data.objective.random=0.3"], launch=False)
     with pytest.raises(ConfigError, match=r"E-CFG-97"):
         load([*words, "data.objective.random=0.4"], launch=False)
