@@ -177,6 +177,11 @@ def train_all(schemes: list[SchemeRun], root: str, overrides: list[str], config_
     for item in schemes:
         words = [*overrides, *item.words, f"run.name={item.name}", f"run.root={root}"]
         loaded = load(words, config_dirs)  # every config is checked before the first training starts
+        if loaded.config.data.objective.name == "masked_token":
+            raise UserError(
+                "E-CFG-31 data.objective.name=masked_token: the comparison is made of perplexities, which need a model "
+                "that says what comes next. Fix: train each scheme by itself; metrics.jsonl has the held-out losses"
+            )
         if not loaded.config.eval.extrapolation.enabled:
             raise UserError(
                 "E-CFG-31 eval.extrapolation.enabled=false: the comparison is made of it. Fix: leave it true"

@@ -81,7 +81,7 @@ def choose(architecture: Architecture, form: Form, family: str = "") -> Json:
     if _bidirectional(architecture):
         raise UserError(
             "E-IOP-15 attention_pattern=bidirectional: the classes of an export read from left to right. Fix: use the "
-            "folder of the run, which coca_train.open_model opens"
+            "folder of the run, which coca_train.api.open_model opens"
         )
     why_not = ""
     if form != "own":

@@ -296,7 +296,9 @@ def next_commands(config: Config, run_dir: Path, words: Sequence[str], folders: 
         chosen = [f"position={other}", f"run.name={other}"]
         own = [config.position.scheme] if config.position.scheme in choices("position", config_dirs()) else []
         compared = dict.fromkeys([*COMPARED_SCHEMES, *own])
-        others = [[*flags, *same, *chosen], ["compare", f"schemes={','.join(compared)}", *flags, *same]]
+        others = [[*flags, *same, *chosen]]
+        if _predicts(config):
+            others.append(["compare", f"schemes={','.join(compared)}", *flags, *same])
         # An experiment may set what another scheme does not have.
         # The command line prepares the data of a folder of texts, above this layer: it has already composed.
         others = others if config.data.path is not None or _composes([*same, *chosen], folders) else []

@@ -56,6 +56,7 @@ def test_a_list_of_runs():
         (["schemes=rope", "eval.extrapolation.attention_patterns=[sink]"], "sinks"),
         (["schemes=rope", "train.max_step=3"], "max_step"),
         (["schemes=rope", "eval.extrapolation.enabled=false"], "leave it true"),
+        (["schemes=rope", "+experiment=encoder_tiny"], "train each scheme by itself"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_trained(words, phrase, capsys, monkeypatch, tmp_path):

@@ -27,6 +27,11 @@ def test_another_scheme_than_the_runs_own_is_proposed() -> None:
     assert "position=coca" in commands(["position=rope"])[2]
 
 
+def test_of_an_encoder_nothing_is_proposed_that_asks_for_next_tokens() -> None:
+    proposed = commands(["+experiment=encoder_tiny", "position=rope"])
+    assert [each[0] for each in proposed] == ["show", "+experiment=encoder_tiny", "--help"]
+
+
 def test_no_evaluation_is_proposed_without_held_out_text() -> None:
     words = ["data.sources.text.valid_path=null", "data.sources.code.valid_path=null"]
     assert "evaluate" not in [each[0] for each in commands(words)]
