@@ -35,6 +35,7 @@ from coca_train.atlas.trials import (
     write,
     write_sweep,
 )
+from coca_train.checkpoint.lock import RunLock
 from coca_train.checkpoint.record import made_with, source_key
 from coca_train.commands._children import Job, run_jobs
 from coca_train.commands._training import load
@@ -233,7 +234,8 @@ class Runner:
             lost(work)
 
         ended = {DivergedError.exit_code: diverged}
-        code, failed = run_jobs(jobs, self.at_once, EXACT, done, self._watch, ended)
+        with RunLock(self.root):  # a second command would start the same trainings
+            code, failed = run_jobs(jobs, self.at_once, EXACT, done, self._watch, ended)
         if failed is not None:
             dist.log(f"{failed.name} ended with exit code {code}; {failed.log} says why. The same command goes on.")
         return code

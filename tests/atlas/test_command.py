@@ -9,7 +9,8 @@ import pytest
 
 from coca_train.atlas.study import EXPERIMENT
 from coca_train.atlas.trials import read_all, write
-from coca_train.commands import main
+from coca_train.checkpoint.lock import RunLock
+from coca_train.commands import _atlas_trainings, main
 from coca_train.commands._atlas_trainings import Runner
 from coca_train.commands._training import load
 from coca_train.commands.atlas import USAGE
@@ -47,6 +48,15 @@ def test_what_is_refused(words, code, tmp_path, monkeypatch, capsys):
     assert main(["atlas", *words]) == 2
     assert code in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_two_commands_do_not_train_in_one_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make(DiagnosticsConfig(dir="data/diagnostics", n_documents=20, n_valid_documents=20), progress=False)
+    monkeypatch.setattr(_atlas_trainings, "run_jobs", lambda *_: pytest.fail("trained"))
+    with RunLock(tmp_path / "runs" / "atlas"):
+        assert main(["atlas", "methods=[alibi]", *TINY]) == 6
+    assert "E-RUN-08 runs/atlas: " in capsys.readouterr().err
 
 
 TYPED = [line.split("  ")[1].split()[4:] for line in USAGE.splitlines() if line.startswith("  python -m")]
