@@ -135,8 +135,8 @@ class Model:
         return [*self._opened.begins, *self.tokenizer.encode(text, special_tokens)]
 
     def logits(self, text: str | Sequence[int]) -> Tensor:
-        """Return logits_TV, float32: row t is of the token after the first t + 1. text: words, or token ids as they
-        are.
+        """Return logits_TV, float32: row t is of the token after the first t + 1; of an encoder, of token t itself,
+        where the mask is read in its place. text: words, or token ids as they are.
 
         Dynamic frequencies see T. All T x V numbers are held at once. Raises UserError E-API-02 for no token, one that
         the model has no embedding for, or more tokens than it has positions.

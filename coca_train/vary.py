@@ -9,7 +9,7 @@ messages.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
-from coca_train.attention.rules import attention_pattern_fits, layers_fit, logit_scale_fits
+from coca_train.attention.rules import attention_pattern_fits, layers_fit, logit_scale_fits, objective_fits
 from coca_train.config.check import check_scheme
 from coca_train.config.choice import SECTIONS, Selection, assemble_over
 from coca_train.config.files import choices, config_dirs
@@ -111,8 +111,11 @@ def _incompatibilities(trained: Config, varied: Config) -> list[Problem]:
         *logit_scale_fits(varied.layers, position, attention_pattern, model),
     ]
     if patterns.build(attention_pattern).bidirectional != patterns.build(trained.attention_pattern).bidirectional:
-        text, fix = "weights read in one direction or in both, as they were trained", "omit it"
+        ways = ("in one direction", "in both directions")
+        was, now = ways[::-1] if patterns.build(trained.attention_pattern).bidirectional else ways
+        text, fix = f"the weights were trained to read {was}, and cannot read {now}", "omit it"
         problems.append(Problem("E-CFG-44", ("attention_pattern.name",), text, fix))
+    problems += objective_fits(varied.data, varied.eval, varied.layers, position, trained.attention_pattern, model)
     if attention_pattern != trained.attention_pattern and patterns.build(attention_pattern).in_training():
         text, fix = f"{attention_pattern.name} is for training; elsewhere it is causal attention", "omit it"
         problems.append(Problem("E-CFG-44", ("attention_pattern.name",), text, fix))

@@ -145,7 +145,8 @@ def placement_fits(
         if seen != "causal" and not whole:
             pattern = "attention_pattern.name" if name == DEFAULT else f"layers.types.{name}.attention_pattern.name"
             text = f"{seen} counts distances in the text, and tokens are placed elsewhere"
-            yield Problem("E-CFG-90", (pattern, key), text, f"write {pattern}=causal, or {key}=text")
+            plain = _plain(name) if seen != "bidirectional" else f"{pattern.removesuffix('.name')}.window=null"
+            yield Problem("E-CFG-90", (pattern, key), text, f"write {plain}, or {key}=text")
 
 
 @TRAINING.rule("data", "eval", "layers", "position", "attention_pattern", "model")
@@ -167,16 +168,17 @@ def objective_fits(
     key, masks = "data.objective.name", data.objective.name == "masked_token"
     for name in types:
         pattern = "attention_pattern.name" if name == DEFAULT else f"layers.types.{name}.attention_pattern.name"
-        fix = "write attention_pattern=bidirectional, and so in other layer types"
+        fix = f"write {_plain(name, 'bidirectional')}"
         if name in both and not masks:
             text = "a query sees the token that comes next, which is what it should predict"
-            yield Problem("E-CFG-96", (key, pattern), text, f"write {key}=masked_token, or {pattern}=causal")
+            yield Problem("E-CFG-96", (key, pattern), text, f"write {key}=masked_token, or {_plain(name)}")
         elif name not in both and (masks or both):
             text = "hidden tokens are predicted from both sides, and a query sees one"
             yield Problem("E-CFG-96", (pattern, key), text, f"{fix}, or {key}=next_token")
         elif masks and types[name].logit_scale.name != "none":
             text = f"{types[name].logit_scale.name} counts the tokens before a query, and it sees those after it too"
-            scale = "model.logit_scale.name"
+            own = name != DEFAULT and "name" in layers.types[name].logit_scale
+            scale = f"layers.types.{name}.logit_scale.name" if own else "model.logit_scale.name"
             yield Problem("E-CFG-96", (scale, pattern), text, f"write {scale}=none")
     if masks and eval.extrapolation.every_steps:
         text = "a probe asks for next tokens"
@@ -306,6 +308,12 @@ def _right_types(
         return layer_types(layers, model, position, attention_pattern)
     except (ValidationError, UserError):
         return {}
+
+
+def _plain(layer_type: str, pattern: str = "causal") -> str:
+    """Return the word that gives the layers of a type an attention pattern with its defaults."""
+    place = "attention_pattern" if layer_type == DEFAULT else f"layers.types.{layer_type}.attention_pattern.name"
+    return f"{place}={pattern}"
 
 
 def _embeds(layer_type: str, scheme: "Position") -> Problem:

@@ -281,7 +281,7 @@ def check_objective(data: DataConfig) -> Iterator[Problem]:
                 yield Problem("E-CFG-97", (f"data.objective.{option}", key), text, f"write {key}=masked_token")
     elif objective.masked + objective.random > 1:
         text = f"{objective.masked:g} and {objective.random:g} of the chosen tokens are more than all of them"
-        fix = f"write data.objective.random={round(1 - objective.masked, 6):g}"
+        fix = f"write data.objective.random={math.floor((1 - objective.masked) * 1e6) / 1e6:g}"
         yield Problem("E-CFG-97", ("data.objective.random", "data.objective.masked"), text, fix)
 
 

@@ -379,8 +379,8 @@ class ObjectiveConfig:
     )
     mask: str | None = Field(
         default=None,
-        description="masked_token: piece that stands for what is hidden; null = the tokenizer's <mask> or [MASK], else "
-        "its unknown piece, where no text is encoded as it",
+        description="masked_token: piece that is shown for what is hidden; null = the tokenizer's <mask>, [MASK] or "
+        "<|mask|>, else its unknown piece, where no text is encoded as it",
     )
 
 

@@ -15,7 +15,7 @@ import torch
 
 from coca_train.config.schema import DataConfig
 from coca_train.data.batch import Batch
-from coca_train.data.tokenizer import Tokenizer
+from coca_train.data.tokenizer import UNKNOWN_PIECE, Tokenizer
 from coca_train.runtime import IGNORE
 from coca_train.runtime.errors import DataError
 
@@ -25,7 +25,7 @@ MASK_PIECES = ("<mask>", "[MASK]", "<|mask|>")
 class Masking:
     """Masks batches as `data.objective` says.
 
-    mask: the id that stands for what is hidden. Special tokens, the mask among them, are neither chosen nor drawn.
+    mask: the id that is shown for what is hidden. Special tokens, the mask among them, are neither chosen nor drawn.
     Raises DataError E-MIX-07 where the tokenizer has no such id.
     """
 
@@ -81,18 +81,26 @@ class Masking:
 def find_mask(tokenizer: Tokenizer, piece: str | None) -> int:
     """Return the id of a piece; None: of the mask of the tokenizer, or of the unknown piece where no text is encoded as
     it. Raises DataError E-MIX-07."""
+    edges = {tokenizer.eod, tokenizer.bos, tokenizer.pad} - {None}
     if piece is not None:
         if (token := tokenizer.id_of(piece)) is None:
             raise DataError(
                 f"E-MIX-07 data.objective.mask={piece!r}: is no piece of {tokenizer.path}. Fix: name a piece of its "
-                "vocabulary that no text has, or data.objective.mask=null"
+                "vocabulary that no text has"
+            )
+        if token in edges:
+            raise DataError(
+                f"E-MIX-07 data.objective.mask={piece!r}: begins, ends or fills up texts, and what is hidden would look "
+                "like it. Fix: name another piece that no text has"
             )
         return token
-    tokens = (tokenizer.id_of(name) for name in MASK_PIECES)
-    if (token := next((each for each in tokens if each is not None), tokenizer.unused_unknown)) is None:
+    known = [*(tokenizer.id_of(name) for name in MASK_PIECES), tokenizer.unused_unknown]
+    if (token := next((each for each in known if each is not None and each not in edges), None)) is None:
+        has_unknown = tokenizer.id_of(UNKNOWN_PIECE) not in (None, *edges)
+        unknown = f", and texts may have its {UNKNOWN_PIECE}" if has_unknown else ""
+        example = f""", for example "data.objective.mask='{UNKNOWN_PIECE}'\"""" if has_unknown else ""
         raise DataError(
             f"E-MIX-07 data.objective.mask: {tokenizer.path} has no piece for what is hidden (known are "
-            f"{', '.join(MASK_PIECES)}), and texts may have its unknown piece. Fix: name a piece that no text of yours "
-            "has, data.objective.mask='<unk>' for example"
+            f"{', '.join(MASK_PIECES)}){unknown}. Fix: name a piece of its vocabulary that no text of yours has{example}"
         )
     return token

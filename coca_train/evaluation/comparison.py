@@ -51,6 +51,12 @@ def read_run(directory: Path) -> FinishedRun:
     present[f"report/{RESULTS}"] = (directory / "report" / RESULTS).is_file()
     missing = [name for name, there in present.items() if not there]
     if missing == [f"report/{RESULTS}"] and (directory / "report" / "done.json").is_file():
+        data = saved_settings(directory / "config.yaml").get("data")
+        if isinstance(data, dict) and (data.get("objective") or {}).get("name") == "masked_token":
+            raise UserError(
+                f"E-RUN-22 {directory}: predicts hidden tokens, and a comparison is made of perplexities. Fix: compare "
+                "the held-out losses of metrics.jsonl"
+            )
         raise UserError(
             f"E-RUN-22 {directory}: finished without perplexities by window, which a comparison is made of; its "
             "eval.extrapolation was off, or there was no text, or another version of coca_train wrote its report. "

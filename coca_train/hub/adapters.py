@@ -115,6 +115,7 @@ def _base(options: ExportConfig, source: Source, newest: Checkpoint, weights: We
         base = None
     if base is None:
         dist.log(f"WARNING: {CONFIG} names no base model ({why}); base=<folder, or name at a hub> does")
+    forms.require_causal(source.architecture)
     if options.form == "auto":
         config = forms.config_to_compare(source.architecture, source.family)
     else:

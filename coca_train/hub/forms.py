@@ -78,11 +78,7 @@ def choose(architecture: Architecture, form: Form, family: str = "") -> Json:
     form=auto takes a native class only where cached decoding equals reading at any length. Raises UserError E-IOP-15
     when the requested native class would compute something else.
     """
-    if _bidirectional(architecture):
-        raise UserError(
-            "E-IOP-15 attention_pattern=bidirectional: the classes of an export read from left to right. Fix: use the "
-            "folder of the run, which coca_train.api.open_model opens"
-        )
+    require_causal(architecture)
     why_not = ""
     if form != "own":
         names = (family, "") if form in ("auto", "native") else (form,)
@@ -92,6 +88,15 @@ def choose(architecture: Architecture, form: Form, family: str = "") -> Json:
     if form in ("auto", "own"):
         return own_config(architecture)
     raise UserError(f"E-IOP-15 form={form}: this would not compute what the run computes: {why_not}. Fix: form=own")
+
+
+def require_causal(architecture: Architecture) -> None:
+    """Raise UserError E-IOP-15 for a model that reads in both directions."""
+    if _bidirectional(architecture):
+        raise UserError(
+            "E-IOP-15 attention_pattern=bidirectional: the classes of an export read from left to right. Fix: use the "
+            "folder of the run, which coca_train.api.open_model opens"
+        )
 
 
 def _bidirectional(architecture: Architecture) -> bool:

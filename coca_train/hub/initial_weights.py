@@ -255,6 +255,11 @@ def _differences(theirs: Architecture, mine: Architecture) -> dict[str, tuple[ob
     if by_layer[0] != by_layer[1]:
         layers = [{f"layers.{key}": value for key, value in asdict(each.layers).items()} for each in (theirs, mine)]
         wrong |= _pairs(*layers)
+    # Of tables by distance, rows of later keys would be missing, or mean earlier ones.
+    both = [[kind.attention_pattern.name == "bidirectional" for kind in each.layer_types] for each in (theirs, mine)]
+    if both[0] != both[1]:
+        names = (theirs.attention_pattern.name, mine.attention_pattern.name)
+        wrong["attention_pattern"] = names
     return wrong
 
 

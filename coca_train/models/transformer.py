@@ -217,6 +217,8 @@ class Transformer(nn.Module):
         if shared is not None:
             assert not (wanted or memory), "both cut sequences in their own way"
             length = length or tokens_BT.shape[1]
+            whole = shared.whole(tokens_BT.shape[1]) == tokens_BT.shape[1]
+            assert whole or not self.bidirectional, "what fills a row up is seen by what comes before it"
             tokens_BT, positions, doc_BT = shared.rows(tokens_BT, positions, doc_BT)
         keys, doc_BS = (positions, doc_BT) if memory is None else prepend_memory(memory, positions, doc_BT)
         contexts = self.contexts(positions, keys, doc_BS, length, cache)

@@ -7,7 +7,7 @@ row. One all-to-all comes before the scheme, one after the kernel; their transpo
 pass.
 
 Key/value heads that are fewer than the ranks, or not a multiple of them, are repeated first. Texts that do not divide
-evenly are padded at their end, which nothing before it sees.
+evenly are padded at their end, which nothing before it sees (of an encoder they divide: check_slices).
 
 Shape legend: B batch, T tokens of a whole row, t of a slice, P ranks of a sequence, H query heads, G key/value heads, h
 and g those of a rank, D head_dim, K cached key width, W width.

@@ -135,6 +135,8 @@ def _make(finished: Finished, runner: Engine) -> tuple[RunReport, Mapping[str, P
     """Compute and write everything except the mark that the report is done; return the report and its files by their
     place in the folder."""
     options, evaluation, sample = finished.config.eval, None, ""
+    if not _predicts(finished.config):
+        dist.log("report    no perplexity and no sample: data.objective.name=masked_token")
     with_perplexity = _predicts(finished.config) and options.extrapolation.enabled
     with_sample = _predicts(finished.config) and bool(options.sample_prompt and options.sample_tokens)
     if with_perplexity or with_sample:
@@ -290,7 +292,7 @@ def next_commands(config: Config, run_dir: Path, words: Sequence[str], folders: 
     flags = folder_flags(folders)
     same = [word for word in words if not word.lstrip("+~").startswith(CHOSEN)]
     if config.start.path is not None or len(config.stages) > 1:
-        others = [["export", f"run={run_dir}", f"to={run_dir}-hf"]]
+        others = [["export", f"run={run_dir}", f"to={run_dir}-hf"]] if _predicts(config) else []
     else:
         other = next(scheme for scheme in OTHER_SCHEMES if scheme != config.position.scheme)
         chosen = [f"position={other}", f"run.name={other}"]

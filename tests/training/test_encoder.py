@@ -38,6 +38,7 @@ def test_what_asks_for_next_tokens_says_why_not(runs, capsys):
     refused = {
         "E-RUN-35": [["generate", f"run={run}", "prompt=time"], ["extend", f"run={run}", "length=64"]],
         "E-IOP-15": [["export", f"run={run}", f"to={run}-hf"]],
+        "E-RUN-22": [["compare", f"runs={run},{run}-2"]],
         "E-EVAL-07": [["evaluate", f"checkpoint={run}", "grid.lengths=[32]", f"work.root={run}/evaluations"]],
     }
     for code, commands in refused.items():
@@ -50,8 +51,18 @@ def test_what_asks_for_next_tokens_says_why_not(runs, capsys):
     assert model.logits([5, 6, 7]).shape[0] == 3
     with pytest.raises(UserError, match="E-RUN-35"):
         model.generate([5, 6, 7])
-    with pytest.raises(UserError, match=r"E-CFG-44 .* as they were trained"):
+    with pytest.raises(UserError, match="E-CFG-96"):
+        vary(model.config, ["model.logit_scale.name=log"])
+    with pytest.raises(UserError, match=r"E-CFG-44 .* cannot read in one direction"):
         vary(model.config, ["attention_pattern=causal"])
+
+
+def test_an_encoder_begins_from_an_encoder_alone(runs):
+    run = runs.train("run", *FEW, "position=t5")
+    causal = ["train.max_steps=2", "position=t5", f"start.path={run}"]
+    with pytest.raises(UserError, match=r"E-STA-02 .* attention_pattern=bidirectional"):
+        runs.train("causal", *causal)
+    assert runs.train("encoder", *FEW, "position=t5", f"start.path={run}").is_dir()
 
 
 def test_the_anomaly_of_both_sides_is_measured(runs, capsys):

@@ -30,6 +30,8 @@ def test_another_scheme_than_the_runs_own_is_proposed() -> None:
 def test_of_an_encoder_nothing_is_proposed_that_asks_for_next_tokens() -> None:
     proposed = commands(["+experiment=encoder_tiny", "position=rope"])
     assert [each[0] for each in proposed] == ["show", "+experiment=encoder_tiny", "--help"]
+    staged = commands(["+experiment=encoder_tiny", "position=coca", "stages=coca_three"])
+    assert [each[0] for each in staged] == ["show", "--help"]
 
 
 def test_no_evaluation_is_proposed_without_held_out_text() -> None:

@@ -1,6 +1,6 @@
 """Attention in both directions: a query sees every token of its text, or those near it on both sides.
 
-For encoders, which learn to say masked tokens (`data.objective.name=masked_token`; BERT, arXiv 1810.04805). There is no
+For encoders, which learn to predict masked tokens (`data.objective.name=masked_token`; BERT, arXiv 1810.04805). There is no
 cache, and nothing to generate: a later token changes what an earlier one has become.
 """
 
@@ -20,8 +20,7 @@ class Settings:
     name: Literal["bidirectional"]
     window: Positive | None = Field(
         default=None,
-        description="tokens a query sees on each side, itself included (Longformer, half of its window; ModernBERT); "
-        "null: all",
+        description="tokens a query sees, itself included; of bidirectional on each side, null: all",
     )
 
 

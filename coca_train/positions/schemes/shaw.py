@@ -1,6 +1,6 @@
 """Relative position representations (Shaw et al., arXiv 1803.02155, Eq. 3 and 4).
 
-    score(m, n) = q_m · (k_n + a_r) / √D          r = min(m - n, max_distance)
+    score(m, n) = q_m · (k_n + a_r) / √D          r = m - n, from -max_distance to max_distance
     out_m       = Σ_n α(m, n) (v_n + b_r)
 
 Each layer learns a = `keys` and b = `values`, shared by its heads. The paper's tables have 2·max_distance + 1 rows, and

@@ -8,7 +8,7 @@ by √D; here scores have it and b is added after it. In bidirectional attention
 keys, as in its encoder.
 
 Path: a bias by distance: `blocked` on the CPU (memory O(T·block)), FlexAttention on CUDA (O(T)). The table over
-distances has max_distance + 1 rows, whatever T. Cost: one addition per score. Relative.
+distances has a row for each up to max_distance, whatever T. Cost: one addition per score. Relative.
 """
 
 from typing import Literal
