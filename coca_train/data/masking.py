@@ -90,8 +90,8 @@ def find_mask(tokenizer: Tokenizer, piece: str | None) -> int:
             )
         if token in edges:
             raise DataError(
-                f"E-MIX-07 data.objective.mask={piece!r}: begins, ends or fills up texts, and what is hidden would look "
-                "like it. Fix: name another piece that no text has"
+                f"E-MIX-07 data.objective.mask={piece!r}: begins, ends or fills up texts, and what is hidden would "
+                "look like it. Fix: name another piece that no text has"
             )
         return token
     known = [*(tokenizer.id_of(name) for name in MASK_PIECES), tokenizer.unused_unknown]
@@ -101,6 +101,7 @@ def find_mask(tokenizer: Tokenizer, piece: str | None) -> int:
         example = f""", for example "data.objective.mask='{UNKNOWN_PIECE}'\"""" if has_unknown else ""
         raise DataError(
             f"E-MIX-07 data.objective.mask: {tokenizer.path} has no piece for what is hidden (known are "
-            f"{', '.join(MASK_PIECES)}){unknown}. Fix: name a piece of its vocabulary that no text of yours has{example}"
+            f"{', '.join(MASK_PIECES)}){unknown}. Fix: name a piece of its vocabulary that no text of yours "
+            f"has{example}"
         )
     return token

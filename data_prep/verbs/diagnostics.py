@@ -29,6 +29,7 @@ from data_prep.selection import digest_of
 NAME, TOKENIZER = "diagnostics", "tokenizer.model"
 SPECIAL = 3  # <unk>, <s> and </s>, which ends a document
 BATCH = 1000  # documents written together
+VERSION = 2  # of how examples are drawn: one more with every change of an example (its test has their digest)
 SHORT = 24  # symbols of most examples, at most
 SPLITS: tuple[Split, ...] = ("train", "valid")
 
@@ -84,7 +85,7 @@ def make(options: DiagnosticsConfig, progress: bool = True) -> Manifest:
 
 def ensure(dir: str) -> Manifest:
     """Make the corpus with its defaults unless there is one, of whatever sizes, in `dir`; return its manifest."""
-    found = find_corpus(Path(dir), NAME, lambda manifest: "")
+    found = find_corpus(Path(dir), NAME, _other_version)
     return make(DiagnosticsConfig(dir=dir)) if found is None else found
 
 
@@ -99,8 +100,13 @@ def existing(options: DiagnosticsConfig) -> Manifest | None:
     return find_corpus(Path(options.dir), NAME, wrong)
 
 
+def _other_version(manifest: Manifest) -> str:
+    has = manifest["settings"]["corpus"].get("version")
+    return "" if has == VERSION else f"holds other diagnostics (version={has}, not {VERSION})"
+
+
 def _settings(options: DiagnosticsConfig) -> dict[str, object]:
-    return {name: value for name, value in asdict(options).items() if name != "dir"}
+    return {**{name: value for name, value in asdict(options).items() if name != "dir"}, "version": VERSION}
 
 
 def _build(folder: Path, options: DiagnosticsConfig, progress: bool) -> Manifest:

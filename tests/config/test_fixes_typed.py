@@ -58,7 +58,7 @@ data.objective.name=masked_token position=rope | E-CFG-96
 +experiment=encoder_tiny position=rope layers=gemma3 | E-CFG-96
 +experiment=encoder_tiny layers.pattern=[default,a] layers.types.a.logit_scale.name=log | E-CFG-96
 +experiment=encoder_tiny attention_pattern.window=9 data.placement.name=random data.placement.target=900 | E-CFG-90
-attention_pattern=bidirectional data.objective.name=masked_token data.objective.masked=0.1234564 data.objective.random=1 | E-CFG-97
++experiment=encoder_tiny data.objective.masked=0.1234564 data.objective.random=1 | E-CFG-97
 +experiment=encoder_tiny position=fox | E-CFG-44
 +experiment=encoder_tiny position=t5 position.n_buckets=7 | E-CFG-44
 +experiment=encoder_tiny position=alibi position.fold=always | E-CFG-44

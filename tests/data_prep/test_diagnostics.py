@@ -1,16 +1,20 @@
 """The corpus of the diagnostics: whole or not there, the same every time, nothing of the test in it."""
 
+import hashlib
+import random
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from coca_train.data.dataset import IndexedDataset
-from coca_train.data.diagnostics import TASKS, Example, examples, solved, split_of, vocabulary
+from coca_train.data.diagnostics import TASKS, Example, example, examples, solved, split_of, vocabulary
 from coca_train.data.tokenizer import Tokenizer
 from coca_train.runtime.errors import DataError
 from data_prep.__main__ import main
-from data_prep.verbs.diagnostics import DiagnosticsConfig, ensure, make
+from data_prep.verbs import diagnostics
+from data_prep.verbs.diagnostics import VERSION, DiagnosticsConfig, ensure, make
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +29,21 @@ def texts(options: DiagnosticsConfig, task: str, split: str) -> list[str]:
     dataset = IndexedDataset(Path(options.dir) / f"{task}_{split}")
     tokenizer = Tokenizer(f"{options.dir}/tokenizer.model")
     return [tokenizer.decode(dataset.document(number).tolist()) for number in range(dataset.n_documents)]
+
+
+def test_examples_are_those_of_their_version():
+    """Where this fails, raise VERSION: corpora of before are other data, and trials of the atlas other trainings."""
+    whole = hashlib.sha256()
+    for task, length, number in product(TASKS, (16, 24, 63, 300), range(5)):
+        whole.update(example(task, length, "train", random.Random(f"{task} {length} {number}")).text.encode())
+    assert (VERSION, whole.hexdigest()[:16]) == (2, "185e9d967f7c6118")
+
+
+def test_a_corpus_of_another_version_is_not_taken(options, monkeypatch):
+    monkeypatch.setattr(diagnostics, "VERSION", 3)
+    for take in (lambda: ensure(options.dir), lambda: make(options, progress=False)):
+        with pytest.raises(DataError, match=r"E-PREP-02 .*version=2, not 3"):
+            take()
 
 
 def test_every_symbol_is_a_token(options):

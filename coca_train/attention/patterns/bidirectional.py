@@ -1,7 +1,7 @@
 """Attention in both directions: a query sees every token of its text, or those near it on both sides.
 
-For encoders, which learn to predict masked tokens (`data.objective.name=masked_token`; BERT, arXiv 1810.04805). There is no
-cache, and nothing to generate: a later token changes what an earlier one has become.
+For encoders, which learn to predict masked tokens (`data.objective.name=masked_token`; BERT, arXiv 1810.04805). There
+is no cache, and nothing to generate: a later token changes what an earlier one has become.
 """
 
 from typing import Literal

@@ -6,8 +6,8 @@ numbers. Its initial angle Θ_j = arg(q_j conj(k_j)) in [0, 2π) is measured cou
 rotation the pair adds |q_j||k_j| cos(Θ_j + (m - n) θ_j) to the score (Eq. 3). Where attention is causal m > n.
 
 A key that comes later, m < n, is the mirror image of an earlier one: cos(Θ_j + (m - n) θ_j) = cos(2π - Θ_j +
-(n - m) θ_j). So with 0 < Θ_j < π it is anomalous (the paper's scenario a, up to τ_j = Θ_j / θ_j), else not (c); below, Θ_j
-is that of the mirror image and m - n the distance. Models that read in both directions have all four scenarios.
+(n - m) θ_j). So with 0 < Θ_j < π it is anomalous (the paper's scenario a, up to τ_j = Θ_j / θ_j), else not (c); below,
+Θ_j is that of the mirror image and m - n the distance. Models that read in both directions have all four scenarios.
 
 * Anomalous: Θ_j > π (the paper's scenario d). The score rises at first although the distance grows.
 * Abnormal region: the first of Eq. 4's intervals, -(2π - Θ_j) <= θ < 0 with θ = Θ_j + (m - n) θ_j - 2π of an anomalous

@@ -163,10 +163,12 @@ ABOUT = (
     "Pair j of a head begins at the angle Θ from its key to its query, counter-clockwise, before any rotation. With "
     "Θ > π (anomalous; scenario (d) of the CoCA paper) the score first rises while the distance grows, for as long as "
     "m - n < (2π - Θ)/θ_j: the abnormal region. CoCA's keys are collinear with their queries, so Θ = 0. Where a model "
-    "reads in both directions, a key that comes later counts as its mirror image: anomalous with 0 < Θ < π (scenario (a))."
+    "reads in both directions, a key that comes later counts as its mirror image: anomalous with 0 < Θ < π (scenario "
+    "(a))."
 )
 ABOUT_SHARES = (
-    "Of sampled pairs of two tokens, n < m where texts go one way, over all layers, heads and pairs of features that have an angle. Borders are "
+    "Of sampled pairs of two tokens, n < m where texts go one way, over all layers, heads and pairs of features that "
+    "have an angle. Borders are "
     "means over pairs: k, where an abnormal region ends, once at most; -q and q, at odd and even multiples of π (Eq. "
     "4)."
 )

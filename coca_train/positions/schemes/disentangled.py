@@ -7,8 +7,8 @@ rows of its table; the released code and `transformers` take the row of m - n in
 position codes too; one calls the form TUPE's, whose scheme is `tupe`). The table has rows of later keys where attention
 is bidirectional, 2·max_distance + 1 in all.
 
-p, a row of C numbers for each distance, is shared by all layers; each sends it through the W_Q and W_K (and their biases, where the
-model has them) that its hidden states go through. DeBERTa-v2 does so too ("share_att_key"); v1 has projections
+p, a row of C numbers for each distance, is shared by all layers; each sends it through the W_Q and W_K (and their
+biases, where the model has them) that its hidden states go through. DeBERTa-v2 does so too ("share_att_key"); v1 has projections
 of its own for p, and both divide by √(3D) instead of √D: left to what is learned. p starts with variance 1, like the
 normed hidden states that share W_Q and W_K with it, so that the new terms start as large as q · k.
 
