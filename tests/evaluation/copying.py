@@ -44,7 +44,7 @@ class CopyHead(nn.Module):
     Shape legend: B rows, T new tokens, S all tokens, V vocabulary.
     """
 
-    max_positions = None
+    max_positions, bidirectional = None, False
     layer_types = ("default",)
     position = attention_pattern = SimpleNamespace(settings=None)  # other than any that is put on it
 

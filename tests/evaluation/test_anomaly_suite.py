@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from coca_train.attention import patterns
 from coca_train.evaluation.suites import anomaly
 from tests.evaluation.grids import ROPE, TEXTS, blocks, evaluate, row, settings, setup, subject
 from tests.models.conftest import PLAIN
@@ -75,6 +76,6 @@ def test_the_page_sets_coca_beside_the_others(grid):
 
 def test_hidden_keys_are_refused():
     each = subject("rope", ROPE)
-    each.model.attention_pattern.settings = type("S", (), {"name": "sinks"})()
+    each.model.set_attention_pattern(patterns.settings({"name": "sinks", "n_sink": 2, "window": 4}))
     reason = anomaly.Evaluator(settings("anomaly")).impossible(each, 16, None)  # type: ignore[arg-type]
     assert "sinks hides" in reason

@@ -48,6 +48,7 @@ CHOICES = {
     **{
         f"strict {name}": {"position": STRICT, "attention_pattern": attention_pattern(name)}
         for name in ATTENTION_PATTERNS.names()
+        if name != "bidirectional"  # which is refused: tests/training/test_encoder.py
     },
     "full mean": {"position": support.coca(t_width="full_mean")},
     "part of the head": {"position": support.rope(support.scaling("yarn", "code"), 0.5)},

@@ -45,7 +45,7 @@ class FakeModel(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
         self.limit = self.max_positions = limit
-        self.layer_types, self.sequence = ("default",), None
+        self.layer_types, self.sequence, self.bidirectional = ("default",), None, False
         self.shapes: list[tuple[int, int]] = []
         self.set_position(fake_variant().position)
         self.set_attention_pattern(fake_variant().attention_pattern)
