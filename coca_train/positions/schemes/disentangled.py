@@ -9,8 +9,8 @@ is bidirectional, 2·max_distance + 1 in all.
 
 p, a row of C numbers for each distance, is shared by all layers; each sends it through the W_Q and W_K (and their
 biases, where the model has them) that its hidden states go through. DeBERTa-v2 does so too ("share_att_key"); v1 has
-projections of its own for p, and both divide by √(3D) instead of √D: left to what is learned. p starts with variance 1, like the
-normed hidden states that share W_Q and W_K with it, so that the new terms start as large as q · k.
+projections of its own for p, and both divide by √(3D) instead of √D: left to what is learned. p starts with variance 1,
+like the normed hidden states that share W_Q and W_K with it, so that the new terms start as large as q · k.
 
 Path: blocked on the CPU; on CUDA FlexAttention while max_distance is below 512 (it looks up q · W_K p and k · W_Q p
 computed before: T·max_distance products per head), blocked beyond. Memory O(T·block) when blocked, O(T·max_distance)
