@@ -271,7 +271,9 @@ def seen(layout: Layout, queries: slice, keys: slice) -> Tensor:
     n_queries, n_keys = layout.text_BT.shape[1], layout.text_BS.shape[1]
     query_t = torch.arange(n_queries, device=device)[queries] + (n_keys - n_queries)
     key_s = torch.arange(n_keys, device=device)[keys]
-    visible_Bts = ((key_s <= query_t[:, None]) | rule.bidirectional)[None]
+    visible_Bts = (key_s <= query_t[:, None])[None]
+    if rule.bidirectional:
+        visible_Bts = torch.ones_like(visible_Bts)
     if rule.window is not None or rule.beyond or rule.every > 1:
         distance_Bts = layout.text_BT[:, queries, None] - layout.text_BS[:, None, keys]
         if rule.bidirectional:

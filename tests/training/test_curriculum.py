@@ -1,26 +1,13 @@
 """A training whose contexts grow: it resumes bit for bit, and its short steps see nothing beyond their pieces."""
 
-import pytest
 import torch
 
 from coca_train.checkpoint.opening import load_run
 from coca_train.commands._training_step import show
 from coca_train.data.loader import Loader
-from tests.faults import real
-from tests.stages.support import Runs, leave_out, weights
+from tests.stages.support import weights
 
 GROWING = ("data.curriculum.begin=4", "data.curriculum.steps=3", "train.max_steps=4", "checkpoint.save_every_steps=2")
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return real.prepare(tmp_path_factory.mktemp("curriculum"))
-
-
-@pytest.fixture
-def runs(corpus, tmp_path, monkeypatch):
-    leave_out(monkeypatch.setattr)
-    return Runs(tmp_path, corpus, monkeypatch)
 
 
 def test_it_resumes_bit_for_bit(runs, capsys):

@@ -7,22 +7,10 @@ from coca_train.api import open_model
 from coca_train.commands import main
 from coca_train.runtime.errors import UserError
 from coca_train.vary import vary
-from tests.faults import real
-from tests.stages.support import Runs, leave_out, weights
+from tests.stages.support import weights
 
 ENCODER = ("attention_pattern=bidirectional", "data.objective.name=masked_token", "data.objective.mask='<unk>'")
 FEW = (*ENCODER, "train.max_steps=4", "checkpoint.save_every_steps=2")
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return real.prepare(tmp_path_factory.mktemp("encoder"))
-
-
-@pytest.fixture
-def runs(corpus, tmp_path, monkeypatch):
-    leave_out(monkeypatch.setattr)
-    return Runs(tmp_path, corpus, monkeypatch)
 
 
 def test_it_resumes_bit_for_bit(runs):

@@ -15,7 +15,6 @@ from coca_train.runtime.durable import read_json
 from coca_train.settings import load
 from coca_train.tracking import trackers
 from coca_train.training import ending
-from tests.faults import real
 from tests.stages.support import Runs, leave_out, schedule, stage
 
 NTK = "dynamic_ntk (alpha 4)"  # as a report calls it
@@ -26,11 +25,6 @@ WITH_PAGES = (
     "test_each_stage_has_a_report_on_its_own_weights_and_window",
     "test_trackers_get_what_the_report_found_once",
 )
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> list[str]:
-    return real.prepare(tmp_path_factory.mktemp("reported"))
 
 
 @pytest.fixture

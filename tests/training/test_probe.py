@@ -154,11 +154,6 @@ def test_curves_by_window_leave_out_what_was_not_scored():
     assert [line.x for line in reach_curves(probes[:1])[0].lines] == [(1.0,), (1.0,)]  # one probe is drawn too
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> list[str]:
-    return real.prepare(tmp_path_factory.mktemp("probed"))
-
-
 PROBED = [
     "position/rope_scaling=clex", "eval.extrapolation.rope_scalings=[clex]", "eval.extrapolation.multiples=[1,2]",
     "eval.extrapolation.attention_patterns=[]", "checkpoint.save_every_steps=5", "train.max_steps=5",
