@@ -7,8 +7,9 @@ import torch
 
 from coca_train import positions
 from coca_train.attention import patterns
-from coca_train.attention.flex import flex
+from coca_train.attention.flex import _classify_blocks, flex
 from coca_train.attention.kernels import KERNELS
+from coca_train.attention.pattern import seen
 from coca_train.attention.scores import part_of
 from coca_train.models.certificate import certify
 from coca_train.positions import SCHEMES
@@ -84,6 +85,16 @@ def test_flex_attention_equals_the_definition(name, window):
         return  # Shaw's values are for `blocked`
     exact = KERNELS["eager"]([part], v, 0.25)
     torch.testing.assert_close(flex([part], v, 0.25), exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 5, 130])
+def test_blocks_that_hold_nothing_are_not_computed(window):
+    """By blocks of 128 tokens, and those that hold all their pairs need no mask."""
+    rules = patterns.build(patterns.settings(BOTH | {"window": window}))
+    (layout,) = rules.layouts(parts.start(640), parts.start(640))
+    blocks = seen(layout, slice(0, 640), slice(0, 640))[0].unflatten(0, (5, 128)).unflatten(-1, (5, 128))
+    visible, whole = _classify_blocks(layout)
+    assert torch.equal(visible[0], blocks.any(-1).any(1)) and torch.equal((visible & whole)[0], blocks.all(-1).all(1))
 
 
 @pytest.mark.parametrize("name", CHOICES)

@@ -6,6 +6,7 @@ import pytest
 from coca_train.api import open_model
 from coca_train.commands import main
 from coca_train.runtime.errors import UserError
+from coca_train.tracking.throughput import Throughput
 from coca_train.vary import vary
 from tests.stages.support import weights
 
@@ -17,6 +18,14 @@ def test_it_resumes_bit_for_bit(runs):
     whole = runs.train("whole", *FEW, "position=coca")
     runs.train("cut", *FEW, "position=coca", crash_at=3)
     assert weights(runs.train("cut", *FEW, "position=coca"), 4) == weights(whole, 4)
+
+
+def test_its_speed_is_that_of_reading(runs, monkeypatch):
+    """Of the four rows of 24 tokens of a step, not of those that were hidden."""
+    counted = []
+    monkeypatch.setattr(Throughput, "add", lambda self, tokens, seconds: counted.append(tokens))
+    runs.train("run", *FEW, "position=rope")
+    assert counted == [4 * 24] * 4
 
 
 def test_what_asks_for_next_tokens_says_why_not(runs, capsys):
