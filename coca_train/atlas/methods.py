@@ -71,6 +71,7 @@ METHODS = (
             *(f"layers.types.{kind}.position.rope_scaling.theta={THETA}" for kind in ("local", "global"))),
     Method("pose", "RoPE, PoSE", ("position=rope", "data.placement.name=pose", f"data.placement.target={FARTHEST}")),
     _rotary("ssmax", "RoPE, Scalable-Softmax", "rope", "model.logit_scale.name=ssmax", "model.score_scale=head"),
+    _rotary("rope_aligned", "RoPE, angle penalised", "rope", "position.angle_penalty=0.3"),
     _rotary("partial", "RoPE, half of the head", "rope", "position.rotary_pct=0.5"),
     Method("rope_10000", "RoPE, base 10,000", ("position=rope",)),
     _scheme("kerple_power", "KERPLE-power"),

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from coca_train.atlas.claims import CLAIMS, tried
 from coca_train.atlas.methods import METHODS, VARIANTS, title_of
 from coca_train.atlas.trials import LEARNED, Trial
 from coca_train.data.diagnostics import TASKS
@@ -16,6 +17,7 @@ from coca_train.statistics.answers import WRONG
 from coca_train.statistics.ranks import Ranked, TaskDifference, over_seeds, rank
 
 REFERENCE, FEW = "rope", 6
+SHOWN, N_BEST = ("rope", "coca", "alibi", "nope"), 4  # of the curves of a task: these and the best are shown at once
 SHARE = "{:.0%}"
 DEFINITION = (
     f"A task is learned by a training when at least {LEARNED:.0%} of its answers are right at the trained length; what "
@@ -91,6 +93,7 @@ def page(trials: Sequence[Trial], command: str) -> Document:
     ranked = dict(zip(matrix.rows, rank(matrix.scores_MSK), strict=True))
     order = sorted(matrix.rows, key=lambda row: (ranked[row].rank, -_learned(matrix, row)))
     learned = {task: any(matrix.n_learned(row, task)[0] for row in order) for task in matrix.tasks}
+    claims = _claims(matrix)
     return Document(
         title=f"Atlas: {len(matrix.rows)} position methods, {len(matrix.tasks)} tasks, up to {len(matrix.seeds)} seeds",
         finding=_finding(matrix, ranked, order),
@@ -100,6 +103,7 @@ def page(trials: Sequence[Trial], command: str) -> Document:
             Section(
                 title="What separates them", blocks=[Text(text="\n".join(f"* {each}" for each in _separates(matrix)))]
             ),
+            *([Section(title="What papers claim", blocks=[claims])] if claims is not None else ()),
             Section(title="How far each task still works", blocks=[_reach(matrix, order), _map(matrix, order)]),
             Section(title="Curves", blocks=[_curves(matrix, task, order) for task in matrix.tasks if learned[task]]),
             Section(title="Tasks", blocks=[Text(text="\n".join(_tasks(matrix)))], folded=True),
@@ -151,6 +155,42 @@ def _separates(matrix: Matrix) -> list[str]:
                 + f". {title_of(best)} works to {matrix.works_to(best, task):,} tokens."
             )
     return said
+
+
+def _claims(matrix: Matrix) -> Table | None:
+    """Return the claims of papers that these rows can tell of; None where they tell of none, or have one seed."""
+    found = tried(dict(zip(matrix.rows, matrix.scores_MSK, strict=True)), matrix.tasks)
+    if not found or len(matrix.seeds) < 2:
+        return None
+
+    def counted(tasks: Sequence[str]) -> Value:
+        return Value.of(float(len(tasks)), "{:.0f}", note=", ".join(tasks))
+
+    rows = [
+        Row(
+            label=(each.claim.words, each.claim.source),
+            values=(
+                Value(each.verdict),
+                Value.of(each.bounds.estimate, "{:+.2f}", low=each.bounds.low, high=each.bounds.high, n=each.bounds.n),
+                Value.of(each.of_these.estimate, "{:+.2f}", low=each.of_these.low, high=each.of_these.high),
+                counted(each.better),
+                counted(each.worse),
+            ),
+        )
+        for each in found
+    ]
+    missing = len(CLAIMS) - len(found)
+    return Table(
+        name="claims",
+        title="Claims of papers, tried at this size",
+        label_columns=("claim", "paper"),
+        columns=("here", "difference", "on these tasks", "better in", "worse in"),
+        rows=tuple(rows),
+        interval="interval, for all claims together",
+        note="Difference: of the score beyond the training window, over the tasks that both rows have learned, with "
+        "its interval over tasks and seeds; on these tasks: over seeds alone. Better, worse: tasks in which it "
+        "outlasts seeds." + (f" Not tried for want of a row: {missing} more claims." if missing else ""),
+    )
 
 
 def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -> Table:
@@ -257,7 +297,10 @@ def _map(matrix: Matrix, order: Sequence[str]) -> HeatMaps:
 
 
 def _curves(matrix: Matrix, task: str, order: Sequence[str]) -> Lines:
-    shown = [row for row in order if matrix.n_learned(row, task)[0]]
+    learned = [row for row in order if matrix.n_learned(row, task)[0]]
+    mean = {row: np.mean([trial.score(task) for trial in matrix.of(row) if trial.has_learned(task)]) for row in learned}
+    best = sorted(learned, key=lambda row: -mean[row])
+    shown = dict.fromkeys((*(row for row in SHOWN if row in learned), *best[:N_BEST]))
     return Lines(
         name=f"curve-{task.replace('_', '-')}",
         title=f"{task}: {TASKS[task].meaning}" if task in TASKS else task,
@@ -266,8 +309,9 @@ def _curves(matrix: Matrix, task: str, order: Sequence[str]) -> Lines:
         y_label="share of right answers",
         lines=tuple(
             Line.of_values(title_of(row), [(length, matrix.share(row, task, length)) for length in matrix.lengths])
-            for row in shown
+            for row in dict.fromkeys((*shown, *best))
         ),
+        n_shown=len(shown),
         x_log=True,
         y_limits=(0.0, 1.0),
         marks=((float(matrix.lengths[0]), "trained"),),

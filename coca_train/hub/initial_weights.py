@@ -42,7 +42,7 @@ IMPORTED = "start"  # name of the imported run, inside the directory of the run 
 INDEPENDENT = {"dropout", "init_std", "init_depth_scaled"}  # options of a model that trained weights do not depend on
 # Options that a run may change for the same weights: not the base theta.
 FREE = re.compile(
-    r"(model\.logit_scale|position\.rope_scaling|attention_pattern|layers)\.(?!theta$)|position\.temperature_on$"
+    r"(model\.logit_scale|position\.rope_scaling|attention_pattern|layers)\.(?!theta$)|position\.(temperature_on|angle_penalty)$"
 )
 DIGEST_THREADS = 4  # per rank
 

@@ -29,8 +29,9 @@ from coca_train.models.score_options import logit_scale
 from coca_train.models.trainable import adapt
 from coca_train.models.ulysses import SequenceShare
 from coca_train.positions import SchemeSettings
-from coca_train.positions.base import AttentionShape, Position
+from coca_train.positions.base import AttentionShape, LayerPosition, Position
 from coca_train.positions.token_positions import Positions
+from coca_train.runtime import IGNORE
 from coca_train.runtime.errors import DataError
 
 VOCAB_MULTIPLE = 64  # embedding rows are rounded up to this: matrix kernels like round numbers
@@ -277,13 +278,28 @@ class Transformer(nn.Module):
         # Later, where the last layer cannot be run for some positions only, or not as often on every rank.
         whole = shared is not None or self.gathers_weights or self.bidirectional
         now, later = (None, wanted) if whole else (wanted, None)
+        penalised_BT = targets_BT
         if targets_BT is not None:
             targets_BT = _select(targets_BT, now) if shared is None else shared.targets(targets_BT)
         x_BTC = self.hidden(tokens_BT, pos_BT, doc_BT, length, cache, memory, now)
         out = self.head(x_BTC, targets_BT, by_token=by_token)
-        if targets_BT is not None and not by_token:
-            return out
+        if penalised_BT is not None and not by_token:
+            return self._penalised(out, penalised_BT)
         return _select(out if shared is None else shared.gathered(out)[:, : tokens_BT.shape[1]], later)
+
+    def _penalised(self, loss: Tensor, targets_BT: Tensor) -> Tensor:
+        """Return the summed loss as it is, and in training with gradients of what position schemes add to it.
+        targets_BT: of whole rows."""
+        held = [block.get_submodule("attention.position") for block in self.blocks]
+        layers = [layer for layer in held if isinstance(layer, LayerPosition)]
+        penalties = [layer.penalty for layer in layers if layer.penalty is not None]
+        if not penalties:
+            return loss
+        for layer in layers:  # each holds a graph
+            layer.penalty = None
+        n_targets = (targets_BT != IGNORE).sum() / (1 if self.sequence is None else self.sequence.size)
+        penalty = n_targets * torch.stack(penalties).mean()
+        return loss + (penalty - penalty.detach()).to(loss.dtype)
 
     @torch.no_grad()
     def losses(

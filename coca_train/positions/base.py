@@ -188,6 +188,9 @@ class LayerPosition(nn.Module):
     """
 
     tokens_per_head = False  # what `tokens` gives has the query heads as its third dimension
+    # What the last forward of a training adds to the loss, a scalar [nats per target]; None: nothing. Of the heads that
+    # this process computes.
+    penalty: Tensor | None = None
 
     def __init__(self, settings: SchemeSettings, shape: AttentionShape) -> None:
         super().__init__()

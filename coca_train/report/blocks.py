@@ -189,7 +189,8 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """Curves over one axis. marks: (x, words) of vertical lines, such as the training window."""
+    """Curves over one axis. marks: (x, words) of vertical lines, such as the training window. n_shown: how many of the
+    curves, the first ones, are drawn at once; a reader shows the others by their names. None: all of them."""
 
     name: str
     title: str
@@ -204,6 +205,11 @@ class Lines:
     levels: tuple[tuple[float, str], ...] = ()  # (y, words) of horizontal lines, such as what must be passed
     interval: str = INTERVAL  # what low and high of its curves are
     note: str = ""
+    n_shown: int | None = None
+
+    def is_shown(self, index: int) -> bool:
+        """Whether the index-th curve is drawn at once."""
+        return self.n_shown is None or index < self.n_shown
 
 
 @dataclass(frozen=True, kw_only=True)

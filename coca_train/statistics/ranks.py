@@ -111,6 +111,13 @@ class TaskDifference:
         half = math.hypot(_half(self.d_K, confidence), _half(self.off_S, confidence) if of_seeds else 0.0)
         return Bounds(estimate, estimate - half, estimate + half, self.n)
 
+    def of_these_tasks(self, confidence: float = CONFIDENCE) -> Bounds:
+        """Return the mean difference over these tasks with its interval over seeds alone, infinite with fewer than two
+        seeds."""
+        estimate = float(self.d_K.mean()) if self.n else math.nan
+        half = _half(self.off_S, confidence) if self.n and len(self.off_S) > 1 else math.inf
+        return Bounds(estimate, estimate - half, estimate + half, len(self.off_S))
+
 
 def over_seeds(y_S: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE) -> Bounds:
     """Return a mean over seeds with Student's interval; NaN are left out."""

@@ -17,10 +17,15 @@ def trials():
         yield trial("nope", seed, {"copy": (20, 20, 20), "left": (10, 10, 10), "sort": (89 + less, 60, 10)})
 
 
+def section(document, title):
+    (found,) = [each for each in document.sections if each.title == title]
+    return found.blocks
+
+
 def test_the_page_says_who_is_first(tmp_path):
     document = page(list(trials()), "python -m coca_train atlas")
     assert document.finding[0] == "CoCA keeps the most of what it has learned beyond 64 tokens."
-    ranks, reach = document.sections[0].blocks[0], document.sections[2].blocks[0]
+    (ranks,), (reach, _) = section(document, "Ranks"), section(document, "How far each task still works")
     assert [row.label for row in ranks.rows] == [("CoCA",), ("RoPE",), ("NoPE",)]
     assert [row.values[0].text for row in ranks.rows] == ["1", "2", "–"]  # NoPE has one of three tasks
     assert ranks.rows[1].values[2].text == "–"
@@ -28,7 +33,7 @@ def test_the_page_says_who_is_first(tmp_path):
     assert [value.text for value in reach.rows[0].values] == ["256", "128", "256"]
     assert [value.text for value in reach.rows[2].values] == ["–", "–", "64"]
     assert reach.rows[2].values[2].note == ""
-    (separates,) = document.sections[1].blocks
+    (separates,) = section(document, "What separates them")
     said = "* copy: 2 of 2 demonstrably keep some of it; right answers at 128 tokens: CoCA 93%, RoPE 38%. CoCA works to"
     assert f"{said} 256 tokens." in separates.text
     text = write_report(document, tmp_path)["report.md"].read_text()
@@ -50,8 +55,24 @@ def test_a_square_has_a_colour_where_it_outlasts_seeds():
     worse = (100, 2, 1)  # than guessing
     each = [trial(seed=i, shares={"copy": each, "left": GOOD, "sort": worse}) for i, each in enumerate(shares)]
     document = page(each, "")
-    (panel,) = document.sections[2].blocks[1].panels
+    (panel,) = section(document, "How far each task still works")[1].panels
     assert panel.doubtful == {(0, 0), (0, 2)}
+
+
+def test_claims_are_tried_where_their_rows_are_and_curves_of_the_best_are_drawn(tmp_path):
+    document = page(list(trials()), "")
+    (claims,) = section(document, "What papers claim")
+    assert [row.label[0] for row in claims.rows] == ["CoCA keeps more than RoPE", "NoPE keeps more than RoPE"]
+    assert claims.rows[0].values[0].text == "holds"
+    assert claims.rows[0].values[3].note == "copy, left, sort"
+    assert "for want of a row" in claims.note
+    crowd = [trial(f"row{i}", seed, {"copy": (100, 90 - 5 * i, 10)}) for i in range(7) for seed in (1, 2)]
+    (curve,) = section(page([*crowd, trial("rope", 1, {"copy": (100, 1, 1)})], ""), "Curves")
+    assert [line.label for line in curve.lines] == ["RoPE", *(f"row{i}" for i in range(7))]
+    assert curve.n_shown == 5
+    html = write_report(page(crowd, ""), tmp_path)["report.html"].read_text()
+    assert "3 more curves" in html and html.count('aria-pressed="false" data-line') == 3
+    assert html.count(' off" data-line') == 6  # on wide screens and on narrow ones
 
 
 def test_one_seed_names_no_winner():

@@ -138,6 +138,22 @@ def test_two_graphs_in_a_stage_that_trains_a_part(trained):
     check(model, [batch_of(step, False) for step in range(2)], n_kinds=2)
 
 
+def test_a_penalty_on_the_angle_reaches_the_loss():
+    check(model_of(SCHEMES["rope"] | {"angle_penalty": 5.0}), [batch_of(step, True) for step in range(3)])
+
+
+@pytest.mark.slow
+def test_what_recomputed_blocks_leave_is_not_compiled():
+    """A checkpointed region of a graph has no effects: such blocks run as they are written."""
+    torch._dynamo.reset()
+    model, batches = model_of(SCHEMES["rope"] | {"angle_penalty": 5.0}, way="full").double(), [batch_of(0, True)]
+    expected = steps(model, batches)
+    model.compiled = CompiledBlocks(CHECKPOINTING["full"], "aot_eager")
+    for mine, theirs in zip(steps(model, batches), expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+    assert list(model.compiled.eager) == ["default"]
+
+
 def test_a_longer_stage_is_one_more():
     model = model_of(SCHEMES["rope"])
     check(model, [batch_of(0, False), batch_of(0, False, 24), batch_of(1, False), batch_of(1, False, 24)], n_kinds=2)

@@ -26,6 +26,7 @@ CASES = {name: scheme for name, scheme in SCHEMES.items() if name not in MIXING}
     "kerple_own": SCHEMES["kerple_log"] | {"shared": False},
 }
 CASES["rope_dynamic"]["rope_scaling"] |= {"theta": 100.0, "original_seq_len": 8}
+CASES["rope_penalised"] = CASES["rope_dynamic"] | {"angle_penalty": 0.7}
 CASES["transformer_xl"] = SCHEMES["transformer_xl"] | {"memory_len": 0}
 CASES["transformer_xl_own"] |= {"memory_len": 0}
 DOCUMENTS = {"one": None, "packed": ([3, 8, 5, 12], [17, 11])}

@@ -2,16 +2,20 @@
 
 `rotary_pct` < 1 rotates the first part of the head and leaves the rest (GPT-NeoX). The scaling of
 positions is the second axis, `rope_scaling`; its temperature multiplies the whole head, or that part alone.
+`angle_penalty` draws queries and keys together in training, towards the collinearity that CoCA (arXiv 2309.08646) has
+by construction: what its angle does to RoPE can so be tried with nothing else changed.
 """
 
 from typing import Annotated, Literal, NamedTuple
 
+import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
 from coca_train.config.schema import STRICT, ModelConfig
 from coca_train.positions import hugging_face, rope_scaling, rotary
-from coca_train.positions.base import Problem
+from coca_train.positions.base import LayerPosition, PositionedQK, Problem, Projections
 from coca_train.positions.token_positions import Positions
 
 
@@ -26,6 +30,12 @@ class Settings:
         description="what the temperature of the frequencies multiplies where a part of the head is rotated: head, all "
         "of it (YaRN Eq. 21); rotated, that part alone (transformers, Phi-4-mini)",
     )
+    angle_penalty: float = Field(
+        default=0.0,
+        ge=0,
+        description="in training, the weight of the mean angle between queries and keys in the loss [nats per token]: "
+        "1 - q.k / |q||k| by rotated pairs, 0 where they are collinear, 1 where they have nothing in common; 0: off",
+    )
     rope_scaling: Annotated[
         rope_scaling.AnyRopeScaling, Field(description="frequencies and how they scale with length")
     ]
@@ -33,6 +43,45 @@ class Settings:
     def problems(self, model: ModelConfig) -> list[Problem]:
         """Refuse combinations that cannot be computed."""
         return rotary.problems(model, self.rotary_pct, self.rope_scaling)
+
+
+class PenalisedLayer(LayerPosition):
+    """Adds what its queries and keys lack of being collinear to the loss."""
+
+    settings: Settings
+
+    def forward(
+        self,
+        position: "Scheme",
+        q_BTHD: Tensor,
+        k_BSGK: Tensor,
+        tables: object,
+        project: Projections,
+        tokens: tuple[Tensor, ...] = (),
+    ) -> PositionedQK:
+        """Rotate, and in training leave the penalty of these queries and keys."""
+        self.penalty = None
+        if self.training and torch.is_grad_enabled():
+            width = position.rotary_dim
+            self.penalty = self.settings.angle_penalty * misalignment(q_BTHD[..., :width], k_BSGK[..., :width])
+        return super().forward(position, q_BTHD, k_BSGK, tables, project, tokens)
+
+
+def misalignment(q_BTHR: Tensor, k_BSGR: Tensor) -> Tensor:
+    """Return how far queries and keys are from collinear, the mean over rows and heads: 1 - c, with c the sum of q·k
+    over all queries, keys and pairs of features, divided by that of |q||k| of each pair (the cosines of CoCA's Θ,
+    arXiv 2309.08646, section 2.2, weighted by lengths). A float32 scalar from 0 to 2, linear in T and S."""
+    wide = torch.promote_types(q_BTHR.dtype, torch.float32)
+    (q_BH2J, q_BHJ), (k_BG2J, k_BGJ) = (_sums(x.to(wide)) for x in (q_BTHR, k_BSGR))
+    k_BH2J, k_BHJ = (x.repeat_interleave(q_BHJ.shape[1] // x.shape[1], 1) for x in (k_BG2J, k_BGJ))
+    longest_BH = (q_BHJ * k_BHJ).sum(-1).clamp_min(torch.finfo(wide).tiny)
+    return 1 - ((q_BH2J * k_BH2J).sum((-2, -1)) / longest_BH).mean()
+
+
+def _sums(x_BTHR: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sums over tokens of the pairs of features, (B, H, 2, J), and of their lengths, (B, H, J)."""
+    pairs_BTH2J = x_BTHR.unflatten(-1, (2, -1))
+    return pairs_BTH2J.sum(1), torch.linalg.vector_norm(pairs_BTH2J, dim=-2).sum(1)
 
 
 class Tables(NamedTuple):
@@ -55,6 +104,10 @@ class Scheme(rotary.Rotary):
         if self.settings.temperature_on == "rotated":
             return Tables(*(turn._replace(temperature=1.0) for turn in tables))
         return Tables(*tables)
+
+    def layer(self) -> LayerPosition:
+        """Build the part of one new layer."""
+        return PenalisedLayer(self.settings, self.shape) if self.settings.angle_penalty else super().layer()
 
     @classmethod
     def to_transformers(cls, settings: Settings, head_dim: int) -> hugging_face.Rotation:

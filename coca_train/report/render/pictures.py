@@ -5,6 +5,7 @@ import io
 import math
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
 import matplotlib
 import numpy as np
@@ -39,6 +40,7 @@ def picture(block: Picture) -> dict[str, bytes]:
         if isinstance(block, HeatMaps):
             sheet = _heat_maps(block)
         else:
+            block = replace(block, lines=block.lines[: block.n_shown])  # nobody shows the others on paper
             sheet = _small_multiples(block) if scales.needs_panels(block) else _together(block)
         return {"png": _saved(sheet, "png"), "svg": _saved(sheet, "svg")}
 

@@ -1,0 +1,128 @@
+"""What papers claim of their methods, as differences of rows of the atlas: does it hold at this size?
+
+A claim is about what is kept beyond the training window. It is tried by the difference of two rows' scores, or of two
+such differences (whether NTK does more for CoCA than for RoPE). Two intervals: over tasks and seeds, what other tasks
+of this kind would have shown; and over seeds alone, about these tasks. Of all claims of a page together any is called
+held or contradicted falsely in at most 5 % of draws (Bonferroni).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from coca_train.statistics.answers import WRONG
+from coca_train.statistics.intervals import Bounds
+from coca_train.statistics.ranks import TaskDifference, over_seeds
+
+FOUND = ("nearest", "recall")  # tasks that look a word up
+STATE = ("running", "flip_flop", "brackets")  # tasks that keep a state
+COCA = "CoCA, 2309.08646"
+NTK = (2, 4, 8)  # α of CoCA's tables
+
+Verdict = Literal["holds", "holds on these tasks", "the opposite", "the opposite on these tasks", "undecided"]
+
+
+class Claim(NamedTuple):
+    """plus, minus: rows; of several the mean. than: of the same difference of these rows, plus and minus, which is
+    subtracted. tasks: what the claim is about; (): all. source: paper, arXiv id, section."""
+
+    words: str
+    source: str
+    plus: tuple[str, ...]
+    minus: tuple[str, ...]
+    than: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    tasks: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Everything that it is tried on."""
+        return (*self.plus, *self.minus, *(row for each in self.than or () for row in each))
+
+
+class Tried(NamedTuple):
+    """A claim and what was seen. bounds: over tasks and seeds; of_these: over seeds alone. better, worse: tasks in
+    which the difference outlasts seeds, all tasks of the claim judged together."""
+
+    claim: Claim
+    bounds: Bounds
+    of_these: Bounds
+    better: tuple[str, ...]
+    worse: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the intervals say of the claim."""
+        if self.bounds.low > 0:
+            return "holds"
+        if self.bounds.high < 0:
+            return "the opposite"
+        if self.of_these.low > 0:
+            return "holds on these tasks"
+        return "the opposite on these tasks" if self.of_these.high < 0 else "undecided"
+
+
+def _ntk(method: str) -> tuple[str, ...]:
+    return tuple(f"{method}_ntk{alpha}" for alpha in NTK)
+
+
+CLAIMS = (
+    Claim("CoCA keeps more than RoPE", f"{COCA}, 5.1 and 5.2", ("coca",), ("rope",)),
+    Claim("with dynamic NTK CoCA keeps more than RoPE (α 2, 4, 8)", f"{COCA}, B.3", _ntk("coca"), _ntk("rope")),
+    Claim("dynamic NTK does more for CoCA than for RoPE", f"{COCA}, B.3", _ntk("coca"), ("coca",),
+          than=(_ntk("rope"), ("rope",))),
+    Claim("CoCA keeps more than ALiBi where words are looked up", f"{COCA}, 5.2", ("coca",), ("alibi",), tasks=FOUND),
+    Claim("slack CoCA keeps more than strict where words are looked up", f"{COCA}, 5.3", _ntk("coca"),
+          _ntk("coca_strict"), tasks=FOUND),
+    Claim("collinear queries and keys keep more: RoPE with its angle penalised", f"{COCA}, 2.3", ("rope_aligned",),
+          ("rope",)),
+    Claim("strict CoCA, which is collinear by construction, keeps more than RoPE", f"{COCA}, 2.3", ("coca_strict",),
+          ("rope",)),
+    Claim("PoPE keeps more than RoPE", "PoPE, 2509.10534", ("pope",), ("rope",)),
+    Claim("NTK keeps more than nothing, without training", "YaRN, 2309.00071, 3.1", ("rope_ntk1",), ("rope",)),
+    Claim("ReRoPE keeps more than RoPE", "ReRoPE, kexue.fm/archives/9708", ("rope_rerope",), ("rope",)),
+    Claim("Self-Extend keeps more than RoPE", "Self-Extend, 2401.01325", ("rope_self_extend",), ("rope",)),
+    Claim("dual chunks keep more than RoPE", "DCA, 2402.17463", ("rope_dual_chunk",), ("rope",)),
+    Claim("ALiBi keeps more than RoPE", "ALiBi, 2108.12409", ("alibi",), ("rope",)),
+    Claim("xPos keeps more than RoPE", "xPos, 2212.10554", ("xpos",), ("rope",)),
+    Claim("NoPE keeps more than RoPE", "NoPE, 2305.19466", ("nope",), ("rope",)),
+    Claim("NoPE keeps more than ALiBi", "NoPE, 2305.19466", ("nope",), ("alibi",)),
+    Claim("FIRE keeps more than RoPE", "FIRE, 2310.04418", ("fire",), ("rope",)),
+    Claim("KERPLE keeps more than ALiBi", "KERPLE, 2205.09921", ("kerple_log",), ("alibi",)),
+    Claim("CoPE keeps more of counts and states than RoPE", "CoPE, 2405.18719", ("cope",), ("rope",), tasks=STATE),
+    Claim("PaTH keeps more of states than RoPE", "PaTH, 2505.16381", ("path",), ("rope",), tasks=STATE),
+    Claim("FoX keeps more than RoPE", "FoX, 2503.02130", ("fox",), ("rope",)),
+    Claim("stick-breaking keeps more than RoPE", "stick-breaking, 2410.17980", ("stick_breaking",), ("rope",)),
+    Claim("random positions keep more than RoPE", "random positions, 2305.16843", ("random",), ("rope",)),
+    Claim("RoPE in windowed layers only keeps more than RoPE", "RNoPE-SWA, 2501.18795", ("rnope_swa",), ("rope",)),
+    Claim("SWAN keeps more than RoPE", "SWAN, 2504.08719", ("swan",), ("rope",)),
+    Claim("FoPE keeps more than RoPE", "FoPE, 2412.17739", ("fope",), ("rope",)),
+    Claim("Scalable-Softmax keeps more than RoPE", "SSMax, 2501.19399", ("ssmax",), ("rope",)),
+)  # fmt: skip
+
+
+def tried(scores: Mapping[str, np.ndarray], tasks: Sequence[str], claims: Sequence[Claim] = CLAIMS) -> list[Tried]:
+    """Return the claims of which every row is there. scores: by row, of every seed and task (S, K), NaN where there is
+    none."""
+    there = [claim for claim in claims if scores.keys() >= set(claim.rows)]
+    return [_tried(claim, scores, tasks, len(there)) for claim in there]
+
+
+def _tried(claim: Claim, scores: Mapping[str, np.ndarray], tasks: Sequence[str], n_claims: int) -> Tried:
+    def mean(rows: Sequence[str]) -> np.ndarray:
+        return np.mean([scores[row] for row in rows], axis=0)
+
+    about = [k for k, task in enumerate(tasks) if not claim.tasks or task in claim.tasks]
+    one_SK, other_SK = mean(claim.plus), mean(claim.minus)
+    if claim.than is not None:
+        one_SK, other_SK = one_SK + mean(claim.than[1]), other_SK + mean(claim.than[0])
+    one_SK, other_SK = one_SK[:, about], other_SK[:, about]
+    difference, confidence = TaskDifference(one_SK, other_SK), 1 - WRONG / n_claims
+    each = [over_seeds(d_S, 1 - WRONG / len(about)) for d_S in (one_SK - other_SK).T] if about else []
+    return Tried(
+        claim,
+        difference.interval(confidence),
+        difference.of_these_tasks(confidence),
+        tuple(tasks[k] for k, found in zip(about, each, strict=True) if found.low > 0),
+        tuple(tasks[k] for k, found in zip(about, each, strict=True) if found.high < 0),
+    )
