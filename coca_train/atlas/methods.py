@@ -79,6 +79,8 @@ METHODS = (
     _scheme("tupe", "TUPE"),
     _scheme("disentangled", "DeBERTa"),
     _scheme("grape_ap", "GRAPE-AP"),
+    _scheme("grape_m", "GRAPE-M", f"position.theta={THETA}"),
+    _scheme("selective_rope", "Selective RoPE", f"position.theta={THETA}"),
     _scheme("dd_alibi", "data-dependent ALiBi"),
     _rotary("linear_rope", "linear attention with RoPE", "linear_rope"),
 )  # fmt: skip

@@ -135,7 +135,10 @@ def score(entry: Entry) -> Curves:
     q_BTHD = torch.cat((torch.ones(1, 1, HEADS, WIDTH // 2), torch.zeros(1, 1, HEADS, WIDTH // 2)), -1)
     k_BTHK = q_BTHD[..., : model.position.key_dim]
     far = _scores(_part(model, q_BTHD, k_BTHK, _at(FARTHEST), _all()))[0].flip(0)
-    near = _scores(_part(model, q_BTHD, k_BTHK, _all(), _at(0)))[0]
+    # Mapped with all the keys in between, which may say how far apart others are.
+    mapped = _part(model, q_BTHD, k_BTHK, _all(), _all())
+    first = _part(model, q_BTHD, k_BTHK, _all(), _at(0))
+    near = _scores(first._replace(q_BTHE=mapped.q_BTHE, k_BSGE=mapped.k_BSGE[:, :1]))[0]
     lines = [Curve(f"query at {FARTHEST}", far.tolist()), Curve("key at 0", near.tolist(), dashed=True)]
     return Curves(lines, "distance [tokens]", "score")
 

@@ -199,9 +199,10 @@ class Evaluation(Generic[Result]):
 
 SCHEMES = {
     "alibi": "ALiBi", "coca": "CoCA", "cope": "CoPE", "dape": "DAPE", "disentangled": "DeBERTa", "fire": "FIRE",
-    "fope": "FoPE", "fox": "FoX", "grape_a": "GRAPE-A", "grape_ap": "GRAPE-AP", "kerple_log": "KERPLE-log",
-    "kerple_power": "KERPLE-power", "learned": "learned positions", "linear_rope": "linear RoPE", "nope": "NoPE",
-    "path": "PaTH", "pope": "PoPE", "rope": "RoPE", "sandwich": "Sandwich", "shaw": "Shaw", "sinusoidal": "sinusoidal",
+    "fope": "FoPE", "fox": "FoX", "grape_a": "GRAPE-A", "grape_ap": "GRAPE-AP", "grape_m": "GRAPE-M",
+    "kerple_log": "KERPLE-log", "kerple_power": "KERPLE-power", "learned": "learned positions",
+    "linear_rope": "linear RoPE", "nope": "NoPE", "path": "PaTH", "pope": "PoPE", "rope": "RoPE",
+    "sandwich": "Sandwich", "selective_rope": "Selective RoPE", "shaw": "Shaw", "sinusoidal": "sinusoidal",
     "stick_breaking": "stick-breaking", "t5": "T5 bias", "transformer_xl": "Transformer-XL", "tupe": "TUPE",
     "xpos": "xPos",
 }  # fmt: skip

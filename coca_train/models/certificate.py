@@ -5,8 +5,8 @@ A scheme that is silently ignored by a kernel trains a model without positions a
 keys and in the run's own dtype, device and kernel (at a short length; long ones are the tests' business):
 
 1. fused = definition: the kernel's output equals the float32 `eager` one;
-2. effect: with the scheme switched off, that is with every token placed at 0, or without its hook where it sees no
-   positions, the output differs (schemes that promise no effect are named so);
+2. effect: with the scheme switched off, that is with every token placed at 0, or with queries and keys as they are
+   where it sees no positions, the output differs (schemes that promise no effect are named so);
 3. relative: a scheme that claims it gives the same scores when every position moves by 1000;
 4. the model: its logits change when the scheme is switched off in the layers of this type.
 
@@ -28,7 +28,7 @@ from coca_train.config.schema import DEFAULT
 from coca_train.models.layers import Attention
 from coca_train.models.score_options import logit_scale
 from coca_train.models.transformer import Transformer
-from coca_train.positions.base import Position, Projections
+from coca_train.positions.base import Position, Projections, without_positions
 from coca_train.positions.token_positions import Positions
 from coca_train.runtime.errors import UserError
 
@@ -95,9 +95,7 @@ def _switched_off(model: Transformer, layer_type: str, nowhere: AttentionPattern
         for name, block in zip(model.layer_types, model.blocks, strict=True):
             attention = block.get_submodule("attention")
             if name == layer_type and not position.sees_positions and isinstance(attention, Attention):
-                drop = attention.position.register_forward_hook(
-                    lambda _, inputs, mapped: mapped._replace(score_mod=None)
-                )
+                drop = attention.position.register_forward_hook(without_positions)
                 stack.callback(drop.remove)
         yield
 

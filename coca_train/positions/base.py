@@ -16,7 +16,7 @@ C d_model, N numbers carried.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -160,6 +160,12 @@ class PositionedQK(NamedTuple):
     divisor: tuple[Tensor, Tensor] | None = None
 
 
+def without_positions(layer: nn.Module, inputs: tuple[Any, ...], mapped: PositionedQK) -> PositionedQK:
+    """Return queries and keys as a layer's position received them: a forward hook that switches it off."""
+    _, q_BTHD, k_BSGK, *_ = inputs
+    return PositionedQK(q_BTHD, k_BSGK, NO_TERMS)
+
+
 class Heads(NamedTuple):
     """The heads that this process computes: all, or one rank's part where ranks share a sequence."""
 
@@ -244,7 +250,7 @@ class Position(nn.Module):
     sees_positions = True  # scores depend on positions; False: at most on the tokens in between
     bidirectional = False  # it can tell, or ignore, how far later a key comes (AttentionShape.bidirectional)
     by_pairs = True  # positions act on pairs of tokens, so an attention pattern may place far pairs elsewhere
-    carries = False  # its hook does: all that a query sees must be one view, as the carry runs along it
+    carries = False  # scores depend on the tokens in between: all that a query sees must be one stretch, in one view
     # `rotate` is all it does; k' follows from key, position and length, and can be cached. Its tables are tuples of
     # tensors (B, T, …), a row for each position.
     caches_rotated_keys = False

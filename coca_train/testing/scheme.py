@@ -22,7 +22,7 @@ from coca_train.models.cache import split_by_position
 from coca_train.models.certificate import certify
 from coca_train.models.init import init_weights
 from coca_train.models.transformer import Transformer
-from coca_train.positions.base import Position, Terms
+from coca_train.positions.base import Position, Terms, without_positions
 from coca_train.runtime.errors import UserError
 from coca_train.testing import parts
 from coca_train.testing.contract import Case, Contract
@@ -50,23 +50,36 @@ class Declared(Contract):
         assert shift == 1000 if scheme.relative else (here - there).abs().max() > 0.02
 
     def test_switching_it_off_changes_the_output(self, settings: Case) -> None:
-        """All tokens at one place; or, where it sees no places, without its hook."""
+        """All tokens at one place; or, where it sees no places, queries and keys as they are and no hook."""
         scheme = parts.build(settings)
         x_BTC, pos = parts.hidden_states(scheme, 9), parts.start(9)
         here, nowhere = (parts.attention(scheme, x_BTC, p, 9) for p in (pos, pos * 0))
         assert ((here - nowhere).abs().max() > 1e-3) == scheme.sees_positions
         if scheme.has_effect and not scheme.sees_positions:
             layer = parts.layer_of(scheme)
-            layer.register_forward_hook(lambda _, inputs, mapped: mapped._replace(score_mod=None))
+            layer.register_forward_hook(without_positions)
             assert (here - parts.attention(scheme, x_BTC, pos, 9, layer)).abs().max() > 1e-3
 
     def test_flags_of_hooks_and_embeddings(self, settings: Case) -> None:
-        """`carries` is what its hook does; what acts on the embeddings does not act by pairs."""
+        """A hook with a carry says so; what acts on the embeddings does not act by pairs."""
         scheme = parts.build(settings)
         q, k, _ = parts.random_qkv(scheme, 3)
         score_mod = parts.mapped(scheme, q, k, parts.start(3), parts.start(3), 3).score_mod
-        assert scheme.carries == (score_mod is not None and score_mod.by.carried > 0)
+        assert scheme.carries or score_mod is None or not score_mod.by.carried
         assert not (scheme.embeds and scheme.by_pairs)
+
+    def test_tokens_in_between_change_a_score_if_it_says_so(self, settings: Case) -> None:
+        """Another token at 2: what 4 makes of 1 is another score, or the same to the last bit."""
+        scheme, pos = parts.build(settings), parts.start(5)
+        x_BTC, layer = parts.hidden_states(scheme, 5), parts.layer_of(scheme)
+        other = x_BTC.clone()
+        other[:, 2] = parts.hidden_states(scheme, 6)[:, 5]
+
+        def score(x_BTC: Tensor) -> Tensor:
+            q, k, _ = parts.qkv(scheme, x_BTC, pos)
+            return parts.dense_scores(scheme, q, k, pos, pos, 5, layer)[:, :, 4, 1]
+
+        assert torch.equal(score(x_BTC), score(other)) != scheme.carries
 
     def test_keys_are_settled_if_it_says_so(self, settings: Case) -> None:
         """k' of a few tokens is, bit for bit, what it is among all, and nothing but q'·k' makes a score; a table has

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from coca_train.positions._phases import Documents, sums_before
 from coca_train.testing import parts
 from coca_train.testing.scheme import SchemeContract
 from tests.golden.methods import case, same, tensor
@@ -52,6 +53,28 @@ class TestAlongThePath(SchemeContract):
         return problem.content_BHTS + torch.einsum("bhtl,sl->bhts", edge_BHTL, (l_1L > s_S1).double())
 
 
+class TestMultiplicative(SchemeContract):
+    scheme = "grape_m"
+    cases = [{"scheme": "grape_m", "theta": 100.0, "scale": scale} for scale in (16.0, 1.0)]
+    own = {"rises.offset": (1,), "rises.weight": (24,)}
+    angles = True
+
+    def score(self, problem):
+        """For every pair, the rises from its key to the token before its query."""
+        weight, offset = problem.parameters["rises.weight"], problem.parameters["rises.offset"]
+        rise_BS = torch.sigmoid((problem.x_BSC @ weight + offset) / problem.settings["scale"])
+        s_S1, l_1L = pairwise.key_pairs(problem)
+        n_queries, width = problem.q_BHTD.shape[2:]
+        before_TL = l_1L < torch.arange(rise_BS.shape[1])[-n_queries:, None]
+        counted = (before_TL[:, None] & (l_1L >= s_S1)).double()
+        apart_BHTS = torch.einsum("bl,tsl->bts", rise_BS, counted)[:, None]
+        q, k, total = pairwise.pairs(problem.q_BHTD), pairwise.pairs(problem.k_BHSK), 0
+        for j in range(width // 2):
+            turn = torch.polar(torch.ones_like(apart_BHTS), apart_BHTS * problem.settings["theta"] ** (-2 * j / width))
+            total = total + (q[..., :, None, j] * k[..., None, :, j].conj() * turn).real
+        return total / math.sqrt(width)
+
+
 def test_key_gated_by_numbers_from_outside():
     inputs, expected = case("grape_a_key_gated")
     k, u, omega = (tensor(inputs[name]) for name in ("k_HTD", "u_HD", "omega_H"))
@@ -86,3 +109,21 @@ def test_the_gate_of_a_key_begins_where_alibi_is():
     torch.testing.assert_close(
         scores[0, :, 2], torch.tensor(pairwise.alibi_slopes(2)).double()[:, None] * -torch.tensor([2.0, 1, 0]).double()
     )
+
+
+def test_multiplicative_by_numbers_from_outside():
+    inputs, expected = case("grape_m_ctx")
+    x, q, k = (tensor(inputs[name]) for name in ("x_TC", "q_TD", "k_TD"))
+    scheme = parts.build({"scheme": "grape_m", "theta": float(inputs["base"]), "scale": inputs["scale"]}, 1, 1, 8, 4)
+    layer, pos = parts.layer_of(scheme), parts.start(len(x))
+    layer.rises.weight.data, layer.rises.offset.data = (
+        tensor(inputs["w_C"]),
+        torch.tensor([inputs["b"]], dtype=torch.float64),
+    )
+    rises = layer.tokens(x[None])
+    phase_BS1 = sums_before(rises[0], Documents.of(pos))
+    assert same(phase_BS1[0, :, 0], expected["phase_T"], 1e-8)  # of fixed point
+    mapped = layer(
+        scheme, q[None, :, None], k[None, :, None], scheme(pos, pos, len(x)), parts.projections(scheme), rises
+    )
+    assert same(parts.scores_of(mapped, scheme, pos, pos)[0, 0], expected["score_TT"], 1e-6)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coca_train.config.schema import STRICT, ModelConfig
+from coca_train.positions._phases import convolve
 from coca_train.positions.base import (
     AttentionShape,
     Hook,
@@ -127,11 +128,7 @@ class Directions(nn.Module):
     def forward(self, low_BSR: Tensor, pos_BS: Tensor) -> Tensor:
         """Return unit vectors (B, S, G·D), float32 or wider; a document's first tokens have fewer taps."""
         wide_BSC = self.up(low_BSR).to(torch.promote_types(low_BSR.dtype, torch.float32))
-        mix, total = self.mix.to(wide_BSC.dtype), torch.zeros_like(wide_BSC)
-        for back in range(self.mix.shape[0]):
-            before = wide_BSC if not back else F.pad(wide_BSC, (0, 0, back, 0))[:, : wide_BSC.shape[1]]
-            total = total + before * mix[-1 - back] * (pos_BS >= back)[..., None]
-        return F.silu(total)
+        return F.silu(convolve(wide_BSC, self.mix.to(wide_BSC.dtype), pos_BS))
 
 
 class Layer(LayerPosition):
