@@ -164,7 +164,8 @@ def list_schemes(reference: ReferenceModel, table: Mapping[str, SchemeFacts]) ->
         "numbers that a token leaves in the cache of a layer, over those of rope",
         f"max. window: the longest one that is not refused, tried in bfloat16 up to {FARTHEST:,} tokens; any: no end "
         "was found",
-        "attention patterns: with windows shorter than the training window",
+        "attention patterns: with windows shorter than the training window, each scheme with the values of its file "
+        "(transformer_xl has a memory there; without one, `position.memory_len=0`, it goes with all of them)",
     ]
     return Listing("Schemes", "position=<scheme>", scheme_columns(table["rope"]), list(table.values()), notes)
 
@@ -303,8 +304,9 @@ def details(entry: Entry, reference: ReferenceModel) -> str:
     ]
     lines += ["", "Attention of one layer, forward, one sequence (bfloat16)", ""]
     lines += [_by_length(n_tokens, own, reference) for n_tokens in LENGTHS]
-    lines += ["", "Settings", ""]
-    for key, value, text in settings(entry):
+    options = settings(entry)
+    lines += ["", "Settings", ""] if options else []
+    for key, value, text in options:
         lines += [f"  {key}={value}", *textwrap.wrap(text, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)]
     return "\n".join([*lines, "", "Train with it", "", f"  {example(own)}"])
 
