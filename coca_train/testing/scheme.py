@@ -6,6 +6,7 @@ itself, its tensors, a whole model.
 Shape legend: B batch, T queries, S keys, H query heads, D head_dim, C d_model.
 """
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
@@ -202,6 +203,15 @@ class Tensors(Contract):
         pos = parts.start(2, min(32768, parts.end(scheme)) - 2)
         for table in parts.flat(scheme.bfloat16()(pos, pos, 32768)):
             assert not table.is_floating_point() or table.dtype in (torch.float32, torch.float64)
+
+    def test_far_out_half_precision_tells_neighbours_apart(self, settings: Case) -> None:
+        """At 32k bfloat16 has one number for 128 positions: scores are as in float32 where angles and distances are."""
+        scheme, narrow = parts.build(settings), parts.build(settings).bfloat16()
+        pos = parts.start(9, min(32768, parts.end(scheme)) - 9)
+        x_BTC, layer = parts.hidden_states(scheme, 9).bfloat16(), parts.layer_of(scheme)
+        exact = parts.attention(scheme, x_BTC.double(), pos, 32768, layer)
+        rounded = parts.attention(narrow, x_BTC, pos, 32768, copy.deepcopy(layer).bfloat16())
+        assert (rounded.double() - exact).abs().max() < 0.1 * exact.abs().max()
 
     def test_every_parameter_is_trained(self, settings: Case) -> None:
         """None is without gradient, and every gradient is finite. Distance 0 is among the pairs: log 0 would show."""
