@@ -101,6 +101,7 @@ docs: .venv/installed  ## regenerate docs/*configuration.md, schemes.md and figu
 	$(BIN)/python -m coca_train schemes figures=docs/figures
 	$(BIN)/python -m tests.house.error_codes > docs/errors.md
 	$(BIN)/python -m tests.house.conformance > docs/conformance.md
+	$(BIN)/python -m tests.house.atlas > docs/atlas_results.md
 
 scheme:  ## stubs of a position scheme: make scheme NAME=mine; then scaling, pattern, suite in the same way
 scheme scaling pattern suite: .venv/installed

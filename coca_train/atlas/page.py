@@ -149,10 +149,11 @@ def _separates(matrix: Matrix) -> list[str]:
         else:
             best = max(keeping, key=lambda row: known[row].estimate)
             shares = {row: matrix.share(row, task, at) for row in dict.fromkeys((best, REFERENCE)) if row in known}
+            works = matrix.works_to(best, task)
             said.append(
                 f"{task}: {len(keeping)} of {len(known)} demonstrably keep some of it; right answers at {at:,} tokens: "
                 + ", ".join(f"{title_of(row)} {share.text}" for row, share in shares.items())
-                + f". {title_of(best)} works to {matrix.works_to(best, task):,} tokens."
+                + (f". {title_of(best)} works to {works:,} tokens." if works else ".")
             )
     return said
 
@@ -291,8 +292,8 @@ def _map(matrix: Matrix, order: Sequence[str]) -> HeatMaps:
         ),
         low=0.0,
         high=1.0,
-        note="From 0 for guessing to 1 for every answer at every longer length; a dash: not learned. Coloured where "
-        "its 95 % interval over seeds is above 0.",
+        note="From 0 for guessing to 1 for every answer at every longer length; a dash: not learned. Coloured, and "
+        "without a question mark, where its 95 % interval over seeds is above 0.",
     )
 
 

@@ -168,16 +168,20 @@ def picture_note(block: Picture) -> str:
 
 
 def data_table(block: Picture) -> Table:
-    """Return the numbers of a picture: a row for each curve, or for each line of a heat map."""
+    """Return the numbers of a picture: a row for each curve, or for each line of a heat map, where a question mark is
+    behind what is doubtful."""
     if isinstance(block, HeatMaps):
         columns = tuple(dict.fromkeys(name for panel in block.panels for name in panel.x_names))
-        rows = []
+        rows, alone = [], len(block.panels) == 1 and not block.panels[0].title
         for panel in block.panels:
-            for name, values in zip(panel.y_names, panel.values, strict=True):
-                by_column = dict(zip(panel.x_names, values, strict=True))
-                cells = tuple(Value.of(by_column.get(x), block.form) for x in columns)
-                rows.append(Row(label=(panel.title, name), values=cells))
-        labels = ("panel", block.y_label)
+            for i, (name, values) in enumerate(zip(panel.y_names, panel.values, strict=True)):
+                by_column = {
+                    x: Value.of(y, block.form + (" ?" if (i, j) in panel.doubtful else ""))
+                    for j, (x, y) in enumerate(zip(panel.x_names, values, strict=True))
+                }
+                cells = tuple(by_column.get(x, MISSING) for x in columns)
+                rows.append(Row(label=(name,) if alone else (panel.title, name), values=cells))
+        labels = (block.y_label,) if alone else ("panel", block.y_label)
         return Table(name=block.name, title=block.title, label_columns=labels, columns=columns, rows=tuple(rows))
     xs = sorted({x for line in block.lines for x in line.x})
     rows = []

@@ -12,12 +12,14 @@ import io
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from coca_train.report.blocks import MISSING, Block, Document, Table, Text, Value, Verdict
 from coca_train.report.render.contents import (
     PAPER,
     SIGNS,
     Cell,
+    data_table,
     explain_marks,
     footnotes,
     has_intervals,
@@ -59,8 +61,9 @@ DAGGER = r"\rlap{$^\dagger$}"
 GREEK = {"LAMDA": "lambda", "FINAL SIGMA": "varsigma"}  # Unicode's name: TeX's
 
 
-def markdown_text(document: Document) -> str:
-    """Return a report as Markdown: verdicts first, tables in full, figures as links to the files next to it."""
+def markdown_text(document: Document, alone: bool = False) -> str:
+    """Return a report as Markdown: verdicts first, tables in full, figures as links to the files next to it. alone:
+    there are no such files; figures are tables."""
     lines = [
         f"# {plain(document.finding[0] if document.finding else document.title)}",
         plain(document.title) if document.finding else "",
@@ -69,7 +72,7 @@ def markdown_text(document: Document) -> str:
         "\n".join(f"* {_inline(sentence)}" for sentence in document.summary),
     ]
     for section in document.sections:
-        lines += [f"## {plain(section.title)}", *map(_block, section.blocks)]
+        lines += [f"## {plain(section.title)}", *(_block(each, alone) for each in section.blocks)]
     lines += ["## What was run", "\n".join(f"* {plain(label)}: {plain(value)}" for label, value in document.facts)]
     # Longer than any run of backticks in the command, which would end the block otherwise.
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", document.command)), default=0))
@@ -102,20 +105,22 @@ def _kept(words: str) -> str:
     return words[: len(words) - len(words.lstrip())] + plain(words) + words[len(words.rstrip()) :]
 
 
-def _block(block: Block) -> str:
+def _block(block: Block, alone: bool) -> str:
     if isinstance(block, Text):
         return "\n\n".join(
             "\n".join(f"* {_inline(item)}" for item in items) if is_list else _inline(items[0])
             for is_list, items in paragraphs(block.text)
         )
     if isinstance(block, Table):
-        return _markdown_table(block)
+        return _markdown_table(block, alone)
+    if alone:
+        return _markdown_table(replace(data_table(block), note=picture_note(block)), alone)
     files = f"[SVG](figures/{block.name}.svg), [numbers](tables/{block.name}.csv)"
     picture = f"![{plain(block.alt)}](figures/{block.name}.png)"
     return "\n\n".join([f"### {plain(block.title)}", picture, f"{_inline(picture_note(block))} {files}".strip()])
 
 
-def _markdown_table(table: Table) -> str:
+def _markdown_table(table: Table, alone: bool) -> str:
     """Return the grid with its notes; the papers' rows are folded below ours."""
     rows: dict[bool, list[list[str]]] = {}
     for row, cells in table_cells(table):
@@ -126,7 +131,7 @@ def _markdown_table(table: Table) -> str:
     grids = {
         whose: markdown(header, each, n_left=len(table.label_columns)).rstrip("\n") for whose, each in rows.items()
     }
-    files = f"[CSV](tables/{table.name}.csv), [LaTeX](tables/{table.name}.tex)"
+    files = "" if alone else f"[CSV](tables/{table.name}.csv), [LaTeX](tables/{table.name}.tex)"
     notes = [f"<sup>{letter}</sup> {plain(reason)}." for letter, reason in footnotes(table)]
     words = " ".join(word for word in (_inline(table.note), plain(explain_marks(table)), *notes, files) if word)
     if len(grids) == 2:
