@@ -1,6 +1,6 @@
 """What the stored trials of the atlas say, docs/atlas_results.md: its page without the curves.
 
-    python -m tests.house.atlas > docs/atlas_results.md
+python -m tests.house.atlas > docs/atlas_results.md
 """
 
 from dataclasses import replace
