@@ -86,6 +86,7 @@ SHORTENED = {
     "python -m coca_train extend": Short("rounds=1 population=4 documents=2"),
     "python -m coca_train compare": Short(TRAINING, (("rope,coca", "rope,alibi"), ("seeds=3", "seeds=2"))),
     "python -m coca_train schemes": Short(),
+    "python -m coca_train atlas": Short(),
     "python -m coca_train verify": Short(),
     "python -m coca_train --help": Short(),
     "python -m data_prep": Short(),
