@@ -153,7 +153,7 @@ def _separates(matrix: Matrix) -> list[str]:
             said.append(
                 f"{task}: {len(keeping)} of {len(known)} demonstrably keep some of it; right answers at {at:,} tokens: "
                 + ", ".join(f"{title_of(row)} {share.text}" for row, share in shares.items())
-                + (f". {title_of(best)} works to {works:,} tokens." if works else ".")
+                + (f". {title_of(best)} works to {works:,} tokens." if works > matrix.lengths[0] else ".")
             )
     return said
 
