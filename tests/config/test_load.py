@@ -1,7 +1,6 @@
 """What the shipped configurations say, and that a loaded one is frozen, complete and readable again."""
 
 import os
-import re
 from dataclasses import FrozenInstanceError, asdict, is_dataclass, replace
 from functools import partial
 from typing import Any
@@ -69,22 +68,6 @@ def test_a_tracker_that_is_not_installed_is_refused(monkeypatch):
 
 def test_quickstart_is_the_default():
     assert load([]).config == load(["+experiment=quickstart"]).config == load(["experiment=quickstart"]).config
-
-
-def test_older_tables_say_what_they_were_trained_with():
-    """docs/results.md quotes tables of the recipe that the quickstart had before; its words, by hand what they mean."""
-    text = (config_dir().parent / "docs" / "results.md").read_text(encoding="utf-8")
-    words = re.findall(r"model=neox_tiny optim=adamw [^`\"]*", text)
-    assert len(words) == 3 and len(set(words)) == 1
-    config = load(words[0].split()).config
-    model, optim, train, engine = config.model, config.optim, config.train, config.engine
-    assert (model.n_layers, model.d_model, model.n_heads, model.d_ff) == (6, 256, 8, 1024)
-    assert (train.max_steps, train.seq_len, train.micro_batch_size, train.global_batch_size) == (500, 128, 16, 32)
-    assert (optim.name, optim.lr, optim.min_lr) == ("adamw", 1e-3, 1e-4)
-    assert (optim.warmup_steps, optim.warmup_init_lr) == (40, 1e-7)
-    assert (optim.schedule, optim.betas, optim.weight_decay, optim.max_grad_norm) == ("linear", (0.9, 0.95), 0.0, 1.0)
-    assert (engine.kind, engine.dtype, engine.zero_stage) == ("deepspeed", "bf16", 1)
-    assert (config.eval.every_steps, config.eval.max_tokens, config.checkpoint.save_every_steps) == (50, 16384, 100)
 
 
 def test_recipes_differ_in_the_position_and_the_name_only():
