@@ -106,6 +106,12 @@ class Transformer(nn.Module):
         """The attention of the first block."""
         return self.attention_of(self.layer_types[0])
 
+    @property
+    def positions_of_layers(self) -> list[LayerPosition]:
+        """What each layer has of its position scheme."""
+        held = [block.get_submodule("attention.position") for block in self.blocks]
+        return [layer for layer in held if isinstance(layer, LayerPosition)]
+
     def attention_of(self, layer_type: str) -> Attention:
         """Return the attention of the first layer of a type."""
         attention = self.blocks[self.layer_types.index(layer_type)].get_submodule("attention")
@@ -278,25 +284,25 @@ class Transformer(nn.Module):
         # Later, where the last layer cannot be run for some positions only, or not as often on every rank.
         whole = shared is not None or self.gathers_weights or self.bidirectional
         now, later = (None, wanted) if whole else (wanted, None)
-        penalised_BT = targets_BT
+        asked = [] if targets_BT is None or by_token or not self.training else self.positions_of_layers
+        for layer in asked:
+            layer.is_asked = True
+        whole_BT = targets_BT
         if targets_BT is not None:
             targets_BT = _select(targets_BT, now) if shared is None else shared.targets(targets_BT)
         x_BTC = self.hidden(tokens_BT, pos_BT, doc_BT, length, cache, memory, now)
         out = self.head(x_BTC, targets_BT, by_token=by_token)
-        if penalised_BT is not None and not by_token:
-            return self._penalised(out, penalised_BT)
+        if whole_BT is not None and not by_token:
+            return self._penalised(out, whole_BT, asked)
         return _select(out if shared is None else shared.gathered(out)[:, : tokens_BT.shape[1]], later)
 
-    def _penalised(self, loss: Tensor, targets_BT: Tensor) -> Tensor:
-        """Return the summed loss as it is, and in training with gradients of what position schemes add to it.
-        targets_BT: of whole rows."""
-        held = [block.get_submodule("attention.position") for block in self.blocks]
-        layers = [layer for layer in held if isinstance(layer, LayerPosition)]
+    def _penalised(self, loss: Tensor, targets_BT: Tensor, layers: Sequence[LayerPosition]) -> Tensor:
+        """Return the summed loss as it is, with gradients of what these layers add to it. targets_BT: of whole rows."""
         penalties = [layer.penalty for layer in layers if layer.penalty is not None]
+        for layer in layers:
+            layer.penalty, layer.is_asked = None, False
         if not penalties:
             return loss
-        for layer in layers:  # each holds a graph
-            layer.penalty = None
         n_targets = (targets_BT != IGNORE).sum() / (1 if self.sequence is None else self.sequence.size)
         penalty = n_targets * torch.stack(penalties).mean()
         return loss + (penalty - penalty.detach()).to(loss.dtype)

@@ -194,9 +194,11 @@ class LayerPosition(nn.Module):
     """
 
     tokens_per_head = False  # what `tokens` gives has the query heads as its third dimension
-    # What the last forward of a training adds to the loss, a scalar [nats per target]; None: nothing. Of the heads that
-    # this process computes.
+    # What the forward in hand adds to the loss in training, a scalar [nats per target], of the heads that this process
+    # computes. Left only while `is_asked`: a forward that is computed again for the backward pass would leave a graph
+    # that nobody takes.
     penalty: Tensor | None = None
+    is_asked = False
 
     def __init__(self, settings: SchemeSettings, shape: AttentionShape) -> None:
         super().__init__()

@@ -60,10 +60,11 @@ class PenalisedLayer(LayerPosition):
         tokens: tuple[Tensor, ...] = (),
     ) -> PositionedQK:
         """Rotate, and in training leave the penalty of these queries and keys."""
-        self.penalty = None
         if self.training and torch.is_grad_enabled():
             width = position.rotary_dim
-            self.penalty = self.settings.angle_penalty * misalignment(q_BTHD[..., :width], k_BSGK[..., :width])
+            penalty = self.settings.angle_penalty * misalignment(q_BTHD[..., :width], k_BSGK[..., :width])
+            if self.is_asked:
+                self.penalty = penalty
         return super().forward(position, q_BTHD, k_BSGK, tables, project, tokens)
 
 
