@@ -6,6 +6,7 @@ of this kind would have shown; and over seeds alone, about these tasks. Of all c
 held or contradicted falsely in at most 5 % of draws (Bonferroni).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -42,7 +43,7 @@ class Claim(NamedTuple):
 
 class Tried(NamedTuple):
     """A claim and what was seen. bounds: over tasks and seeds; of_these: over seeds alone. better, worse: tasks in
-    which the difference outlasts seeds, all tasks of the claim judged together."""
+    which the difference outlasts seeds, all tasks of this claim judged together."""
 
     claim: Claim
     bounds: Bounds
@@ -52,7 +53,9 @@ class Tried(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """What the intervals say of the claim."""
+        """What the intervals say of the claim; nothing of one seed."""
+        if not math.isfinite(self.of_these.low):
+            return "undecided"
         if self.bounds.low > 0:
             return "holds"
         if self.bounds.high < 0:
@@ -118,7 +121,7 @@ def _tried(claim: Claim, scores: Mapping[str, np.ndarray], tasks: Sequence[str],
         one_SK, other_SK = one_SK + mean(claim.than[1]), other_SK + mean(claim.than[0])
     one_SK, other_SK = one_SK[:, about], other_SK[:, about]
     difference, confidence = TaskDifference(one_SK, other_SK), 1 - WRONG / n_claims
-    each = [over_seeds(d_S, 1 - WRONG / len(about)) for d_S in (one_SK - other_SK).T] if about else []
+    each = [over_seeds(d_S, 1 - WRONG / max(1, len(about))) for d_S in (one_SK - other_SK).T]
     return Tried(
         claim,
         difference.interval(confidence),

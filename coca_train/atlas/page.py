@@ -14,6 +14,7 @@ from coca_train.atlas.trials import LEARNED, Trial
 from coca_train.data.diagnostics import TASKS
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Text, Value
 from coca_train.statistics.answers import WRONG
+from coca_train.statistics.intervals import Bounds
 from coca_train.statistics.ranks import Ranked, TaskDifference, over_seeds, rank
 
 REFERENCE, FEW = "rope", 6
@@ -164,18 +165,22 @@ def _claims(matrix: Matrix) -> Table | None:
     if not found or len(matrix.seeds) < 2:
         return None
 
-    def counted(tasks: Sequence[str]) -> Value:
-        return Value.of(float(len(tasks)), "{:.0f}", note=", ".join(tasks))
+    def named(tasks: Sequence[str]) -> Value:
+        return Value(", ".join(tasks) or "–", float(len(tasks)))
+
+    def difference(bounds: Bounds, missing: str) -> Value:
+        ends = {"low": bounds.low, "high": bounds.high} if math.isfinite(bounds.low) else {"note": missing}
+        return Value.of(bounds.estimate, "{:+.2f}", n=bounds.n, **ends)
 
     rows = [
         Row(
             label=(each.claim.words, each.claim.source),
             values=(
                 Value(each.verdict),
-                Value.of(each.bounds.estimate, "{:+.2f}", low=each.bounds.low, high=each.bounds.high, n=each.bounds.n),
-                Value.of(each.of_these.estimate, "{:+.2f}", low=each.of_these.low, high=each.of_these.high),
-                counted(each.better),
-                counted(each.worse),
+                difference(each.bounds, "one task, or one seed, has no interval"),
+                difference(each.of_these, "one seed has no interval"),
+                named(each.better),
+                named(each.worse),
             ),
         )
         for each in found
@@ -185,12 +190,14 @@ def _claims(matrix: Matrix) -> Table | None:
         name="claims",
         title="Claims of papers, tried at this size",
         label_columns=("claim", "paper"),
-        columns=("here", "difference", "on these tasks", "better in", "worse in"),
+        columns=("verdict", "difference", "on these tasks", "better in", "worse in"),
         rows=tuple(rows),
         interval="interval, for all claims together",
         note="Difference: of the score beyond the training window, over the tasks that both rows have learned, with "
-        "its interval over tasks and seeds; on these tasks: over seeds alone. Better, worse: tasks in which it "
-        "outlasts seeds." + (f" Not tried for want of a row: {missing} more claims." if missing else ""),
+        "its interval over tasks and seeds; on these tasks: over the tasks that every seed has learned, with its "
+        "interval over seeds alone. Better, worse: tasks in which it outlasts seeds, those of one claim judged "
+        "together. Rows differ in their rates, too: each has its own."
+        + (f" {missing} more claims wait for a row." if missing else ""),
     )
 
 

@@ -130,8 +130,10 @@ def placement_fits(
         if rows is not None and rows < placement.target:
             text = f"{called} has {rows} positions, and tokens are placed below {placement.target}"
             yield Problem("E-CFG-90", (target, where), text, f"write {target}={rows} or less")
-        if built.halo or built.projects_distances:
-            text = f"{called} takes position 0 for the beginning of a document"
+        if built.halo or built.only_documents or built.projects_distances:
+            text = (
+                f"{called} finds the beginning of a document by its position, and looks at positions for nothing else"
+            )
             if built.projects_distances:
                 text = f"{called} projects a row for each distance up to {placement.target} in every layer"
             yield Problem("E-CFG-90", (key, where), text, f"write {key}=text, or choose another scheme")
@@ -205,7 +207,8 @@ def curriculum_fits(
             return
         if patterns.outline(kind.position, model).halo:
             where = "position.scheme" if name == DEFAULT else f"layers.types.{name}.position.scheme"
-            text = f"{kind.position.scheme} takes position 0 for the beginning of a document, and pieces have others"
+            called = kind.position.scheme
+            text = f"{called} finds the beginning of a document by its position, and pieces have others"
             yield Problem("E-CFG-95", (key, where), text, f"{fix}, or choose another scheme")
         if kind.logit_scale.name != "none":
             text = f"{kind.logit_scale.name} counts the tokens before a query, and a piece sees fewer"

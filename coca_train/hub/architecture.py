@@ -49,7 +49,10 @@ class Architecture:
         model, seen = replace(config.model, vocab_size=vocab_size), config.attention_pattern
         if patterns.build(seen).in_training():  # elsewhere it sees everything
             seen = patterns.settings({"name": "causal"})
-        return cls(model, config.position, seen, config.train.seq_len, config.layers)
+        position = config.position
+        if isinstance(position, rope.Settings):  # a penalty of the training that is over
+            position = replace(position, angle_penalty=0.0)
+        return cls(model, position, seen, config.train.seq_len, config.layers)
 
     def with_coca(self, variant: str, t_width: str) -> "Architecture":
         """Return the same with CoCA instead of RoPE."""

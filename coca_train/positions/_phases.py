@@ -1,7 +1,8 @@
 """Phases that tokens add up (GRAPE-M with context, Selective RoPE): sums along a document, and rotations by them.
 
-Sums begin anew with a document, which is where positions do not rise, and are of fixed point numbers, so that they are
-the same to the last bit whatever stands before it, and in a cache too.
+Sums start again from zero with each document, which begins where positions do not rise. They are of fixed point
+numbers, so that they are the same to the last bit whatever stands before it, and in a cache too; their gradients are
+floating point sums.
 
 Shape legend: B batch, S tokens, N phases of a token, G key/value heads (or 1), J pairs of a head, R taps.
 """

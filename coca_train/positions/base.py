@@ -250,6 +250,7 @@ class Position(nn.Module):
     relative = True  # scores depend on m - n only; the contract test holds a scheme to it
     has_effect = True  # False only for nope; every run checks it before training (models/certificate.py)
     sees_positions = True  # scores depend on positions; False: at most on the tokens in between
+    only_documents = False  # positions say where a document begins, and nothing else
     bidirectional = False  # it can tell, or ignore, how far later a key comes (AttentionShape.bidirectional)
     by_pairs = True  # positions act on pairs of tokens, so an attention pattern may place far pairs elsewhere
     carries = False  # scores depend on the tokens in between: all that a query sees must be one stretch, in one view

@@ -97,6 +97,7 @@ class TaskDifference:
     def __init__(self, one_SK: np.ndarray, other_SK: np.ndarray) -> None:
         d_SK = one_SK - other_SK
         d_SK = d_SK[np.isfinite(d_SK).any(1)]  # seeds that both have
+        self.whole_SK = d_SK[:, np.isfinite(d_SK).all(0)]
         d_SK = d_SK[:, (np.isfinite(d_SK).sum(0) * 2 >= len(d_SK)) & np.isfinite(d_SK).any(0)]
         self.d_K = mean_over_seeds(d_SK[None])[0]
         self.n = len(self.d_K)
@@ -112,11 +113,9 @@ class TaskDifference:
         return Bounds(estimate, estimate - half, estimate + half, self.n)
 
     def of_these_tasks(self, confidence: float = CONFIDENCE) -> Bounds:
-        """Return the mean difference over these tasks with its interval over seeds alone, infinite with fewer than two
-        seeds."""
-        estimate = float(self.d_K.mean()) if self.n else math.nan
-        half = _half(self.off_S, confidence) if self.n and len(self.off_S) > 1 else math.inf
-        return Bounds(estimate, estimate - half, estimate + half, len(self.off_S))
+        """Return the mean difference with its interval over seeds alone, infinite with fewer than two seeds: over the
+        tasks that all shared seeds have, as what a seed lacks would pass for what seeds differ in."""
+        return over_seeds(self.whole_SK.mean(1) if self.whole_SK.size else (), confidence)
 
 
 def over_seeds(y_S: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE) -> Bounds:

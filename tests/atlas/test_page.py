@@ -64,8 +64,8 @@ def test_claims_are_tried_where_their_rows_are_and_curves_of_the_best_are_drawn(
     (claims,) = section(document, "What papers claim")
     assert [row.label[0] for row in claims.rows] == ["CoCA keeps more than RoPE", "NoPE keeps more than RoPE"]
     assert claims.rows[0].values[0].text == "holds"
-    assert claims.rows[0].values[3].note == "copy, left, sort"
-    assert "for want of a row" in claims.note
+    assert claims.rows[0].values[3].text == "copy, left, sort"
+    assert "more claims wait for a row" in claims.note
     crowd = [trial(f"row{i}", seed, {"copy": (100, 90 - 5 * i, 10)}) for i in range(7) for seed in (1, 2)]
     (curve,) = section(page([*crowd, trial("rope", 1, {"copy": (100, 1, 1)})], ""), "Curves")
     assert [line.label for line in curve.lines] == ["RoPE", *(f"row{i}" for i in range(7))]

@@ -55,14 +55,14 @@ class TestAlongThePath(SchemeContract):
 
 class TestMultiplicative(SchemeContract):
     scheme = "grape_m"
-    cases = [{"scheme": "grape_m", "theta": 100.0, "scale": scale} for scale in (16.0, 1.0)]
+    cases = [{"scheme": "grape_m", "theta": 100.0, "divisor": divisor} for divisor in (16.0, 1.0)]
     own = {"rises.offset": (1,), "rises.weight": (24,)}
     angles = True
 
     def score(self, problem):
         """For every pair, the rises from its key to the token before its query."""
         weight, offset = problem.parameters["rises.weight"], problem.parameters["rises.offset"]
-        rise_BS = torch.sigmoid((problem.x_BSC @ weight + offset) / problem.settings["scale"])
+        rise_BS = torch.sigmoid((problem.x_BSC @ weight + offset) / problem.settings["divisor"])
         s_S1, l_1L = pairwise.key_pairs(problem)
         n_queries, width = problem.q_BHTD.shape[2:]
         before_TL = l_1L < torch.arange(rise_BS.shape[1])[-n_queries:, None]
@@ -114,7 +114,7 @@ def test_the_gate_of_a_key_begins_where_alibi_is():
 def test_multiplicative_by_numbers_from_outside():
     inputs, expected = case("grape_m_ctx")
     x, q, k = (tensor(inputs[name]) for name in ("x_TC", "q_TD", "k_TD"))
-    scheme = parts.build({"scheme": "grape_m", "theta": float(inputs["base"]), "scale": inputs["scale"]}, 1, 1, 8, 4)
+    scheme = parts.build({"scheme": "grape_m", "theta": float(inputs["base"]), "divisor": inputs["scale"]}, 1, 1, 8, 4)
     layer, pos = parts.layer_of(scheme), parts.start(len(x))
     layer.rises.weight.data, layer.rises.offset.data = (
         tensor(inputs["w_C"]),

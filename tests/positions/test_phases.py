@@ -1,4 +1,4 @@
-"""Sums along documents: exact, anew in each, with the gradients of a plain sum."""
+"""Sums along documents: exact, from zero in each, with the gradients of a plain sum."""
 
 import pytest
 import torch

@@ -4,8 +4,8 @@
 
 Pair j of a head turns by Φ·θ_j, with RoPE's θ_j = theta^(-2j/D). w and b belong to the layer, x is its normalised
 input: a token moves all that come after it by less than one position, about 0.4 at the start. So a score depends on the
-tokens between key and query, the key among them, and on positions in one respect: sums begin anew with a document.
-GRAPE-M without context is `position/rope_scaling=learned`.
+tokens between key and query, the key among them, and on positions in one respect: sums start again from zero with each
+document. GRAPE-M without context is `position/rope_scaling=learned`.
 
 The cache keeps with key and value the rise of each token, one number. Path: any fused kernel, O(T·D) memory. The tables
 are the layer's own: cos and sin of T·D numbers each, float32.
@@ -36,7 +36,7 @@ class Settings:
 
     scheme: Literal["grape_m"]
     theta: float = Field(gt=1, description="rotary base: pair j turns theta^(-2j/D) radians per unit of the phase")
-    scale: float = Field(gt=0, description="divides what a token says before its sigmoid; the paper: 16")
+    divisor: float = Field(gt=0, description="divides what a token says before its sigmoid; the paper: 16")
 
     def problems(self, model: ModelConfig) -> list[Problem]:
         """Refuse an odd head."""
@@ -53,15 +53,19 @@ class Tables(NamedTuple):
 class Rises(nn.Module):
     """What each token adds to the phase of those that come after it."""
 
-    def __init__(self, d_model: int, scale: float) -> None:
+    def __init__(self, d_model: int, divisor: float) -> None:
         super().__init__()
-        self.weight, self.offset, self.scale = nn.Parameter(torch.empty(d_model)), nn.Parameter(torch.empty(1)), scale
+        self.weight, self.offset, self.divisor = (
+            nn.Parameter(torch.empty(d_model)),
+            nn.Parameter(torch.empty(1)),
+            divisor,
+        )
 
     def forward(self, x_BSC: Tensor) -> Tensor:
         """Return numbers between 0 and 1, (B, S, 1), float32 or wider."""
         wide = torch.promote_types(x_BSC.dtype, torch.float32)
         said_BS1 = x_BSC.to(wide) @ self.weight.to(wide)[:, None] + self.offset.to(wide)
-        return (said_BS1 / self.scale).sigmoid()
+        return (said_BS1 / self.divisor).sigmoid()
 
 
 class Layer(LayerPosition):
@@ -71,7 +75,7 @@ class Layer(LayerPosition):
 
     def __init__(self, settings: Settings, shape: AttentionShape) -> None:
         super().__init__(settings, shape)
-        self.rises = Rises(shape.d_model, settings.scale)
+        self.rises = Rises(shape.d_model, settings.divisor)
 
     def tokens(self, x_BSC: Tensor) -> tuple[Tensor, ...]:
         """Return the rise of every token, (B, S, 1)."""
@@ -98,6 +102,7 @@ class Scheme(Position):
 
     settings: Settings
     carries = True
+    only_documents = True
     layer_class = Layer
     INITIAL = MappingProxyType({"offset": lambda offset, generator: offset.fill_(math.log(math.expm1(START)))})
 

@@ -3,7 +3,7 @@
 `rotary_pct` < 1 rotates the first part of the head and leaves the rest (GPT-NeoX). The scaling of
 positions is the second axis, `rope_scaling`; its temperature multiplies the whole head, or that part alone.
 `angle_penalty` draws queries and keys together in training, towards the collinearity that CoCA (arXiv 2309.08646) has
-by construction: what its angle does to RoPE can so be tried with nothing else changed.
+by construction: what its angle does to RoPE can so be tried in the same model.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -33,8 +33,9 @@ class Settings:
     angle_penalty: float = Field(
         default=0.0,
         ge=0,
-        description="in training, the weight of the mean angle between queries and keys in the loss [nats per token]: "
-        "1 - q.k / |q||k| by rotated pairs, 0 where they are collinear, 1 where they have nothing in common; 0: off",
+        description="in training, the weight in the loss [nats per token] of how far queries and keys are from "
+        "collinear: 1 - c, from 0 to 2, where c is the cosine between them by rotated pairs, the mean over all "
+        "queries and keys of a row weighted by their lengths, and over heads and layers; 0: off",
     )
     rope_scaling: Annotated[
         rope_scaling.AnyRopeScaling, Field(description="frequencies and how they scale with length")
@@ -43,6 +44,9 @@ class Settings:
     def problems(self, model: ModelConfig) -> list[Problem]:
         """Refuse combinations that cannot be computed."""
         return rotary.problems(model, self.rotary_pct, self.rope_scaling)
+
+
+LEAST = 1e-6  # |q||k|, summed over a row
 
 
 class PenalisedLayer(LayerPosition):
@@ -75,8 +79,10 @@ def misalignment(q_BTHR: Tensor, k_BSGR: Tensor) -> Tensor:
     wide = torch.promote_types(q_BTHR.dtype, torch.float32)
     (q_BH2J, q_BHJ), (k_BG2J, k_BGJ) = (_sums(x.to(wide)) for x in (q_BTHR, k_BSGR))
     k_BH2J, k_BHJ = (x.repeat_interleave(q_BHJ.shape[1] // x.shape[1], 1) for x in (k_BG2J, k_BGJ))
-    longest_BH = (q_BHJ * k_BHJ).sum(-1).clamp_min(torch.finfo(wide).tiny)
-    return 1 - ((q_BH2J * k_BH2J).sum((-2, -1)) / longest_BH).mean()
+    longest_BH = (q_BHJ * k_BHJ).sum(-1)
+    is_there_BH = longest_BH > LEAST  # a head of zeros has no angle, and would have an infinite gradient
+    cosine_BH = (q_BH2J * k_BH2J).sum((-2, -1)) / torch.where(is_there_BH, longest_BH, 1.0)
+    return 1 - torch.where(is_there_BH, cosine_BH, 1.0).mean()
 
 
 def _sums(x_BTHR: Tensor) -> tuple[Tensor, Tensor]:

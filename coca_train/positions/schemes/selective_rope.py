@@ -5,7 +5,7 @@
 Φ has a number for each pair j of each head, which turns by Φ_j·theta^(-j/J). x̄ is the layer's normalised input, of
 which each of H slices is scaled to length 1; the projection has a low rank and no bias, the convolution is causal, by
 channel, with four taps. Turns go both ways, so a score depends on the tokens between key and query, and on positions in
-one respect: sums and the convolution begin anew with a document. The optional gate is not here.
+one respect: sums and the convolution start again from zero with each document. The optional gate is not here.
 
 The released layers have as many key heads as query heads; phases are those of key heads here, which groups of queries
 share. The cache keeps with key and value what the projection has in the middle, `rank` numbers.
@@ -53,9 +53,8 @@ class Settings:
         issues = rotary.width_problems(model, 1.0)
         if model.d_model % model.n_heads:
             wrong = f"{model.n_heads} heads do not divide {model.d_model} features into slices"
-            issues.append(
-                ("model.d_model", wrong, f"write model.d_model={model.d_model // model.n_heads * model.n_heads}")
-            )
+            near = max(1, model.d_model // model.n_heads) * model.n_heads
+            issues.append(("model.d_model", wrong, f"write model.d_model={near}"))
         return issues
 
 
@@ -116,12 +115,12 @@ class Layer(LayerPosition):
         phase_BSGJ = self.phases(low_BSR, tables.documents).unflatten(-1, (-1, len(tables.theta_J)))
         turn = rotation(phase_BSGJ * tables.theta_J, low_BSR.dtype)
 
-        def of_heads(turn: rotary.CosSin, times: int, some: slice) -> rotary.CosSin:
+        def selected(turn: rotary.CosSin, times: int, some: slice) -> rotary.CosSin:
             cos, sin = (x.repeat_interleave(times, 2)[:, :, some] for x in (turn.cos_BT1R, turn.sin_BT1R))
             return turn._replace(cos_BT1R=cos, sin_BT1R=sin)
 
-        q_BTHD = rotary.apply(q_BTHD, of_heads(of_queries(turn, q_BTHD.shape[1]), repeats, heads.query))
-        k_BSGK = rotary.apply(k_BSGK, of_heads(turn, heads.repeats, heads.key))
+        q_BTHD = rotary.apply(q_BTHD, selected(of_queries(turn, q_BTHD.shape[1]), repeats, heads.query))
+        k_BSGK = rotary.apply(k_BSGK, selected(turn, heads.repeats, heads.key))
         return super().forward(position, q_BTHD, k_BSGK, tables, project, tokens)
 
 
@@ -137,6 +136,7 @@ class Scheme(Position):
 
     settings: Settings
     carries = True
+    only_documents = True
     layer_class = Layer
     INITIAL = MappingProxyType({"down": _uniform(1), "up": _uniform(1), "mix": _uniform(0)})
 

@@ -168,8 +168,8 @@ def picture_note(block: Picture) -> str:
 
 
 def data_table(block: Picture) -> Table:
-    """Return the numbers of a picture: a row for each curve, or for each line of a heat map, where a question mark is
-    behind what is doubtful."""
+    """Return the numbers of a picture: a row for each curve, or for each line of a heat map; a question mark follows
+    what is doubtful."""
     if isinstance(block, HeatMaps):
         columns = tuple(dict.fromkeys(name for panel in block.panels for name in panel.x_names))
         rows, alone = [], len(block.panels) == 1 and not block.panels[0].title
