@@ -48,7 +48,7 @@ def test_another_scheme_is_one_line() -> None:
     (line,) = between(("position=coca",), ("position=rope",))
     coca, rope = (
         "variant slack, t_width full_mean, rotary_pct 1, temperature_on head",
-        "rotary_pct 1, temperature_on head",
+        "rotary_pct 1, temperature_on head, angle_penalty 0",
     )
     assert line == f"position coca ({coca}) -> rope ({rope})"
 
