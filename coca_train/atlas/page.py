@@ -169,8 +169,9 @@ def _claims(matrix: Matrix) -> Table | None:
         return Value(", ".join(tasks) or "–", float(len(tasks)))
 
     def difference(bounds: Bounds, missing: str) -> Value:
-        ends = {"low": bounds.low, "high": bounds.high} if math.isfinite(bounds.low) else {"note": missing}
-        return Value.of(bounds.estimate, "{:+.2f}", n=bounds.n, **ends)
+        if not math.isfinite(bounds.low):
+            return Value.of(bounds.estimate, "{:+.2f}", n=bounds.n, note=missing)
+        return Value.of(bounds.estimate, "{:+.2f}", n=bounds.n, low=bounds.low, high=bounds.high)
 
     rows = [
         Row(

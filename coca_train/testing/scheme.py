@@ -185,7 +185,8 @@ class Tensors(Contract):
         # tables in float32 may be centred elsewhere when other positions are present
         assert torch.allclose(packed[0], shared[0], rtol=0, atol=1e-6)
         alone = scores(x_BTC[1:, 3:], parts.start(3))
-        hook = parts.mapped(scheme, *parts.random_qkv(scheme, 3)[:2], parts.start(3), parts.start(3), 3).score_mod
+        q, k, _ = parts.random_qkv(scheme, 3)
+        hook = parts.mapped(scheme, q, k, parts.start(3), parts.start(3), 3).score_mod
         if hook is None or not hook.by.carried:  # a carry runs over what is seen, which is the documents' business
             assert torch.allclose(packed[1:, :, 3:, 3:], alone, rtol=0, atol=1e-6)
 
