@@ -1,7 +1,7 @@
 """Phases that tokens add up (GRAPE-M with context, Selective RoPE): sums along a document, and rotations by them.
 
 Sums start again from zero with each document, which begins where positions do not rise. They are of fixed point
-numbers, so that they are the same to the last bit whatever stands before it, and in a cache too; their gradients are
+numbers, so that they are the same to the last bit whatever precedes it, and in a cache too; their gradients are
 floating point sums.
 
 Shape legend: B batch, S tokens, N phases of a token, G key/value heads (or 1), J pairs of a head, R taps.
@@ -53,7 +53,7 @@ def convolve(x_BSN: Tensor, mix_RN: Tensor, place_BS: Tensor) -> Tensor:
 
 
 class _Sums(torch.autograd.Function):
-    """What stands before each token of its document, summed."""
+    """What precedes each token in its document, summed."""
 
     @staticmethod
     def forward(ctx: autograd.Context, x_BSN: Tensor, begin_BS: Tensor, end_BS: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class _Sums(torch.autograd.Function):
 
 
 def sums_before(x_BSN: Tensor, documents: Documents) -> Tensor:
-    """Return the sum of what stands before each token in its document, float64 (B, S, N)."""
+    """Return the sum of what precedes each token in its document, float64 (B, S, N)."""
     return autograd.apply(_Sums, x_BSN, *documents)
 
 

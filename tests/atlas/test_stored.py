@@ -41,7 +41,7 @@ def test_every_trial_has_the_rate_of_its_sweep(trials: list[Trial]) -> None:
 def test_they_saw_the_batches_that_are_made_today(
     trials: list[Trial], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last batch of every seed, from the corpus made anew."""
+    """The last batch of every seed, from the corpus made again."""
     monkeypatch.setenv("COCA_TRAIN_DATA", str(tmp_path))
     ensure(str(tmp_path / "diagnostics"))
     for seed in sorted({trial.seed for trial in trials}):
