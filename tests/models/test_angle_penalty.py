@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coca_train.hub.architecture import Architecture
 from coca_train.models.transformer import Transformer
 from coca_train.positions.base import LayerPosition
 from coca_train.positions.schemes.rope import misalignment
 from coca_train.runtime import IGNORE
+from coca_train.settings import load
 from coca_train.testing.parts import MODEL
 from tests.models.conftest import build
 from tests.positions import support
@@ -135,3 +137,8 @@ def test_it_draws_queries_and_keys_together(tokens_BT) -> None:
         return float(torch.stack(seen).mean())
 
     assert after_steps(1.0) < after_steps(0.0) - 0.2
+
+
+def test_what_is_exported_has_none() -> None:
+    position = Architecture.of(load(["position=rope", "position.angle_penalty=0.3"]).config, 64).position
+    assert getattr(position, "angle_penalty", None) == 0
