@@ -2,13 +2,13 @@
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic.fields import FieldInfo
@@ -161,15 +161,36 @@ def _name(node: ast.AST) -> str:
 
 
 def module_options(root: Root) -> dict[str, str]:
-    """Return the dotted keys of the sections that modules type, over all modules, with their descriptions."""
-    texts = {key: f"set by {group}=<choice>" for key, group in root.tags.items()}
+    """Return the dotted keys of the sections that modules type, over all modules, with their descriptions; where an
+    option means different things, each with the modules that it is of."""
+    texts = {key: {f"set by {group}=<choice>": [""]} for key, group in root.tags.items()}
     for section, registry in root.registries.items():
         for module in registry.names():
             for name, text in describe_settings(registry.source(module)).items():
                 key = f"{section}.{name}"
-                if key not in root.registries and not texts.get(key):
-                    texts[key] = text
-    return texts
+                if key in root.registries or key in root.tags:
+                    continue
+                meanings = texts.setdefault(key, {})
+                if text:
+                    meanings.setdefault(text, []).append(module)
+    return {
+        key: "; ".join(f"{', '.join(modules)}: {text}" for text, modules in meanings.items())
+        if len(meanings) > 1
+        else "".join(meanings)
+        for key, meanings in texts.items()
+    }
+
+
+def own_options(root: Root, tree: Mapping[str, Any]) -> dict[str, str]:
+    """Return the same of the modules that are chosen. tree: of the configuration."""
+    texts = {}
+    for tag in root.tags:
+        section = tag.rpartition(".")[0]
+        module = reduce(lambda inside, part: (inside or {}).get(part), tag.split("."), tree)
+        if module in (registry := root.registries[section]).names():
+            own = describe_settings(registry.source(module))
+            texts |= {f"{section}.{name}": text for name, text in own.items() if text}
+    return {key: text for key, text in texts.items() if key not in root.tags and key not in root.registries}
 
 
 def modules_with(root: Root, key: str) -> str:

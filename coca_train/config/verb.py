@@ -10,7 +10,7 @@ from typing import Generic
 from coca_train import __version__
 from coca_train.config.arguments import Arguments, read_arguments
 from coca_train.config.compose import Assembled
-from coca_train.config.fields import Option, module_options, options, sections
+from coca_train.config.fields import Option, module_options, options, own_options, sections
 from coca_train.config.files import choices, summary, use_folders
 from coca_train.config.load import Loaded, assemble, load
 from coca_train.config.messages import ConfigError, show
@@ -130,7 +130,7 @@ def rows(shown: Assembled) -> Rows:
             value = inside.get(next(iter(inside), "") if part == "<name>" else part, ABSENT)
         if value is not ABSENT or "<name>" in option.key:  # a section may be empty
             listed[option.key.split(".")[0]].append((option, {} if value is ABSENT else value))
-    described = module_options(shown.root)
+    described = module_options(shown.root) | own_options(shown.root, shown.tree)
     for section in _typed_by_modules(shown.root):
         for key, value in leaves(shown.tree[section], section):
             listed[section].append((Option(key, described.get(key, ""), ""), value))

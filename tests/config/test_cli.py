@@ -97,6 +97,14 @@ def test_help_tells_every_option_with_its_value():
     assert not re.search(r"^ +\*? +_350m", text, re.MULTILINE)  # a part, no choice
 
 
+def test_help_says_what_an_option_means_to_the_chosen_module():
+    for scheme, meaning in ("path", "before w"), ("selective_rope", "of phases"):
+        text = " ".join(TRAINING.help_text([f"position={scheme}"]).split())
+        assert re.search(rf"position\.taps=\d tokens of the causal convolution {meaning};", text), scheme
+    taps = next(line for line in TRAINING.markdown().splitlines() if line.startswith("| `position.taps`"))
+    assert "path: tokens of" in taps and "; selective_rope: tokens of" in taps
+
+
 def test_every_option_is_described():
     rows = [line.split(" | ") for line in TRAINING.markdown().splitlines() if re.match(r"\| `[a-z_]+\.", line)]
     assert len(rows) > 70
