@@ -211,6 +211,12 @@ class Lines:
         """Whether the index-th curve is drawn at once."""
         return self.n_shown is None or index < self.n_shown
 
+    @property
+    def not_drawn(self) -> str:
+        """What pictures that nobody can press say of the curves that they leave out."""
+        n_hidden = sum(not self.is_shown(index) for index in range(len(self.lines)))
+        return f"{n_hidden} more curves are among the numbers of this picture." if n_hidden else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMap:

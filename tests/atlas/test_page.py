@@ -70,7 +70,10 @@ def test_claims_are_tried_where_their_rows_are_and_curves_of_the_best_are_drawn(
     (curve,) = section(page([*crowd, trial("rope", 1, {"copy": (100, 1, 1)})], ""), "Curves")
     assert [line.label for line in curve.lines] == ["RoPE", *(f"row{i}" for i in range(7))]
     assert curve.n_shown == 5
-    html = write_report(page(crowd, ""), tmp_path)["report.html"].read_text()
+    files = write_report(page(crowd, ""), tmp_path)
+    assert "3 more curves are among the numbers of this picture. [SVG]" in files["report.md"].read_text()
+    html = files["report.html"].read_text()
+    assert html.count('aria-label="Curves; press') == html.count('aria-label="More curves; press') == 1
     assert "3 more curves" in html and html.count('aria-pressed="false" data-line') == 3
     assert html.count(' off" data-line') == 6  # on wide screens and on narrow ones
 

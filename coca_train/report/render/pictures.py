@@ -40,8 +40,10 @@ def picture(block: Picture) -> dict[str, bytes]:
         if isinstance(block, HeatMaps):
             sheet = _heat_maps(block)
         else:
-            block = replace(block, lines=block.lines[: block.n_shown])  # nobody shows the others on paper
-            sheet = _small_multiples(block) if scales.needs_panels(block) else _together(block)
+            drawn = replace(block, lines=block.lines[: block.n_shown])  # nobody can show the others on paper
+            sheet = _small_multiples(drawn) if scales.needs_panels(drawn) else _together(drawn)
+            if block.not_drawn:
+                sheet.supxlabel("\n".join(filter(None, [sheet.get_supxlabel(), block.not_drawn])), fontsize=10)
         return {"png": _saved(sheet, "png"), "svg": _saved(sheet, "svg")}
 
 

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from coca_train.report.blocks import MISSING, Block, Document, Table, Text, Value, Verdict
+from coca_train.report.blocks import MISSING, Block, Document, Lines, Table, Text, Value, Verdict
 from coca_train.report.render.contents import (
     PAPER,
     SIGNS,
@@ -117,7 +117,8 @@ def _block(block: Block, alone: bool) -> str:
         return _markdown_table(replace(data_table(block), note=picture_note(block)), alone)
     files = f"[SVG](figures/{block.name}.svg), [numbers](tables/{block.name}.csv)"
     picture = f"![{plain(block.alt)}](figures/{block.name}.png)"
-    return "\n\n".join([f"### {plain(block.title)}", picture, f"{_inline(picture_note(block))} {files}".strip()])
+    words = [_inline(picture_note(block)), block.not_drawn if isinstance(block, Lines) else "", files]
+    return "\n\n".join([f"### {plain(block.title)}", picture, " ".join(filter(None, words))])
 
 
 def _markdown_table(table: Table, alone: bool) -> str:
