@@ -224,6 +224,7 @@ def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -
                 Value.of(float(found.n_tasks), "{:.0f}"),
                 Value.of(trial.rate, "{:g}", note=edge),
                 Value.of(float(trial.n_parameters), "{:,.0f}"),
+                _step_time(matrix, row),
             ),
         )
 
@@ -231,12 +232,21 @@ def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -
         name="ranks",
         title=f"Ranks over {len(matrix.tasks)} tasks",
         label_columns=("method",),
-        columns=("rank", "level", "minus RoPE", "tasks learned", "tasks scored", "rate", "parameters"),
+        columns=("rank", "level", "minus RoPE", "tasks learned", "tasks scored", "rate", "parameters", "step time"),
         rows=tuple(map(row_of, order)),
         interval="range of a rank; interval of a difference, for all of the column together",
         note="Level: of the score beyond the training window, over all tasks. Minus RoPE: over the tasks that both "
-        "have learned. Tasks learned: by a training, the mean. Rate: of the sweep's, times the experiment's.",
+        "have learned. Tasks learned: by a training, the mean. Rate: of the sweep's, times the experiment's. "
+        "Step time: of a training step, of RoPE's, by the fastest tenth of its steps, while other work was on the "
+        "machine: a twentieth more or less says nothing.",
     )
+
+
+def _step_time(matrix: Matrix, row: str) -> Value:
+    """Return the time of a training step of a row as a multiple of the reference's, the median over its seeds."""
+    speeds = {name: [trial.tokens_per_s for trial in matrix.of(name)] for name in (row, REFERENCE)}
+    own, reference = (statistics.median(each) if each else 0.0 for each in (speeds[row], speeds[REFERENCE]))
+    return Value.of(reference / own if own and reference else None, "{:.2f}×", missing="RoPE is missing")
 
 
 def _against(matrix: Matrix) -> dict[str, Value]:

@@ -9,6 +9,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from coca_train.atlas.methods import Method, Variant, variants_of
 from coca_train.atlas.trials import LEARNED, Answers, Trial, protocol_of
 from coca_train.checkpoint.record import versions
@@ -112,6 +114,7 @@ def read_trials(
         "weights": weights_digest(run),
         "valid_loss": valid_loss(records),
         "n_parameters": sum(math.prod(shape) for shape in shapes.values()),
+        "tokens_per_s": round(speed(records)),
         "seconds": round(seconds),
         "made_with": versions(),
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -168,6 +171,13 @@ def valid_loss(records: Sequence[JsonObject]) -> dict[str, float | None]:
     last = {key: value for record in records for key, value in record.items()}
     losses = {key.removeprefix(VALID): value for key, value in last.items() if key.startswith(VALID)}
     return losses
+
+
+def speed(records: Sequence[JsonObject]) -> float:
+    """Return the tokens per second that a tenth of what a training logged surpasses; 0: nothing is logged. The median
+    would be that of the machine's other work, which can only slow it down. records: of metrics.jsonl."""
+    each = [record["tokens_per_s"] for record in records if "tokens_per_s" in record]
+    return float(np.quantile(each, 0.9)) if each else 0.0
 
 
 def weights_digest(run: Path) -> str:

@@ -27,7 +27,7 @@ FORMAT = 1
 STORED = Path(__file__).parent / "trials"  # the study's, which come with the package
 LEARNED = 0.9  # a task is learned, and still works, where this share of its answers is right
 NOT_OF_DATA = ("dir", "tokenizer", "sources", "seed", "placement", "prefetch_steps", "verify_blocks")
-VARYING = ("seconds", "made_with", "made_at", "source")  # what a repetition may have another of
+VARYING = ("tokens_per_s", "seconds", "made_with", "made_at", "source")  # what a repetition may have another of
 SWEEP = "rates"  # of the file of a method's sweep, in place of a seed
 
 
@@ -49,8 +49,8 @@ class Trial:
     parameter, of the last batch logged, of the trained weights. lengths [tokens]; tasks: by name, of the lengths that
     could be measured. learned: the tasks of which the weights, as they were trained, answer LEARNED at the trained
     length. absent: why longer lengths could not be measured. valid_loss [nats per token]: by task, held out at the
-    trained lengths. seconds: of training and evaluation, since the
-    last start. made_at: when, ISO 8601.
+    trained lengths. tokens_per_s: of a training step (study.speed).
+    seconds: of training and evaluation, since the last start. made_at: when, ISO 8601.
     """
 
     row: str
@@ -69,6 +69,7 @@ class Trial:
     absent: str
     valid_loss: Mapping[str, float | None]
     n_parameters: int
+    tokens_per_s: float
     seconds: float
     made_with: Mapping[str, str]
     made_at: str = ""
