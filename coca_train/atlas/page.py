@@ -27,8 +27,9 @@ DEFINITION = (
     "learned. A level is the expected mean score over all tasks: scores are fitted by least squares as method plus "
     "task, so that a method that has learned only the easy ones is no better for it; a row with no more than half of "
     "the tasks has none. A difference of two rows is over the tasks that both have, with Student's interval over tasks "
-    "and over seeds. A rank's range leaves out the rows that are significantly better or worse, of all others together "
-    "wrong at most 5 % of the time (Holm)."
+    "and over seeds, which holds what other tasks of this kind would have shown; on these tasks: over those that every "
+    "seed of both has learned, with Student's interval over seeds alone. A rank's range leaves out the rows that are "
+    "significantly better or worse, of all others together wrong at most 5 % of the time (Holm)."
 )
 
 
@@ -126,11 +127,14 @@ def _finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str])
         return [f"No method has learned most of the tasks at {matrix.lengths[0]} tokens."]
     if len(matrix.seeds) < 2:
         return [f"One seed of {len(matrix.rows)} rows: nothing is known of which differences outlast seeds."]
-    others = [title_of(row) for row in order if ranked[row].best_rank == 1 and row != first]
+    others = [row for row in order if row != first and math.isfinite(ranked[row].level)]
+    close = [title_of(row) for row in others if ranked[row].on_these.best == 1]
     found = [f"{title_of(first)} keeps the most of what it has learned beyond {matrix.lengths[0]} tokens."]
-    if others:
-        listed = ", ".join(others) if len(others) <= FEW else f"{', '.join(others[:FEW])} and {len(others) - FEW} more"
-        found.append(f"Not significantly less: {listed}.")
+    if close:
+        listed = ", ".join(close) if len(close) <= FEW else f"{', '.join(close[:FEW])} and {len(close) - FEW} more"
+        found.append(f"On these {len(matrix.tasks)} tasks not significantly less: {listed}.")
+    n_open = sum(ranked[row].over_tasks.best == 1 for row in others)
+    found.append(f"On other tasks of this kind {n_open} of the {len(others)} others might be as good.")
     return found
 
 
@@ -211,15 +215,16 @@ def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -
         level = found.level if math.isfinite(found.level) else None
         missing = "no more than half of the tasks are learned"
         edge = "an end of what the sweep tried" if len(rates) > 1 and trial.rate in (min(rates), max(rates)) else ""
-        place = Value.of(
-            None if level is None else found.rank, "{:.0f}", missing=missing, low=found.best_rank, high=found.worst_rank
-        )
+        places = [
+            Value.of(None if level is None else found.rank, "{:.0f}", missing=missing, low=ends.best, high=ends.worst)
+            for ends in (found.over_tasks, found.on_these)
+        ]
         return Row(
             label=(title_of(row),),
             values=(
-                place,
+                *places,
                 Value.of(level, SHARE, missing=missing),
-                apart[row],
+                *apart[row],
                 Value.of(_learned(matrix, row), "{:.1f}"),
                 Value.of(float(found.n_tasks), "{:.0f}"),
                 Value.of(trial.rate, "{:g}", note=edge),
@@ -232,11 +237,15 @@ def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -
         name="ranks",
         title=f"Ranks over {len(matrix.tasks)} tasks",
         label_columns=("method",),
-        columns=("rank", "level", "minus RoPE", "tasks learned", "tasks scored", "rate", "parameters", "step time"),
+        columns=(
+            *("rank", "rank on these tasks", "level", "minus RoPE", "minus RoPE on these tasks"),
+            *("tasks learned", "tasks scored", "rate", "parameters", "step time"),
+        ),
         rows=tuple(map(row_of, order)),
         interval="range of a rank; interval of a difference, for all of the column together",
         note="Level: of the score beyond the training window, over all tasks. Minus RoPE: over the tasks that both "
-        "have learned. Tasks learned: by a training, the mean. Rate: of the sweep's, times the experiment's. "
+        "have learned. On these tasks: had other seeds been drawn, but the same tasks. Tasks learned: by a training, "
+        "the mean. Rate: of the sweep's, times the experiment's. "
         "Step time: of a training step, of RoPE's, by the fastest tenth of its steps, while other work was on the "
         "machine: a twentieth more or less says nothing.",
     )
@@ -249,19 +258,27 @@ def _step_time(matrix: Matrix, row: str) -> Value:
     return Value.of(reference / own if own and reference else None, "{:.2f}×", missing="RoPE is missing")
 
 
-def _against(matrix: Matrix) -> dict[str, Value]:
-    """Return by row the difference to the reference over the tasks that both have learned, all judged together."""
+def _against(matrix: Matrix) -> dict[str, tuple[Value, Value]]:
+    """Return by row the difference to the reference over tasks and seeds, and on these tasks; of each all rows are
+    judged together."""
     if REFERENCE not in matrix.rows:
-        return dict.fromkeys(matrix.rows, Value.of(None, missing="RoPE is missing"))
+        return dict.fromkeys(matrix.rows, (Value.of(None, missing="RoPE is missing"),) * 2)
     scores = dict(zip(matrix.rows, matrix.scores_MSK, strict=True))
     confidence = 1 - WRONG / max(1, len(matrix.rows) - 1)
-    found = {REFERENCE: Value.of(None, missing="itself")}
+    found = {REFERENCE: (Value.of(None, missing="itself"),) * 2}
     for row in (row for row in matrix.rows if row != REFERENCE):
-        bounds = TaskDifference(scores[row], scores[REFERENCE]).interval(confidence)
-        estimate = bounds.estimate if bounds.n > 1 else None
-        missing = "fewer than two tasks are learned by both"
-        found[row] = Value.of(estimate, "{:+.2f}", missing=missing, low=bounds.low, high=bounds.high, n=bounds.n)
+        difference = TaskDifference(scores[row], scores[REFERENCE])
+        over_tasks, on_these = difference.interval(confidence), difference.of_these_tasks(confidence)
+        few = "fewer than two tasks are learned by both"
+        seeds = "fewer than two seeds, or no task that every seed has learned"
+        found[row] = (_difference(over_tasks, few), _difference(on_these, seeds))
     return found
+
+
+def _difference(bounds: Bounds, missing: str) -> Value:
+    """Return a difference where it has an interval. missing: why it may have none."""
+    estimate = bounds.estimate if bounds.n > 1 else None
+    return Value.of(estimate, "{:+.2f}", missing=missing, low=bounds.low, high=bounds.high, n=bounds.n)
 
 
 def _reach(matrix: Matrix, order: Sequence[str]) -> Table:

@@ -14,11 +14,12 @@ expected mean score over all tasks. A method that has no more than half of the t
 
 **Rank.** By the level, 1 the highest. Its range: a method cannot be above those that are significantly better, nor
 below those that are significantly worse; of its differences to all others any is called significant falsely in at most
-5 % of draws (Holm 1979), so the range holds the true rank in at least 95 % (Mogstad et al. 2024).
+5 % of draws (Holm 1979), so the range holds the true rank in at least 95 % (Mogstad et al. 2024). Another range is by
+differences over seeds alone: of the rank on these very tasks, had other seeds been drawn.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,14 +27,24 @@ import numpy as np
 from coca_train.statistics.answers import WRONG
 from coca_train.statistics.intervals import CONFIDENCE, Bounds, student
 
+Interval = Callable[[float], Bounds]  # of a difference, at a confidence
+
+
+class Range(NamedTuple):
+    """The ranks that a method may have."""
+
+    best: int
+    worst: int
+
 
 class Ranked(NamedTuple):
-    """A method's level, NaN where it has none, and its rank with the range of it. n_tasks: that it has."""
+    """A method's level, NaN where it has none, and its rank. over_tasks, on_these: the ranges of it, on other tasks of
+    this kind and on these. n_tasks: that it has."""
 
     level: float
     rank: int
-    best_rank: int
-    worst_rank: int
+    over_tasks: Range
+    on_these: Range
     n_tasks: int
 
 
@@ -63,24 +74,32 @@ def rank(y_MSK: np.ndarray) -> list[Ranked]:
     for m in range(len(y_MSK)):
         n_tasks = int(np.isfinite(y_MSK[m]).any(0).sum())
         others = [other for other in known if other != m]
-        apart = significant([TaskDifference(y_MSK[m], y_MSK[other]) for other in others]) if m in known else []
-        n_above = sum(each is not None and each.estimate < 0 for each in apart)
-        n_below = sum(each is not None and each.estimate > 0 for each in apart)
-        worst = len(known) - n_below if m in known else len(y_MSK)
-        found.append(Ranked(float(level_M[m]), 1 + int((filled_M > filled_M[m]).sum()), 1 + n_above, worst, n_tasks))
+        differences = [TaskDifference(y_MSK[m], y_MSK[other]) for other in others] if m in known else []
+        ranges = [
+            _range(significant(intervals), len(known) if m in known else len(y_MSK))
+            for intervals in ([d.interval for d in differences], [d.of_these_tasks for d in differences])
+        ]
+        found.append(Ranked(float(level_M[m]), 1 + int((filled_M > filled_M[m]).sum()), *ranges, n_tasks))
     return found
 
 
-def significant(differences: "Sequence[TaskDifference]") -> list[Bounds | None]:
+def _range(apart: "Sequence[Bounds | None]", n: int) -> Range:
+    """Return the ranks that a method's significant differences to the others leave. n: methods."""
+    n_above = sum(each is not None and each.estimate < 0 for each in apart)
+    n_below = sum(each is not None and each.estimate > 0 for each in apart)
+    return Range(1 + n_above, n - n_below)
+
+
+def significant(intervals: Sequence[Interval]) -> list[Bounds | None]:
     """Return the bounds of each difference that is significant, at the confidence it was judged by; None of others."""
-    found: list[Bounds | None] = [None] * len(differences)
-    left = set(range(len(differences)))
+    found: list[Bounds | None] = [None] * len(intervals)
+    left = set(range(len(intervals)))
     while left:
-        confidence = 1 - WRONG / len(left)
-        judged = {i for i in left if differences[i].interval(confidence).excludes(0)}
-        for i in judged:
-            found[i] = differences[i].interval(confidence)
-        left = left - judged if judged else set()
+        bounds = {i: intervals[i](1 - WRONG / len(left)) for i in left}
+        judged = {i: each for i, each in bounds.items() if each.excludes(0)}
+        for i, each in judged.items():
+            found[i] = each
+        left = left - judged.keys() if judged else set()
     return found
 
 

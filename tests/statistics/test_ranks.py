@@ -73,8 +73,8 @@ def test_of_many_equal_methods_none_is_called_different():
     rng, wrong, first = np.random.default_rng(5), [], []
     for _ in range(100):
         y_MSK = draw(rng, [0.0] * 20)
-        wrong.append(any(significant([TaskDifference(y_MSK[0], other) for other in y_MSK[1:]])))
-        first.append(rank(y_MSK)[0].best_rank == 1)
+        wrong.append(any(significant([TaskDifference(y_MSK[0], other).interval for other in y_MSK[1:]])))
+        first.append(rank(y_MSK)[0].over_tasks.best == 1)
     assert np.mean(wrong) <= 0.05
     assert np.mean(first) >= 0.95
 
@@ -83,10 +83,33 @@ def test_ranks_of_a_simulation_lie_in_their_ranges():
     rng, hits, narrow = np.random.default_rng(4), [], []
     for _ in range(30):
         found = rank(draw(rng, np.linspace(1.0, 0, M)))
-        hits += [each.best_rank <= i <= each.worst_rank for i, each in enumerate(found, 1)]
-        narrow += [each.worst_rank - each.best_rank < M - 1 for each in found]
+        hits += [each.over_tasks.best <= i <= each.over_tasks.worst for i, each in enumerate(found, 1)]
+        narrow += [each.over_tasks.worst - each.over_tasks.best < M - 1 for each in found]
     assert np.mean(hits) >= 0.95
     assert np.mean(narrow) > 0.9
+
+
+def test_ranks_on_these_tasks_are_of_what_other_seeds_would_give():
+    """The tasks are drawn once; what the methods are worth on them is the truth, and only seeds are drawn again."""
+    rng, hits, width = np.random.default_rng(6), [], []
+    truth_MSK = draw(rng, np.linspace(0.3, 0, M), missing=0, noise=0, of_seed=0)
+    order = np.argsort(np.argsort(-truth_MSK.mean((1, 2)))) + 1
+    for _ in range(60):
+        seeds_MSK = rng.normal(0, 0.1, (M, S, K)) + rng.normal(0, 0.03, (M, S, 1))
+        for true, each in zip(order, rank(truth_MSK + seeds_MSK), strict=True):
+            hits.append(each.on_these.best <= true <= each.on_these.worst)
+            width.append((each.on_these.worst - each.on_these.best, each.over_tasks.worst - each.over_tasks.best))
+    assert np.mean(hits) >= 0.95
+    narrow, wide = np.mean(width, axis=0)
+    assert narrow < wide - 0.5
+
+
+def test_of_equal_methods_none_is_called_better_on_these_tasks():
+    rng, equal = np.random.default_rng(7), []
+    for _ in range(500):
+        y_MSK = rng.normal(0.5, 0.1, (20, S, K)) + rng.normal(0, 0.03, (20, S, 1))
+        equal.append(not any(significant([TaskDifference(y_MSK[0], other).of_these_tasks for other in y_MSK[1:]])))
+    assert np.mean(equal) >= 0.93  # of 95 %, by 500 draws
 
 
 def test_intervals_hold_a_difference_of_seeds_alone():
