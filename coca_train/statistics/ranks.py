@@ -75,15 +75,20 @@ def rank(y_MSK: np.ndarray) -> list[Ranked]:
         n_tasks = int(np.isfinite(y_MSK[m]).any(0).sum())
         others = [other for other in known if other != m]
         differences = [TaskDifference(y_MSK[m], y_MSK[other]) for other in others] if m in known else []
-        ranges = [
-            _range(significant(intervals), len(known) if m in known else len(y_MSK))
-            for intervals in ([d.interval for d in differences], [d.of_these_tasks for d in differences])
-        ]
-        found.append(Ranked(float(level_M[m]), 1 + int((filled_M > filled_M[m]).sum()), *ranges, n_tasks))
+        n = len(known) if m in known else len(y_MSK)
+        found.append(
+            Ranked(
+                level=float(level_M[m]),
+                rank=1 + int((filled_M > filled_M[m]).sum()),
+                over_tasks=_range(significant([each.interval for each in differences]), n),
+                on_these=_range(significant([each.of_these_tasks for each in differences]), n),
+                n_tasks=n_tasks,
+            )
+        )
     return found
 
 
-def _range(apart: "Sequence[Bounds | None]", n: int) -> Range:
+def _range(apart: Sequence[Bounds | None], n: int) -> Range:
     """Return the ranks that a method's significant differences to the others leave. n: methods."""
     n_above = sum(each is not None and each.estimate < 0 for each in apart)
     n_below = sum(each is not None and each.estimate > 0 for each in apart)
