@@ -262,10 +262,12 @@ def _against(matrix: Matrix) -> dict[str, tuple[Value, Value]]:
     """Return by row the difference to the reference over tasks and seeds, and on these tasks; of each all rows are
     judged together."""
     if REFERENCE not in matrix.rows:
-        return dict.fromkeys(matrix.rows, (Value.of(None, missing="RoPE is missing"),) * 2)
+        absent = Value.of(None, missing="RoPE is missing")
+        return dict.fromkeys(matrix.rows, (absent, absent))
     scores = dict(zip(matrix.rows, matrix.scores_MSK, strict=True))
     confidence = 1 - WRONG / max(1, len(matrix.rows) - 1)
-    found = {REFERENCE: (Value.of(None, missing="itself"),) * 2}
+    itself = Value.of(None, missing="itself")
+    found = {REFERENCE: (itself, itself)}
     for row in (row for row in matrix.rows if row != REFERENCE):
         difference = TaskDifference(scores[row], scores[REFERENCE])
         over_tasks, on_these = difference.interval(confidence), difference.of_these_tasks(confidence)
