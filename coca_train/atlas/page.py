@@ -18,6 +18,7 @@ from coca_train.statistics.intervals import Bounds
 from coca_train.statistics.ranks import Ranked, TaskDifference, over_seeds, rank
 
 REFERENCE, FEW = "rope", 6
+FEWEST = 3  # seeds of a ratio: of two the interval says nothing
 SHOWN, N_BEST = ("rope", "coca", "alibi", "nope"), 4  # of the curves of a task: these and the best are shown at once
 SHARE = "{:.0%}"
 DEFINITION = (
@@ -57,6 +58,22 @@ class Matrix:
     @cached_property
     def lengths(self) -> list[int]:
         return list(next(iter(self.trials.values())).lengths)
+
+    @cached_property
+    def trained(self) -> list[str]:
+        """The rows that were trained, which are not tried on another's weights."""
+        return [row for row in self.rows if next(self.of(row)).method == row]
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """The steps of a training at which all have held-out losses."""
+        return sorted(set.intersection(*(set(trial.valid_losses) for trial in self.trials.values())))
+
+    def mean_loss(self, row: str, seed: int, step: int) -> float:
+        """Return the mean over tasks of held-out losses [nats per token]; infinite where one was not finite."""
+        return statistics.fmean(
+            math.inf if loss is None else loss for loss in self.trials[row, seed].valid_losses[step].values()
+        )
 
     @cached_property
     def scores_MSK(self) -> np.ndarray:
@@ -106,6 +123,11 @@ def page(trials: Sequence[Trial], command: str) -> Document:
                 title="What separates them", blocks=[Text(text="\n".join(f"* {each}" for each in _separates(matrix)))]
             ),
             *([Section(title="What papers claim", blocks=[claims])] if claims is not None else ()),
+            *(
+                [Section(title="How soon they learn", blocks=[_learning(matrix), _first_losses(matrix)])]
+                if matrix.steps and matrix.trained
+                else ()
+            ),
             Section(title="How far each task still works", blocks=[_reach(matrix, order), _map(matrix, order)]),
             Section(title="Curves", blocks=[_curves(matrix, task, order) for task in matrix.tasks if learned[task]]),
             Section(title="Tasks", blocks=[Text(text="\n".join(_tasks(matrix)))], folded=True),
@@ -281,6 +303,75 @@ def _difference(bounds: Bounds, missing: str) -> Value:
     """Return a difference where it has an interval. missing: why it may have none."""
     estimate = bounds.estimate if bounds.n > 1 else None
     return Value.of(estimate, "{:+.2f}", missing=missing, low=bounds.low, high=bounds.high, n=bounds.n)
+
+
+def _learning(matrix: Matrix) -> Table:
+    """Return held-out losses over the steps of a training, and how they compare with the reference's."""
+    rows, steps = matrix.trained, matrix.steps
+    compared = dict.fromkeys((steps[0], steps[-1])) if REFERENCE in rows else {}
+    confidence = 1 - WRONG / max(1, len(compared) * (len(rows) - 1))
+
+    def losses(row: str, step: int) -> dict[int, float]:
+        return {seed: matrix.mean_loss(row, seed, step) for seed in matrix.seeds if (row, seed) in matrix.trials}
+
+    def loss(row: str, step: int) -> Value:
+        bounds = over_seeds(list(losses(row, step).values()))
+        if not math.isfinite(bounds.estimate):
+            return Value.of(None, missing="a loss was not finite")
+        known = {"low": max(0.0, bounds.low), "high": bounds.high} if bounds.n > 1 else {}
+        return Value.of(bounds.estimate, "{:.3f}", n=bounds.n, **known)
+
+    def ratio(row: str, step: int) -> Value:
+        if row == REFERENCE:
+            return Value.of(None, missing="itself")
+        own, reference = losses(row, step), losses(REFERENCE, step)
+        logs = [math.log(own[seed] / reference[seed]) for seed in own.keys() & reference.keys()]
+        if len(logs) < FEWEST or not np.isfinite(logs).all():
+            return Value.of(None, missing="fewer than three seeds, or a loss was not finite")
+        bounds = over_seeds(logs, confidence)
+        low, high = math.exp(bounds.low), math.exp(bounds.high)
+        return Value.of(math.exp(bounds.estimate), "{:.2f}×", low=low, high=high, n=bounds.n)
+
+    return Table(
+        name="learning",
+        title="Held-out loss at the trained lengths, by the steps of the training [nats per token]",
+        label_columns=("method",),
+        columns=(*(f"{step:,}" for step in steps), *(f"of RoPE's at {step:,}" for step in compared)),
+        rows=tuple(
+            Row(
+                label=(title_of(row),),
+                values=(*(loss(row, step) for step in steps), *(ratio(row, step) for step in compared)),
+            )
+            for row in sorted(rows, key=lambda row: loss(row, steps[0]).number or math.inf)
+        ),
+        interval="95 % interval over seeds; of a ratio, for all ratios together",
+        note="The mean over tasks, each row at its own rate. Of RoPE's: the geometric mean over seeds of the ratio.",
+    )
+
+
+def _first_losses(matrix: Matrix) -> Table:
+    """Return the held-out loss of each task where the training is youngest."""
+    step = matrix.steps[0]
+
+    def cell(row: str, task: str) -> Value:
+        each = [trial.valid_losses[step][task] for trial in matrix.of(row)]
+        known = sorted(math.inf if loss is None else loss for loss in each)
+        return Value(
+            f"{statistics.median(known):.2f}", statistics.median(known), range=f"{known[0]:.2f} to {known[-1]:.2f}"
+        )
+
+    return Table(
+        name="first-losses",
+        title=f"Held-out loss of each task after {step:,} steps [nats per token]",
+        label_columns=("method",),
+        columns=tuple(matrix.tasks),
+        rows=tuple(
+            Row(label=(title_of(row),), values=tuple(cell(row, task) for task in matrix.tasks))
+            for row in matrix.trained
+        ),
+        interval="lowest and highest seed",
+        note="The median of the seeds.",
+    )
 
 
 def _reach(matrix: Matrix, order: Sequence[str]) -> Table:

@@ -112,7 +112,7 @@ def read_trials(
         "start": start,
         "batches": [each["batch_digest"] for each in records if "batch_digest" in each][-1],
         "weights": weights_digest(run),
-        "valid_loss": valid_loss(records),
+        "valid_losses": valid_losses(records),
         "n_parameters": sum(math.prod(shape) for shape in shapes.values()),
         "tokens_per_s": round(speed(records)),
         "seconds": round(seconds),
@@ -165,12 +165,19 @@ def _trial(name: str, words: Sequence[str], row: AnyRow | None, study: Study, sh
     return Trial(row=name, words=words, lengths=study.lengths, tasks=tasks, absent=absent, **shared)
 
 
-def valid_loss(records: Sequence[JsonObject]) -> dict[str, float | None]:
-    """Return the last held-out loss of each task [nats per token], None where it was not finite. records: of
+def valid_losses(records: Sequence[JsonObject]) -> dict[int, dict[str, float | None]]:
+    """Return the held-out losses by step and task [nats per token], None where one was not finite. records: of
     metrics.jsonl."""
-    last = {key: value for record in records for key, value in record.items()}
-    losses = {key.removeprefix(VALID): value for key, value in last.items() if key.startswith(VALID)}
-    return losses
+    return {
+        record["step"]: losses
+        for record in records
+        if (losses := {key.removeprefix(VALID): value for key, value in record.items() if key.startswith(VALID)})
+    }
+
+
+def last_losses(records: Sequence[JsonObject]) -> dict[str, float | None]:
+    """Return the last held-out loss of each task."""
+    return {task: loss for losses in valid_losses(records).values() for task, loss in losses.items()}
 
 
 def speed(records: Sequence[JsonObject]) -> float:

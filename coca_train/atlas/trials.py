@@ -48,9 +48,9 @@ class Trial:
     source, start, batches, weights: digests of what all trials share, of the position scheme's code, of each initial
     parameter, of the last batch logged, of the trained weights. lengths [tokens]; tasks: by name, of the lengths that
     could be measured. learned: the tasks of which the weights, as they were trained, answer LEARNED at the trained
-    length. absent: why longer lengths could not be measured. valid_loss [nats per token]: by task, held out at the
-    trained lengths. tokens_per_s: of a training step (study.speed).
-    seconds: of training and evaluation, since the last start. made_at: when, ISO 8601.
+    length. absent: why longer lengths could not be measured. valid_losses [nats per token]: held out at the trained
+    lengths, by step and task. tokens_per_s: of a training step (study.speed). seconds: of training and
+    evaluation, since the last start. made_at: when, ISO 8601.
     """
 
     row: str
@@ -67,7 +67,7 @@ class Trial:
     tasks: Mapping[str, Answers]
     learned: Sequence[str]
     absent: str
-    valid_loss: Mapping[str, float | None]
+    valid_losses: Mapping[int, Mapping[str, float | None]]
     n_parameters: int
     tokens_per_s: float
     seconds: float

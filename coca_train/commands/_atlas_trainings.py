@@ -18,10 +18,10 @@ from coca_train.atlas.study import (
     Study,
     best_rate,
     evaluations,
+    last_losses,
     mean_loss,
     read_trials,
     training_words,
-    valid_loss,
 )
 from coca_train.atlas.trials import (
     STORED,
@@ -287,7 +287,7 @@ class Runner:
 
     def _keep_rate(self, work: Work) -> None:
 
-        loss = valid_loss(read_jsonl(self._run_dir(work) / "metrics.jsonl"))
+        loss = last_losses(read_jsonl(self._run_dir(work) / "metrics.jsonl"))
         self._keep_loss(work, loss)
         rate = f"{work.method.name}, rate {work.rate:g}"
         dist.log(f"[{self.n_done}/{self.n_all}] {rate}: held-out loss {mean_loss(loss):.3f}")

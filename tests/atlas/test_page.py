@@ -81,6 +81,23 @@ def test_claims_are_tried_where_their_rows_are_and_curves_of_the_best_are_drawn(
     assert html.count(' off" data-line') == 6  # on wide screens and on narrow ones
 
 
+def test_how_soon_rows_learn_is_compared_with_the_reference():
+    """A row whose losses are half of RoPE's in every seed, and one with a loss that was not finite."""
+
+    def losses(seed, factor):
+        return {step: {"copy": factor * seed / step, "left": factor * 3 * seed / step} for step in (1000, 2000)}
+
+    half = [trial("coca", seed, valid_losses=losses(seed, 0.5)) for seed in (1, 2, 3)]
+    lost = trial("nope", 1, valid_losses={1000: {"copy": None, "left": 0.1}, 2000: {"copy": 0.1, "left": 0.1}})
+    whole = [trial("rope", seed, valid_losses=losses(seed, 1)) for seed in (1, 2, 3)]
+    learning, first = section(page([*whole, *half, lost, trial("rope_ntk1", method="rope")], ""), "How soon they learn")
+    assert [row.label[0] for row in learning.rows] == ["CoCA", "RoPE", "NoPE"]
+    assert learning.columns == ("1,000", "2,000", "of RoPE's at 1,000", "of RoPE's at 2,000")
+    assert [value.text for value in learning.rows[0].values] == ["0.002", "0.001", "0.50×", "0.50×"]
+    assert learning.rows[2].values[0].text == "–"
+    assert first.rows[0].values[1].number == 3 * 2 / 1000  # the middle of three seeds
+
+
 def test_one_seed_names_no_winner():
     document = page([trial("rope", 1, {"copy": BAD, "left": BAD}), trial("coca", 1, {"copy": GOOD, "left": GOOD})], "")
     assert document.finding == ["One seed of 2 rows: nothing is known of which differences outlast seeds."]

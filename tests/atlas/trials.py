@@ -17,7 +17,7 @@ def trial(row="rope", seed=1, shares=None, **changes):
         "row": row, "method": row, "words": [f"position={row}"], "seed": seed, "rate": 1.0, "protocol": "p",
         "source": "s", "start": {"embedding.weight 8x4": "abc"}, "batches": "b", "weights": "w", "lengths": LENGTHS,
         "tasks": tasks, "learned": learned, "absent": "",
-        "valid_loss": dict.fromkeys(tasks, 0.1), "n_parameters": 1000, "tokens_per_s": 1000, "seconds": 60,
-        "made_with": {"torch": "2"},
+        "valid_losses": {step: dict.fromkeys(tasks, 200 / step) for step in (1000, 2000)},
+        "n_parameters": 1000, "tokens_per_s": 1000, "seconds": 60, "made_with": {"torch": "2"},
     }  # fmt: skip
     return Trial(**{**known, **changes})
