@@ -318,8 +318,8 @@ def _learning(matrix: Matrix) -> Table:
         bounds = over_seeds(list(losses(row, step).values()))
         if not math.isfinite(bounds.estimate):
             return Value.of(None, missing="a loss was not finite")
-        known = {"low": max(0.0, bounds.low), "high": bounds.high} if bounds.n > 1 else {}
-        return Value.of(bounds.estimate, "{:.3f}", n=bounds.n, **known)
+        low, high = (max(0.0, bounds.low), bounds.high) if bounds.n > 1 else (None, None)
+        return Value.of(bounds.estimate, "{:.3f}", n=bounds.n, low=low, high=high)
 
     def ratio(row: str, step: int) -> Value:
         if row == REFERENCE:
