@@ -95,18 +95,40 @@ def _ntk(of: str, title: str) -> tuple[Variant, ...]:
     )
 
 
+def _scaling(name: str, title: str, of: str, choice: str) -> Variant:
+    return Variant(name, title, of, "rope_scalings", choice)
+
+
+def _pattern(name: str, title: str, of: str, choice: str) -> Variant:
+    return Variant(name, title, of, "attention_patterns", choice)
+
+
+YARN, DYNAMIC_YARN = f"yarn@factor:16@original_seq_len:{WINDOW}", f"dynamic_yarn@original_seq_len:{WINDOW}"
+REROPE = f"rerope@window:{WINDOW // 2}"
+
 VARIANTS = (
     *_ntk("rope", "RoPE"),
-    Variant("rope_yarn", "RoPE + YaRN (factor 16)", "rope", "rope_scalings",
-            f"yarn@factor:16@original_seq_len:{WINDOW}"),
-    Variant("rope_rerope", "RoPE + ReRoPE", "rope", "attention_patterns", f"rerope@window:{WINDOW // 2}"),
-    Variant("rope_self_extend", "RoPE + Self-Extend", "rope", "attention_patterns",
-            f"self_extend@window:{WINDOW // 2}@group:32"),
-    Variant("rope_dual_chunk", "RoPE + dual chunks", "rope", "attention_patterns", f"dual_chunk@window:{WINDOW}"),
+    _scaling("rope_pi", "RoPE + PI (factor 16)", "rope", "linear@factor:16"),
+    _scaling("rope_ntk_aware", "RoPE + NTK-aware (factor 16)", "rope", "ntk@factor:16"),
+    _scaling("rope_by_parts", "RoPE + NTK-by-parts (factor 16)", "rope",
+             f"ntk_by_parts@factor:16@original_seq_len:{WINDOW}"),
+    _scaling("rope_yarn", "RoPE + YaRN (factor 16)", "rope", YARN),
+    _scaling("rope_dynamic_yarn", "RoPE + dynamic YaRN", "rope", DYNAMIC_YARN),
+    _pattern("rope_rerope", "RoPE + ReRoPE", "rope", REROPE),
+    _pattern("rope_self_extend", "RoPE + Self-Extend", "rope", f"self_extend@window:{WINDOW // 2}@group:32"),
+    _pattern("rope_dual_chunk", "RoPE + dual chunks", "rope", f"dual_chunk@window:{WINDOW}"),
+    _pattern("rope_string", "RoPE + STRING", "rope", f"string@window:{WINDOW}"),
+    _pattern("rope_lambda_mask", "RoPE + LM-Infinite", "rope", f"lambda_mask@window:{WINDOW}@max_distance:{WINDOW}"),
     Variant("rope_log_n", "RoPE + log-n", "rope", "logit_scales", f"log@length:{WINDOW}"),
     *_ntk("coca", "CoCA"),
+    _scaling("coca_yarn", "CoCA + YaRN (factor 16)", "coca", YARN),
+    _scaling("coca_dynamic_yarn", "CoCA + dynamic YaRN", "coca", DYNAMIC_YARN),
+    _pattern("coca_rerope", "CoCA + ReRoPE", "coca", REROPE),
     *_ntk("coca_strict", "CoCA (strict)"),
-    Variant("coca_rerope", "CoCA + ReRoPE", "coca", "attention_patterns", f"rerope@window:{WINDOW // 2}"),
+    _pattern("coca_strict_rerope", "CoCA (strict) + ReRoPE", "coca_strict", REROPE),
+    *_ntk("pope", "PoPE"),
+    *_ntk("rope_aligned", "RoPE, angle penalised"),
+    _pattern("rope_aligned_rerope", "RoPE, angle penalised + ReRoPE", "rope_aligned", REROPE),
     Variant("nope_log_n", "NoPE + log-n", "nope", "logit_scales", f"log@length:{WINDOW}"),
 )  # fmt: skip
 
