@@ -104,7 +104,7 @@ def _pattern(name: str, title: str, of: str, choice: str) -> Variant:
 
 
 YARN, DYNAMIC_YARN = f"yarn@factor:16@original_seq_len:{WINDOW}", f"dynamic_yarn@original_seq_len:{WINDOW}"
-REROPE = f"rerope@window:{WINDOW // 2}"
+REROPE, LAMBDA_MASK = f"rerope@window:{WINDOW // 2}", f"lambda_mask@window:{WINDOW}@max_distance:{WINDOW}"
 
 VARIANTS = (
     *_ntk("rope", "RoPE"),
@@ -118,12 +118,13 @@ VARIANTS = (
     _pattern("rope_self_extend", "RoPE + Self-Extend", "rope", f"self_extend@window:{WINDOW // 2}@group:32"),
     _pattern("rope_dual_chunk", "RoPE + dual chunks", "rope", f"dual_chunk@window:{WINDOW}"),
     _pattern("rope_string", "RoPE + STRING", "rope", f"string@window:{WINDOW}"),
-    _pattern("rope_lambda_mask", "RoPE + LM-Infinite", "rope", f"lambda_mask@window:{WINDOW}@max_distance:{WINDOW}"),
+    _pattern("rope_lambda_mask", "RoPE + LM-Infinite", "rope", LAMBDA_MASK),
     Variant("rope_log_n", "RoPE + log-n", "rope", "logit_scales", f"log@length:{WINDOW}"),
     *_ntk("coca", "CoCA"),
     _scaling("coca_yarn", "CoCA + YaRN (factor 16)", "coca", YARN),
     _scaling("coca_dynamic_yarn", "CoCA + dynamic YaRN", "coca", DYNAMIC_YARN),
     _pattern("coca_rerope", "CoCA + ReRoPE", "coca", REROPE),
+    _pattern("coca_lambda_mask", "CoCA + LM-Infinite", "coca", LAMBDA_MASK),
     *_ntk("coca_strict", "CoCA (strict)"),
     _pattern("coca_strict_rerope", "CoCA (strict) + ReRoPE", "coca_strict", REROPE),
     *_ntk("pope", "PoPE"),
