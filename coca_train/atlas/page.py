@@ -171,17 +171,17 @@ def _separates(matrix: Matrix) -> list[str]:
         keeping = [row for row, each in known.items() if each.low > 0]
         if not known:
             said.append(f"{task}: no method has learned it.")
-        elif not keeping:
-            said.append(f"{task}: none of {len(known)} demonstrably keeps any of it beyond {matrix.lengths[0]} tokens.")
-        else:
-            best = max(keeping, key=lambda row: known[row].estimate)
-            shares = {row: matrix.share(row, task, at) for row in dict.fromkeys((best, REFERENCE)) if row in known}
-            works = matrix.works_to(best, task)
-            said.append(
-                f"{task}: {len(keeping)} of {len(known)} demonstrably keep some of it; right answers at {at:,} tokens: "
-                + ", ".join(f"{title_of(row)} {share.text}" for row, share in shares.items())
-                + (f". {title_of(best)} works to {works:,} tokens." if works > matrix.lengths[0] else ".")
-            )
+            continue
+        best = max(keeping or known, key=lambda row: known[row].estimate)
+        shares = {row: matrix.share(row, task, at) for row in dict.fromkeys((best, REFERENCE)) if row in known}
+        works = matrix.works_to(best, task)
+        some = f"{len(keeping)} of {len(known)} demonstrably keep some of it"
+        none = f"none of {len(known)} demonstrably keeps any of it beyond {matrix.lengths[0]} tokens"
+        said.append(
+            f"{task}: {some if keeping else none}; right answers at {at:,} tokens: "
+            + ", ".join(f"{title_of(row)} {share.text}" for row, share in shares.items())
+            + (f". {title_of(best)} works to {works:,} tokens." if works > matrix.lengths[0] else ".")
+        )
     return said
 
 
