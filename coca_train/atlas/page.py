@@ -170,7 +170,7 @@ def _separates(matrix: Matrix) -> list[str]:
         known = {row: each for row, each in scores.items() if each.n}
         keeping = [row for row, each in known.items() if each.low > 0]
         if not known:
-            said.append(f"{task}: no method has learned it.")
+            said.append(f"{task}: no row has learned it with half of its seeds.")
             continue
         best = max(keeping or known, key=lambda row: known[row].estimate)
         shares = {row: matrix.share(row, task, at) for row in dict.fromkeys((best, REFERENCE)) if row in known}
