@@ -2,8 +2,8 @@
 
 A claim is about what is kept beyond the training window. It is tried by the difference of two rows' scores, or of two
 such differences (whether NTK does more for CoCA than for RoPE). Two intervals: over tasks and seeds, what other tasks
-of this kind would have shown; and over seeds alone, about these tasks. Of all claims of a page together any is called
-held or contradicted falsely in at most 5 % of draws (Bonferroni).
+of this kind would have shown; and over seeds alone, about these tasks. Of all claims together, also of
+those that wait for a row, any is called held or contradicted falsely in at most 5 % of draws (Bonferroni).
 """
 
 import math
@@ -112,10 +112,10 @@ CLAIMS = (
 
 
 def tried(scores: Mapping[str, np.ndarray], tasks: Sequence[str], claims: Sequence[Claim] = CLAIMS) -> list[Tried]:
-    """Return the claims of which every row is there. scores: by row, of every seed and task (S, K), NaN where there is
-    none."""
+    """Return the claims of which every row is there, judged together with those that wait for a row, so that no
+    verdict changes when that row comes. scores: by row, of every seed and task (S, K), NaN where there is none."""
     there = [claim for claim in claims if scores.keys() >= set(claim.rows)]
-    return [_tried(claim, scores, tasks, len(there)) for claim in there]
+    return [_tried(claim, scores, tasks, len(claims)) for claim in there]
 
 
 def _tried(claim: Claim, scores: Mapping[str, np.ndarray], tasks: Sequence[str], n_claims: int) -> Tried:
