@@ -3,13 +3,13 @@
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from coca_train.atlas.claims import CLAIMS, tried
-from coca_train.atlas.methods import METHODS, VARIANTS, title_of
+from coca_train.atlas.learning import first_losses, losses_by_step
+from coca_train.atlas.matrix import REFERENCE, SHARE, Matrix
+from coca_train.atlas.methods import title_of
 from coca_train.atlas.trials import LEARNED, Trial
 from coca_train.data.diagnostics import TASKS
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Text, Value
@@ -17,10 +17,8 @@ from coca_train.statistics.answers import WRONG
 from coca_train.statistics.intervals import Bounds
 from coca_train.statistics.ranks import Ranked, TaskDifference, over_seeds, rank
 
-REFERENCE, FEW = "rope", 6
-FEWEST = 3  # seeds of a ratio: of two the interval says nothing
+FEW = 6  # rows that a sentence lists
 SHOWN, N_BEST = ("rope", "coca", "alibi", "nope"), 4  # of the curves of a task: these and the best are shown at once
-SHARE = "{:.0%}"
 DEFINITION = (
     f"A task is learned by a training when at least {LEARNED:.0%} of its answers are right at the trained length; what "
     "is not learned cannot fail to go further, and has no score. Its score is the mean over the longer lengths of the "
@@ -32,78 +30,6 @@ DEFINITION = (
     "seed of both has learned, with Student's interval over seeds alone. A rank's range leaves out the rows that are "
     "significantly better or worse, of all others together wrong at most 5 % of the time (Holm)."
 )
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """Trials by row, seed and task."""
-
-    trials: Mapping[tuple[str, int], Trial]
-
-    @cached_property
-    def rows(self) -> list[str]:
-        """The rows in the order of the tables, then those of one's own."""
-        known = [each.name for each in (*METHODS, *VARIANTS)]
-        there = dict.fromkeys(row for row, _ in self.trials)
-        return sorted(there, key=lambda row: known.index(row) if row in known else len(known))
-
-    @cached_property
-    def seeds(self) -> list[int]:
-        return sorted({seed for _, seed in self.trials})
-
-    @cached_property
-    def tasks(self) -> list[str]:
-        return list(next(iter(self.trials.values())).tasks)
-
-    @cached_property
-    def lengths(self) -> list[int]:
-        return list(next(iter(self.trials.values())).lengths)
-
-    @cached_property
-    def trained(self) -> list[str]:
-        """The rows that were trained, which are not tried on another's weights."""
-        return [row for row in self.rows if next(self.of(row)).method == row]
-
-    @cached_property
-    def steps(self) -> list[int]:
-        """The steps of a training at which all have held-out losses."""
-        return sorted(set.intersection(*(set(trial.valid_losses) for trial in self.trials.values())))
-
-    def mean_loss(self, row: str, seed: int, step: int) -> float:
-        """Return the mean over tasks of held-out losses [nats per token]; infinite where one was not finite."""
-        return statistics.fmean(
-            math.inf if loss is None else loss for loss in self.trials[row, seed].valid_losses[step].values()
-        )
-
-    @cached_property
-    def scores_MSK(self) -> np.ndarray:
-        """By row, seed and task; NaN where it is not learned or there is no trial."""
-        return np.array([[[self._score(row, seed, k) for k in self.tasks] for seed in self.seeds] for row in self.rows])
-
-    def _score(self, row: str, seed: int, task: str) -> float:
-        trial, (n, of) = self.trials.get((row, seed)), self.n_learned(row, task)
-        return math.nan if trial is None or 2 * n < of else trial.score(task)
-
-    def of(self, row: str) -> Iterator[Trial]:
-        return (self.trials[row, seed] for seed in self.seeds if (row, seed) in self.trials)
-
-    def n_learned(self, row: str, task: str) -> tuple[int, int]:
-        """Return how many trials of a row have learned a task, and how many there are."""
-        each = [trial.has_learned(task) for trial in self.of(row)]
-        return sum(each), len(each)
-
-    def works_to(self, row: str, task: str) -> int:
-        """Return the (lower) median over the seeds that have learned a task of the longest length it still works at."""
-        return statistics.median_low(trial.works_to(task) for trial in self.of(row) if trial.has_learned(task))
-
-    def share(self, row: str, task: str, length: int) -> Value:
-        """Return the mean share of right answers over the seeds that have learned a task."""
-        known = [trial.share(task, length) for trial in self.of(row) if trial.has_learned(task)]
-        bounds = over_seeds(known)
-        if not known:
-            return Value.of(None, missing="not learned")
-        low, high = (max(0.0, bounds.low), min(1.0, bounds.high)) if len(known) > 1 else (None, None)
-        return Value.of(bounds.estimate, SHARE, low=low, high=high, n=len(known))
 
 
 def page(trials: Sequence[Trial], command: str) -> Document:
@@ -124,7 +50,7 @@ def page(trials: Sequence[Trial], command: str) -> Document:
             ),
             *([Section(title="What papers claim", blocks=[claims])] if claims is not None else ()),
             *(
-                [Section(title="How soon they learn", blocks=[_learning(matrix), _first_losses(matrix)])]
+                [Section(title="How soon they learn", blocks=[losses_by_step(matrix), first_losses(matrix)])]
                 if matrix.steps and matrix.trained
                 else ()
             ),
@@ -303,75 +229,6 @@ def _difference(bounds: Bounds, missing: str) -> Value:
     """Return a difference where it has an interval. missing: why it may have none."""
     estimate = bounds.estimate if bounds.n > 1 else None
     return Value.of(estimate, "{:+.2f}", missing=missing, low=bounds.low, high=bounds.high, n=bounds.n)
-
-
-def _learning(matrix: Matrix) -> Table:
-    """Return held-out losses over the steps of a training, and how they compare with the reference's."""
-    rows, steps = matrix.trained, matrix.steps
-    compared = dict.fromkeys((steps[0], steps[-1])) if REFERENCE in rows else {}
-    confidence = 1 - WRONG / max(1, len(compared) * (len(rows) - 1))
-
-    def losses(row: str, step: int) -> dict[int, float]:
-        return {seed: matrix.mean_loss(row, seed, step) for seed in matrix.seeds if (row, seed) in matrix.trials}
-
-    def loss(row: str, step: int) -> Value:
-        bounds = over_seeds(list(losses(row, step).values()))
-        if not math.isfinite(bounds.estimate):
-            return Value.of(None, missing="a loss was not finite")
-        low, high = (max(0.0, bounds.low), bounds.high) if bounds.n > 1 else (None, None)
-        return Value.of(bounds.estimate, "{:.3f}", n=bounds.n, low=low, high=high)
-
-    def ratio(row: str, step: int) -> Value:
-        if row == REFERENCE:
-            return Value.of(None, missing="itself")
-        own, reference = losses(row, step), losses(REFERENCE, step)
-        logs = [math.log(own[seed] / reference[seed]) for seed in own.keys() & reference.keys()]
-        if len(logs) < FEWEST or not np.isfinite(logs).all():
-            return Value.of(None, missing="fewer than three seeds, or a loss was not finite")
-        bounds = over_seeds(logs, confidence)
-        low, high = math.exp(bounds.low), math.exp(bounds.high)
-        return Value.of(math.exp(bounds.estimate), "{:.2f}×", low=low, high=high, n=bounds.n)
-
-    return Table(
-        name="learning",
-        title="Held-out loss at the trained lengths, by the steps of the training [nats per token]",
-        label_columns=("method",),
-        columns=(*(f"{step:,}" for step in steps), *(f"of RoPE's at {step:,}" for step in compared)),
-        rows=tuple(
-            Row(
-                label=(title_of(row),),
-                values=(*(loss(row, step) for step in steps), *(ratio(row, step) for step in compared)),
-            )
-            for row in sorted(rows, key=lambda row: loss(row, steps[0]).number or math.inf)
-        ),
-        interval="95 % interval over seeds; of a ratio, for all ratios together",
-        note="The mean over tasks, each row at its own rate. Of RoPE's: the geometric mean over seeds of the ratio.",
-    )
-
-
-def _first_losses(matrix: Matrix) -> Table:
-    """Return the held-out loss of each task where the training is youngest."""
-    step = matrix.steps[0]
-
-    def cell(row: str, task: str) -> Value:
-        each = [trial.valid_losses[step][task] for trial in matrix.of(row)]
-        known = sorted(math.inf if loss is None else loss for loss in each)
-        return Value(
-            f"{statistics.median(known):.2f}", statistics.median(known), range=f"{known[0]:.2f} to {known[-1]:.2f}"
-        )
-
-    return Table(
-        name="first-losses",
-        title=f"Held-out loss of each task after {step:,} steps [nats per token]",
-        label_columns=("method",),
-        columns=tuple(matrix.tasks),
-        rows=tuple(
-            Row(label=(title_of(row),), values=tuple(cell(row, task) for task in matrix.tasks))
-            for row in matrix.trained
-        ),
-        interval="lowest and highest seed",
-        note="The median of the seeds.",
-    )
 
 
 def _reach(matrix: Matrix, order: Sequence[str]) -> Table:

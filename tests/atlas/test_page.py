@@ -2,7 +2,8 @@
 
 import pytest
 
-from coca_train.atlas.page import Matrix, page
+from coca_train.atlas.matrix import Matrix
+from coca_train.atlas.page import page
 from coca_train.report.render import write_report
 from tests.atlas.trials import LENGTHS, trial
 

@@ -31,7 +31,7 @@ class Settings:
     theta: float = Field(gt=1, description="base: feature pair j turns theta^(-2j/d_model) radians per position")
     scale: float = Field(
         gt=0,
-        description="amplitude of what is added; 1 is the paper's, beside embeddings of unit variance; beside "
+        description="amplitude of what is added; 1 is the paper's, for embeddings of unit variance; for "
         "embeddings that start at N(0, init_std), init_std has that ratio, and up to 0.1 trained better than 1",
     )
 

@@ -1,0 +1,83 @@
+"""How soon rows learn: their held-out losses during a training, at the trained lengths."""
+
+import math
+import statistics
+
+import numpy as np
+
+from coca_train.atlas.matrix import REFERENCE, Matrix
+from coca_train.atlas.methods import title_of
+from coca_train.report.blocks import Row, Table, Value
+from coca_train.statistics.answers import WRONG
+from coca_train.statistics.ranks import over_seeds
+
+FEWEST = 3  # seeds of a ratio: of two the interval says nothing
+
+
+def losses_by_step(matrix: Matrix) -> Table:
+    """Return held-out losses over the steps of a training, and how they compare with the reference's."""
+    rows, steps = matrix.trained, matrix.steps
+    compared = dict.fromkeys((steps[0], steps[-1])) if REFERENCE in rows else {}
+    confidence = 1 - WRONG / max(1, len(compared) * (len(rows) - 1))
+
+    def losses(row: str, step: int) -> dict[int, float]:
+        return {seed: matrix.mean_loss(row, seed, step) for seed in matrix.seeds if (row, seed) in matrix.trials}
+
+    def loss(row: str, step: int) -> Value:
+        bounds = over_seeds(list(losses(row, step).values()))
+        if not math.isfinite(bounds.estimate):
+            return Value.of(None, missing="a loss was not finite")
+        low, high = (max(0.0, bounds.low), bounds.high) if bounds.n > 1 else (None, None)
+        return Value.of(bounds.estimate, "{:.3f}", n=bounds.n, low=low, high=high)
+
+    def ratio(row: str, step: int) -> Value:
+        if row == REFERENCE:
+            return Value.of(None, missing="itself")
+        own, reference = losses(row, step), losses(REFERENCE, step)
+        logs = [math.log(own[seed] / reference[seed]) for seed in own.keys() & reference.keys()]
+        if len(logs) < FEWEST or not np.isfinite(logs).all():
+            return Value.of(None, missing="fewer than three seeds, or a loss was not finite")
+        bounds = over_seeds(logs, confidence)
+        low, high = math.exp(bounds.low), math.exp(bounds.high)
+        return Value.of(math.exp(bounds.estimate), "{:.2f}×", low=low, high=high, n=bounds.n)
+
+    return Table(
+        name="learning",
+        title="Held-out loss at the trained lengths, by the steps of the training [nats per token]",
+        label_columns=("method",),
+        columns=(*(f"{step:,}" for step in steps), *(f"of RoPE's at {step:,}" for step in compared)),
+        rows=tuple(
+            Row(
+                label=(title_of(row),),
+                values=(*(loss(row, step) for step in steps), *(ratio(row, step) for step in compared)),
+            )
+            for row in sorted(rows, key=lambda row: loss(row, steps[0]).number or math.inf)
+        ),
+        interval="95 % interval over seeds; of a ratio, for all ratios together",
+        note="The mean over tasks, each row at its own rate. Of RoPE's: the geometric mean over seeds of the ratio.",
+    )
+
+
+def first_losses(matrix: Matrix) -> Table:
+    """Return the held-out loss of each task where the training is youngest."""
+    step = matrix.steps[0]
+
+    def cell(row: str, task: str) -> Value:
+        each = [trial.valid_losses[step][task] for trial in matrix.of(row)]
+        known = sorted(math.inf if loss is None else loss for loss in each)
+        return Value(
+            f"{statistics.median(known):.2f}", statistics.median(known), range=f"{known[0]:.2f} to {known[-1]:.2f}"
+        )
+
+    return Table(
+        name="first-losses",
+        title=f"Held-out loss of each task after {step:,} steps [nats per token]",
+        label_columns=("method",),
+        columns=tuple(matrix.tasks),
+        rows=tuple(
+            Row(label=(title_of(row),), values=tuple(cell(row, task) for task in matrix.tasks))
+            for row in matrix.trained
+        ),
+        interval="lowest and highest seed",
+        note="The median of the seeds.",
+    )
