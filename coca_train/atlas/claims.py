@@ -1,20 +1,21 @@
 """What papers claim of their methods, as differences of rows of the atlas: does it hold at this size?
 
 A claim is about what is kept beyond the training window. It is tried by the difference of two rows' scores, or of two
-such differences (whether NTK does more for CoCA than for RoPE). Two intervals: over tasks and seeds, what other tasks
-of this kind would have shown; and over seeds alone, about these tasks. Of all claims together, also of
-those that wait for a row, any is called held or contradicted falsely in at most 5 % of draws (Bonferroni).
+such differences (whether NTK does more for CoCA than for RoPE). Two intervals: over seeds alone, about these tasks; and
+over tasks and seeds, what other tasks of this kind would have shown. Of all claims together, also of those that wait
+for a row, any is called held or contradicted falsely in at most 5 % of draws (Bonferroni).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from coca_train.statistics.answers import WRONG
 from coca_train.statistics.intervals import Bounds
-from coca_train.statistics.ranks import TaskDifference, over_seeds
+from coca_train.statistics.ranks import Spread, TaskDifference, common_spread, over_seeds
 
 FOUND = ("nearest", "recall")  # tasks that look a word up
 STATE = ("running", "flip_flop", "brackets")  # tasks that keep a state
@@ -112,23 +113,39 @@ CLAIMS = (
 
 
 def tried(scores: Mapping[str, np.ndarray], tasks: Sequence[str], claims: Sequence[Claim] = CLAIMS) -> list[Tried]:
-    """Return the claims of which every row is there, judged together with those that wait for a row, so that no
-    verdict changes when that row comes. scores: by row, of every seed and task (S, K), NaN where there is none."""
+    """Return the claims of which every row is there, judged together with those that wait for a row: they are no less
+    certain when it comes. scores: by row, of every seed and task (S, K), NaN where there is none."""
     there = [claim for claim in claims if scores.keys() >= set(claim.rows)]
-    return [_tried(claim, scores, tasks, len(claims)) for claim in there]
+    y_MSK = np.array(list(scores.values()))
+
+    @cache
+    def spread(about: tuple[int, ...]) -> Spread:
+        return common_spread(y_MSK[:, :, list(about)])
+
+    return [_tried(claim, scores, tasks, spread, len(claims)) for claim in there]
 
 
-def _tried(claim: Claim, scores: Mapping[str, np.ndarray], tasks: Sequence[str], n_claims: int) -> Tried:
+def _tried(
+    claim: Claim,
+    scores: Mapping[str, np.ndarray],
+    tasks: Sequence[str],
+    spread: Callable[[tuple[int, ...]], Spread],
+    n_claims: int,
+) -> Tried:
     def mean(rows: Sequence[str]) -> np.ndarray:
         return np.mean([scores[row] for row in rows], axis=0)
 
-    about = [k for k, task in enumerate(tasks) if not claim.tasks or task in claim.tasks]
+    about = tuple(k for k, task in enumerate(tasks) if not claim.tasks or task in claim.tasks)
+    n_pairs = 1 if claim.than is None else 2  # the variance of a difference of differences is that of two
     one_SK, other_SK = mean(claim.plus), mean(claim.minus)
     if claim.than is not None:
         one_SK, other_SK = one_SK + mean(claim.than[1]), other_SK + mean(claim.than[0])
     one_SK, other_SK = one_SK[:, about], other_SK[:, about]
-    difference, confidence = TaskDifference(one_SK, other_SK), 1 - WRONG / n_claims
-    each = [over_seeds(d_S, 1 - WRONG / max(1, len(about))) for d_S in (one_SK - other_SK).T]
+    difference, confidence = TaskDifference(one_SK, other_SK, spread(about).times(n_pairs)), 1 - WRONG / n_claims
+    each = [
+        over_seeds(d_S, 1 - WRONG / max(1, len(about)), spread((k,)).on_these.times(n_pairs))
+        for k, d_S in zip(about, (one_SK - other_SK).T, strict=True)
+    ]
     return Tried(
         claim,
         difference.interval(confidence),

@@ -1,5 +1,6 @@
 """How soon rows learn: their held-out losses during a training, at the trained lengths."""
 
+import itertools
 import math
 import statistics
 
@@ -9,6 +10,7 @@ from coca_train.atlas.matrix import REFERENCE, Matrix
 from coca_train.atlas.methods import title_of
 from coca_train.report.blocks import Row, Table, Value
 from coca_train.statistics.answers import WRONG
+from coca_train.statistics.moderated import common_of
 from coca_train.statistics.ranks import over_seeds
 
 FEWEST = 3  # seeds of a ratio: of two the interval says nothing
@@ -30,14 +32,23 @@ def losses_by_step(matrix: Matrix) -> Table:
         low, high = (max(0.0, bounds.low), bounds.high) if bounds.n > 1 else (None, None)
         return Value.of(bounds.estimate, "{:.3f}", n=bounds.n, low=low, high=high)
 
+    def logs(row: str, other: str, step: int) -> np.ndarray:
+        """Return the logarithms of the ratios by seed; not finite where a loss is not."""
+        one, two = losses(row, step), losses(other, step)
+        losses_S2 = np.array([(one[seed], two[seed]) for seed in sorted(one.keys() & two.keys())]).reshape(-1, 2)
+        return np.subtract(*np.where(np.isfinite(losses_S2), np.log(losses_S2), np.nan).T)
+
+    pairs = list(itertools.combinations(rows, 2))
+    each = {step: [logs(*pair, step) for pair in pairs] for step in compared}
+    common = {step: common_of([log_S for log_S in each[step] if np.isfinite(log_S).all()]) for step in compared}
+
     def ratio(row: str, step: int) -> Value:
         if row == REFERENCE:
             return Value.of(None, missing="itself")
-        own, reference = losses(row, step), losses(REFERENCE, step)
-        logs = [math.log(own[seed] / reference[seed]) for seed in own.keys() & reference.keys()]
-        if len(logs) < FEWEST or not np.isfinite(logs).all():
+        log_S = logs(row, REFERENCE, step)
+        if len(log_S) < FEWEST or not np.isfinite(log_S).all():
             return Value.of(None, missing="fewer than three seeds, or a loss was not finite")
-        bounds = over_seeds(logs, confidence)
+        bounds = over_seeds(log_S, confidence, common[step])
         low, high = math.exp(bounds.low), math.exp(bounds.high)
         return Value.of(math.exp(bounds.estimate), "{:.2f}×", low=low, high=high, n=bounds.n)
 

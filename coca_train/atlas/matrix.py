@@ -11,7 +11,8 @@ import numpy as np
 from coca_train.atlas.methods import METHODS, VARIANTS
 from coca_train.atlas.trials import Trial
 from coca_train.report.blocks import Value
-from coca_train.statistics.ranks import over_seeds
+from coca_train.statistics.moderated import Common, common_of
+from coca_train.statistics.ranks import Spread, common_spread, over_seeds
 
 REFERENCE = "rope"  # the row that others are compared with
 SHARE = "{:.0%}"
@@ -66,6 +67,17 @@ class Matrix:
     def _score(self, row: str, seed: int, task: str) -> float:
         trial, (n, of) = self.trials.get((row, seed)), self.n_learned(row, task)
         return math.nan if trial is None or 2 * n < of else trial.score(task)
+
+    @cached_property
+    def spread(self) -> Spread:
+        """What differences of two rows spread by."""
+        return common_spread(self.scores_MSK)
+
+    @cached_property
+    def spread_of_cells(self) -> Common:
+        """What the scores of a row in a task spread by over seeds."""
+        cells_NS = np.moveaxis(self.scores_MSK, 1, -1).reshape(-1, len(self.seeds))
+        return common_of([cell_S[np.isfinite(cell_S)] for cell_S in cells_NS])
 
     def of(self, row: str) -> Iterator[Trial]:
         return (self.trials[row, seed] for seed in self.seeds if (row, seed) in self.trials)

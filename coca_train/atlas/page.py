@@ -25,10 +25,11 @@ DEFINITION = (
     "share of right answers, from 0 for guessing to 1. A row has a score in a task that half of its seeds or more have "
     "learned. A level is the expected mean score over all tasks: scores are fitted by least squares as method plus "
     "task, so that a method that has learned only the easy ones is no better for it; a row with no more than half of "
-    "the tasks has none. A difference of two rows is over the tasks that both have, with Student's interval over tasks "
-    "and over seeds, which holds what other tasks of this kind would have shown; on these tasks: over those that every "
-    "seed of both has learned, with Student's interval over seeds alone. A rank's range leaves out the rows that are "
-    "significantly better or worse, of all others together wrong at most 5 % of the time (Holm)."
+    "the tasks has none. A difference of two rows is over the tasks that every seed of both has learned, with an "
+    "interval over seeds, by a moderated t (Smyth 2004): what all pairs of rows spread by counts at most as much as a "
+    "pair's own seeds. On other tasks: over the tasks that both have, with an interval over tasks and seeds, which "
+    "holds what other tasks of this kind would have shown. A rank's range leaves out the rows that are significantly "
+    "better or worse on these tasks, of all others together wrong at most 5 % of the time (Holm)."
 )
 
 
@@ -92,7 +93,10 @@ def _separates(matrix: Matrix) -> list[str]:
     # Any of them might be the highest by luck: all rows and tasks of the page are judged together, above 0 alone.
     confidence = 1 - 2 * WRONG / matrix.scores_MSK[:, 0].size
     for k, task in enumerate(matrix.tasks):
-        scores = {row: over_seeds(matrix.scores_MSK[m, :, k], confidence) for m, row in enumerate(matrix.rows)}
+        scores = {
+            row: over_seeds(matrix.scores_MSK[m, :, k], confidence, matrix.spread_of_cells)
+            for m, row in enumerate(matrix.rows)
+        }
         known = {row: each for row, each in scores.items() if each.n}
         keeping = [row for row, each in known.items() if each.low > 0]
         if not known:
@@ -130,8 +134,8 @@ def _claims(matrix: Matrix) -> Table | None:
             label=(each.claim.words, each.claim.source),
             values=(
                 Value(each.verdict),
-                difference(each.bounds, "one task, or one seed, has no interval"),
                 difference(each.of_these, "one seed has no interval"),
+                difference(each.bounds, "one task, or one seed, has no interval"),
                 named(each.better),
                 named(each.worse),
             ),
@@ -143,14 +147,13 @@ def _claims(matrix: Matrix) -> Table | None:
         name="claims",
         title="Claims of papers, tried at this size",
         label_columns=("claim", "paper"),
-        columns=("verdict", "difference", "on these tasks", "better in", "worse in"),
+        columns=("verdict", "difference", "on other tasks", "better in", "worse in"),
         rows=tuple(rows),
         interval="interval, for all claims together",
-        note="Difference: of the score beyond the training window, over the tasks that both rows have learned, with "
-        "its interval over tasks and seeds; on these tasks: over the tasks that every seed has learned, with its "
-        "interval over seeds alone. Better, worse: tasks in which it outlasts seeds, those of one claim judged "
-        "together. Rows differ in their rates, too: each has its own."
-        + (f" {missing} more claims wait for a row." if missing else ""),
+        note="Difference: of the score beyond the training window, over the tasks that every seed has learned, with "
+        "its interval over seeds; on other tasks: over those that both rows have learned, with its interval over tasks "
+        "and seeds. Better, worse: tasks in which it outlasts seeds, those of one claim judged together. Rows differ "
+        "in their rates, too: each has its own." + (f" {missing} more claims wait for a row." if missing else ""),
     )
 
 
@@ -163,14 +166,11 @@ def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -
         level = found.level if math.isfinite(found.level) else None
         missing = "no more than half of the tasks are learned"
         edge = "an end of what the sweep tried" if len(rates) > 1 and trial.rate in (min(rates), max(rates)) else ""
-        places = [
-            Value.of(None if level is None else found.rank, "{:.0f}", missing=missing, low=ends.best, high=ends.worst)
-            for ends in (found.over_tasks, found.on_these)
-        ]
+        place, ends = None if level is None else found.rank, found.on_these
         return Row(
             label=(title_of(row),),
             values=(
-                *places,
+                Value.of(place, "{:.0f}", missing=missing, low=ends.best, high=ends.worst),
                 Value.of(level, SHARE, missing=missing),
                 *apart[row],
                 Value.of(_learned(matrix, row), "{:.1f}"),
@@ -186,14 +186,14 @@ def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -
         title=f"Ranks over {len(matrix.tasks)} tasks",
         label_columns=("method",),
         columns=(
-            *("rank", "rank on these tasks", "level", "minus RoPE", "minus RoPE on these tasks"),
+            *("rank", "level", "minus RoPE", "minus RoPE on other tasks"),
             *("tasks learned", "tasks scored", "rate", "parameters", "step time"),
         ),
         rows=tuple(map(row_of, order)),
         interval="range of a rank; interval of a difference, for all of the column together",
-        note="Level: of the score beyond the training window, over all tasks. Minus RoPE: over the tasks that both "
-        "have learned. On these tasks: had other seeds been drawn, but the same tasks. Tasks learned: by a training, "
-        "the mean. Rate: of the sweep's, times the experiment's. "
+        note="Level: of the score beyond the training window, over all tasks. Rank, and minus RoPE: had other seeds "
+        "been drawn; on other tasks: had other tasks of this kind been asked, too. Tasks learned: by a training, the "
+        "mean. Rate: of the sweep's, times the experiment's. "
         "Step time: of a training step, of RoPE's, by the fastest tenth of its steps, while other work was on the "
         "machine: a twentieth more or less says nothing.",
     )
@@ -207,7 +207,7 @@ def _step_time(matrix: Matrix, row: str) -> Value:
 
 
 def _against(matrix: Matrix) -> dict[str, tuple[Value, Value]]:
-    """Return by row the difference to the reference over tasks and seeds, and on these tasks; of each all rows are
+    """Return by row the difference to the reference on these tasks, and over tasks and seeds; of each all rows are
     judged together."""
     if REFERENCE not in matrix.rows:
         absent = Value.of(None, missing="RoPE is missing")
@@ -217,11 +217,11 @@ def _against(matrix: Matrix) -> dict[str, tuple[Value, Value]]:
     itself = Value.of(None, missing="itself")
     found = {REFERENCE: (itself, itself)}
     for row in (row for row in matrix.rows if row != REFERENCE):
-        difference = TaskDifference(scores[row], scores[REFERENCE])
+        difference = TaskDifference(scores[row], scores[REFERENCE], matrix.spread)
         over_tasks, on_these = difference.interval(confidence), difference.of_these_tasks(confidence)
         few = "fewer than two tasks are learned by both"
         seeds = "fewer than two seeds, or no task that every seed has learned"
-        found[row] = (_difference(over_tasks, few), _difference(on_these, seeds))
+        found[row] = (_difference(on_these, seeds), _difference(over_tasks, few))
     return found
 
 
@@ -257,7 +257,13 @@ def _reach(matrix: Matrix, order: Sequence[str]) -> Table:
 
 def _map(matrix: Matrix, order: Sequence[str]) -> HeatMaps:
     index = {row: number for number, row in enumerate(matrix.rows)}
-    bounds = [[over_seeds(matrix.scores_MSK[index[row], :, k]) for k in range(len(matrix.tasks))] for row in order]
+    bounds = [
+        [
+            over_seeds(matrix.scores_MSK[index[row], :, k], common=matrix.spread_of_cells)
+            for k in range(len(matrix.tasks))
+        ]
+        for row in order
+    ]
     return HeatMaps(
         name="scores",
         title="Score beyond the training window",

@@ -134,6 +134,6 @@ class Crossed:
         return bounds._replace(low=bounds.estimate - low, high=bounds.estimate + high)
 
 
-def student(confidence: float, n_free: int) -> float:
+def student(confidence: float, n_free: float) -> float:
     """Return the t within ±t of which Student's distribution with n_free degrees of freedom lies with this chance."""
     return float(stdtrit(n_free, (1 + confidence) / 2))

@@ -3,10 +3,12 @@
 A score y_MSK is one method's (M) on one task (K) with one seed (S), NaN where there is none. Seeds pair: seed s of two
 methods had the same batches.
 
-**Difference of two methods.** d_SK over the tasks that both have with at least half of the seeds that both have. As in
-statistics/intervals.py two half widths add up in squares: Student's over the tasks' means, which holds what tasks
-differ in and the noise of every training in them, and Student's over what seeds are off all tasks alike. Other tasks of
-this kind, and other seeds, would have given another difference: the interval is of both.
+**Difference of two methods.** Two intervals, by Student's t with a variance that all pairs of methods help to know
+(statistics/moderated.py). *On these tasks*: over the seeds alone, of the tasks that every seed of both has; other seeds
+would have given another difference. *Over tasks*: d_SK over the tasks that both have with at least half of the seeds
+that both have. As in statistics/intervals.py two half widths add up in squares: that over the tasks' means, which holds
+what tasks differ in and the noise of every training in them, and that over what seeds are off all tasks alike. Other
+tasks of this kind would have given another difference, too.
 
 **Level of a method.** Tasks are hard or easy, and a method that has only the easy ones is no better for it: scores are
 fitted by least squares as method plus task, and a level is the method's part plus the mean of all tasks' parts: its
@@ -14,8 +16,8 @@ expected mean score over all tasks. A method that has no more than half of the t
 
 **Rank.** By the level, 1 the highest. Its range: a method cannot be above those that are significantly better, nor
 below those that are significantly worse; of its differences to all others any is called significant falsely in at most
-5 % of draws (Holm 1979), so the range holds the true rank in at least 95 % (Mogstad et al. 2024). Another range is by
-differences over seeds alone: of the rank on these very tasks, had other seeds been drawn.
+5 % of draws (Holm 1979), so the range holds the true rank in at least 95 % (Mogstad et al. 2024). One range is on
+these tasks, had other seeds been drawn; another on other tasks of this kind.
 """
 
 import math
@@ -25,7 +27,8 @@ from typing import NamedTuple
 import numpy as np
 
 from coca_train.statistics.answers import WRONG
-from coca_train.statistics.intervals import CONFIDENCE, Bounds, student
+from coca_train.statistics.intervals import CONFIDENCE, Bounds
+from coca_train.statistics.moderated import NOTHING, Common, common_of, half_width
 
 Interval = Callable[[float], Bounds]  # of a difference, at a confidence
 
@@ -70,11 +73,12 @@ def rank(y_MSK: np.ndarray) -> list[Ranked]:
     level_M = levels(mean_over_seeds(y_MSK))
     filled_M = np.where(np.isfinite(level_M), level_M, -np.inf)
     known = [m for m in range(len(y_MSK)) if np.isfinite(level_M[m])]
+    common = common_spread(y_MSK)
     found = []
     for m in range(len(y_MSK)):
         n_tasks = int(np.isfinite(y_MSK[m]).any(0).sum())
         others = [other for other in known if other != m]
-        differences = [TaskDifference(y_MSK[m], y_MSK[other]) for other in others] if m in known else []
+        differences = [TaskDifference(y_MSK[m], y_MSK[other], common) for other in others] if m in known else []
         n = len(known) if m in known else len(y_MSK)
         found.append(
             Ranked(
@@ -115,13 +119,39 @@ def mean_over_seeds(y_MSK: np.ndarray) -> np.ndarray:
     return np.where(n_MK > 0, np.where(there, y_MSK, 0.0).sum(1) / np.maximum(n_MK, 1), np.nan)
 
 
-class TaskDifference:
-    """One method minus another over tasks and seeds, with its interval at any confidence. one_SK, other_SK: scores."""
+class Spread(NamedTuple):
+    """What differences of two methods spread by in common: over tasks; over seeds, of tasks that not all seeds have;
+    and over seeds on tasks that every seed of both has."""
 
-    def __init__(self, one_SK: np.ndarray, other_SK: np.ndarray) -> None:
+    tasks: Common = NOTHING
+    seeds: Common = NOTHING
+    on_these: Common = NOTHING
+
+    def times(self, factor: float) -> "Spread":
+        """Return it for differences whose variance is so many times as large."""
+        return Spread(*(each.times(factor) for each in self))
+
+
+UNKNOWN = Spread()
+
+
+def common_spread(y_MSK: np.ndarray) -> Spread:
+    """Return what the differences of all pairs of methods spread by."""
+    pairs = [TaskDifference(one, other) for m, one in enumerate(y_MSK) for other in y_MSK[:m]]
+    samples = ([each.d_K for each in pairs], [each.off_S for each in pairs], [each.mean_S for each in pairs])
+    return Spread(*map(common_of, samples))
+
+
+class TaskDifference:
+    """One method minus another over tasks and seeds, with its interval at any confidence. one_SK, other_SK: scores.
+    spread: of differences like this one."""
+
+    def __init__(self, one_SK: np.ndarray, other_SK: np.ndarray, spread: Spread = UNKNOWN) -> None:
+        self.spread = spread
         d_SK = one_SK - other_SK
         d_SK = d_SK[np.isfinite(d_SK).any(1)]  # seeds that both have
-        self.whole_SK = d_SK[:, np.isfinite(d_SK).all(0)]
+        whole_SK = d_SK[:, np.isfinite(d_SK).all(0)]  # what a seed lacks would pass for what seeds differ in
+        self.mean_S = whole_SK.mean(1) if whole_SK.size else np.empty(0)
         d_SK = d_SK[:, (np.isfinite(d_SK).sum(0) * 2 >= len(d_SK)) & np.isfinite(d_SK).any(0)]
         self.d_K = mean_over_seeds(d_SK[None])[0]
         self.n = len(self.d_K)
@@ -133,25 +163,23 @@ class TaskDifference:
         if self.n < 2:
             return Bounds(float(self.d_K.mean()) if self.n else math.nan, -math.inf, math.inf, self.n)
         estimate, of_seeds = float(self.d_K.mean()), len(self.off_S) > 1
-        half = math.hypot(_half(self.d_K, confidence), _half(self.off_S, confidence) if of_seeds else 0.0)
+        half = math.hypot(
+            half_width(self.d_K, confidence, self.spread.tasks),
+            half_width(self.off_S, confidence, self.spread.seeds) if of_seeds else 0.0,
+        )
         return Bounds(estimate, estimate - half, estimate + half, self.n)
 
     def of_these_tasks(self, confidence: float = CONFIDENCE) -> Bounds:
         """Return the mean difference with its interval over seeds alone, infinite with fewer than two seeds: over the
-        tasks that all shared seeds have, as what a seed lacks would pass for what seeds differ in."""
-        return over_seeds(self.whole_SK.mean(1) if self.whole_SK.size else (), confidence)
+        tasks that all shared seeds have."""
+        return over_seeds(self.mean_S, confidence, self.spread.on_these)
 
 
-def over_seeds(y_S: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE) -> Bounds:
-    """Return a mean over seeds with Student's interval; NaN are left out."""
+def over_seeds(y_S: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE, common: Common = NOTHING) -> Bounds:
+    """Return a mean over seeds with its interval; NaN are left out. common: what rows like this one spread by."""
     known = np.asarray(y_S, dtype=float)
     known = known[np.isfinite(known)]
     if not len(known):
         return Bounds(math.nan, -math.inf, math.inf, 0)
-    half = _half(known, confidence) if len(known) > 1 else math.inf
+    half = half_width(known, confidence, common) if len(known) > 1 else math.inf
     return Bounds(float(known.mean()), float(known.mean()) - half, float(known.mean()) + half, len(known))
-
-
-def _half(y_N: np.ndarray, confidence: float) -> float:
-    """Return half of Student's interval of a mean."""
-    return student(confidence, len(y_N) - 1) * float(y_N.std(ddof=1)) / math.sqrt(len(y_N))

@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from coca_train.statistics.ranks import TaskDifference, levels, mean_over_seeds, over_seeds, rank, significant
+from coca_train.statistics.ranks import (
+    TaskDifference,
+    common_spread,
+    levels,
+    mean_over_seeds,
+    over_seeds,
+    rank,
+    significant,
+)
 
 M, S, K = 8, 5, 13
 
@@ -73,7 +81,8 @@ def test_of_many_equal_methods_none_is_called_different():
     rng, wrong, first = np.random.default_rng(5), [], []
     for _ in range(100):
         y_MSK = draw(rng, [0.0] * 20)
-        wrong.append(any(significant([TaskDifference(y_MSK[0], other).interval for other in y_MSK[1:]])))
+        spread = common_spread(y_MSK)
+        wrong.append(any(significant([TaskDifference(y_MSK[0], other, spread).interval for other in y_MSK[1:]])))
         first.append(rank(y_MSK)[0].over_tasks.best == 1)
     assert np.mean(wrong) <= 0.05
     assert np.mean(first) >= 0.95
@@ -106,10 +115,32 @@ def test_ranks_on_these_tasks_are_of_what_other_seeds_would_give():
 
 def test_of_equal_methods_none_is_called_better_on_these_tasks():
     rng, equal = np.random.default_rng(7), []
-    for _ in range(500):
+    for _ in range(200):
         y_MSK = rng.normal(0.5, 0.1, (20, S, K)) + rng.normal(0, 0.03, (20, S, 1))
-        equal.append(not any(significant([TaskDifference(y_MSK[0], other).of_these_tasks for other in y_MSK[1:]])))
-    assert np.mean(equal) >= 0.93  # of 95 %, by 500 draws
+        spread = common_spread(y_MSK)
+        differences = [TaskDifference(y_MSK[0], other, spread) for other in y_MSK[1:]]
+        equal.append(not any(significant([each.of_these_tasks for each in differences])))
+    assert np.mean(equal) >= 0.93  # of 95 %, by 200 draws
+
+
+def test_a_row_of_fewer_seeds_is_judged_by_what_all_rows_spread_by():
+    """Alone, two seeds have one degree of freedom, and an interval that says nothing."""
+    rng = np.random.default_rng(8)
+    y_MSK = rng.normal(0.5, 0.05, (20, S, K))
+    y_MSK[0] += 0.3
+    y_MSK[0, 2:] = np.nan
+    alone = TaskDifference(y_MSK[0], y_MSK[1]).of_these_tasks(1 - 0.05 / 19)
+    helped = TaskDifference(y_MSK[0], y_MSK[1], common_spread(y_MSK)).of_these_tasks(1 - 0.05 / 19)
+    assert helped.estimate == alone.estimate
+    assert helped.low > 0 > alone.low
+
+
+def test_what_differences_of_differences_spread_by_is_twice_that_of_differences():
+    y_MSK = np.random.default_rng(9).normal(0.5, 0.05, (20, S, K))
+    spread = common_spread(y_MSK)
+    assert spread.times(2).on_these == (2 * spread.on_these.variance, spread.on_these.n_free)
+    assert spread.on_these.variance == pytest.approx(1.5 * 2 * 0.05**2 / K, rel=0.3)
+    assert spread.tasks.variance == pytest.approx(1.5 * 2 * 0.05**2 / S, rel=0.3)
 
 
 def test_intervals_hold_a_difference_of_seeds_alone():
