@@ -11,7 +11,8 @@ import numpy as np
 from coca_train.atlas.methods import METHODS, VARIANTS
 from coca_train.atlas.trials import Trial
 from coca_train.report.blocks import Value
-from coca_train.statistics.moderated import Common, common_of
+from coca_train.statistics.intervals import Bounds
+from coca_train.statistics.moderated import common_of
 from coca_train.statistics.ranks import Spread, common_spread, over_seeds
 
 REFERENCE = "rope"  # the row that others are compared with
@@ -74,10 +75,11 @@ class Matrix:
         return common_spread(self.scores_MSK)
 
     @cached_property
-    def spread_of_cells(self) -> Common:
-        """What the scores of a row in a task spread by over seeds."""
-        cells_NS = np.moveaxis(self.scores_MSK, 1, -1).reshape(-1, len(self.seeds))
-        return common_of([cell_S[np.isfinite(cell_S)] for cell_S in cells_NS])
+    def cells(self) -> list[list[Bounds]]:
+        """By row and task the mean score of its seeds, with its interval."""
+        cells_MKS = np.moveaxis(self.scores_MSK, 1, -1)
+        common = common_of(cell_S[np.isfinite(cell_S)] for cell_KS in cells_MKS for cell_S in cell_KS)
+        return [[over_seeds(cell_S, common=common) for cell_S in cell_KS] for cell_KS in cells_MKS]
 
     def of(self, row: str) -> Iterator[Trial]:
         return (self.trials[row, seed] for seed in self.seeds if (row, seed) in self.trials)

@@ -71,7 +71,7 @@ METHODS = (
             *(f"layers.types.{kind}.position.rope_scaling.theta={THETA}" for kind in ("local", "global"))),
     Method("pose", "RoPE, PoSE", ("position=rope", "data.placement.name=pose", f"data.placement.target={FARTHEST}")),
     _rotary("ssmax", "RoPE, Scalable-Softmax", "rope", "model.logit_scale.name=ssmax", "model.score_scale=head"),
-    _rotary("rope_aligned", "RoPE, angle penalised", "rope", "position.angle_penalty=0.3"),
+    _rotary("rope_aligned", "RoPE with angle penalty", "rope", "position.angle_penalty=0.3"),
     _rotary("partial", "RoPE, half of the head", "rope", "position.rotary_pct=0.5"),
     Method("rope_10000", "RoPE, base 10,000", ("position=rope",)),
     _scheme("kerple_power", "KERPLE-power"),
@@ -128,8 +128,8 @@ VARIANTS = (
     *_ntk("coca_strict", "CoCA (strict)"),
     _pattern("coca_strict_rerope", "CoCA (strict) + ReRoPE", "coca_strict", REROPE),
     *_ntk("pope", "PoPE"),
-    *_ntk("rope_aligned", "RoPE, angle penalised"),
-    _pattern("rope_aligned_rerope", "RoPE, angle penalised + ReRoPE", "rope_aligned", REROPE),
+    *_ntk("rope_aligned", "RoPE with angle penalty"),
+    _pattern("rope_aligned_rerope", "RoPE with angle penalty + ReRoPE", "rope_aligned", REROPE),
     Variant("nope_log_n", "NoPE + log-n", "nope", "logit_scales", f"log@length:{WINDOW}"),
 )  # fmt: skip
 

@@ -10,14 +10,14 @@ from coca_train.atlas.claims import CLAIMS, tried
 from coca_train.atlas.learning import first_losses, losses_by_step
 from coca_train.atlas.matrix import REFERENCE, SHARE, Matrix
 from coca_train.atlas.methods import title_of
+from coca_train.atlas.sentences import by_task, finding
 from coca_train.atlas.trials import LEARNED, Trial
 from coca_train.data.diagnostics import TASKS
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Text, Value
 from coca_train.statistics.answers import WRONG
 from coca_train.statistics.intervals import Bounds
-from coca_train.statistics.ranks import Ranked, TaskDifference, over_seeds, rank
+from coca_train.statistics.ranks import Ranked, TaskDifference, rank
 
-FEW = 6  # rows that a sentence lists
 SHOWN, N_BEST = ("rope", "coca", "alibi", "nope"), 4  # of the curves of a task: these and the best are shown at once
 DEFINITION = (
     f"A task is learned by a training when at least {LEARNED:.0%} of its answers are right at the trained length; what "
@@ -42,12 +42,12 @@ def page(trials: Sequence[Trial], command: str) -> Document:
     claims = _claims(matrix)
     return Document(
         title=f"Atlas: {len(matrix.rows)} position methods, {len(matrix.tasks)} tasks, up to {len(matrix.seeds)} seeds",
-        finding=_finding(matrix, ranked, order),
+        finding=finding(matrix, ranked, order),
         summary=(),
         sections=[
             Section(title="Ranks", blocks=[_ranks(matrix, ranked, order)]),
             Section(
-                title="What separates them", blocks=[Text(text="\n".join(f"* {each}" for each in _separates(matrix)))]
+                title="What separates them", blocks=[Text(text="\n".join(f"* {each}" for each in by_task(matrix)))]
             ),
             *([Section(title="What papers claim", blocks=[claims])] if claims is not None else ()),
             *(
@@ -68,51 +68,6 @@ def page(trials: Sequence[Trial], command: str) -> Document:
 def _learned(matrix: Matrix, row: str) -> float:
     """Return the mean number of tasks that a training of a row has learned."""
     return float(np.mean([sum(map(trial.has_learned, trial.tasks)) for trial in matrix.of(row)]))
-
-
-def _finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -> list[str]:
-    first = order[0]
-    if not math.isfinite(ranked[first].level):
-        return [f"No method has learned most of the tasks at {matrix.lengths[0]} tokens."]
-    if len(matrix.seeds) < 2:
-        return [f"One seed of {len(matrix.rows)} rows: nothing is known of which differences outlast seeds."]
-    others = [row for row in order if row != first and math.isfinite(ranked[row].level)]
-    close = [title_of(row) for row in others if ranked[row].on_these.best == 1]
-    found = [f"{title_of(first)} keeps the most of what it has learned beyond {matrix.lengths[0]} tokens."]
-    if close:
-        listed = ", ".join(close) if len(close) <= FEW else f"{', '.join(close[:FEW])} and {len(close) - FEW} more"
-        found.append(f"On these {len(matrix.tasks)} tasks not significantly less: {listed}.")
-    n_open = sum(ranked[row].over_tasks.best == 1 for row in others)
-    found.append(f"On other tasks of this kind {n_open} of the {len(others)} others might be as good.")
-    return found
-
-
-def _separates(matrix: Matrix) -> list[str]:
-    """Return a sentence on each task: how many keep some of it beyond the training window, and who the most."""
-    said, at = [], matrix.lengths[1]
-    # Any of them might be the highest by luck: all rows and tasks of the page are judged together, above 0 alone.
-    confidence = 1 - 2 * WRONG / matrix.scores_MSK[:, 0].size
-    for k, task in enumerate(matrix.tasks):
-        scores = {
-            row: over_seeds(matrix.scores_MSK[m, :, k], confidence, matrix.spread_of_cells)
-            for m, row in enumerate(matrix.rows)
-        }
-        known = {row: each for row, each in scores.items() if each.n}
-        keeping = [row for row, each in known.items() if each.low > 0]
-        if not known:
-            said.append(f"{task}: no row has learned it with half of its seeds.")
-            continue
-        best = max(keeping or known, key=lambda row: known[row].estimate)
-        shares = {row: matrix.share(row, task, at) for row in dict.fromkeys((best, REFERENCE)) if row in known}
-        works = matrix.works_to(best, task)
-        some = f"{len(keeping)} of {len(known)} demonstrably keep some of it"
-        none = f"none of {len(known)} demonstrably keeps any of it beyond {matrix.lengths[0]} tokens"
-        said.append(
-            f"{task}: {some if keeping else none}; right answers at {at:,} tokens: "
-            + ", ".join(f"{title_of(row)} {share.text}" for row, share in shares.items())
-            + (f". {title_of(best)} works to {works:,} tokens." if works > matrix.lengths[0] else ".")
-        )
-    return said
 
 
 def _claims(matrix: Matrix) -> Table | None:
@@ -257,13 +212,7 @@ def _reach(matrix: Matrix, order: Sequence[str]) -> Table:
 
 def _map(matrix: Matrix, order: Sequence[str]) -> HeatMaps:
     index = {row: number for number, row in enumerate(matrix.rows)}
-    bounds = [
-        [
-            over_seeds(matrix.scores_MSK[index[row], :, k], common=matrix.spread_of_cells)
-            for k in range(len(matrix.tasks))
-        ]
-        for row in order
-    ]
+    bounds = [matrix.cells[index[row]] for row in order]
     return HeatMaps(
         name="scores",
         title="Score beyond the training window",
