@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from coca_train.atlas.methods import title_of
 from coca_train.statistics.answers import WRONG
 from coca_train.statistics.intervals import Bounds
 from coca_train.statistics.ranks import Spread, TaskDifference, common_spread, over_seeds
@@ -70,45 +71,51 @@ def _ntk(method: str) -> tuple[str, ...]:
     return tuple(f"{method}_ntk{alpha}" for alpha in NTK)
 
 
+def _better(one: str, other: str, source: str, tasks: tuple[str, ...] = ()) -> Claim:
+    about = {FOUND: " where words are looked up", STATE: " in counts and states"}.get(tasks, "")
+    words = f"{title_of(one)} extrapolates better than {title_of(other)}{about}"
+    return Claim(words, source, (one,), (other,), tasks=tasks)
+
+
 CLAIMS = (
-    Claim("CoCA keeps more than RoPE", f"{COCA}, 5.1 and 5.2", ("coca",), ("rope",)),
-    Claim("with dynamic NTK CoCA keeps more than RoPE (α 2, 4, 8)", f"{COCA}, B.3", _ntk("coca"), _ntk("rope")),
-    Claim("dynamic NTK does more for CoCA than for RoPE", f"{COCA}, B.3", _ntk("coca"), ("coca",),
+    _better("coca", "rope", f"{COCA}, 5.1 and 5.2"),
+    Claim("with dynamic NTK (α 2, 4, 8) CoCA extrapolates better than RoPE", f"{COCA}, B.3", _ntk("coca"),
+          _ntk("rope")),
+    Claim("dynamic NTK (α 2, 4, 8) does more for CoCA than for RoPE", f"{COCA}, B.3", _ntk("coca"), ("coca",),
           than=(_ntk("rope"), ("rope",))),
-    Claim("CoCA keeps more than ALiBi where words are looked up", f"{COCA}, 5.2", ("coca",), ("alibi",), tasks=FOUND),
-    Claim("slack CoCA keeps more than strict where words are looked up", f"{COCA}, 5.3", _ntk("coca"),
-          _ntk("coca_strict"), tasks=FOUND),
-    Claim("collinear queries and keys keep more: RoPE with its angle penalised", f"{COCA}, 2.3", ("rope_aligned",),
+    _better("coca", "alibi", f"{COCA}, 5.2", FOUND),
+    Claim("with dynamic NTK (α 2, 4, 8) CoCA extrapolates better than strict CoCA where words are looked up",
+          f"{COCA}, 5.3", _ntk("coca"), _ntk("coca_strict"), tasks=FOUND),
+    Claim("queries and keys that are nearly collinear extrapolate better: RoPE with angle penalty", f"{COCA}, 2.3",
+          ("rope_aligned",), ("rope",)),
+    Claim("collinear queries and keys extrapolate better: strict CoCA against RoPE", f"{COCA}, 2.3", ("coca_strict",),
           ("rope",)),
-    Claim("strict CoCA, which is collinear by construction, keeps more than RoPE", f"{COCA}, 2.3", ("coca_strict",),
-          ("rope",)),
-    Claim("dynamic NTK does more for RoPE with its angle penalised than for RoPE", f"{COCA}, 2.3",
+    Claim("dynamic NTK (α 2, 4, 8) does more for RoPE with angle penalty than for RoPE", f"{COCA}, 2.3",
           _ntk("rope_aligned"), ("rope_aligned",), than=(_ntk("rope"), ("rope",))),
-    Claim("PoPE keeps more than RoPE", "PoPE, 2509.10534", ("pope",), ("rope",)),
-    Claim("NTK keeps more than nothing, without training", "YaRN, 2309.00071, 3.1", ("rope_ntk1",), ("rope",)),
-    Claim("YaRN keeps more than PI, without training", "YaRN, 2309.00071, 3.4", ("rope_yarn",), ("rope_pi",)),
-    Claim("a factor that follows the length keeps more than a fixed one", "YaRN, 2309.00071, 3.3",
-          ("rope_dynamic_yarn",), ("rope_yarn",)),
-    Claim("ReRoPE keeps more than RoPE", "ReRoPE, kexue.fm/archives/9708", ("rope_rerope",), ("rope",)),
-    Claim("Self-Extend keeps more than RoPE", "Self-Extend, 2401.01325", ("rope_self_extend",), ("rope",)),
-    Claim("dual chunks keep more than RoPE", "DCA, 2402.17463", ("rope_dual_chunk",), ("rope",)),
-    Claim("LM-Infinite's mask keeps more than RoPE", "LM-Infinite, 2308.16137", ("rope_lambda_mask",), ("rope",)),
-    Claim("STRING keeps more than RoPE", "STRING, 2410.18745", ("rope_string",), ("rope",)),
-    Claim("ALiBi keeps more than RoPE", "ALiBi, 2108.12409", ("alibi",), ("rope",)),
-    Claim("xPos keeps more than RoPE", "xPos, 2212.10554", ("xpos",), ("rope",)),
-    Claim("NoPE keeps more than RoPE", "NoPE, 2305.19466", ("nope",), ("rope",)),
-    Claim("NoPE keeps more than ALiBi", "NoPE, 2305.19466", ("nope",), ("alibi",)),
-    Claim("FIRE keeps more than RoPE", "FIRE, 2310.04418", ("fire",), ("rope",)),
-    Claim("KERPLE keeps more than ALiBi", "KERPLE, 2205.09921", ("kerple_log",), ("alibi",)),
-    Claim("CoPE keeps more of counts and states than RoPE", "CoPE, 2405.18719", ("cope",), ("rope",), tasks=STATE),
-    Claim("PaTH keeps more of states than RoPE", "PaTH, 2505.16381", ("path",), ("rope",), tasks=STATE),
-    Claim("FoX keeps more than RoPE", "FoX, 2503.02130", ("fox",), ("rope",)),
-    Claim("stick-breaking keeps more than RoPE", "stick-breaking, 2410.17980", ("stick_breaking",), ("rope",)),
-    Claim("random positions keep more than RoPE", "random positions, 2305.16843", ("random",), ("rope",)),
-    Claim("RoPE in windowed layers only keeps more than RoPE", "RNoPE-SWA, 2501.18795", ("rnope_swa",), ("rope",)),
-    Claim("SWAN keeps more than RoPE", "SWAN, 2504.08719", ("swan",), ("rope",)),
-    Claim("FoPE keeps more than RoPE", "FoPE, 2412.17739", ("fope",), ("rope",)),
-    Claim("Scalable-Softmax keeps more than RoPE", "SSMax, 2501.19399", ("ssmax",), ("rope",)),
+    _better("pope", "rope", "PoPE, 2509.10534"),
+    _better("rope_ntk1", "rope", "YaRN, 2309.00071, 3.1"),
+    _better("rope_yarn", "rope_pi", "YaRN, 2309.00071, 3.4"),
+    _better("rope_dynamic_yarn", "rope_yarn", "YaRN, 2309.00071, 3.3"),
+    _better("rope_rerope", "rope", "ReRoPE, kexue.fm/archives/9708"),
+    _better("rope_self_extend", "rope", "Self-Extend, 2401.01325"),
+    _better("rope_dual_chunk", "rope", "DCA, 2402.17463"),
+    _better("rope_lambda_mask", "rope", "LM-Infinite, 2308.16137"),
+    _better("rope_string", "rope", "STRING, 2410.18745"),
+    _better("alibi", "rope", "ALiBi, 2108.12409"),
+    _better("xpos", "rope", "xPos, 2212.10554"),
+    _better("nope", "rope", "NoPE, 2305.19466"),
+    _better("nope", "alibi", "NoPE, 2305.19466"),
+    _better("fire", "rope", "FIRE, 2310.04418"),
+    _better("kerple_log", "alibi", "KERPLE, 2205.09921"),
+    _better("cope", "rope", "CoPE, 2405.18719", STATE),
+    _better("path", "rope", "PaTH, 2505.16381", STATE),
+    _better("fox", "rope", "FoX, 2503.02130"),
+    _better("stick_breaking", "rope", "stick-breaking, 2410.17980"),
+    _better("random", "rope", "random positions, 2305.16843"),
+    _better("rnope_swa", "rope", "RNoPE-SWA, 2501.18795"),
+    _better("swan", "rope", "SWAN, 2504.08719"),
+    _better("fope", "rope", "FoPE, 2412.17739"),
+    _better("ssmax", "rope", "Scalable-Softmax, 2501.19399"),
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from coca_train.atlas.claims import CLAIMS, tried
 from coca_train.atlas.learning import first_losses, losses_by_step
-from coca_train.atlas.matrix import REFERENCE, SHARE, Matrix
+from coca_train.atlas.matrix import REFERENCE, Matrix
 from coca_train.atlas.methods import title_of
 from coca_train.atlas.sentences import by_task, finding
 from coca_train.atlas.trials import LEARNED, Trial
@@ -16,20 +16,20 @@ from coca_train.data.diagnostics import TASKS
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Text, Value
 from coca_train.statistics.answers import WRONG
 from coca_train.statistics.intervals import Bounds
+from coca_train.statistics.moderated import MARGIN
 from coca_train.statistics.ranks import Ranked, TaskDifference, rank
 
 SHOWN, N_BEST = ("rope", "coca", "alibi", "nope"), 4  # of the curves of a task: these and the best are shown at once
 DEFINITION = (
     f"A task is learned by a training when at least {LEARNED:.0%} of its answers are right at the trained length; what "
     "is not learned cannot fail to go further, and has no score. Its score is the mean over the longer lengths of the "
-    "share of right answers, from 0 for guessing to 1. A row has a score in a task that half of its seeds or more have "
-    "learned. A level is the expected mean score over all tasks: scores are fitted by least squares as method plus "
-    "task, so that a method that has learned only the easy ones is no better for it; a row with no more than half of "
-    "the tasks has none. A difference of two rows is over the tasks that every seed of both has learned, with an "
-    "interval over seeds, by a moderated t (Smyth 2004): what all pairs of rows spread by counts at most as much as a "
-    "pair's own seeds. On other tasks: over the tasks that both have, with an interval over tasks and seeds, which "
-    "holds what other tasks of this kind would have shown. A rank's range leaves out the rows that are significantly "
-    "better or worse on these tasks, of all others together wrong at most 5 % of the time (Holm)."
+    "share of right answers, scaled so that guessing is 0 and all right is 1. A row has a score in a task that half of "
+    "its seeds or more have learned. The score of a row is its least-squares mean over all tasks (method plus task), "
+    "so that a method that has learned only the easy ones is no better for it; a row with no more than half of the "
+    "tasks has none. Intervals are those of a moderated t at 95 % (Smyth 2004): the variance of all pairs of rows, "
+    f"times {MARGIN:g}, is the prior of each, with no more degrees of freedom than the row's own seeds. The range of a "
+    "rank counts the rows that are significantly better and worse on these tasks, with a familywise error of 5 % over "
+    "the comparisons with all other rows (Holm)."
 )
 
 
@@ -41,11 +41,12 @@ def page(trials: Sequence[Trial], command: str) -> Document:
     learned = {task: any(matrix.n_learned(row, task)[0] for row in order) for task in matrix.tasks}
     claims = _claims(matrix)
     return Document(
-        title=f"Atlas: {len(matrix.rows)} position methods, {len(matrix.tasks)} tasks, up to {len(matrix.seeds)} seeds",
+        title=f"Atlas: {len(matrix.rows)} position methods from {len(matrix.trained)} trained models, "
+        f"{len(matrix.tasks)} tasks, {len(matrix.seeds)} seeds",
         finding=finding(matrix, ranked, order),
         summary=(),
         sections=[
-            Section(title="Ranks", blocks=[_ranks(matrix, ranked, order)]),
+            Section(title="Ranks", blocks=[_ranks(matrix, ranked, order), _models(matrix)]),
             Section(
                 title="What separates them", blocks=[Text(text="\n".join(f"* {each}" for each in by_task(matrix)))]
             ),
@@ -57,6 +58,7 @@ def page(trials: Sequence[Trial], command: str) -> Document:
             ),
             Section(title="How far each task still works", blocks=[_reach(matrix, order), _map(matrix, order)]),
             Section(title="Curves", blocks=[_curves(matrix, task, order) for task in matrix.tasks if learned[task]]),
+            Section(title="Rows", blocks=[Text(text="\n".join(_settings(matrix)))], folded=True),
             Section(title="Tasks", blocks=[Text(text="\n".join(_tasks(matrix)))], folded=True),
             Section(title="Definition", blocks=[Text(text=DEFINITION)], folded=True),
         ],
@@ -97,60 +99,100 @@ def _claims(matrix: Matrix) -> Table | None:
         )
         for each in found
     ]
-    missing = len(CLAIMS) - len(found)
+    waiting = [claim.words for claim in CLAIMS if claim not in {each.claim for each in found}]
     return Table(
         name="claims",
         title="Claims of papers, tried at this size",
         label_columns=("claim", "paper"),
-        columns=("verdict", "difference", "on other tasks", "better in", "worse in"),
+        columns=("verdict", "Δ", "Δ on other tasks", "better in", "worse in"),
         rows=tuple(rows),
-        interval="interval, for all claims together",
-        note="Difference: of the score beyond the training window, over the tasks that every seed has learned, with "
-        "its interval over seeds; on other tasks: over those that both rows have learned, with its interval over tasks "
-        "and seeds. Better, worse: tasks in which it outlasts seeds, those of one claim judged together. Rows differ "
-        "in their rates, too: each has its own." + (f" {missing} more claims wait for a row." if missing else ""),
+        interval=f"interval, all {len(CLAIMS)} claims judged together",
+        note="Δ: of the scores, over the tasks that every seed has learned, with an interval over seeds; on other "
+        "tasks: over those that half of the seeds have learned, with an interval over tasks and seeds. Of several α "
+        "the mean. Better, worse: tasks with a significant "
+        "difference, all tasks of a claim judged together. Rows differ in their learning rates, too."
+        + (f" Not tried, for want of a row: {'; '.join(waiting)}." if waiting else ""),
     )
 
 
 def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -> Table:
     apart = _against(matrix)
-    rates = {trial.rate for trial in matrix.trials.values()}
 
     def row_of(row: str) -> Row:
-        found, trial = ranked[row], next(matrix.of(row))
+        found = ranked[row]
         level = found.level if math.isfinite(found.level) else None
         missing = "no more than half of the tasks are learned"
-        edge = "an end of what the sweep tried" if len(rates) > 1 and trial.rate in (min(rates), max(rates)) else ""
         place, ends = None if level is None else found.rank, found.on_these
         return Row(
             label=(title_of(row),),
             values=(
                 Value.of(place, "{:.0f}", missing=missing, low=ends.best, high=ends.worst),
-                Value.of(level, SHARE, missing=missing),
+                Value.of(level, "{:.2f}", missing=missing),
                 *apart[row],
+                Value.of(_works_in_window(matrix, row), "{:.1f}"),
+                Value.of(float(len(list(matrix.of(row)))), "{:.0f}"),
+            ),
+        )
+
+    at = matrix.lengths[0]
+    reference = [task for task in matrix.tasks if _is_learned_by_all(matrix, REFERENCE, task)]
+    return Table(
+        name="ranks",
+        title=f"Mean score from {matrix.lengths[1]:,} to {matrix.lengths[-1]:,} tokens, after training at {at}",
+        label_columns=("method",),
+        columns=(
+            *("rank", "score", "Δ to RoPE", "Δ without one task", "Δ on other tasks"),
+            *(f"tasks at {at} tokens", "seeds"),
+        ),
+        rows=tuple(map(row_of, order)),
+        interval="range of a rank; interval of a Δ, all rows judged together",
+        note="Score: 0 for guessing, 1 for all answers right. Δ to RoPE: over the tasks that every seed of both has "
+        f"learned (RoPE: {', '.join(reference) or 'none'}), with an interval over seeds. Without one task: the Δ "
+        "nearest to zero, or beyond it, when that task is left out. On other tasks: these as a sample of such tasks, "
+        "over those that half of the seeds have learned, with an interval over tasks and seeds. Tasks at "
+        f"{at} tokens: of those that the weights have learned, in how many this row has at least {LEARNED:.0%} right "
+        "at the trained length, the mean over seeds.",
+    )
+
+
+def _is_learned_by_all(matrix: Matrix, row: str, task: str) -> bool:
+    n, of = matrix.n_learned(row, task)
+    return n == of > 0
+
+
+def _works_in_window(matrix: Matrix, row: str) -> float:
+    """Return in how many tasks of those learned a row is still right at the trained length, the mean over seeds."""
+    return statistics.fmean(
+        sum(trial.works_to(task) >= matrix.lengths[0] for task in trial.learned) for trial in matrix.of(row)
+    )
+
+
+def _models(matrix: Matrix) -> Table:
+    rates = {trial.rate for trial in matrix.trials.values()}
+
+    def row_of(row: str) -> Row:
+        trials = list(matrix.of(row))
+        edge = "an end of what the sweep tried" if trials[0].rate in (min(rates), max(rates)) else ""
+        return Row(
+            label=(title_of(row),),
+            values=(
+                Value.of(float(len(trials)), "{:.0f}"),
                 Value.of(_learned(matrix, row), "{:.1f}"),
-                Value.of(float(found.n_tasks), "{:.0f}"),
-                Value.of(trial.rate, "{:g}", note=edge),
-                Value.of(float(trial.n_parameters), "{:,.0f}"),
+                Value.of(trials[0].rate, "{:g}", note=edge if len(rates) > 1 else ""),
+                Value.of(float(trials[0].n_parameters), "{:,.0f}"),
                 _step_time(matrix, row),
             ),
         )
 
     return Table(
-        name="ranks",
-        title=f"Ranks over {len(matrix.tasks)} tasks",
+        name="models",
+        title="Trained models",
         label_columns=("method",),
-        columns=(
-            *("rank", "level", "minus RoPE", "minus RoPE on other tasks"),
-            *("tasks learned", "tasks scored", "rate", "parameters", "step time"),
-        ),
-        rows=tuple(map(row_of, order)),
-        interval="range of a rank; interval of a difference, for all of the column together",
-        note="Level: of the score beyond the training window, over all tasks. Rank, and minus RoPE: had other seeds "
-        "been drawn; on other tasks: had other tasks of this kind been asked, too. Tasks learned: by a training, the "
-        "mean. Rate: of the sweep's, times the experiment's. "
-        "Step time: of a training step, of RoPE's, by the fastest tenth of its steps, while other work was on the "
-        "machine: a twentieth more or less says nothing.",
+        columns=("seeds", "tasks learned", "learning rate", "parameters", "step time"),
+        rows=tuple(map(row_of, matrix.trained)),
+        note=f"Tasks learned: at least {LEARNED:.0%} right at {matrix.lengths[0]} tokens, the mean over seeds. "
+        "Learning rate: the best of the sweep, times the experiment's. Step time: of a training step, of RoPE's, by "
+        "the fastest tenth of its steps, while other work was on the machine: a twentieth more or less says nothing.",
     )
 
 
@@ -161,22 +203,26 @@ def _step_time(matrix: Matrix, row: str) -> Value:
     return Value.of(reference / own if own and reference else None, "{:.2f}×", missing="RoPE is missing")
 
 
-def _against(matrix: Matrix) -> dict[str, tuple[Value, Value]]:
-    """Return by row the difference to the reference on these tasks, and over tasks and seeds; of each all rows are
-    judged together."""
+def _against(matrix: Matrix) -> dict[str, tuple[Value, Value, Value]]:
+    """Return by row the difference to the reference on these tasks, what is left of it without one of them, and that
+    over tasks and seeds; of each all rows are judged together."""
     if REFERENCE not in matrix.rows:
         absent = Value.of(None, missing="RoPE is missing")
-        return dict.fromkeys(matrix.rows, (absent, absent))
+        return dict.fromkeys(matrix.rows, (absent, absent, absent))
     scores = dict(zip(matrix.rows, matrix.scores_MSK, strict=True))
     confidence = 1 - WRONG / max(1, len(matrix.rows) - 1)
     itself = Value.of(None, missing="itself")
-    found = {REFERENCE: (itself, itself)}
+    found = {REFERENCE: (itself, itself, itself)}
     for row in (row for row in matrix.rows if row != REFERENCE):
         difference = TaskDifference(scores[row], scores[REFERENCE], matrix.spread)
         over_tasks, on_these = difference.interval(confidence), difference.of_these_tasks(confidence)
         few = "fewer than two tasks are learned by both"
         seeds = "fewer than two seeds, or no task that every seed has learned"
-        found[row] = (_difference(on_these, seeds), _difference(over_tasks, few))
+        found[row] = (
+            _difference(on_these, seeds),
+            _without_one(difference, on_these.estimate, matrix.tasks),
+            _difference(over_tasks, few),
+        )
     return found
 
 
@@ -184,6 +230,19 @@ def _difference(bounds: Bounds, missing: str) -> Value:
     """Return a difference where it has an interval. missing: why it may have none."""
     estimate = bounds.estimate if bounds.n > 1 else None
     return Value.of(estimate, "{:+.2f}", missing=missing, low=bounds.low, high=bounds.high, n=bounds.n)
+
+
+def _without_one(difference: TaskDifference, whole: float, tasks: Sequence[str]) -> Value:
+    left = difference.without_one_task()
+    if not left:
+        return Value.of(None, missing="fewer than two tasks that every seed has learned")
+    k = min(left, key=lambda k: math.copysign(1, whole) * left[k])
+    return Value(f"{left[k]:+.2f}", left[k], range=tasks[k])
+
+
+def _settings(matrix: Matrix) -> list[str]:
+    """Return the options of each row, as its trials name them."""
+    return [f"* {title_of(row)}: `{' '.join(next(matrix.of(row)).words)}`" for row in matrix.rows]
 
 
 def _reach(matrix: Matrix, order: Sequence[str]) -> Table:

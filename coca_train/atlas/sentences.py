@@ -8,6 +8,7 @@ import numpy as np
 
 from coca_train.atlas.matrix import REFERENCE, Matrix
 from coca_train.atlas.methods import title_of
+from coca_train.atlas.trials import LEARNED
 from coca_train.statistics.ranks import Ranked, common_spread, over_seeds, significant
 
 FEW = 6  # rows that a sentence lists
@@ -23,17 +24,17 @@ def finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) 
         return [f"One seed of {len(matrix.rows)} rows: nothing is known of which differences outlast seeds."]
     others = [row for row in order if row != first and math.isfinite(ranked[row].level)]
     close = [row for row in others if ranked[row].on_these.best == 1]
-    found = [f"{title_of(first)} keeps the most of what it has learned beyond {matrix.lengths[0]} tokens."]
+    found = [f"{title_of(first)} has the highest mean score beyond the {matrix.lengths[0]} tokens of its training."]
     if close:
-        found.append(f"On these {len(matrix.tasks)} tasks not significantly less: {_listed(close, FEW)}.")
+        found.append(f"Not significantly lower: {_listed(close, FEW)}.")
     n_open = sum(ranked[row].over_tasks.best == 1 for row in others)
-    found.append(f"On other tasks of this kind {n_open} of the {len(others)} others might be as good.")
+    found.append(f"With the tasks as a sample of such tasks, {n_open} of the {len(others)} others might be as good.")
     return found
 
 
 def by_task(matrix: Matrix) -> list[str]:
-    """Return of each task how many rows keep some of it beyond the training window, which of them the most, and which
-    are significantly above or below the reference."""
+    """Return of each task how many rows are above chance beyond the training window, which of them the farthest, and
+    which are significantly above or below the reference."""
     return [_of_task(matrix, k, task) for k, task in enumerate(matrix.tasks)]
 
 
@@ -45,14 +46,14 @@ def _of_task(matrix: Matrix, k: int, task: str) -> str:
     best = max(keeping or known, key=lambda row: known[row].estimate)
     shares = {row: matrix.share(row, task, at) for row in dict.fromkeys((best, REFERENCE)) if row in known}
     works = matrix.works_to(best, task)
-    some = f"{len(keeping)} of {len(known)} keep some of it"
-    none = f"none of {len(known)} demonstrably keeps any of it beyond {matrix.lengths[0]} tokens"
+    some = f"{len(keeping)} of {len(known)} rows are above chance"
+    none = f"none of {len(known)} rows is significantly above chance beyond {matrix.lengths[0]} tokens"
     said = [
         f"{task}: {some if keeping else none}; right answers at {at:,} tokens: "
         + ", ".join(f"{title_of(row)} {share.text}" for row, share in shares.items())
     ]
     if works > matrix.lengths[0]:
-        said.append(f"{title_of(best)} works to {works:,} tokens")
+        said.append(f"{title_of(best)} has at least {LEARNED:.0%} right up to {works:,} tokens")
     if REFERENCE in known:
         above, below = _apart(matrix, k)
         if above:

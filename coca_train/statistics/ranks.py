@@ -150,8 +150,10 @@ class TaskDifference:
         self.spread = spread
         d_SK = one_SK - other_SK
         d_SK = d_SK[np.isfinite(d_SK).any(1)]  # seeds that both have
-        whole_SK = d_SK[:, np.isfinite(d_SK).all(0)]  # what a seed lacks would pass for what seeds differ in
-        self.mean_S = whole_SK.mean(1) if whole_SK.size else np.empty(0)
+        # What a seed lacks would pass for what seeds differ in.
+        self.shared_K = np.isfinite(d_SK).all(0) & bool(len(d_SK))
+        self.whole_SK = d_SK[:, self.shared_K]
+        self.mean_S = self.whole_SK.mean(1) if self.whole_SK.size else np.empty(0)
         d_SK = d_SK[:, (np.isfinite(d_SK).sum(0) * 2 >= len(d_SK)) & np.isfinite(d_SK).any(0)]
         self.d_K = mean_over_seeds(d_SK[None])[0]
         self.n = len(self.d_K)
@@ -173,6 +175,16 @@ class TaskDifference:
         """Return the mean difference with its interval over seeds alone, infinite with fewer than two seeds: over the
         tasks that all shared seeds have."""
         return over_seeds(self.mean_S, confidence, self.spread.on_these)
+
+    def without_one_task(self) -> dict[int, float]:
+        """Return what is left of the mean difference on these tasks when one of them is left out, by its number."""
+        n = self.whole_SK.shape[1]
+        if n < 2:
+            return {}
+        d_K = self.whole_SK.mean(0)
+        return {
+            int(k): float((d_K.sum() - d) / (n - 1)) for k, d in zip(np.flatnonzero(self.shared_K), d_K, strict=True)
+        }
 
 
 def over_seeds(y_S: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE, common: Common = NOTHING) -> Bounds:

@@ -25,21 +25,26 @@ def section(document, title):
 
 def test_the_page_says_who_is_first(tmp_path):
     document = page(list(trials()), "python -m coca_train atlas")
-    assert document.finding[0] == "CoCA keeps the most of what it has learned beyond 64 tokens."
-    (ranks,), (reach, _) = section(document, "Ranks"), section(document, "How far each task still works")
+    assert document.finding[0] == "CoCA has the highest mean score beyond the 64 tokens of its training."
+    (ranks, models), (reach, _) = section(document, "Ranks"), section(document, "How far each task still works")
     assert [row.label for row in ranks.rows] == [("CoCA",), ("RoPE",), ("NoPE",)]
     assert [row.values[0].text for row in ranks.rows] == ["1", "2", "–"]  # NoPE has one of three tasks
     assert ranks.rows[0].values[0].range == "1 to 1"
     assert ranks.rows[1].values[2].text == ranks.rows[1].values[3].text == "–"
     assert ranks.rows[0].values[2].low > 0.4
-    assert ranks.rows[0].values[3].number > 0.5
-    assert [row.values[8].text for row in ranks.rows] == ["1.00×"] * 3
+    assert 0 < ranks.rows[0].values[3].number < ranks.rows[0].values[2].number  # without the task that says most
+    assert ranks.rows[0].values[3].range in {"copy", "left"}
+    assert ranks.rows[0].values[4].number > 0.5
+    assert [row.values[5].text for row in ranks.rows] == ["3.0", "3.0", "1.0"]
+    assert [row.label for row in models.rows] == [("RoPE",), ("CoCA",), ("NoPE",)]
+    assert [row.values[4].text for row in models.rows] == ["1.00×"] * 3
     assert [value.text for value in reach.rows[0].values] == ["256", "128", "256"]
     assert [value.text for value in reach.rows[2].values] == ["–", "–", "64"]
     assert reach.rows[2].values[2].note == ""
     (separates,) = section(document, "What separates them")
-    said = "* copy: 2 of 2 keep some of it; right answers at 128 tokens: CoCA 93%, RoPE 38%. CoCA works to 256 tokens."
-    assert f"{said} Significantly above RoPE: CoCA." in separates.text
+    said = "* copy: 2 of 2 rows are above chance; right answers at 128 tokens: CoCA 93%, RoPE 38%. "
+    said += "CoCA has at least 90% right up to 256 tokens. Significantly above RoPE: CoCA."
+    assert said in separates.text
     text = write_report(document, tmp_path)["report.md"].read_text()
     assert "not learned" in text
 
@@ -66,10 +71,14 @@ def test_a_square_has_a_colour_where_it_outlasts_seeds():
 def test_claims_are_tried_where_their_rows_are_and_curves_of_the_best_are_drawn(tmp_path):
     document = page(list(trials()), "")
     (claims,) = section(document, "What papers claim")
-    assert [row.label[0] for row in claims.rows] == ["CoCA keeps more than RoPE", "NoPE keeps more than RoPE"]
+    assert [row.label[0] for row in claims.rows] == [
+        "CoCA extrapolates better than RoPE",
+        "NoPE extrapolates better than RoPE",
+    ]
     assert claims.rows[0].values[0].text == "holds"
     assert claims.rows[0].values[3].text == "copy, left, sort"
-    assert "more claims wait for a row" in claims.note
+    assert "Not tried, for want of a row:" in claims.note
+    assert "PoPE extrapolates better than RoPE;" in claims.note
     crowd = [trial(f"row{i}", seed, {"copy": (100, 90 - 5 * i, 10)}) for i in range(7) for seed in (1, 2)]
     (curve,) = section(page([*crowd, trial("rope", 1, {"copy": (100, 1, 1)})], ""), "Curves")
     assert [line.label for line in curve.lines] == ["RoPE", *(f"row{i}" for i in range(7))]

@@ -135,6 +135,15 @@ def test_a_row_of_fewer_seeds_is_judged_by_what_all_rows_spread_by():
     assert helped.low > 0 > alone.low
 
 
+def test_a_difference_without_one_task():
+    y_MSK = np.random.default_rng(10).normal(0.5, 0.05, (2, S, 4))
+    y_MSK[1, 0, 2] = np.nan  # a task that not every seed has learned
+    found = TaskDifference(*y_MSK).without_one_task()
+    d_K = (y_MSK[0] - y_MSK[1]).mean(0)
+    assert found == pytest.approx({0: d_K[[1, 3]].mean(), 1: d_K[[0, 3]].mean(), 3: d_K[[0, 1]].mean()})
+    assert TaskDifference(*y_MSK[:, :, :1]).without_one_task() == {}
+
+
 def test_what_differences_of_differences_spread_by_is_twice_that_of_differences():
     y_MSK = np.random.default_rng(9).normal(0.5, 0.05, (20, S, K))
     spread = common_spread(y_MSK)
