@@ -241,8 +241,12 @@ def _without_one(difference: TaskDifference, whole: float, tasks: Sequence[str])
 
 
 def _settings(matrix: Matrix) -> list[str]:
-    """Return the options of each row, as its trials name them."""
-    return [f"* {title_of(row)}: `{' '.join(next(matrix.of(row)).words)}`" for row in matrix.rows]
+    """Return the options of each row, as its trials name them: of a training, or of an evaluation of its weights."""
+    settings = {row: next(matrix.of(row)) for row in matrix.rows}
+    return [
+        f"* {title_of(row)}: `{' '.join(trial.words if trial.method == row else trial.words[-1:])}`"
+        for row, trial in settings.items()
+    ]
 
 
 def _reach(matrix: Matrix, order: Sequence[str]) -> Table:
