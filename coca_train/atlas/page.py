@@ -340,6 +340,10 @@ def _facts(matrix: Matrix) -> list[tuple[str, str]]:
     torch = sorted({trial.made_with.get("torch", "?") for trial in trials})
     return [
         ("protocol", trials[0].protocol),
-        ("trainings", f"{len({(trial.method, trial.seed) for trial in trials})}, {hours:.1f} core-hours"),
+        (
+            "trainings",
+            f"{len({(trial.method, trial.seed) for trial in trials})}, {hours:.1f} core-hours, without the sweeps of "
+            "learning rates and the evaluations",
+        ),
         ("made with", f"torch {', '.join(torch)}"),
     ]

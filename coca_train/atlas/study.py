@@ -94,7 +94,6 @@ def read_trials(
     method: Method,
     seed: int,
     rate: float,
-    seconds: float,
 ) -> list[Trial]:
     """Return the trial of a training, and those of other rows from its weights. folders: of its evaluations, by
     name."""
@@ -115,7 +114,7 @@ def read_trials(
         "valid_losses": valid_losses(records),
         "n_parameters": sum(math.prod(shape) for shape in shapes.values()),
         "tokens_per_s": round(speed(records)),
-        "seconds": round(seconds),
+        "seconds": round(training_time(records, study.config.train.global_batch_size * study.config.train.seq_len)),
         "made_with": versions(),
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -185,6 +184,17 @@ def speed(records: Sequence[JsonObject]) -> float:
     would be that of the machine's other work, which can only slow it down. records: of metrics.jsonl."""
     each = [record["tokens_per_s"] for record in records if "tokens_per_s" in record]
     return float(np.quantile(each, 0.9)) if each else 0.0
+
+
+def training_time(records: Sequence[JsonObject], tokens_per_step: int) -> float:
+    """Return how long the steps of a training took [s], those before a resumption included. records: of
+    metrics.jsonl."""
+    seconds, before = 0.0, 0
+    for record in records:
+        if speed_now := record.get("tokens_per_s"):
+            seconds += (record["step"] - before) * tokens_per_step / speed_now
+            before = record["step"]
+    return seconds
 
 
 def weights_digest(run: Path) -> str:

@@ -49,8 +49,8 @@ class Trial:
     parameter, of the last batch logged, of the trained weights. lengths [tokens]; tasks: by name, of the lengths that
     could be measured. learned: the tasks of which the weights, as they were trained, answer LEARNED at the trained
     length. absent: why longer lengths could not be measured. valid_losses [nats per token]: held out at the trained
-    lengths, by step and task. tokens_per_s: of a training step (study.speed). seconds: of training and
-    evaluation, since the last start. made_at: when, ISO 8601.
+    lengths, by step and task. tokens_per_s: of a training step (study.speed). seconds: of all steps of
+    the training. made_at: when, ISO 8601.
     """
 
     row: str

@@ -87,7 +87,7 @@ class Runner:
             if rate not in self._swept(method)
         ]
         self.n_all = len(sweeps) + len(missing)
-        if code := self._run(sweeps, lambda work, seconds: self._keep_rate(work), self._keep_diverged):
+        if code := self._run(sweeps, self._keep_rate, self._keep_diverged):
             return code
         best = {method.name: best_rate(self._swept(method)) for method in waiting}
         return self._run([Work(method, seed, best[method.name], None) for method, seed in missing], self._keep_trials)
@@ -105,8 +105,8 @@ class Runner:
         self.root = self.root / "again"
         self.n_all, other = len(work), set[str]()
 
-        def compare(done: Work, seconds: float) -> None:
-            for trial in self._read(done, seconds):
+        def compare(done: Work) -> None:
+            for trial in self._read(done):
                 before = self.trials.get((trial.row, trial.seed))
                 if before is None:
                     continue
@@ -211,7 +211,7 @@ class Runner:
     def _run(
         self,
         works: Sequence[Work],
-        keep: Callable[[Work, float], None],
+        keep: Callable[[Work], None],
         lost: Callable[[Work], None] = lambda work: None,
     ) -> int:
         """Do the work. lost: called where a training diverged. Returns the exit code."""
@@ -223,9 +223,9 @@ class Runner:
         by_name = {self._run_dir(work).name: work for work in works}
         jobs = [self._job(work) for work in by_name.values()]
 
-        def done(job: Job, seconds: float) -> None:
+        def done(job: Job) -> None:
             self.n_done += 1
-            keep(by_name[job.name], seconds)
+            keep(by_name[job.name])
 
         def diverged(job: Job) -> None:
             self.n_done += 1
@@ -256,19 +256,17 @@ class Runner:
 
     # ---- what is kept
 
-    def _read(self, work: Work, seconds: float) -> list[Trial]:
-
+    def _read(self, work: Work) -> list[Trial]:
         run = self._run_dir(work)
-        return read_trials(self.study, run, self._evaluations(work), work.method, work.seed, work.rate, seconds)
+        return read_trials(self.study, run, self._evaluations(work), work.method, work.seed, work.rate)
 
-    def _keep_trials(self, work: Work, seconds: float) -> None:
-
-        own, *variants = self._read(work, seconds)
+    def _keep_trials(self, work: Work) -> None:
+        own, *variants = self._read(work)
         for trial in (*variants, own):  # its own last: where that is, all are
             write(trial, self.kept)
             self.trials[trial.row, trial.seed] = trial
         n = sum(map(own.has_learned, own.tasks))
-        dist.log(f"{self._counted(work)}: learned {n} of {len(own.tasks)} tasks, {seconds:.0f} s")
+        dist.log(f"{self._counted(work)}: learned {n} of {len(own.tasks)} tasks, {own.seconds:.0f} s")
 
     def _sweep_file(self, method: Method, folder: Path) -> Path:
 

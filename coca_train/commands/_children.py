@@ -64,20 +64,19 @@ def run_jobs(
     jobs: Sequence[Job],
     at_once: int,
     environment: Mapping[str, str],
-    done: Callable[[Job, float], None],
+    done: Callable[[Job], None],
     watch: Callable[[Sequence[Job]], None],
     lost: Mapping[int, Callable[[Job], None]],
 ) -> tuple[int, Job | None]:
     """Run jobs, so many at once, passing requests to stop on.
 
-    done: called after each, with the seconds that it took. watch: called every WATCH_S seconds with those that run.
+    done: called after each. watch: called every WATCH_S seconds with those that run.
     lost: by exit code, what is called where a job ended with it; the others go on. Returns 0, or the first other exit
     code and whose it was; then no further job is begun, and those that run are waited for.
     """
     waiting, running = deque(jobs), dict[subprocess.Popen[bytes], tuple[Job, int]]()
     failed: tuple[int, Job | None] = (0, None)
     received: list[int] = []
-    begun = dict[str, float]()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         received.append(number)
@@ -85,7 +84,6 @@ def run_jobs(
             child.send_signal(number)
 
     def start(job: Job, number: int) -> None:
-        begun.setdefault(job.name, time.monotonic())
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with open(job.log, "ab") as log:
             child = subprocess.Popen(
@@ -119,7 +117,7 @@ def run_jobs(
                         if not received and failed[0] != INTERRUPTED:
                             start(job, number + 1)
                     else:
-                        done(job, time.monotonic() - begun[job.name])
+                        done(job)
                 if received and not running:
                     return failed if failed[0] else (Preempted.exit_code, None)
                 if time.monotonic() - watched > WATCH_S:

@@ -23,7 +23,7 @@ def sh(*scripts):
     return [["sh", "-c", script] for script in scripts]
 
 
-def run(jobs, at_once=2, done=lambda job, seconds: None, lost=None):
+def run(jobs, at_once=2, done=lambda job: None, lost=None):
     return run_jobs(jobs, at_once, {"WORD": "said"}, done, lambda running: None, lost or {})
 
 
@@ -35,8 +35,8 @@ def until(path, text):
 def test_commands_of_a_job_come_one_after_the_other(tmp_path):
     ended = []
     jobs = [Job(name, sh("sleep 0.1; echo $WORD one", "echo two"), tmp_path / "logs" / name) for name in "abc"]
-    assert run(jobs, done=lambda job, seconds: ended.append((job.name, seconds > 0.1))) == (0, None)
-    assert sorted(ended) == [("a", True), ("b", True), ("c", True)]
+    assert run(jobs, done=lambda job: ended.append(job.name)) == (0, None)
+    assert sorted(ended) == ["a", "b", "c"]
     assert [job.log.read_text() for job in jobs] == ["said one\ntwo\n"] * 3
 
 
@@ -52,7 +52,7 @@ def test_after_a_failure_no_job_begins_and_those_that_run_end(tmp_path):
 def test_an_end_that_is_expected_stops_nothing(tmp_path):
     lost, ended = [], []
     jobs = [Job("diverges", sh("exit 5", "echo never"), tmp_path / "d"), Job("other", sh("true"), tmp_path / "o")]
-    code = run(jobs, 1, lambda job, seconds: ended.append(job.name), {5: lambda job: lost.append(job.name)})
+    code = run(jobs, 1, lambda job: ended.append(job.name), {5: lambda job: lost.append(job.name)})
     assert (code, lost, ended) == ((0, None), ["diverges"], ["other"])
     assert jobs[0].log.read_text() == ""
 
@@ -87,7 +87,7 @@ def test_after_ctrl_c_no_further_command_begins(tmp_path):
 def test_an_error_of_ours_leaves_no_child_alone(tmp_path):
     file = tmp_path / "left"
 
-    def fails(job, seconds):
+    def fails(job):
         until(file, "began")
         raise OSError("no space")
 

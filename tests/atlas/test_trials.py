@@ -107,3 +107,14 @@ def test_a_protocol_is_what_all_rows_share():
     for words in different:
         assert protocol_of(load(["+experiment=atlas", *words]).config, own) != same, words
     assert protocol_of(config, {"n_cases": 51}) != same
+
+
+def test_the_time_of_a_training_is_that_of_its_steps():
+    """The first record has no speed yet; the second is of all steps up to it; held-out losses take no step."""
+    records = [
+        {"step": 1, "loss": 4.0},
+        {"step": 10, "loss": 3.0, "tokens_per_s": 100.0},
+        {"step": 20, "loss": 2.0, "tokens_per_s": 50.0},
+        {"step": 20, "valid/copy": 2.0},
+    ]
+    assert study.training_time(records, 30) == pytest.approx(10 * 30 / 100 + 10 * 30 / 50)
