@@ -16,7 +16,7 @@ import numpy as np
 from coca_train.atlas.methods import title_of
 from coca_train.statistics.answers import WRONG
 from coca_train.statistics.intervals import Bounds
-from coca_train.statistics.ranks import Spread, TaskDifference, common_spread, over_seeds
+from coca_train.statistics.ranks import Priors, TaskDifference, fit_priors, over_seeds
 
 FOUND = ("nearest", "recall")  # tasks that look a word up
 STATE = ("running", "flip_flop", "brackets")  # tasks that keep a state
@@ -44,27 +44,24 @@ class Claim(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A claim and what was seen. bounds: over tasks and seeds; of_these: over seeds alone. better, worse: tasks in
+    """A claim and what was seen. bounds: over tasks and seeds; on_these: over seeds alone. better, worse: tasks in
     which the difference outlasts seeds, all tasks of this claim judged together."""
 
     claim: Claim
     bounds: Bounds
-    of_these: Bounds
+    on_these: Bounds
     better: tuple[str, ...]
     worse: tuple[str, ...]
 
     @property
     def verdict(self) -> Verdict:
-        """What the intervals say of the claim; nothing of one seed."""
-        if not math.isfinite(self.of_these.low):
-            return "undecided"
-        if self.bounds.low > 0:
-            return "holds"
-        if self.bounds.high < 0:
-            return "the opposite"
-        if self.of_these.low > 0:
-            return "holds on these tasks"
-        return "the opposite on these tasks" if self.of_these.high < 0 else "undecided"
+        """What the intervals say of the claim: on these tasks, and where both agree, on such tasks; nothing of one
+        seed."""
+        if math.isfinite(self.on_these.low) and self.on_these.low > 0:
+            return "holds" if self.bounds.low > 0 else "holds on these tasks"
+        if math.isfinite(self.on_these.high) and self.on_these.high < 0:
+            return "the opposite" if self.bounds.high < 0 else "the opposite on these tasks"
+        return "undecided"
 
 
 def _ntk(method: str) -> tuple[str, ...]:
@@ -126,17 +123,17 @@ def tried(scores: Mapping[str, np.ndarray], tasks: Sequence[str], claims: Sequen
     y_MSK = np.array(list(scores.values()))
 
     @cache
-    def spread(about: tuple[int, ...]) -> Spread:
-        return common_spread(y_MSK[:, :, list(about)])
+    def priors(about: tuple[int, ...]) -> Priors:
+        return fit_priors(y_MSK[:, :, list(about)])
 
-    return [_tried(claim, scores, tasks, spread, len(claims)) for claim in there]
+    return [_tried(claim, scores, tasks, priors, len(claims)) for claim in there]
 
 
 def _tried(
     claim: Claim,
     scores: Mapping[str, np.ndarray],
     tasks: Sequence[str],
-    spread: Callable[[tuple[int, ...]], Spread],
+    priors: Callable[[tuple[int, ...]], Priors],
     n_claims: int,
 ) -> Tried:
     def mean(rows: Sequence[str]) -> np.ndarray:
@@ -148,15 +145,15 @@ def _tried(
     if claim.than is not None:
         one_SK, other_SK = one_SK + mean(claim.than[1]), other_SK + mean(claim.than[0])
     one_SK, other_SK = one_SK[:, about], other_SK[:, about]
-    difference, confidence = TaskDifference(one_SK, other_SK, spread(about).times(n_pairs)), 1 - WRONG / n_claims
+    difference, confidence = TaskDifference(one_SK, other_SK, priors(about).times(n_pairs)), 1 - WRONG / n_claims
     each = [
-        over_seeds(d_S, 1 - WRONG / max(1, len(about)), spread((k,)).on_these.times(n_pairs))
+        over_seeds(d_S, 1 - WRONG / max(1, len(about)), priors((k,)).on_these.times(n_pairs))
         for k, d_S in zip(about, (one_SK - other_SK).T, strict=True)
     ]
     return Tried(
         claim,
         difference.interval(confidence),
-        difference.of_these_tasks(confidence),
+        difference.on_these_tasks(confidence),
         tuple(tasks[k] for k, found in zip(about, each, strict=True) if found.low > 0),
         tuple(tasks[k] for k, found in zip(about, each, strict=True) if found.high < 0),
     )

@@ -10,10 +10,8 @@ from coca_train.atlas.matrix import REFERENCE, Matrix
 from coca_train.atlas.methods import title_of
 from coca_train.report.blocks import Row, Table, Value
 from coca_train.statistics.answers import WRONG
-from coca_train.statistics.moderated import common_of
+from coca_train.statistics.moderated import fit_prior
 from coca_train.statistics.ranks import over_seeds
-
-FEWEST = 3  # seeds of a ratio: of two the interval says nothing
 
 
 def losses_by_step(matrix: Matrix) -> Table:
@@ -40,15 +38,15 @@ def losses_by_step(matrix: Matrix) -> Table:
 
     pairs = list(itertools.combinations(rows, 2))
     each = {step: [logs(*pair, step) for pair in pairs] for step in compared}
-    common = {step: common_of([log_S for log_S in each[step] if np.isfinite(log_S).all()]) for step in compared}
+    priors = {step: fit_prior(log_S for log_S in each[step] if np.isfinite(log_S).all()) for step in compared}
 
     def ratio(row: str, step: int) -> Value:
         if row == REFERENCE:
             return Value.of(None, missing="itself")
         log_S = logs(row, REFERENCE, step)
-        if len(log_S) < FEWEST or not np.isfinite(log_S).all():
-            return Value.of(None, missing="fewer than three seeds, or a loss was not finite")
-        bounds = over_seeds(log_S, confidence, common[step])
+        if len(log_S) < 2 or not np.isfinite(log_S).all():
+            return Value.of(None, missing="fewer than two seeds, or a loss was not finite")
+        bounds = over_seeds(log_S, confidence, priors[step])
         low, high = math.exp(bounds.low), math.exp(bounds.high)
         return Value.of(math.exp(bounds.estimate), "{:.2f}×", low=low, high=high, n=bounds.n)
 
@@ -75,7 +73,9 @@ def first_losses(matrix: Matrix) -> Table:
 
     def cell(row: str, task: str) -> Value:
         each = [trial.valid_losses[step][task] for trial in matrix.of(row)]
-        known = sorted(math.inf if loss is None else loss for loss in each)
+        known = sorted(loss for loss in each if loss is not None)
+        if len(known) < len(each):
+            return Value.of(None, missing="a loss was not finite")
         return Value(
             f"{statistics.median(known):.2f}", statistics.median(known), range=f"{known[0]:.2f} to {known[-1]:.2f}"
         )

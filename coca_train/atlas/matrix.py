@@ -12,8 +12,8 @@ from coca_train.atlas.methods import METHODS, VARIANTS
 from coca_train.atlas.trials import Trial
 from coca_train.report.blocks import Value
 from coca_train.statistics.intervals import Bounds
-from coca_train.statistics.moderated import common_of
-from coca_train.statistics.ranks import Spread, common_spread, over_seeds
+from coca_train.statistics.moderated import fit_prior
+from coca_train.statistics.ranks import Priors, fit_priors, over_seeds
 
 REFERENCE = "rope"  # the row that others are compared with
 SHARE = "{:.0%}"
@@ -70,16 +70,16 @@ class Matrix:
         return math.nan if trial is None or 2 * n < of else trial.score(task)
 
     @cached_property
-    def spread(self) -> Spread:
-        """What differences of two rows spread by."""
-        return common_spread(self.scores_MSK)
+    def priors(self) -> Priors:
+        """Of the differences of two rows."""
+        return fit_priors(self.scores_MSK)
 
     @cached_property
     def cells(self) -> list[list[Bounds]]:
         """By row and task the mean score of its seeds, with its interval."""
         cells_MKS = np.moveaxis(self.scores_MSK, 1, -1)
-        common = common_of(cell_S[np.isfinite(cell_S)] for cell_KS in cells_MKS for cell_S in cell_KS)
-        return [[over_seeds(cell_S, common=common) for cell_S in cell_KS] for cell_KS in cells_MKS]
+        prior = fit_prior(cell_S[np.isfinite(cell_S)] for cell_KS in cells_MKS for cell_S in cell_KS)
+        return [[over_seeds(cell_S, prior=prior) for cell_S in cell_KS] for cell_KS in cells_MKS]
 
     def of(self, row: str) -> Iterator[Trial]:
         return (self.trials[row, seed] for seed in self.seeds if (row, seed) in self.trials)

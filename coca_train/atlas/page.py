@@ -21,32 +21,34 @@ from coca_train.statistics.ranks import Ranked, TaskDifference, rank
 
 SHOWN, N_BEST = ("rope", "coca", "alibi", "nope"), 4  # of the curves of a task: these and the best are shown at once
 DEFINITION = (
-    f"A task is learned by a training when at least {LEARNED:.0%} of its answers are right at the trained length; what "
-    "is not learned cannot fail to go further, and has no score. Its score is the mean over the longer lengths of the "
-    "share of right answers, scaled so that guessing is 0 and all right is 1. A row has a score in a task that half of "
-    "its seeds or more have learned. The score of a row is its least-squares mean over all tasks (method plus task), "
-    "so that a method that has learned only the easy ones is no better for it; a row with no more than half of the "
-    "tasks has none. Intervals are those of a moderated t at 95 % (Smyth 2004): the variance of all pairs of rows, "
-    f"times {MARGIN:g}, is the prior of each, with no more degrees of freedom than the row's own seeds. The range of a "
-    "rank counts the rows that are significantly better and worse on these tasks, with a familywise error of 5 % over "
-    "the comparisons with all other rows (Holm)."
+    f"A task is learned by a training when at least {LEARNED:.0%} of its answers are right at the trained length; one "
+    "that is not learned has no score. The score of a task is the mean over the longer lengths of the share of right "
+    "answers, scaled so that guessing is 0 and all right is 1; below 0 it is worse than guessing. A row has a score in "
+    "a task that half of its seeds or more have learned. The score of a row is its least-squares mean over the tasks "
+    "that any row has (method plus task), so that a method that has learned only the easy ones is no better for it; a "
+    "row with no more than half of them has none. Differences have 95 % intervals of a moderated t (Smyth 2004): the "
+    f"variance of all pairs of rows, times {MARGIN:g}, is the prior of each, with no more degrees of freedom than the "
+    "pair has itself. The scores of the map have a prior of all its squares, curves and losses Student's intervals. "
+    "The range of a rank counts the rows that are significantly better and worse on these tasks, with a familywise "
+    "error of 5 % over the comparisons with all other rows (Holm); what is said of a task has one of 5 % over all rows "
+    "of the task."
 )
 
 
-def page(trials: Sequence[Trial], command: str) -> Document:
-    """Return the page of trials of one protocol."""
+def page(trials: Sequence[Trial], rates: Sequence[float], command: str) -> Document:
+    """Return the page of trials of one protocol. rates: those that its sweeps try."""
     matrix = Matrix({(trial.row, trial.seed): trial for trial in trials})
-    ranked = dict(zip(matrix.rows, rank(matrix.scores_MSK), strict=True))
+    ranked = dict(zip(matrix.rows, rank(matrix.scores_MSK, matrix.priors), strict=True))
     order = sorted(matrix.rows, key=lambda row: (ranked[row].rank, -_learned(matrix, row)))
     learned = {task: any(matrix.n_learned(row, task)[0] for row in order) for task in matrix.tasks}
     claims = _claims(matrix)
     return Document(
         title=f"Atlas: {len(matrix.rows)} position methods from {len(matrix.trained)} trained models, "
-        f"{len(matrix.tasks)} tasks, {len(matrix.seeds)} seeds",
+        f"{len(matrix.tasks)} tasks, up to {len(matrix.seeds)} seeds",
         finding=finding(matrix, ranked, order),
         summary=(),
         sections=[
-            Section(title="Ranks", blocks=[_ranks(matrix, ranked, order), _models(matrix)]),
+            Section(title="Ranks", blocks=[_ranks(matrix, ranked, order), _models(matrix, rates)]),
             Section(
                 title="What separates them", blocks=[Text(text="\n".join(f"* {each}" for each in by_task(matrix)))]
             ),
@@ -82,6 +84,8 @@ def _claims(matrix: Matrix) -> Table | None:
         return Value(", ".join(tasks) or "–", float(len(tasks)))
 
     def difference(bounds: Bounds, missing: str) -> Value:
+        if math.isnan(bounds.estimate):
+            return Value.of(None, missing="no task is learned by both")
         if not math.isfinite(bounds.low):
             return Value.of(bounds.estimate, "{:+.2f}", n=bounds.n, note=missing)
         return Value.of(bounds.estimate, "{:+.2f}", n=bounds.n, low=bounds.low, high=bounds.high)
@@ -91,7 +95,7 @@ def _claims(matrix: Matrix) -> Table | None:
             label=(each.claim.words, each.claim.source),
             values=(
                 Value(each.verdict),
-                difference(each.of_these, "one seed has no interval"),
+                difference(each.on_these, "one seed has no interval"),
                 difference(each.bounds, "one task, or one seed, has no interval"),
                 named(each.better),
                 named(each.worse),
@@ -104,11 +108,11 @@ def _claims(matrix: Matrix) -> Table | None:
         name="claims",
         title="Claims of papers, tried at this size",
         label_columns=("claim", "paper"),
-        columns=("verdict", "Δ", "Δ on other tasks", "better in", "worse in"),
+        columns=("verdict", "Δ", "Δ, tasks as a sample", "better in", "worse in"),
         rows=tuple(rows),
         interval=f"interval, all {len(CLAIMS)} claims judged together",
-        note="Δ: of the scores, over the tasks that every seed has learned, with an interval over seeds; on other "
-        "tasks: over those that half of the seeds have learned, with an interval over tasks and seeds. Of several α "
+        note="Δ: of the scores, over the tasks that every seed has learned, with an interval over seeds; tasks as "
+        "a sample: over those that half of the seeds have learned, with an interval over tasks and seeds. Of several α "
         "the mean. Better, worse: tasks with a significant "
         "difference, all tasks of a claim judged together. Rows differ in their learning rates, too."
         + (f" Not tried, for want of a row: {'; '.join(waiting)}." if waiting else ""),
@@ -141,15 +145,15 @@ def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -
         title=f"Mean score from {matrix.lengths[1]:,} to {matrix.lengths[-1]:,} tokens, after training at {at}",
         label_columns=("method",),
         columns=(
-            *("rank", "score", "Δ to RoPE", "Δ without one task", "Δ on other tasks"),
+            *("rank", "score", "Δ to RoPE", "Δ without one task", "Δ, tasks as a sample"),
             *(f"tasks at {at} tokens", "seeds"),
         ),
         rows=tuple(map(row_of, order)),
         interval="range of a rank; interval of a Δ, all rows judged together",
         note="Score: 0 for guessing, 1 for all answers right. Δ to RoPE: over the tasks that every seed of both has "
         f"learned (RoPE: {', '.join(reference) or 'none'}), with an interval over seeds. Without one task: the Δ "
-        "nearest to zero, or beyond it, when that task is left out. On other tasks: these as a sample of such tasks, "
-        "over those that half of the seeds have learned, with an interval over tasks and seeds. Tasks at "
+        "nearest to zero, or beyond it, when that task is left out. Tasks as a sample: of such tasks, over those that "
+        "half of the seeds have learned, with an interval over tasks and seeds. Tasks at "
         f"{at} tokens: of those that the weights have learned, in how many this row has at least {LEARNED:.0%} right "
         "at the trained length, the mean over seeds.",
     )
@@ -167,18 +171,16 @@ def _works_in_window(matrix: Matrix, row: str) -> float:
     )
 
 
-def _models(matrix: Matrix) -> Table:
-    rates = {trial.rate for trial in matrix.trials.values()}
-
+def _models(matrix: Matrix, rates: Sequence[float]) -> Table:
     def row_of(row: str) -> Row:
         trials = list(matrix.of(row))
-        edge = "an end of what the sweep tried" if trials[0].rate in (min(rates), max(rates)) else ""
+        is_end = len(set(rates)) > 1 and trials[0].rate in (min(rates), max(rates))
         return Row(
             label=(title_of(row),),
             values=(
                 Value.of(float(len(trials)), "{:.0f}"),
                 Value.of(_learned(matrix, row), "{:.1f}"),
-                Value.of(trials[0].rate, "{:g}", note=edge if len(rates) > 1 else ""),
+                Value.of(trials[0].rate, "{:g}", note="an end of what the sweep tried" if is_end else ""),
                 Value.of(float(trials[0].n_parameters), "{:,.0f}"),
                 _step_time(matrix, row),
             ),
@@ -192,7 +194,7 @@ def _models(matrix: Matrix) -> Table:
         rows=tuple(map(row_of, matrix.trained)),
         note=f"Tasks learned: at least {LEARNED:.0%} right at {matrix.lengths[0]} tokens, the mean over seeds. "
         "Learning rate: the best of the sweep, times the experiment's. Step time: of a training step, of RoPE's, by "
-        "the fastest tenth of its steps, while other work was on the machine: a twentieth more or less says nothing.",
+        "the fastest tenth of its steps, while other work was on the machine: differences below 5 % are noise.",
     )
 
 
@@ -200,7 +202,7 @@ def _step_time(matrix: Matrix, row: str) -> Value:
     """Return the time of a training step of a row as a multiple of the reference's, the median over its seeds."""
     speeds = {name: [trial.tokens_per_s for trial in matrix.of(name)] for name in (row, REFERENCE)}
     own, reference = (statistics.median(each) if each else 0.0 for each in (speeds[row], speeds[REFERENCE]))
-    return Value.of(reference / own if own and reference else None, "{:.2f}×", missing="RoPE is missing")
+    return Value.of(reference / own if own and reference else None, "{:.2f}×", missing="no speed of it, or of RoPE")
 
 
 def _against(matrix: Matrix) -> dict[str, tuple[Value, Value, Value]]:
@@ -214,9 +216,9 @@ def _against(matrix: Matrix) -> dict[str, tuple[Value, Value, Value]]:
     itself = Value.of(None, missing="itself")
     found = {REFERENCE: (itself, itself, itself)}
     for row in (row for row in matrix.rows if row != REFERENCE):
-        difference = TaskDifference(scores[row], scores[REFERENCE], matrix.spread)
-        over_tasks, on_these = difference.interval(confidence), difference.of_these_tasks(confidence)
-        few = "fewer than two tasks are learned by both"
+        difference = TaskDifference(scores[row], scores[REFERENCE], matrix.priors)
+        over_tasks, on_these = difference.interval(confidence), difference.on_these_tasks(confidence)
+        few = "fewer than two seeds, or two tasks that both have learned"
         seeds = "fewer than two seeds, or no task that every seed has learned"
         found[row] = (
             _difference(on_these, seeds),
@@ -228,7 +230,7 @@ def _against(matrix: Matrix) -> dict[str, tuple[Value, Value, Value]]:
 
 def _difference(bounds: Bounds, missing: str) -> Value:
     """Return a difference where it has an interval. missing: why it may have none."""
-    estimate = bounds.estimate if bounds.n > 1 else None
+    estimate = bounds.estimate if math.isfinite(bounds.low) else None
     return Value.of(estimate, "{:+.2f}", missing=missing, low=bounds.low, high=bounds.high, n=bounds.n)
 
 
@@ -237,7 +239,7 @@ def _without_one(difference: TaskDifference, whole: float, tasks: Sequence[str])
     if not left:
         return Value.of(None, missing="fewer than two tasks that every seed has learned")
     k = min(left, key=lambda k: math.copysign(1, whole) * left[k])
-    return Value(f"{left[k]:+.2f}", left[k], range=tasks[k])
+    return Value(f"{left[k]:+.2f} ({tasks[k]})", left[k])
 
 
 def _settings(matrix: Matrix) -> list[str]:
@@ -295,8 +297,8 @@ def _map(matrix: Matrix, order: Sequence[str]) -> HeatMaps:
         ),
         low=0.0,
         high=1.0,
-        note="From 0 for guessing to 1 for every answer at every longer length; a dash: not learned. Coloured, and "
-        "without a question mark, where its 95 % interval over seeds is above 0.",
+        note="0 for guessing, 1 for every answer at every longer length; a dash: learned by fewer than half of the "
+        "seeds. Coloured, and without a question mark, where its 95 % interval over seeds is above 0.",
     )
 
 
@@ -307,7 +309,7 @@ def _curves(matrix: Matrix, task: str, order: Sequence[str]) -> Lines:
     shown = dict.fromkeys((*(row for row in SHOWN if row in learned), *best[:N_BEST]))
     return Lines(
         name=f"curve-{task.replace('_', '-')}",
-        title=f"{task}: {TASKS[task].meaning}" if task in TASKS else task,
+        title=f"{task}: {TASKS[task].meaning}",
         alt="The share of right answers against the length, a curve for each method that has learned the task.",
         x_label="length [tokens]",
         y_label="share of right answers",
@@ -324,7 +326,7 @@ def _curves(matrix: Matrix, task: str, order: Sequence[str]) -> Lines:
 
 
 def _tasks(matrix: Matrix) -> Iterator[str]:
-    any_trial = next(iter(matrix.trials.values()))
+    any_trial = max(matrix.trials.values(), key=lambda trial: len(trial.tasks[matrix.tasks[0]].chance))
     for task in matrix.tasks:
         chances = any_trial.tasks[task].chance
         ends = " and ".join(

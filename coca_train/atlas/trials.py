@@ -49,8 +49,8 @@ class Trial:
     parameter, of the last batch logged, of the trained weights. lengths [tokens]; tasks: by name, of the lengths that
     could be measured. learned: the tasks of which the weights, as they were trained, answer LEARNED at the trained
     length. absent: why longer lengths could not be measured. valid_losses [nats per token]: held out at the trained
-    lengths, by step and task. tokens_per_s: of a training step (study.speed). seconds: of all steps of
-    the training. made_at: when, ISO 8601.
+    lengths, by step and task. tokens_per_s: of a training step (study.speed). seconds: of all steps of the training.
+    made_at: when, ISO 8601.
     """
 
     row: str
@@ -93,14 +93,14 @@ class Trial:
 
     def score(self, task: str) -> float:
         """Return how much is left beyond the training window: the mean over the longer lengths of the share of right
-        answers, from 0 for guessing, or less, or no answer, to 1 for all. NaN where the task is not learned, which
-        cannot be left."""
+        answers, scaled so that guessing, or no answer, is 0 and all right is 1; below 0 it is worse than guessing. NaN
+        where the task is not learned."""
         if not self.has_learned(task):
             return float("nan")
         chance = self.tasks[task].chance
         guessed = [chance[at] if at < len(chance) else 0.0 for at in range(len(self.lengths))]
         beyond = [
-            max(0.0, (self.share(task, length) - guess) / (1 - guess))
+            (self.share(task, length) - guess) / (1 - guess)
             for length, guess in list(zip(self.lengths, guessed, strict=True))[1:]
         ]
         return float(np.mean(beyond))

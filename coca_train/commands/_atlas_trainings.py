@@ -65,7 +65,6 @@ class Runner:
     """Trains what is missing, and keeps trials."""
 
     def __init__(self, study: Study, config: "AtlasConfig", config_dirs: tuple[Path, ...]) -> None:
-
         self.study, self.config, self.config_dirs = study, config, config_dirs
         self.root = Path(config.root)
         self.kept = Path(config.trials) if config.trials else self.root / "trials"
@@ -76,7 +75,6 @@ class Runner:
 
     def train(self, methods: Sequence[Method]) -> int:
         """Train every method's sweep and seeds where they are missing; the exit code."""
-
         seeds = range(1, self.config.seeds + 1)
         missing = [(method, seed) for seed in seeds for method in methods if not self._has(method, seed)]
         waiting = [each for each in methods if any(each == method for method, _ in missing)]
@@ -121,12 +119,12 @@ class Runner:
             return code
         if other:
             dist.log(f"{len(other)} of {len(work)} have other results: {', '.join(sorted(other))}")
+            return CheckpointError.exit_code
         shutil.rmtree(self.root)
-        return CheckpointError.exit_code if other else 0
+        return 0
 
     def show(self, command: str) -> int:
         """Write the page of all trials, and say its finding."""
-
         if not self.trials:
             raise UserError(
                 f"E-ATL-01 atlas: neither the package nor {self.kept} has a trial of this protocol. Fix: "
@@ -138,7 +136,7 @@ class Runner:
                 f"E-ATL-04 atlas: {'; '.join(apart[:3])}; rows are compared with the same batches and starts. Fix: "
                 f"remove the trials in {self.kept} that were made with other data or another version"
             )
-        document = page(shown, command)
+        document = page(shown, self.study.rates, command)
         paths = write_report(document, self.root)
         print(*document.finding, sep="\n")
         dist.log(f"Report: {paths['report.html']}")
@@ -171,12 +169,10 @@ class Runner:
 
     def _source(self, method: Method) -> str:
         """Return the digest of the code of its scheme."""
-
         loaded = self._loaded(Work(method, 1, 1.0, None))
         return made_with(loaded)[source_key(loaded.config.position.scheme)]
 
     def _words(self, work: Work) -> list[str]:
-
         steps = [] if work.steps is None else [f"train.max_steps={work.steps}"]
         return [*training_words(self.study, work.method, work.seed, work.rate), *steps]
 
@@ -190,12 +186,10 @@ class Runner:
         return self.root / "runs" / name
 
     def _evaluations(self, work: Work) -> dict[str, Path]:
-
         folder = self._run_dir(work)
         return {axis: folder / "atlas" / axis for axis in evaluations(self.study, work.method)}
 
     def _job(self, work: Work) -> Job:
-
         folder = self._run_dir(work)
         program = [sys.executable, "-m", "coca_train"]
         flags = folder_flags(self.config_dirs)
@@ -269,12 +263,10 @@ class Runner:
         dist.log(f"{self._counted(work)}: learned {n} of {len(own.tasks)} tasks, {own.seconds:.0f} s")
 
     def _sweep_file(self, method: Method, folder: Path) -> Path:
-
         return folder / file_name(method.name, SWEEP)
 
     def _swept(self, method: Method) -> dict[float, Mapping[str, float | None]]:
         """Return the held-out losses of the sweep by rate, as far as it has come."""
-
         for folder in (self.kept, STORED):
             sweep = read_sweep(self._sweep_file(method, folder))
             if sweep is None or not sweep.is_of(self.study.protocol, method.words):
@@ -284,7 +276,6 @@ class Runner:
         return {}
 
     def _keep_rate(self, work: Work) -> None:
-
         loss = last_losses(read_jsonl(self._run_dir(work) / "metrics.jsonl"))
         self._keep_loss(work, loss)
         rate = f"{work.method.name}, rate {work.rate:g}"
@@ -294,7 +285,6 @@ class Runner:
         self._keep_loss(work, {})
 
     def _keep_loss(self, work: Work, loss: Mapping[str, float | None]) -> None:
-
         losses = {**self._swept(work.method), work.rate: loss}
         source = self._source(work.method)
         sweep = Sweep(protocol=self.study.protocol, words=work.method.words, source=source, losses=losses)

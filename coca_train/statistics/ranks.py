@@ -3,21 +3,22 @@
 A score y_MSK is one method's (M) on one task (K) with one seed (S), NaN where there is none. Seeds pair: seed s of two
 methods had the same batches.
 
-**Difference of two methods.** Two intervals, by Student's t with a variance that all pairs of methods help to know
-(statistics/moderated.py). *On these tasks*: over the seeds alone, of the tasks that every seed of both has; other seeds
-would have given another difference. *Over tasks*: d_SK over the tasks that both have with at least half of the seeds
-that both have. As in statistics/intervals.py two half widths add up in squares: that over the tasks' means, which holds
-what tasks differ in and the noise of every training in them, and that over what seeds are off all tasks alike. Other
-tasks of this kind would have given another difference, too.
+**Difference of two methods.** Two intervals, by a moderated t whose prior is of all pairs of methods
+(statistics/moderated.py). *On these tasks*: over the seeds alone, of the tasks that every seed has, of the seeds with
+any task in common; other seeds would have given another difference. *Over tasks*: d_SK over the tasks that both have
+with at least half of these seeds. As in statistics/intervals.py two half widths add up in squares: that over the tasks'
+means, which holds what tasks differ in and the noise of every training in them, and that over what seeds are off all
+tasks alike. Other tasks of this kind would have given another difference, too.
 
 **Level of a method.** Tasks are hard or easy, and a method that has only the easy ones is no better for it: scores are
 fitted by least squares as method plus task, and a level is the method's part plus the mean of all tasks' parts: its
-expected mean score over all tasks. A method that has no more than half of the tasks has no level.
+expected mean score over all tasks that any method has. A method that has no more than half of these has no level.
 
 **Rank.** By the level, 1 the highest. Its range: a method cannot be above those that are significantly better, nor
 below those that are significantly worse; of its differences to all others any is called significant falsely in at most
-5 % of draws (Holm 1979), so the range holds the true rank in at least 95 % (Mogstad et al. 2024). One range is on
-these tasks, had other seeds been drawn; another on other tasks of this kind.
+5 % of draws (Holm 1979), so the range holds the true rank in at least 95 % (Mogstad et al. 2024), where all methods
+have the same tasks. Levels are over more tasks than differences are; a range is widened to hold its own rank. One range
+is on these tasks, had other seeds been drawn; another on other tasks of this kind.
 """
 
 import math
@@ -28,7 +29,7 @@ import numpy as np
 
 from coca_train.statistics.answers import WRONG
 from coca_train.statistics.intervals import CONFIDENCE, Bounds
-from coca_train.statistics.moderated import NOTHING, Common, common_of, half_width
+from coca_train.statistics.moderated import NO_PRIOR, Prior, fit_prior, half_width
 
 Interval = Callable[[float], Bounds]  # of a difference, at a confidence
 
@@ -42,13 +43,12 @@ class Range(NamedTuple):
 
 class Ranked(NamedTuple):
     """A method's level, NaN where it has none, and its rank. over_tasks, on_these: the ranges of it, on other tasks of
-    this kind and on these. n_tasks: that it has."""
+    this kind and on these."""
 
     level: float
     rank: int
     over_tasks: Range
     on_these: Range
-    n_tasks: int
 
 
 def levels(y_MK: np.ndarray) -> np.ndarray:
@@ -68,35 +68,28 @@ def levels(y_MK: np.ndarray) -> np.ndarray:
     return np.where(weight_M > 0, level_M, np.nan)
 
 
-def rank(y_MSK: np.ndarray) -> list[Ranked]:
-    """Return every method's level and rank, in the order given; those without a level come last."""
+def rank(y_MSK: np.ndarray, priors: "Priors") -> list[Ranked]:
+    """Return every method's level and rank, in the order given; those without a level come last. priors: of the
+    differences."""
     level_M = levels(mean_over_seeds(y_MSK))
     filled_M = np.where(np.isfinite(level_M), level_M, -np.inf)
     known = [m for m in range(len(y_MSK)) if np.isfinite(level_M[m])]
-    common = common_spread(y_MSK)
     found = []
     for m in range(len(y_MSK)):
-        n_tasks = int(np.isfinite(y_MSK[m]).any(0).sum())
         others = [other for other in known if other != m]
-        differences = [TaskDifference(y_MSK[m], y_MSK[other], common) for other in others] if m in known else []
-        n = len(known) if m in known else len(y_MSK)
-        found.append(
-            Ranked(
-                level=float(level_M[m]),
-                rank=1 + int((filled_M > filled_M[m]).sum()),
-                over_tasks=_range(significant([each.interval for each in differences]), n),
-                on_these=_range(significant([each.of_these_tasks for each in differences]), n),
-                n_tasks=n_tasks,
-            )
-        )
+        differences = [TaskDifference(y_MSK[m], y_MSK[other], priors) for other in others] if m in known else []
+        n, own = len(known) if m in known else len(y_MSK), 1 + int((filled_M > filled_M[m]).sum())
+        over_tasks = _range(significant([each.interval for each in differences]), n, own)
+        on_these = _range(significant([each.on_these_tasks for each in differences]), n, own)
+        found.append(Ranked(float(level_M[m]), own, over_tasks, on_these))
     return found
 
 
-def _range(apart: Sequence[Bounds | None], n: int) -> Range:
-    """Return the ranks that a method's significant differences to the others leave. n: methods."""
+def _range(apart: Sequence[Bounds | None], n: int, own: int) -> Range:
+    """Return the ranks that a method's significant differences to the others leave, its own among them. n: methods."""
     n_above = sum(each is not None and each.estimate < 0 for each in apart)
     n_below = sum(each is not None and each.estimate > 0 for each in apart)
-    return Range(1 + n_above, n - n_below)
+    return Range(min(own, 1 + n_above), max(own, n - n_below))
 
 
 def significant(intervals: Sequence[Interval]) -> list[Bounds | None]:
@@ -119,35 +112,35 @@ def mean_over_seeds(y_MSK: np.ndarray) -> np.ndarray:
     return np.where(n_MK > 0, np.where(there, y_MSK, 0.0).sum(1) / np.maximum(n_MK, 1), np.nan)
 
 
-class Spread(NamedTuple):
-    """What differences of two methods spread by in common: over tasks; over seeds, of tasks that not all seeds have;
-    and over seeds on tasks that every seed of both has."""
+class Priors(NamedTuple):
+    """Of the variances of differences of two methods: over tasks; over seeds, of what each is off all its tasks alike;
+    and over seeds of the mean on the tasks that all of them have."""
 
-    tasks: Common = NOTHING
-    seeds: Common = NOTHING
-    on_these: Common = NOTHING
+    tasks: Prior = NO_PRIOR
+    seeds: Prior = NO_PRIOR
+    on_these: Prior = NO_PRIOR
 
-    def times(self, factor: float) -> "Spread":
-        """Return it for differences whose variance is so many times as large."""
-        return Spread(*(each.times(factor) for each in self))
-
-
-UNKNOWN = Spread()
+    def times(self, factor: float) -> "Priors":
+        """Return them for differences whose variance is so many times as large."""
+        return Priors(*(each.times(factor) for each in self))
 
 
-def common_spread(y_MSK: np.ndarray) -> Spread:
-    """Return what the differences of all pairs of methods spread by."""
+NO_PRIORS = Priors()
+
+
+def fit_priors(y_MSK: np.ndarray) -> Priors:
+    """Return the priors of the differences of all pairs of methods."""
     pairs = [TaskDifference(one, other) for m, one in enumerate(y_MSK) for other in y_MSK[:m]]
     samples = ([each.d_K for each in pairs], [each.off_S for each in pairs], [each.mean_S for each in pairs])
-    return Spread(*map(common_of, samples))
+    return Priors(*map(fit_prior, samples))
 
 
 class TaskDifference:
     """One method minus another over tasks and seeds, with its interval at any confidence. one_SK, other_SK: scores.
-    spread: of differences like this one."""
+    priors: of differences like this one."""
 
-    def __init__(self, one_SK: np.ndarray, other_SK: np.ndarray, spread: Spread = UNKNOWN) -> None:
-        self.spread = spread
+    def __init__(self, one_SK: np.ndarray, other_SK: np.ndarray, priors: Priors = NO_PRIORS) -> None:
+        self.priors = priors
         d_SK = one_SK - other_SK
         d_SK = d_SK[np.isfinite(d_SK).any(1)]  # seeds that both have
         # What a seed lacks would pass for what seeds differ in.
@@ -161,25 +154,25 @@ class TaskDifference:
         self.off_S = self.off_S[np.isfinite(self.off_S)]
 
     def interval(self, confidence: float = CONFIDENCE) -> Bounds:
-        """Return the mean difference and its interval, infinite with fewer than two tasks."""
-        if self.n < 2:
+        """Return the mean difference and its interval, infinite with fewer than two tasks or seeds."""
+        if self.n < 2 or len(self.off_S) < 2:
             return Bounds(float(self.d_K.mean()) if self.n else math.nan, -math.inf, math.inf, self.n)
-        estimate, of_seeds = float(self.d_K.mean()), len(self.off_S) > 1
+        estimate = float(self.d_K.mean())
         half = math.hypot(
-            half_width(self.d_K, confidence, self.spread.tasks),
-            half_width(self.off_S, confidence, self.spread.seeds) if of_seeds else 0.0,
+            half_width(self.d_K, confidence, self.priors.tasks), half_width(self.off_S, confidence, self.priors.seeds)
         )
         return Bounds(estimate, estimate - half, estimate + half, self.n)
 
-    def of_these_tasks(self, confidence: float = CONFIDENCE) -> Bounds:
+    def on_these_tasks(self, confidence: float = CONFIDENCE) -> Bounds:
         """Return the mean difference with its interval over seeds alone, infinite with fewer than two seeds: over the
         tasks that all shared seeds have."""
-        return over_seeds(self.mean_S, confidence, self.spread.on_these)
+        return over_seeds(self.mean_S, confidence, self.priors.on_these)
 
     def without_one_task(self) -> dict[int, float]:
-        """Return what is left of the mean difference on these tasks when one of them is left out, by its number."""
-        n = self.whole_SK.shape[1]
-        if n < 2:
+        """Return what is left of the mean difference on these tasks when one of them is left out, by its number; of one
+        seed nothing."""
+        n_seeds, n = self.whole_SK.shape
+        if n_seeds < 2 or n < 2:
             return {}
         d_K = self.whole_SK.mean(0)
         return {
@@ -187,11 +180,11 @@ class TaskDifference:
         }
 
 
-def over_seeds(y_S: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE, common: Common = NOTHING) -> Bounds:
-    """Return a mean over seeds with its interval; NaN are left out. common: what rows like this one spread by."""
+def over_seeds(y_S: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE, prior: Prior = NO_PRIOR) -> Bounds:
+    """Return a mean over seeds with its interval; NaN are left out. prior: of means like this one."""
     known = np.asarray(y_S, dtype=float)
     known = known[np.isfinite(known)]
     if not len(known):
         return Bounds(math.nan, -math.inf, math.inf, 0)
-    half = half_width(known, confidence, common) if len(known) > 1 else math.inf
+    half = half_width(known, confidence, prior) if len(known) > 1 else math.inf
     return Bounds(float(known.mean()), float(known.mean()) - half, float(known.mean()) + half, len(known))

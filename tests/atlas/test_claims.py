@@ -98,8 +98,28 @@ def test_what_is_missing_is_not_tried_and_one_seed_says_nothing() -> None:
     assert tried({"one": np.zeros((2, 3))}, NAMES[:3], [AGAINST]) == []
     rows = {"one": np.full((1, 3), 0.9), "other": np.array([[0.1, 0.2, 0.3]])}
     (found,) = tried(rows, NAMES[:3], [AGAINST])
-    assert found.of_these.low == -np.inf and found.better == ()
+    assert found.on_these.low == -np.inf and found.better == ()
     assert found.verdict == "undecided"
     nothing = dict.fromkeys(("one", "other"), np.full((2, 3), np.nan))
     (found,) = tried(nothing, NAMES[:3], [AGAINST])
+    assert found.verdict == "undecided"
+
+
+def test_what_is_worse_on_these_tasks_does_not_hold_by_others() -> None:
+    """One task that every seed has learned, in which it is worse, and seven that one seed each has not, in which it is
+    better."""
+    one, other = np.full((N_SEEDS, N_TASKS), 0.9), np.full((N_SEEDS, N_TASKS), 0.5)
+    one[:, 0] = 0.4
+    one += np.random.default_rng(6).normal(0, 0.005, one.shape)
+    for k in range(1, N_TASKS):
+        one[k % N_SEEDS, k] = np.nan
+    (found,) = tried({"one": one, "other": other}, NAMES, [AGAINST])
+    assert found.bounds.estimate > 0
+    assert found.verdict == "the opposite on these tasks"
+
+
+def test_what_nobody_has_learned_says_so() -> None:
+    nothing = dict.fromkeys(("one", "other"), np.full((3, 3), np.nan))
+    (found,) = tried(nothing, NAMES[:3], [AGAINST])
+    assert np.isnan(found.on_these.estimate)
     assert found.verdict == "undecided"

@@ -25,6 +25,7 @@ from tests.atlas.trials import LENGTHS, trial
 def test_scores_are_of_longer_lengths_and_of_learned_tasks():
     one = trial(shares={"copy": (90, 55, 10), "left": (89, 100, 100), "sort": (95, 92, 100)})
     assert one.score("copy") == pytest.approx(((0.55 - 0.1) / 0.9 + 0.0) / 2)
+    assert trial(shares={"copy": (90, 1, 10)}).score("copy") == pytest.approx(-0.05)  # worse than guessing
     assert math.isnan(one.score("left"))
     assert [one.works_to(task) for task in one.tasks] == [64, 0, 256]
     assert [one.has_learned(task) for task in one.tasks] == [True, False, True]

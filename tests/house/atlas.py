@@ -25,7 +25,7 @@ def matrix() -> Matrix:
 
 def text() -> str:
     """Return the page of that study."""
-    document = page(list(matrix().trials.values()), COMMAND)
+    document = page(list(matrix().trials.values()), AtlasConfig().rates, COMMAND)
     kept = [section for section in document.sections if section.title != "Curves"]
     return markdown_text(replace(document, sections=kept), alone=True)
 

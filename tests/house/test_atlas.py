@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coca_train.atlas.matrix import Matrix
-from coca_train.statistics.ranks import TaskDifference, common_spread
+from coca_train.statistics.ranks import TaskDifference, fit_priors
 from tests.house.atlas import matrix, text
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -44,10 +44,10 @@ def test_what_is_said_to_be_above_coca_with_ntk(stored: Matrix, row: str) -> Non
     def difference(seeds: slice) -> TaskDifference:
         y_MSK = stored.scores_MSK[:, seeds]
         one, other = (y_MSK[stored.rows.index(name)] for name in (row, "coca_ntk4"))
-        return TaskDifference(one, other, common_spread(y_MSK))
+        return TaskDifference(one, other, fit_priors(y_MSK))
 
     whole, rest = difference(slice(None)), difference(slice(SELECTED, None))
     for each in (whole, rest):
-        low, high = each.of_these_tasks()[1:3]
+        low, high = each.on_these_tasks()[1:3]
         assert f"{low:+.2f} to {high:+.2f}" in findings()[5]
     assert f"{min(whole.without_one_task().values()):+.2f}" in findings()[5]

@@ -7,7 +7,7 @@ import pytest
 
 from coca_train.statistics.ranks import (
     TaskDifference,
-    common_spread,
+    fit_priors,
     levels,
     mean_over_seeds,
     over_seeds,
@@ -24,6 +24,10 @@ def draw(rng, effects, missing=0.2, interaction=0.12, noise=0.1, of_seed=0.03):
     y_MSK = np.array(effects)[:, None, None] + rng.normal(0.4, 0.2, K) + rng.normal(0, interaction, (n, 1, K))
     y_MSK = y_MSK + rng.normal(0, noise, (n, S, K)) + rng.normal(0, of_seed, (n, S, 1))
     return np.where(rng.random((n, 1, K)) < missing, np.nan, y_MSK)
+
+
+def ranked(y_MSK):
+    return rank(y_MSK, fit_priors(y_MSK))
 
 
 def test_levels_are_least_squares():
@@ -51,10 +55,9 @@ def test_what_has_no_score_has_no_level_and_comes_last():
     y_MSK = np.full((3, 2, 4), 0.5)
     y_MSK[1] = np.nan
     y_MSK[2] += 0.1
-    found = rank(y_MSK)
+    found = ranked(y_MSK)
     assert [each.rank for each in found] == [2, 3, 1]
     assert math.isnan(found[1].level)
-    assert [each.n_tasks for each in found] == [4, 0, 4]
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
@@ -70,7 +73,7 @@ def test_a_planted_better_method_is_found():
         y_MSK = draw(rng, [0.3, *[0.0] * (M - 1)])
         bounds = TaskDifference(y_MSK[0], y_MSK[1]).interval()
         found.append(bounds.low > 0)
-        firsts.append(rank(y_MSK)[0].rank == 1)
+        firsts.append(ranked(y_MSK)[0].rank == 1)
         assert bounds.estimate == pytest.approx(0.3, abs=0.25)
     assert np.mean(found) > 0.9
     assert np.mean(firsts) > 0.95
@@ -81,9 +84,9 @@ def test_of_many_equal_methods_none_is_called_different():
     rng, wrong, first = np.random.default_rng(5), [], []
     for _ in range(100):
         y_MSK = draw(rng, [0.0] * 20)
-        spread = common_spread(y_MSK)
-        wrong.append(any(significant([TaskDifference(y_MSK[0], other, spread).interval for other in y_MSK[1:]])))
-        first.append(rank(y_MSK)[0].over_tasks.best == 1)
+        priors = fit_priors(y_MSK)
+        wrong.append(any(significant([TaskDifference(y_MSK[0], other, priors).interval for other in y_MSK[1:]])))
+        first.append(ranked(y_MSK)[0].over_tasks.best == 1)
     assert np.mean(wrong) <= 0.05
     assert np.mean(first) >= 0.95
 
@@ -91,7 +94,7 @@ def test_of_many_equal_methods_none_is_called_different():
 def test_ranks_of_a_simulation_lie_in_their_ranges():
     rng, hits, narrow = np.random.default_rng(4), [], []
     for _ in range(30):
-        found = rank(draw(rng, np.linspace(1.0, 0, M)))
+        found = ranked(draw(rng, np.linspace(1.0, 0, M)))
         hits += [each.over_tasks.best <= i <= each.over_tasks.worst for i, each in enumerate(found, 1)]
         narrow += [each.over_tasks.worst - each.over_tasks.best < M - 1 for each in found]
     assert np.mean(hits) >= 0.95
@@ -105,7 +108,7 @@ def test_ranks_on_these_tasks_are_of_what_other_seeds_would_give():
     order = np.argsort(np.argsort(-truth_MSK.mean((1, 2)))) + 1
     for _ in range(60):
         seeds_MSK = rng.normal(0, 0.1, (M, S, K)) + rng.normal(0, 0.03, (M, S, 1))
-        for true, each in zip(order, rank(truth_MSK + seeds_MSK), strict=True):
+        for true, each in zip(order, ranked(truth_MSK + seeds_MSK), strict=True):
             hits.append(each.on_these.best <= true <= each.on_these.worst)
             width.append((each.on_these.worst - each.on_these.best, each.over_tasks.worst - each.over_tasks.best))
     assert np.mean(hits) >= 0.95
@@ -117,9 +120,9 @@ def test_of_equal_methods_none_is_called_better_on_these_tasks():
     rng, equal = np.random.default_rng(7), []
     for _ in range(200):
         y_MSK = rng.normal(0.5, 0.1, (20, S, K)) + rng.normal(0, 0.03, (20, S, 1))
-        spread = common_spread(y_MSK)
-        differences = [TaskDifference(y_MSK[0], other, spread) for other in y_MSK[1:]]
-        equal.append(not any(significant([each.of_these_tasks for each in differences])))
+        priors = fit_priors(y_MSK)
+        differences = [TaskDifference(y_MSK[0], other, priors) for other in y_MSK[1:]]
+        equal.append(not any(significant([each.on_these_tasks for each in differences])))
     assert np.mean(equal) >= 0.93  # of 95 %, by 200 draws
 
 
@@ -129,8 +132,8 @@ def test_a_row_of_fewer_seeds_is_judged_by_what_all_rows_spread_by():
     y_MSK = rng.normal(0.5, 0.05, (20, S, K))
     y_MSK[0] += 0.3
     y_MSK[0, 2:] = np.nan
-    alone = TaskDifference(y_MSK[0], y_MSK[1]).of_these_tasks(1 - 0.05 / 19)
-    helped = TaskDifference(y_MSK[0], y_MSK[1], common_spread(y_MSK)).of_these_tasks(1 - 0.05 / 19)
+    alone = TaskDifference(y_MSK[0], y_MSK[1]).on_these_tasks(1 - 0.05 / 19)
+    helped = TaskDifference(y_MSK[0], y_MSK[1], fit_priors(y_MSK)).on_these_tasks(1 - 0.05 / 19)
     assert helped.estimate == alone.estimate
     assert helped.low > 0 > alone.low
 
@@ -146,10 +149,10 @@ def test_a_difference_without_one_task():
 
 def test_what_differences_of_differences_spread_by_is_twice_that_of_differences():
     y_MSK = np.random.default_rng(9).normal(0.5, 0.05, (20, S, K))
-    spread = common_spread(y_MSK)
-    assert spread.times(2).on_these == (2 * spread.on_these.variance, spread.on_these.n_free)
-    assert spread.on_these.variance == pytest.approx(1.5 * 2 * 0.05**2 / K, rel=0.3)
-    assert spread.tasks.variance == pytest.approx(1.5 * 2 * 0.05**2 / S, rel=0.3)
+    priors = fit_priors(y_MSK)
+    assert priors.times(2).on_these == (2 * priors.on_these.variance, priors.on_these.n_free)
+    assert priors.on_these.variance == pytest.approx(1.5 * 2 * 0.05**2 / K, rel=0.3)
+    assert priors.tasks.variance == pytest.approx(1.5 * 2 * 0.05**2 / S, rel=0.3)
 
 
 def test_intervals_hold_a_difference_of_seeds_alone():
@@ -181,3 +184,21 @@ def test_too_few():
     assert over_seeds([0.5, math.nan]) == (0.5, -math.inf, math.inf, 1)
     low, high = over_seeds([1.0, 2.0, 3.0])[1:3]
     assert (low, high) == pytest.approx((2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)))
+
+
+def test_a_rank_is_in_its_range_where_methods_have_other_tasks():
+    """A is far above C on two tasks that B lacks, and just below B on what both have."""
+    rng = np.random.default_rng(12)
+    easy, hard = np.full(4, 0.5), np.array([0.9, 0.9])
+    means = [np.r_[easy, hard], np.r_[easy + 0.05, [np.nan] * 2], np.r_[easy, hard - 0.8]]
+    y_MSK = np.array(means)[:, None] + rng.normal(0, 1e-4, (3, S, 6))
+    for each in ranked(y_MSK):
+        assert each.on_these.best <= each.rank <= each.on_these.worst
+        assert each.over_tasks.best <= each.rank <= each.over_tasks.worst
+
+
+def test_one_seed_has_no_interval():
+    one_SK, other_SK = np.random.default_rng(13).normal(0.5, 0.1, (2, 1, K))
+    difference = TaskDifference(one_SK, other_SK)
+    assert difference.interval()[1:3] == difference.on_these_tasks()[1:3] == (-math.inf, math.inf)
+    assert difference.without_one_task() == {}
