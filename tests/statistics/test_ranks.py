@@ -82,7 +82,7 @@ def test_a_planted_better_method_is_found():
 def test_of_many_equal_methods_none_is_called_different():
     """To one of them, in at least 95 % of draws; and each may be the first."""
     rng, wrong, first = np.random.default_rng(5), [], []
-    for _ in range(100):
+    for _ in range(50):
         y_MSK = draw(rng, [0.0] * 20)
         priors = fit_priors(y_MSK)
         wrong.append(any(significant([TaskDifference(y_MSK[0], other, priors).interval for other in y_MSK[1:]])))
