@@ -41,7 +41,7 @@ def finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) 
 
 
 def by_task(matrix: Matrix) -> list[str]:
-    """Return of each task how many rows are above chance beyond the training window, which of them scores highest, and
+    """Return of each task how many rows are above chance beyond the training window, which row scores highest, and
     which are significantly above or below the reference; in each task the familywise error is 5 %."""
     return [_of_task(matrix, k, task) for k, task in enumerate(matrix.tasks)]
 
@@ -51,7 +51,7 @@ def _of_task(matrix: Matrix, k: int, task: str) -> str:
     if not known:
         return f"{task}: no row has learned it with half of its seeds."
     keeping, at = _above_chance(matrix, k), matrix.lengths[1]
-    best = max(keeping or known, key=lambda row: known[row].estimate)
+    best = max(known, key=lambda row: known[row].estimate)
     shares = {row: matrix.share(row, task, at) for row in dict.fromkeys((best, REFERENCE)) if row in known}
     works = matrix.works_to(best, task)
     n = len(keeping) or "none"
