@@ -27,7 +27,7 @@ def finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) 
     differences = {row: TaskDifference(scores[first], scores[row], matrix.priors) for row in others}
     differences = {row: each for row, each in differences.items() if math.isfinite(each.on_these_tasks().low)}
     if not differences:
-        return [*found, "Of one seed, no difference can be told from the noise of seeds."] if others else found
+        return [*found, "With one seed, no difference can be separated from seed noise."] if others else found
     lower = significant([each.on_these_tasks for each in differences.values()])
     close = [row for row, each in zip(differences, lower, strict=True) if each is None]
     if close:

@@ -115,7 +115,7 @@ def test_one_seed_names_no_winner():
     document = page(
         [trial("rope", 1, {"copy": BAD, "left": BAD}), trial("coca", 1, {"copy": GOOD, "left": GOOD})], RATES, ""
     )
-    assert document.finding[1:] == ["Of one seed, no difference can be told from the noise of seeds."]
+    assert document.finding[1:] == ["With one seed, no difference can be separated from seed noise."]
 
 
 def test_where_nothing_is_learned_the_page_says_so():
