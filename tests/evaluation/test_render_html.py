@@ -174,7 +174,7 @@ def test_the_page_opens_with_verdicts_a_picture_and_a_table(source, page):
     assert "<ALiBi> no verdict: 17 of 20 documents missing" in page.text
     assert "holds 2,048 · uses 1,024 · finds 512" in page.text
     assert '<details class="more few" open><summary>2 more</summary>' in source
-    order = ["<h1>", 'class="verdicts', "What was run", 'class="lead"', 'id="block-perplexity-curves"']
+    order = ["<h1>", 'class="verdicts', "What was run", 'class="lead', 'id="block-perplexity-curves"']
     order += ['id="block-perplexity"', 'aria-label="At a glance"', "<nav", 'id="section-1"']
     places = [source.index(words) for words in order]
     assert places == sorted(places)
@@ -187,7 +187,7 @@ def test_without_a_verdict_the_sentences_stand_in_its_place():
     known = replace(document(), verdicts=(), summary=[f"Sentence {i}." for i in range(5)])
     source = render_page(known)
     assert 'class="verdicts' not in source
-    assert source.index("Sentence 0") < source.index('class="lead"')
+    assert source.index("Sentence 0") < source.index('class="lead')
     assert "<details><summary>2 more</summary><ul><li>Sentence 3.</li>" in source
 
 
