@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.cases import KINDS, Setup, Work
+from coca_train.runtime.machine import processor
 
 MIB = 2**20
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,12 +31,8 @@ def say(message: str) -> None:
 
 def machine(setup: Setup) -> dict[str, Any]:
     """What the numbers were measured on."""
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
     return {
-        "device": torch.cuda.get_device_name() if setup.device == "cuda" else cpu,
+        "device": torch.cuda.get_device_name() if setup.device == "cuda" else processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load_average": os.getloadavg()[0],

@@ -19,6 +19,7 @@ from coca_train.data.diagnostics import TASKS
 from coca_train.evaluation.comparison import parameter_shapes
 from coca_train.evaluation.results import RESULTS, AnyRow, Evaluation
 from coca_train.hub.weights import open_source
+from coca_train.runtime import machine
 from coca_train.runtime.durable import read_json
 from coca_train.runtime.untrusted_io import JsonObject, read_object
 from coca_train.tracking.records import read_jsonl
@@ -28,7 +29,8 @@ SWEEP_SEED = 1_000_000  # of the sweeps of rates, which no trial has
 AXES = ("rope_scalings", "attention_patterns", "logit_scales")
 VALID, SOURCE = "valid/", "source of "
 
-# One thread and one set of instructions: sums in one order, so that a trial comes out the same on other machines.
+# One thread and one set of instructions: sums in one order, so that a trial comes out the same on a processor of the
+# same make.
 EXACT = {
     "OMP_NUM_THREADS": "1",
     "ATEN_CPU_CAPABILITY": "avx2",
@@ -115,7 +117,7 @@ def read_trials(
         "n_parameters": sum(math.prod(shape) for shape in shapes.values()),
         "tokens_per_s": round(speed(records)),
         "seconds": round(training_time(records, study.config.train.global_batch_size * study.config.train.seq_len)),
-        "made_with": versions(),
+        "made_with": {**versions(), "processor": machine.processor()},
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     found = {name: Evaluation.from_json(read_json(folder / RESULTS)) for name, folder in folders.items()}

@@ -74,6 +74,11 @@ class Trial:
     made_with: Mapping[str, str]
     made_at: str = ""
 
+    @property
+    def processor(self) -> str:
+        """The CPU's model that it was trained on."""
+        return self.made_with.get("processor", "unknown")
+
     def share(self, task: str, length: int) -> float:
         """Return the share of right answers; 0 where the model cannot read so far."""
         of_task, at = self.tasks[task], self.lengths.index(length)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from coca_train.atlas.methods import METHODS, VARIANTS, Method, variants_of
 from coca_train.atlas.page import page
+from coca_train.atlas.repeats import Repeat, verdict
 from coca_train.atlas.study import (
     EXACT,
     SWEEP_SEED,
@@ -91,7 +92,8 @@ class Runner:
         return self._run([Work(method, seed, best[method.name], None) for method, seed in missing], self._keep_trials)
 
     def repeat(self, n: int) -> int:
-        """Train stored trials from nothing, and say which come out the same; exit code 4 where one does not."""
+        """Train stored trials from nothing, and say whether they come out as they were stored (verdict); exit code 4
+        where they do not."""
         methods = {each.name: each for each in METHODS}
         drawn = sorted(key for key in self.trials if key[0] in methods and self._has(methods[key[0]], key[1]))
         if not drawn:
@@ -101,27 +103,21 @@ class Runner:
         for row, seed in random.Random(f"{drawn}").sample(drawn, min(n, len(drawn))):
             work.append(Work(methods[row], seed, self.trials[row, seed].rate, None))
         self.root = self.root / "again"
-        self.n_all, other = len(work), set[str]()
+        self.n_all, repeats = len(work), list[Repeat]()
 
         def compare(done: Work) -> None:
-            for trial in self._read(done):
-                before = self.trials.get((trial.row, trial.seed))
-                if before is None:
-                    continue
-                same = trial.result == before.result
-                apart = [abs(trial.share(t, n) - before.share(t, n)) for t in trial.tasks for n in trial.lengths]
-                said = "the same bits" if same else f"other: shares by up to {max(apart):.3f}"
-                dist.log(f"{self._counted(done)}: {trial.row}: {said}")
-                if not same:
-                    other.add(f"{trial.method} seed {trial.seed}")
+            again = {trial.row: trial for trial in self._read(done)}
+            stored = {row: self.trials[row, done.seed] for row in again if (row, done.seed) in self.trials}
+            repeats.append(Repeat(stored, again))
+            dist.log(f"{self._counted(done)}: {repeats[-1]}")
 
         if code := self._run(work, compare):
             return code
-        if other:
-            dist.log(f"{len(other)} of {len(work)} have other results: {', '.join(sorted(other))}")
-            return CheckpointError.exit_code
-        shutil.rmtree(self.root)
-        return 0
+        said, as_stored = verdict(repeats, machine.processor())
+        print(*said, sep="\n")
+        if as_stored:
+            shutil.rmtree(self.root)
+        return 0 if as_stored else CheckpointError.exit_code
 
     def show(self, command: str) -> int:
         """Write the page of all trials, and say its finding."""

@@ -6,8 +6,10 @@ typing error does not bring a machine down. The number of ranks belongs to the l
 Nothing here imports torch, which reads its environment once, when it is imported.
 """
 
+import contextlib
 import math
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -189,6 +191,15 @@ def cpu_computes_bfloat16() -> bool:
     except OSError:
         return False
     return bool(re.search(r"^(?:flags|Features)\s*:.*\b(?:avx512_bf16|amx_bf16|bf16)\b", text, re.M))
+
+
+def processor() -> str:
+    """Return the model of the CPU, as the system names it."""
+    with contextlib.suppress(OSError):
+        named = re.search(r"^model name\s*:\s*(\S.*)$", CPUINFO.read_text(encoding="utf-8", errors="replace"), re.M)
+        if named:
+            return " ".join(named[1].split())
+    return platform.processor() or platform.machine()
 
 
 # ---- compilers

@@ -92,3 +92,10 @@ def test_batches_read_ahead_are_bounded_by_memory(sized, capsys, monkeypatch, ra
     said = capsys.readouterr().err
     assert ("data.prefetch_steps=1000: " in said) == (steps != 1000)
     assert steps_ahead(replace(config, data=replace(config.data, prefetch_steps=0)), 1) == 0
+
+
+def test_the_processor_is_named_as_the_system_names_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
+    assert machine.processor()  # where there is no such file, what Python knows
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel\t\t: 17\nmodel name\t: Some  CPU @ 2 GHz\nflags : fpu\n")
+    assert machine.processor() == "Some CPU @ 2 GHz"
