@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -193,16 +194,25 @@ def _models(matrix: Matrix, rates: Sequence[float]) -> Table:
         columns=("seeds", "tasks learned", "learning rate", "parameters", "step time"),
         rows=tuple(map(row_of, matrix.trained)),
         note=f"Tasks learned: at least {LEARNED:.0%} right at {matrix.lengths[0]} tokens, the mean over seeds. "
-        "Learning rate: the best of the sweep, times the experiment's. Step time: of a training step, of RoPE's, by "
-        "the fastest tenth of its steps, while other work was on the machine: differences below 5 % are noise.",
+        "Learning rate: the best of the sweep, times the experiment's. Step time: of a training step, of RoPE's on the "
+        "same processor, by the fastest tenth of its steps, while other work was on the machine: differences below "
+        "5 % are noise.",
     )
 
 
 def _step_time(matrix: Matrix, row: str) -> Value:
-    """Return the time of a training step of a row as a multiple of the reference's, the median over its seeds."""
-    speeds = {name: [trial.tokens_per_s for trial in matrix.of(name)] for name in (row, REFERENCE)}
-    own, reference = (statistics.median(each) if each else 0.0 for each in (speeds[row], speeds[REFERENCE]))
-    return Value.of(reference / own if own and reference else None, "{:.2f}×", missing="no speed of it, or of RoPE")
+    """Return the time of a training step of a row as a multiple of the reference's on the same processor, the median
+    over its seeds."""
+    references = defaultdict[str, list[float]](list)
+    for trial in matrix.of(REFERENCE):
+        references[trial.processor].append(trial.tokens_per_s)
+    ratios = [
+        statistics.median(references[trial.processor]) / trial.tokens_per_s
+        for trial in matrix.of(row)
+        if trial.tokens_per_s and trial.processor in references
+    ]
+    missing = "no training of RoPE on its processor"
+    return Value.of(statistics.median(ratios) if ratios else None, "{:.2f}×", missing=missing)
 
 
 def _against(matrix: Matrix) -> dict[str, tuple[Value, Value, Value]]:
@@ -340,6 +350,7 @@ def _facts(matrix: Matrix) -> list[tuple[str, str]]:
     trials = list(matrix.trials.values())
     hours = sum({(trial.method, trial.seed): trial.seconds for trial in trials}.values()) / 3600
     torch = sorted({trial.made_with.get("torch", "?") for trial in trials})
+    processors = sorted({trial.processor for trial in trials})
     return [
         ("protocol", trials[0].protocol),
         (
@@ -347,5 +358,5 @@ def _facts(matrix: Matrix) -> list[tuple[str, str]]:
             f"{len({(trial.method, trial.seed) for trial in trials})}, {hours:.1f} core-hours, without the sweeps of "
             "learning rates and the evaluations",
         ),
-        ("made with", f"torch {', '.join(torch)}"),
+        ("made with", f"torch {', '.join(torch)} on {', '.join(processors)}"),
     ]

@@ -148,3 +148,17 @@ def test_nothing_learned_is_no_number_and_no_infinity():
     assert claims.rows[0].values[1].note == "no task is learned by both"
     (_, first) = section(document, "How soon they learn")
     assert first.rows[0].values[0].note == "a loss was not finite"
+
+
+def test_the_time_of_a_step_is_compared_on_one_processor():
+    """Of two that trained the reference each with its own; none where the reference was not trained."""
+
+    def at(row, seed, processor, tokens_per_s):
+        return trial(row, seed, made_with={"torch": "2", "processor": processor}, tokens_per_s=tokens_per_s)
+
+    each = [at("rope", 1, "slow", 100), at("rope", 2, "fast", 900)]
+    each += [at("coca", 1, "slow", 50), at("coca", 2, "fast", 450), at("nope", 1, "other", 450)]
+    document = page(each, RATES, "")
+    _, models = section(document, "Ranks")
+    assert [row.values[4].text for row in models.rows] == ["1.00×", "2.00×", "–"]
+    assert ("made with", "torch 2 on fast, other, slow") in document.facts
