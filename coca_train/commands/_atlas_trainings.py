@@ -73,6 +73,9 @@ class Runner:
         self.stored = read_all([STORED], study.protocol)
         self.trials = self.stored | read_all([self.kept], study.protocol)
         self.began, self.n_done, self.n_all = time.monotonic(), 0, 0
+        self.ended = 0  # steps of the trainings that have ended
+        self.ahead = 0  # steps of all trainings
+        self.first: tuple[float, int] | None = None  # when steps were counted first, and how many there were
 
     def train(self, methods: Sequence[Method]) -> int:
         """Train every method's sweep and seeds where they are missing; the exit code."""
@@ -85,7 +88,8 @@ class Runner:
             for rate in dict.fromkeys(self.study.rates)
             if rate not in self._swept(method)
         ]
-        self.n_all = len(sweeps) + len(missing)
+        seeds_of = [Work(method, seed, 1.0, None) for method, seed in missing]  # at rates that sweeps will tell
+        self.n_all, self.ahead = len(sweeps) + len(missing), sum(map(self._steps, [*sweeps, *seeds_of]))
         if code := self._run(sweeps, self._keep_rate, self._keep_diverged):
             return code
         best = {method.name: best_rate(self._swept(method)) for method in waiting}
@@ -103,7 +107,7 @@ class Runner:
         for row, seed in random.Random(f"{drawn}").sample(drawn, min(n, len(drawn))):
             work.append(Work(methods[row], seed, self.trials[row, seed].rate, None))
         self.root = self.root / "again"
-        self.n_all, repeats = len(work), list[Repeat]()
+        self.n_all, self.ahead, repeats = len(work), sum(map(self._steps, work)), list[Repeat]()
 
         def compare(done: Work) -> None:
             again = {trial.row: trial for trial in self._read(done)}
@@ -214,12 +218,12 @@ class Runner:
         jobs = [self._job(work) for work in by_name.values()]
 
         def done(job: Job) -> None:
-            self.n_done += 1
+            self._count(by_name[job.name])
             keep(by_name[job.name])
 
         def diverged(job: Job) -> None:
-            self.n_done += 1
             work = by_name[job.name]
+            self._count(work)
             dist.log(f"{self._counted(work)}, rate {work.rate:g}: diverged")
             lost(work)
 
@@ -232,14 +236,24 @@ class Runner:
 
     def _watch(self, running: Sequence[Job]) -> None:
         """Say how far everything is."""
-        minutes = (time.monotonic() - self.began) / 60
-        at = []
+        steps = {}
         for job in running:
             records = read_jsonl(self.root / "runs" / job.name / "metrics.jsonl", damaged=True)
-            step = max((record["step"] for record in records), default=0)
-            at.append(f"{job.name.rpartition('-')[0]} at step {step:,}")
-        left = f", about {minutes / self.n_done * (self.n_all - self.n_done):.0f} left" if self.n_done else ""
-        dist.log(f"{minutes:.0f} min{left}: {self.n_done} of {self.n_all} trainings done; {'; '.join(at)}")
+            steps[job.name.rpartition("-")[0]] = max((record["step"] for record in records), default=0)
+        now, done = time.monotonic(), self.ended + sum(steps.values())
+        self.first = self.first or (now, done)
+        left, passed = "", done - self.first[1]
+        if passed > 0:  # since it was counted first: what is gone on with has steps of before
+            left = f", about {(now - self.first[0]) / 60 / passed * (self.ahead - done):.0f} left"
+        at = "; ".join(f"{name} at step {step:,}" for name, step in steps.items())
+        dist.log(f"{(now - self.began) / 60:.0f} min{left}: {self.n_done} of {self.n_all} trainings done; {at}")
+
+    def _steps(self, work: Work) -> int:
+        return work.steps or self.study.config.train.max_steps
+
+    def _count(self, work: Work) -> None:
+        self.n_done += 1
+        self.ended += self._steps(work)
 
     def _counted(self, work: Work) -> str:
         return f"[{self.n_done}/{self.n_all}] {work.method.name} seed {work.seed}"

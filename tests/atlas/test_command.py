@@ -4,16 +4,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
-from coca_train.atlas.study import EXPERIMENT
+from coca_train.atlas.study import EXPERIMENT, Study
 from coca_train.atlas.trials import read_all, write
 from coca_train.checkpoint.lock import RunLock
 from coca_train.commands import _atlas_trainings, main
 from coca_train.commands._atlas_trainings import Runner
+from coca_train.commands._children import Job
 from coca_train.commands._training import load
-from coca_train.commands.atlas import USAGE
+from coca_train.commands.atlas import USAGE, AtlasConfig
 from data_prep.verbs.diagnostics import DiagnosticsConfig, make
 from tests.atlas.trials import trial
 
@@ -115,3 +117,17 @@ def test_a_study_in_miniature(tmp_path):
     again = atlas("again=1", timeout=300)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "the same bits" in again.stdout + again.stderr
+
+
+def test_the_time_left_is_by_steps(tmp_path, capsys):
+    """Sweeps are shorter than trainings, and what is gone on with had steps before: 1,500 in 10 minutes, 7,500 left."""
+    study = Study(
+        lengths=(63, 128), n_cases=2, rates=(1.0,), sweep_steps=2, words=(), config=load([EXPERIMENT], ()).config
+    )  # fmt: skip
+    runner = Runner(study, AtlasConfig(root=str(tmp_path)), ())
+    (tmp_path / "runs" / "rope-2-1-abc").mkdir(parents=True)
+    (tmp_path / "runs" / "rope-2-1-abc" / "metrics.jsonl").write_text('{"step": 490}\n{"step": 500}\n')
+    runner.ended, runner.ahead, runner.n_done, runner.n_all = 2000, 10_000, 3, 8
+    runner.first = (time.monotonic() - 600, 1000)
+    runner._watch([Job("rope-2-1-abc", [], tmp_path / "log")])
+    assert "about 50 left: 3 of 8 trainings done; rope-2-1 at step 500" in capsys.readouterr().err
