@@ -6,7 +6,7 @@ import statistics
 
 import numpy as np
 
-from coca_train.atlas.matrix import REFERENCE, Matrix
+from coca_train.atlas.matrix import Matrix
 from coca_train.atlas.methods import title_of
 from coca_train.report.blocks import Row, Table, Value
 from coca_train.statistics.answers import WRONG
@@ -16,8 +16,8 @@ from coca_train.statistics.ranks import over_seeds
 
 def losses_by_step(matrix: Matrix) -> Table:
     """Return held-out losses over the steps of a training, and how they compare with the reference's."""
-    rows, steps = matrix.trained, matrix.steps
-    compared = dict.fromkeys((steps[0], steps[-1])) if REFERENCE in rows else {}
+    rows, steps, reference = matrix.trained, matrix.steps, title_of(matrix.reference)
+    compared = dict.fromkeys((steps[0], steps[-1])) if matrix.reference in rows else {}
     confidence = 1 - WRONG / max(1, len(compared) * (len(rows) - 1))
 
     def losses(row: str, step: int) -> dict[int, float]:
@@ -41,9 +41,9 @@ def losses_by_step(matrix: Matrix) -> Table:
     priors = {step: fit_prior(log_S for log_S in each[step] if np.isfinite(log_S).all()) for step in compared}
 
     def ratio(row: str, step: int) -> Value:
-        if row == REFERENCE:
+        if row == matrix.reference:
             return Value.of(None, missing="itself")
-        log_S = logs(row, REFERENCE, step)
+        log_S = logs(row, matrix.reference, step)
         if len(log_S) < 2 or not np.isfinite(log_S).all():
             return Value.of(None, missing="fewer than two seeds, or a loss was not finite")
         bounds = over_seeds(log_S, confidence, priors[step])
@@ -54,7 +54,7 @@ def losses_by_step(matrix: Matrix) -> Table:
         name="learning",
         title="Held-out loss at the trained lengths, by the steps of the training [nats per token]",
         label_columns=("method",),
-        columns=(*(f"{step:,}" for step in steps), *(f"of RoPE's at {step:,}" for step in compared)),
+        columns=(*(f"{step:,}" for step in steps), *(f"of {reference}'s at {step:,}" for step in compared)),
         rows=tuple(
             Row(
                 label=(title_of(row),),
@@ -63,7 +63,8 @@ def losses_by_step(matrix: Matrix) -> Table:
             for row in sorted(rows, key=lambda row: loss(row, steps[0]).number or math.inf)
         ),
         interval="95 % interval over seeds; of a ratio, for all ratios together",
-        note="The mean over tasks, each row at its own rate. Of RoPE's: the geometric mean over seeds of the ratio.",
+        note="The mean over tasks, each row at its own rate. "
+        f"Of {reference}'s: the geometric mean over seeds of the ratio.",
     )
 
 

@@ -8,22 +8,22 @@ from functools import cached_property
 
 import numpy as np
 
-from coca_train.atlas.methods import METHODS, VARIANTS
+from coca_train.atlas.methods import METHODS, REFERENCE, VARIANTS
 from coca_train.atlas.trials import Trial
 from coca_train.report.blocks import Value
 from coca_train.statistics.intervals import Bounds
 from coca_train.statistics.moderated import fit_prior
 from coca_train.statistics.ranks import Priors, fit_priors, over_seeds
 
-REFERENCE = "rope"  # the row that others are compared with
 SHARE = "{:.0%}"
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Trials by row, seed and task."""
+    """Trials by row, seed and task. reference: the row that others are compared with."""
 
     trials: Mapping[tuple[str, int], Trial]
+    reference: str = REFERENCE
 
     @cached_property
     def rows(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+REFERENCE = "rope"  # the row that others are compared with
 WINDOW = 64  # tokens that a row is trained at (configs/experiment/atlas.yaml)
 FARTHEST = 16 * WINDOW  # tokens that it is tried at
 # Base of every rotation trained at the window: half of RoPE's pairs turn once within it, as in LLaMA 3 (500,000 at

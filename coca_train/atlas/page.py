@@ -9,8 +9,8 @@ import numpy as np
 
 from coca_train.atlas.claims import CLAIMS, tried
 from coca_train.atlas.learning import first_losses, losses_by_step
-from coca_train.atlas.matrix import REFERENCE, Matrix
-from coca_train.atlas.methods import title_of
+from coca_train.atlas.matrix import Matrix
+from coca_train.atlas.methods import REFERENCE, title_of
 from coca_train.atlas.sentences import by_task, finding
 from coca_train.atlas.trials import LEARNED, Trial
 from coca_train.data.diagnostics import TASKS
@@ -27,29 +27,39 @@ DEFINITION = (
     "answers, scaled so that guessing is 0 and all right is 1; below 0 it is worse than guessing. A row has a score in "
     "a task that half of its seeds or more have learned. The score of a row is its least-squares mean over the tasks "
     "that any row has (method plus task), so that a method that has learned only the easy ones is no better for it; a "
-    "row with no more than half of them has none. Differences have 95 % intervals of a moderated t (Smyth 2004): the "
+    "row with no more than half of them has none. All of it is of the rows of this page, so that a row that comes may "
+    "change the figures of others. Differences have 95 % intervals of a moderated t (Smyth 2004): the "
     f"variance of all pairs of rows, times {MARGIN:g}, is the prior of each, with no more degrees of freedom than the "
     "pair has itself. The scores of the map have a prior of all its squares, curves and losses Student's intervals. "
     "The range of a rank counts the rows that are significantly better and worse on these tasks, with a familywise "
-    "error of 5 % over the comparisons with all other rows (Holm); what is said of a task has one of 5 % over all rows "
+    "error of 5 % over the comparisons with all other rows (Holm): two rows differ significantly where they do among "
+    "all comparisons of the one and among all of the other. What is said of a task has an error of 5 % over all rows "
     "of the task."
 )
 
 
-def page(trials: Sequence[Trial], rates: Sequence[float], command: str) -> Document:
-    """Return the page of trials of one protocol. rates: those that its sweeps try."""
-    matrix = Matrix({(trial.row, trial.seed): trial for trial in trials})
+def page(
+    trials: Sequence[Trial],
+    rates: Sequence[float],
+    command: str,
+    own: Sequence[str] = (),
+    reference: str = REFERENCE,
+) -> Document:
+    """Return the page of trials of one protocol. rates: those that its sweeps try. own: rows that its reader asked for.
+    reference: the row that others are compared with."""
+    matrix = Matrix({(trial.row, trial.seed): trial for trial in trials}, reference)
     ranked = dict(zip(matrix.rows, rank(matrix.scores_MSK, matrix.priors), strict=True))
     order = sorted(matrix.rows, key=lambda row: (ranked[row].rank, -_learned(matrix, row)))
     learned = {task: any(matrix.n_learned(row, task)[0] for row in order) for task in matrix.tasks}
     claims = _claims(matrix)
+    ranks = _ranks(matrix, ranked, order)
     return Document(
         title=f"Atlas: {len(matrix.rows)} position methods from {len(matrix.trained)} trained models, "
         f"{len(matrix.tasks)} tasks, up to {len(matrix.seeds)} seeds",
         finding=finding(matrix, ranked, order),
-        summary=(),
+        summary=[_placed(row, ranks, ranked, matrix) for row in own if row in matrix.rows],
         sections=[
-            Section(title="Ranks", blocks=[_ranks(matrix, ranked, order), _models(matrix, rates)]),
+            Section(title="Ranks", blocks=[ranks, _models(matrix, rates)]),
             Section(
                 title="What separates them", blocks=[Text(text="\n".join(f"* {each}" for each in by_task(matrix)))]
             ),
@@ -60,7 +70,9 @@ def page(trials: Sequence[Trial], rates: Sequence[float], command: str) -> Docum
                 else ()
             ),
             Section(title="How far each task still works", blocks=[_reach(matrix, order), _map(matrix, order)]),
-            Section(title="Curves", blocks=[_curves(matrix, task, order) for task in matrix.tasks if learned[task]]),
+            Section(
+                title="Curves", blocks=[_curves(matrix, task, order, own) for task in matrix.tasks if learned[task]]
+            ),
             Section(title="Rows", blocks=[Text(text="\n".join(_settings(matrix)))], folded=True),
             Section(title="Tasks", blocks=[Text(text="\n".join(_tasks(matrix)))], folded=True),
             Section(title="Definition", blocks=[Text(text=DEFINITION)], folded=True),
@@ -140,24 +152,41 @@ def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -
         )
 
     at = matrix.lengths[0]
-    reference = [task for task in matrix.tasks if _is_learned_by_all(matrix, REFERENCE, task)]
+    reference = title_of(matrix.reference)
+    learned = [task for task in matrix.tasks if _is_learned_by_all(matrix, matrix.reference, task)]
     return Table(
         name="ranks",
         title=f"Mean score from {matrix.lengths[1]:,} to {matrix.lengths[-1]:,} tokens, after training at {at}",
         label_columns=("method",),
         columns=(
-            *("rank", "score", "Δ to RoPE", "Δ without one task", "Δ, tasks as a sample"),
+            *("rank", "score", f"Δ to {reference}", "Δ without one task", "Δ, tasks as a sample"),
             *(f"tasks at {at} tokens", "seeds"),
         ),
         rows=tuple(map(row_of, order)),
         interval="range of a rank; interval of a Δ, all rows judged together",
-        note="Score: 0 for guessing, 1 for all answers right. Δ to RoPE: over the tasks that every seed of both has "
-        f"learned (RoPE: {', '.join(reference) or 'none'}), with an interval over seeds. Without one task: the Δ "
+        note="Score: 0 for guessing, 1 for all answers right. "
+        f"Δ to {reference}: over the tasks that every seed of both has learned ({reference}: "
+        f"{', '.join(learned) or 'none'}), with an interval over seeds. Without one task: the Δ "
         "nearest to zero, or beyond it, when that task is left out. Tasks as a sample: of such tasks, over those that "
         "half of the seeds have learned, with an interval over tasks and seeds. Tasks at "
         f"{at} tokens: of those that the weights have learned, in how many this row has at least {LEARNED:.0%} right "
         "at the trained length, the mean over seeds.",
     )
+
+
+def _placed(row: str, ranks: Table, ranked: Mapping[str, Ranked], matrix: Matrix) -> str:
+    """Return in a sentence where a row is among the others, and which are significantly better."""
+    place, score, apart, *_ = next(each.values for each in ranks.rows if each.label == (title_of(row),))
+    said = f"{title_of(row)}: rank {_with_range(place)} of {len(ranks.rows)}, score {score.text}"
+    if row != matrix.reference:
+        said += f", {ranks.columns[2]} {_with_range(apart)}"
+    said += f", learning rate {next(matrix.of(row)).rate:g}."
+    above = [title_of(matrix.rows[m]) for m in sorted(ranked[row].above, key=lambda m: ranked[matrix.rows[m]].rank)]
+    return f"{said} Significantly better: {', '.join(above) or 'none'}."
+
+
+def _with_range(value: Value) -> str:
+    return f"{value.text} ({value.range})" if value.range else value.text
 
 
 def _is_learned_by_all(matrix: Matrix, row: str, task: str) -> bool:
@@ -194,9 +223,9 @@ def _models(matrix: Matrix, rates: Sequence[float]) -> Table:
         columns=("seeds", "tasks learned", "learning rate", "parameters", "step time"),
         rows=tuple(map(row_of, matrix.trained)),
         note=f"Tasks learned: at least {LEARNED:.0%} right at {matrix.lengths[0]} tokens, the mean over seeds. "
-        "Learning rate: the best of the sweep, times the experiment's. Step time: of a training step, of RoPE's on the "
-        "same processor, by the fastest tenth of its steps, while other work was on the machine: differences below "
-        "5 % are noise.",
+        "Learning rate: the best of the sweep, times the experiment's. Step time: of a training step, of "
+        f"{title_of(matrix.reference)}'s on the same processor, by the fastest tenth of its steps, while other work "
+        "was on the machine: differences below 5 % are noise.",
     )
 
 
@@ -204,29 +233,29 @@ def _step_time(matrix: Matrix, row: str) -> Value:
     """Return the time of a training step of a row as a multiple of the reference's on the same processor, the median
     over its seeds."""
     references = defaultdict[str, list[float]](list)
-    for trial in matrix.of(REFERENCE):
+    for trial in matrix.of(matrix.reference):
         references[trial.processor].append(trial.tokens_per_s)
     ratios = [
         statistics.median(references[trial.processor]) / trial.tokens_per_s
         for trial in matrix.of(row)
         if trial.tokens_per_s and trial.processor in references
     ]
-    missing = "no training of RoPE on its processor"
+    missing = f"no training of {title_of(matrix.reference)} on its processor"
     return Value.of(statistics.median(ratios) if ratios else None, "{:.2f}×", missing=missing)
 
 
 def _against(matrix: Matrix) -> dict[str, tuple[Value, Value, Value]]:
     """Return by row the difference to the reference on these tasks, what is left of it without one of them, and that
     over tasks and seeds; of each all rows are judged together."""
-    if REFERENCE not in matrix.rows:
-        absent = Value.of(None, missing="RoPE is missing")
+    if matrix.reference not in matrix.rows:
+        absent = Value.of(None, missing=f"{title_of(matrix.reference)} is missing")
         return dict.fromkeys(matrix.rows, (absent, absent, absent))
     scores = dict(zip(matrix.rows, matrix.scores_MSK, strict=True))
     confidence = 1 - WRONG / max(1, len(matrix.rows) - 1)
     itself = Value.of(None, missing="itself")
-    found = {REFERENCE: (itself, itself, itself)}
-    for row in (row for row in matrix.rows if row != REFERENCE):
-        difference = TaskDifference(scores[row], scores[REFERENCE], matrix.priors)
+    found = {matrix.reference: (itself, itself, itself)}
+    for row in (row for row in matrix.rows if row != matrix.reference):
+        difference = TaskDifference(scores[row], scores[matrix.reference], matrix.priors)
         over_tasks, on_these = difference.interval(confidence), difference.on_these_tasks(confidence)
         few = "fewer than two seeds, or two tasks that both have learned"
         seeds = "fewer than two seeds, or no task that every seed has learned"
@@ -312,11 +341,11 @@ def _map(matrix: Matrix, order: Sequence[str]) -> HeatMaps:
     )
 
 
-def _curves(matrix: Matrix, task: str, order: Sequence[str]) -> Lines:
+def _curves(matrix: Matrix, task: str, order: Sequence[str], own: Sequence[str]) -> Lines:
     learned = [row for row in order if matrix.n_learned(row, task)[0]]
     mean = {row: np.mean([trial.score(task) for trial in matrix.of(row) if trial.has_learned(task)]) for row in learned}
     best = sorted(learned, key=lambda row: -mean[row])
-    shown = dict.fromkeys((*(row for row in SHOWN if row in learned), *best[:N_BEST]))
+    shown = dict.fromkeys((*(row for row in (*own, *SHOWN) if row in learned), *best[:N_BEST]))
     return Lines(
         name=f"curve-{task.replace('_', '-')}",
         title=f"{task}: {TASKS[task].meaning}",

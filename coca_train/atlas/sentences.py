@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from coca_train.atlas.matrix import REFERENCE, Matrix
+from coca_train.atlas.matrix import Matrix
 from coca_train.atlas.methods import title_of
 from coca_train.atlas.trials import LEARNED
 from coca_train.statistics.moderated import Prior, fit_prior
@@ -22,15 +22,13 @@ def finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) 
     if not math.isfinite(ranked[first].level):
         return [f"No method has learned most of the tasks at {matrix.lengths[0]} tokens."]
     found = [f"{title_of(first)} has the highest mean score beyond the {matrix.lengths[0]} tokens of its training."]
-    scores = dict(zip(matrix.rows, matrix.scores_MSK, strict=True))
+    scores, number = dict(zip(matrix.rows, matrix.scores_MSK, strict=True)), matrix.rows.index(first)
     others = [row for row in order if row != first and math.isfinite(ranked[row].level)]
     differences = {row: TaskDifference(scores[first], scores[row], matrix.priors) for row in others}
     differences = {row: each for row, each in differences.items() if math.isfinite(each.on_these_tasks().low)}
     if not differences:
         return [*found, "With one seed, no difference can be separated from seed noise."] if others else found
-    lower = significant([each.on_these_tasks for each in differences.values()])
-    close = [row for row, each in zip(differences, lower, strict=True) if each is None]
-    if close:
+    if close := [row for row in differences if number not in ranked[row].above]:
         found.append(f"Not significantly lower: {_listed(close, FEW)}.")
     n_lower = sum(each is not None for each in significant([each.interval for each in differences.values()]))
     found.append(
@@ -52,7 +50,7 @@ def _of_task(matrix: Matrix, k: int, task: str) -> str:
         return f"{task}: no row has learned it with half of its seeds."
     keeping, at = _above_chance(matrix, k), matrix.lengths[1]
     best = max(known, key=lambda row: known[row].estimate)
-    shares = {row: matrix.share(row, task, at) for row in dict.fromkeys((best, REFERENCE)) if row in known}
+    shares = {row: matrix.share(row, task, at) for row in dict.fromkeys((best, matrix.reference)) if row in known}
     works = matrix.works_to(best, task)
     n = len(keeping) or "none"
     said = [
@@ -61,10 +59,10 @@ def _of_task(matrix: Matrix, k: int, task: str) -> str:
     ]
     if works > matrix.lengths[0]:
         said.append(f"The median seed of {title_of(best)} has at least {LEARNED:.0%} right up to {works:,} tokens")
-    if REFERENCE in known:
+    if matrix.reference in known:
         above, below = _apart(matrix, k)
         if above:
-            said.append(f"Significantly above {title_of(REFERENCE)}: {_listed(above, FEWER)}")
+            said.append(f"Significantly above {title_of(matrix.reference)}: {_listed(above, FEWER)}")
         if below:
             said.append(f"Significantly below: {_listed(below, FEWER)}")
     return "".join(f"{each}. " for each in said).rstrip()
@@ -81,7 +79,7 @@ def _apart(matrix: Matrix, k: int) -> tuple[list[str], list[str]]:
     """Return the rows significantly above the reference in a task, and those below, all of the task judged together;
     the farthest first."""
     scores = dict(zip(matrix.rows, matrix.scores_MSK[:, :, k], strict=True))
-    differences = {row: each - scores[REFERENCE] for row, each in scores.items() if row != REFERENCE}
+    differences = {row: each - scores[matrix.reference] for row, each in scores.items() if row != matrix.reference}
     judged = _judged(differences, fit_priors(matrix.scores_MSK[:, :, k : k + 1]).on_these)
     order = sorted(judged, key=lambda row: -abs(judged[row]))
     return [row for row in order if judged[row] > 0], [row for row in order if judged[row] < 0]

@@ -27,7 +27,7 @@ from coca_train.tracking.records import read_jsonl
 EXPERIMENT = "+experiment=atlas"
 SWEEP_SEED = 1_000_000  # of the sweeps of rates, which no trial has
 AXES = ("rope_scalings", "attention_patterns", "logit_scales")
-VALID, SOURCE = "valid/", "source of "
+VALID = "valid/"
 
 # One thread and one set of instructions: sums in one order, so that a trial comes out the same on a processor of the
 # same make.
@@ -96,9 +96,10 @@ def read_trials(
     method: Method,
     seed: int,
     rate: float,
+    source: str,
 ) -> list[Trial]:
-    """Return the trial of a training, and those of other rows from its weights. folders: of its evaluations, by
-    name."""
+    """Return the trial of a training, and those of other rows from its weights. folders: of its evaluations, by name.
+    source: the digest of what its row is made of."""
     record, records = read_object(run / "run.json"), read_jsonl(run / "metrics.jsonl")
     shapes = parameter_shapes(run)
     start = {
@@ -109,7 +110,7 @@ def read_trials(
         "seed": seed,
         "rate": rate,
         "protocol": study.protocol,
-        "source": next(value for key, value in record["versions"].items() if key.startswith(SOURCE)),
+        "source": source,
         "start": start,
         "batches": [each["batch_digest"] for each in records if "batch_digest" in each][-1],
         "weights": weights_digest(run),

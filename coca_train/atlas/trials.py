@@ -45,12 +45,12 @@ class Trial:
     """What is kept of a training, of its weights under one variant.
 
     row: its row of the atlas; method: the one that was trained. rate: times the protocol's learning rates. protocol,
-    source, start, batches, weights: digests of what all trials share, of the position scheme's code, of each initial
-    parameter, of the last batch logged, of the trained weights. lengths [tokens]; tasks: by name, of the lengths that
-    could be measured. learned: the tasks of which the weights, as they were trained, answer LEARNED at the trained
-    length. absent: why longer lengths could not be measured. valid_losses [nats per token]: held out at the trained
-    lengths, by step and task. tokens_per_s: of a training step (study.speed). seconds: of all steps of the training.
-    made_at: when, ISO 8601.
+    source, start, batches, weights: digests of what all trials share, of the position scheme's code and settings, of
+    each initial parameter, of the last batch logged, of the trained weights. lengths [tokens]; tasks: by name, of the
+    lengths that could be measured. learned: the tasks of which the weights, as they were trained, answer LEARNED at
+    the trained length. absent: why longer lengths could not be measured. valid_losses [nats per token]: held out at
+    the trained lengths, by step and task. tokens_per_s: of a training step (study.speed). seconds: of all steps of
+    the training. made_at: when, ISO 8601.
     """
 
     row: str

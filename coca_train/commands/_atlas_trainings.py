@@ -1,16 +1,17 @@
 """Trainings of the atlas that are missing, one process each, several at once, and the trials that they leave."""
 
 import hashlib
+import json
 import random
 import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coca_train.atlas.methods import METHODS, VARIANTS, Method, variants_of
+from coca_train.atlas.methods import METHODS, THETA, VARIANTS, Method, variants_of
 from coca_train.atlas.page import page
 from coca_train.atlas.repeats import Repeat, verdict
 from coca_train.atlas.study import (
@@ -73,6 +74,8 @@ class Runner:
         self.stored = read_all([STORED], study.protocol)
         self.trials = self.stored | read_all([self.kept], study.protocol)
         self.began, self.n_done, self.n_all = time.monotonic(), 0, 0
+        self.sources: dict[str, str] = {}  # by method
+        self.works: dict[str, Work] = {}  # by the names of their runs
         self.ended = 0  # steps of the trainings that have ended
         self.ahead = 0  # steps of all trainings
         self.first: tuple[float, int] | None = None  # when steps were counted first, and how many there were
@@ -90,9 +93,12 @@ class Runner:
         ]
         seeds_of = [Work(method, seed, 1.0, None) for method, seed in missing]  # at rates that sweeps will tell
         self.n_all, self.ahead = len(sweeps) + len(missing), sum(map(self._steps, [*sweeps, *seeds_of]))
+        self._say_what_is_done(methods, missing)
         if code := self._run(sweeps, self._keep_rate, self._keep_diverged):
             return code
         best = {method.name: best_rate(self._swept(method)) for method in waiting}
+        for name, rate in best.items():
+            dist.log(f"{name}: the seeds are trained with rate {rate:g}, the best of {list(self.study.rates)}")
         return self._run([Work(method, seed, best[method.name], None) for method, seed in missing], self._keep_trials)
 
     def repeat(self, n: int) -> int:
@@ -123,27 +129,33 @@ class Runner:
             shutil.rmtree(self.root)
         return 0 if as_stored else CheckpointError.exit_code
 
-    def show(self, command: str) -> int:
-        """Write the page of all trials, and say its finding."""
+    def show(self, command: str, methods: Sequence[Method]) -> int:
+        """Write the page of all trials, and say its finding and where some methods are in it."""
         if not self.trials:
             raise UserError(
                 f"E-ATL-01 atlas: neither the package nor {self.kept} has a trial of this protocol. Fix: "
                 "methods=[rope,coca], which trains them"
             )
         shown = list(self._current().values())
+        if self.config.reference not in {trial.row for trial in shown}:
+            raise UserError(
+                f"E-CFG-32 command line reference={self.config.reference}: there is no such row. Fix: one of "
+                f"{', '.join(sorted({trial.row for trial in shown}))}"
+            )
         if apart := others(shown):
             raise DataError(
                 f"E-ATL-04 atlas: {'; '.join(apart[:3])}; rows are compared with the same batches and starts. Fix: "
                 f"remove the trials in {self.kept} that were made with other data or another version"
             )
-        document = page(shown, self.study.rates, command)
+        document = page(shown, self.study.rates, command, [each.name for each in methods], self.config.reference)
         paths = write_report(document, self.root)
-        print(*document.finding, sep="\n")
+        print(*document.finding, *document.summary, sep="\n")
         dist.log(f"Report: {paths['report.html']}")
         return 0
 
     def _has(self, method: Method, seed: int) -> bool:
-        """Return whether there is a trial by these words, and of a row of one's own also by this code."""
+        """Return whether there is a trial by these words, and of a row of one's own also of this code and these
+        settings."""
         trial = self.trials.get((method.name, seed))
         if trial is None or list(trial.words) != list(method.words):
             return False
@@ -153,7 +165,7 @@ class Runner:
 
     def _current(self) -> dict[tuple[str, int], Trial]:
         """Return the trials that can be shown: of each row those with the words and the rate of the last one made, and
-        of rows of one's own with its code."""
+        of rows of one's own with its code and settings."""
         listed = {each.name for each in (*METHODS, *VARIANTS)}
 
         def made_of(trial: Trial) -> tuple[object, ...]:
@@ -164,13 +176,20 @@ class Runner:
             last[trial.row] = trial
         alike = {key: each for key, each in self.trials.items() if made_of(each) == made_of(last[each.row])}
         for row, seed in self.trials.keys() - alike.keys():
-            dist.log(f"{row} seed {seed}: left out, it was trained with other words, code or rate than the row's last")
+            dist.log(
+                f"{row} seed {seed}: left out, it was trained with other options, code or rate than the row's last"
+            )
         return alike
 
     def _source(self, method: Method) -> str:
-        """Return the digest of the code of its scheme."""
-        loaded = self._loaded(Work(method, 1, 1.0, None))
-        return made_with(loaded)[source_key(loaded.config.position.scheme)]
+        """Return a digest of the code of its scheme, and of all settings that files of configuration give it."""
+        if method.name not in self.sources:
+            loaded = self._loaded(Work(method, 1, 1.0, None))
+            code, config = made_with(loaded)[source_key(loaded.config.position.scheme)], loaded.config
+            settings = [asdict(config.position), asdict(config.layers), asdict(config.attention_pattern)]
+            whole = f"{code} {json.dumps(settings, sort_keys=True, default=str)}"
+            self.sources[method.name] = hashlib.sha256(whole.encode()).hexdigest()[:12]
+        return self.sources[method.name]
 
     def _words(self, work: Work) -> list[str]:
         steps = [] if work.steps is None else [f"train.max_steps={work.steps}"]
@@ -214,7 +233,7 @@ class Runner:
         for work in works:  # every configuration is checked before the first training starts
             self._loaded(work)
 
-        by_name = {self._run_dir(work).name: work for work in works}
+        self.works = by_name = {self._run_dir(work).name: work for work in works}
         jobs = [self._job(work) for work in by_name.values()]
 
         def done(job: Job) -> None:
@@ -224,7 +243,7 @@ class Runner:
         def diverged(job: Job) -> None:
             work = by_name[job.name]
             self._count(work)
-            dist.log(f"{self._counted(work)}, rate {work.rate:g}: diverged")
+            dist.log(f"{self._counted(work)}: diverged")
             lost(work)
 
         ended = {DivergedError.exit_code: diverged}
@@ -239,14 +258,43 @@ class Runner:
         steps = {}
         for job in running:
             records = read_jsonl(self.root / "runs" / job.name / "metrics.jsonl", damaged=True)
-            steps[job.name.rpartition("-")[0]] = max((record["step"] for record in records), default=0)
+            steps[self._called(self.works[job.name])] = max((record["step"] for record in records), default=0)
         now, done = time.monotonic(), self.ended + sum(steps.values())
         self.first = self.first or (now, done)
         left, passed = "", done - self.first[1]
         if passed > 0:  # since it was counted first: what is gone on with has steps of before
             left = f", about {(now - self.first[0]) / 60 / passed * (self.ahead - done):.0f} left"
-        at = "; ".join(f"{name} at step {step:,}" for name, step in steps.items())
-        dist.log(f"{(now - self.began) / 60:.0f} min{left}: {self.n_done} of {self.n_all} trainings done; {at}")
+        at = "".join(f"; {name} at step {step:,}" for name, step in steps.items())
+        dist.log(f"{(now - self.began) / 60:.0f} min{left}: {self.n_done} of {self.n_all} trainings done{at}")
+
+    def _say_what_is_done(self, methods: Sequence[Method], missing: Sequence[tuple[Method, int]]) -> None:
+        """Say how much is to be trained, and what takes the place of trials that are there."""
+        for method in methods:
+            of_it = [seed for each, seed in missing if each == method and (method.name, seed) in self.trials]
+            if of_it:
+                dist.log(
+                    f"{method.name}: {len(of_it)} of its trials in {self.kept} were made with other options or other code; "
+                    "they are trained again, and replaced. To keep them: name=<another>"
+                )
+            if method not in METHODS and not any("theta=" in word for word in method.words):
+                self._say_which_base(method)
+        if not self.n_all:
+            dist.log("Nothing is missing: nothing is trained.")
+            return
+        dist.log(
+            f"{self.n_all} trainings, {self.at_once} at once; a line comes every minute, and after a stop the same "
+            "command goes on"
+        )
+
+    def _say_which_base(self, method: Method) -> None:
+        """Say of a row of one's own that its rotations have another base than those of the table."""
+        scaling = getattr(self._loaded(Work(method, 1, 1.0, None)).config.position, "rope_scaling", None)
+        base = getattr(scaling, "theta", THETA)
+        if base != THETA:
+            dist.log(
+                f"{method.name}: its rotations have base {base:,.0f}, those of the table {THETA}. To have the same: "
+                f"position.rope_scaling.theta={THETA}"
+            )
 
     def _steps(self, work: Work) -> int:
         return work.steps or self.study.config.train.max_steps
@@ -256,13 +304,18 @@ class Runner:
         self.ended += self._steps(work)
 
     def _counted(self, work: Work) -> str:
-        return f"[{self.n_done}/{self.n_all}] {work.method.name} seed {work.seed}"
+        return f"[{self.n_done}/{self.n_all}] {self._called(work)}"
+
+    @staticmethod
+    def _called(work: Work) -> str:
+        return f"{work.method.name} {f'rate {work.rate:g}' if work.seed == SWEEP_SEED else f'seed {work.seed}'}"
 
     # ---- what is kept
 
     def _read(self, work: Work) -> list[Trial]:
         run = self._run_dir(work)
-        return read_trials(self.study, run, self._evaluations(work), work.method, work.seed, work.rate)
+        source = self._source(work.method)
+        return read_trials(self.study, run, self._evaluations(work), work.method, work.seed, work.rate, source)
 
     def _keep_trials(self, work: Work) -> None:
         own, *variants = self._read(work)
@@ -288,8 +341,7 @@ class Runner:
     def _keep_rate(self, work: Work) -> None:
         loss = last_losses(read_jsonl(self._run_dir(work) / "metrics.jsonl"))
         self._keep_loss(work, loss)
-        rate = f"{work.method.name}, rate {work.rate:g}"
-        dist.log(f"[{self.n_done}/{self.n_all}] {rate}: held-out loss {mean_loss(loss):.3f}")
+        dist.log(f"{self._counted(work)}: held-out loss {mean_loss(loss):.3f}")
 
     def _keep_diverged(self, work: Work) -> None:
         self._keep_loss(work, {})

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from coca_train.atlas.methods import METHODS, VARIANTS, Method
+from coca_train.atlas.methods import METHODS, REFERENCE, VARIANTS, Method
 from coca_train.commands._children import refuse_torchrun
 from coca_train.commands._training import load
 from coca_train.config.arguments import Arguments
@@ -29,14 +29,17 @@ exact answers, learned at 16 to 63 tokens and asked at up to 1,024, by several s
 
   python -m coca_train atlas                              the page of what is stored; trains nothing
   python -m coca_train atlas scheme=mine                  your scheme's row: its rate, its seeds, its rank
+  python -m coca_train atlas scheme=mine --config-dir mypackage/configs   the same of a plugin
   python -m coca_train atlas scheme=rope position.rope_scaling.theta=30 name=rope_30
   python -m coca_train atlas methods=[rope,coca] seeds=3  rows of the table that are not stored yet
   python -m coca_train atlas again=10                     ten stored trials from nothing: are they the same?
 
 A row is trained as +experiment=atlas says: one sweep of learning rates on a seed that is used for nothing else, then
-every seed with the best of them. Each finished trial is a small file of <root>/trials, and the same command goes on
-with what is missing. All words but the options below are those of a training; those that change what all rows share
-(train.max_steps=...) make another protocol, in which nothing is stored yet.
+every seed with the best of them; eight trainings, most of an hour on two cores. Where your scheme rotates, add
+position.rope_scaling.theta=100, the base of the rows of the table. Each finished trial is a small file of
+<root>/trials, and the same command goes on with what is missing. All words but the options below are those of a
+training; those that change what all rows share (train.max_steps=...) make another protocol, in which nothing is stored
+yet.
 """
 FOOT = "The page: <root>/report.html. See docs/atlas.md"
 
@@ -64,6 +67,7 @@ class AtlasConfig:
         default=[63, 128, 256, 512, 1024],
         description="lengths that are asked, the first the longest trained one [tokens]",
     )
+    reference: Name = Field(default=REFERENCE, description="row that the others are compared with on the page")
     root: str = Field(default="runs/atlas", description="folder of trainings, trials and page")
     trials: str | None = Field(default=None, description="folder of the trials; null: <root>/trials")
     jobs: Positive | None = Field(
@@ -132,7 +136,7 @@ def _atlas(loaded: Loaded[AtlasConfig], arguments: Arguments) -> int:
         return runner.repeat(config.again)
     methods = _chosen(config, own)
     code = runner.train(methods) if methods else 0
-    return code or runner.show(arguments.again(ATLAS.command))
+    return code or runner.show(arguments.again(ATLAS.command), methods)
 
 
 def _split(words: Sequence[str], config: AtlasConfig) -> tuple[list[str], list[str]]:
@@ -158,7 +162,8 @@ def _chosen(config: AtlasConfig, own: Sequence[str]) -> list[Method]:
             close = nearest(config.scheme, offered)
             hint = f"did you mean {' or '.join(close)}?" if close else f"the choices are {', '.join(offered)}"
             raise UserError(
-                f"E-CFG-32 command line scheme={config.scheme}: configs/position has no such choice. Fix: {hint}"
+                f"E-CFG-32 command line scheme={config.scheme}: configs/position has no such choice. Fix: {hint}; of "
+                "a plugin: --config-dir <its folder of configs>"
             )
         listed = next((each for each in METHODS if each.name == config.scheme), None)
         if listed is not None and not own and config.name in (None, listed.name):
@@ -166,7 +171,7 @@ def _chosen(config: AtlasConfig, own: Sequence[str]) -> list[Method]:
         name = config.name or config.scheme
         if any(each.name == name for each in (*METHODS, *VARIANTS)):
             raise UserError(
-                f"E-CFG-31 command line name={name}: is a row of the table, with other words. Fix: name=<another>"
+                f"E-CFG-31 command line name={name}: that row of the table has other options. Fix: name=<another>"
             )
         chosen.append(Method(name, name, (f"position={config.scheme}", *own)))
     return chosen

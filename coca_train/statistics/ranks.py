@@ -17,8 +17,10 @@ expected mean score over all tasks that any method has. A method that has no mor
 **Rank.** By the level, 1 the highest. Its range: a method cannot be above those that are significantly better, nor
 below those that are significantly worse; of its differences to all others any is called significant falsely in at most
 5 % of draws (Holm 1979), so the range holds the true rank in at least 95 % (Mogstad et al. 2024), where all methods
-have the same tasks. Levels are over more tasks than differences are; a range is widened to hold its own rank. One range
-is on these tasks, had other seeds been drawn; another on other tasks of this kind.
+have the same tasks. Two methods differ significantly where they do among all differences of the one and among all of
+the other, so that no range says of a pair what another does not. Levels are over more tasks than differences are; a
+range is widened to hold its own rank. One range is on these tasks, had other seeds been drawn; another on other tasks
+of this kind.
 """
 
 import math
@@ -43,12 +45,13 @@ class Range(NamedTuple):
 
 class Ranked(NamedTuple):
     """A method's level, NaN where it has none, and its rank. over_tasks, on_these: the ranges of it, on other tasks of
-    this kind and on these."""
+    this kind and on these. above: the methods, by number, that are significantly better on these tasks."""
 
     level: float
     rank: int
     over_tasks: Range
     on_these: Range
+    above: frozenset[int]
 
 
 def levels(y_MK: np.ndarray) -> np.ndarray:
@@ -74,22 +77,35 @@ def rank(y_MSK: np.ndarray, priors: "Priors") -> list[Ranked]:
     level_M = levels(mean_over_seeds(y_MSK))
     filled_M = np.where(np.isfinite(level_M), level_M, -np.inf)
     known = [m for m in range(len(y_MSK)) if np.isfinite(level_M[m])]
+    over_tasks, on_these = np.zeros((2, len(y_MSK), len(y_MSK)))
+    for m in known:
+        others = [other for other in known if other != m]
+        differences = [TaskDifference(y_MSK[m], y_MSK[other], priors) for other in others]
+        over_tasks[m, others] = _signs([each.interval for each in differences])
+        on_these[m, others] = _signs([each.on_these_tasks for each in differences])
+    apart = [_agreed(each_MM) for each_MM in (over_tasks, on_these)]
     found = []
     for m in range(len(y_MSK)):
-        others = [other for other in known if other != m]
-        differences = [TaskDifference(y_MSK[m], y_MSK[other], priors) for other in others] if m in known else []
         n, own = len(known) if m in known else len(y_MSK), 1 + int((filled_M > filled_M[m]).sum())
-        over_tasks = _range(significant([each.interval for each in differences]), n, own)
-        on_these = _range(significant([each.on_these_tasks for each in differences]), n, own)
-        found.append(Ranked(float(level_M[m]), own, over_tasks, on_these))
+        ranges = [_range(each_MM[m], n, own) for each_MM in apart]
+        above = frozenset(map(int, np.flatnonzero(apart[1][m] < 0)))
+        found.append(Ranked(float(level_M[m]), own, *ranges, above))
     return found
 
 
-def _range(apart: Sequence[Bounds | None], n: int, own: int) -> Range:
+def _signs(intervals: Sequence[Interval]) -> list[float]:
+    """Return +1 and -1 for differences that are significant, and 0 for others, all judged together."""
+    return [0.0 if each is None else math.copysign(1, each.estimate) for each in significant(intervals)]
+
+
+def _agreed(sign_MM: np.ndarray) -> np.ndarray:
+    """Return the significant differences of rows and columns that are so among all of the one and all of the other."""
+    return np.where(sign_MM == -sign_MM.T, sign_MM, 0.0)
+
+
+def _range(sign_M: np.ndarray, n: int, own: int) -> Range:
     """Return the ranks that a method's significant differences to the others leave, its own among them. n: methods."""
-    n_above = sum(each is not None and each.estimate < 0 for each in apart)
-    n_below = sum(each is not None and each.estimate > 0 for each in apart)
-    return Range(min(own, 1 + n_above), max(own, n - n_below))
+    return Range(min(own, 1 + int((sign_M < 0).sum())), max(own, n - int((sign_M > 0).sum())))
 
 
 def significant(intervals: Sequence[Interval]) -> list[Bounds | None]:

@@ -8,11 +8,12 @@ import time
 
 import pytest
 
+from coca_train.atlas.methods import METHODS, Method
 from coca_train.atlas.study import EXPERIMENT, Study
 from coca_train.atlas.trials import read_all, write
 from coca_train.checkpoint.lock import RunLock
 from coca_train.commands import _atlas_trainings, main
-from coca_train.commands._atlas_trainings import Runner
+from coca_train.commands._atlas_trainings import Runner, Work
 from coca_train.commands._children import Job
 from coca_train.commands._training import load
 from coca_train.commands.atlas import USAGE, AtlasConfig
@@ -68,10 +69,11 @@ TYPED = [line.split("  ")[1].split()[4:] for line in USAGE.splitlines() if line.
 def test_the_commands_of_its_help_are_read(words, tmp_path, monkeypatch):
     """Down to the configuration of each training that they would start."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "mypackage" / "configs").mkdir(parents=True)
     trained = []
     monkeypatch.setattr(Runner, "train", lambda self, methods: trained.extend(methods))
     monkeypatch.setattr(Runner, "repeat", lambda self, n: 0)
-    monkeypatch.setattr(Runner, "show", lambda self, command: 0)
+    monkeypatch.setattr(Runner, "show", lambda self, command, methods: 0)
     assert main(["atlas", *(word.replace("=mine", "=alibi") for word in words)]) == 0
     for method in trained:
         load([EXPERIMENT, *method.words], ())
@@ -129,5 +131,45 @@ def test_the_time_left_is_by_steps(tmp_path, capsys):
     (tmp_path / "runs" / "rope-2-1-abc" / "metrics.jsonl").write_text('{"step": 490}\n{"step": 500}\n')
     runner.ended, runner.ahead, runner.n_done, runner.n_all = 2000, 10_000, 3, 8
     runner.first = (time.monotonic() - 600, 1000)
+    runner.works = {"rope-2-1-abc": Work(METHODS[0], 2, 1.0, None)}
     runner._watch([Job("rope-2-1-abc", [], tmp_path / "log")])
-    assert "about 50 left: 3 of 8 trainings done; rope-2-1 at step 500" in capsys.readouterr().err
+    assert "about 50 left: 3 of 8 trainings done; rope seed 2 at step 500" in capsys.readouterr().err
+
+
+def _own(tmp_path, monkeypatch, *words):
+    """Type an atlas of one's own row, of which nothing is trained."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_atlas_trainings, "run_jobs", lambda *_: (7, None))
+    return main(["atlas", "scheme=alibi", "name=mine", *words, *TINY])
+
+
+def test_what_is_to_be_trained_is_said(tmp_path, monkeypatch, capsys):
+    assert _own(tmp_path, monkeypatch) == 7
+    said = capsys.readouterr().err
+    assert "4 trainings, " in said and "base" not in said
+    assert main(["atlas", "scheme=rope", "name=mine", *TINY]) == 7
+    assert "mine: its rotations have base 10,000, those of the table 100." in capsys.readouterr().err
+    assert main(["atlas", "scheme=rope", "name=mine", "position.rope_scaling.theta=10000", *TINY]) == 7
+    assert "base" not in capsys.readouterr().err
+
+
+def test_trials_of_other_settings_are_replaced_and_that_is_said(tmp_path, capsys):
+    """Also where nothing but a plugin's file of configuration differs."""
+    configs = tmp_path / "configs"
+    (configs / "position").mkdir(parents=True)
+    mine, method = configs / "position" / "mine.yaml", Method("mine", "mine", ("position=mine",))
+    study = Study((63, 128), 2, (1.0,), 2, (), load([EXPERIMENT], ()).config)
+
+    def runner_with(fold):
+        mine.write_text(f"scheme: alibi\nfold: {fold}\n")
+        return Runner(study, AtlasConfig(root=str(tmp_path)), (configs,))
+
+    runner = runner_with("auto")
+    stored = trial("mine", 1, words=method.words, protocol=study.protocol, source=runner._source(method))
+    runner.trials["mine", 1] = stored
+    assert runner._has(method, 1)
+    runner = runner_with("never")
+    runner.trials["mine", 1] = stored
+    assert not runner._has(method, 1)
+    runner._say_what_is_done([method], [(method, 1)])
+    assert "mine: 1 of its trials in " in capsys.readouterr().err

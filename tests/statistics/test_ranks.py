@@ -202,3 +202,15 @@ def test_one_seed_has_no_interval():
     difference = TaskDifference(one_SK, other_SK)
     assert difference.interval()[1:3] == difference.on_these_tasks()[1:3] == (-math.inf, math.inf)
     assert difference.without_one_task() == {}
+
+
+def test_no_range_says_of_a_pair_what_another_does_not():
+    """As many are significantly above the last as have it below them, and so on."""
+    rng = np.random.default_rng(9)
+    found = ranked(draw(rng, np.linspace(0.4, 0, 2 * M), noise=0.2))
+    n_above = [len(each.above) for each in found]
+    n_below = [sum(m in each.above for each in found) for m in range(len(found))]
+    for each, above, below in zip(found, n_above, n_below, strict=True):
+        assert each.on_these.best == min(each.rank, 1 + above)
+        assert each.on_these.worst == max(each.rank, len(found) - below)
+    assert 0 < sum(n_above) < M * (2 * M - 1)
