@@ -148,8 +148,8 @@ class Runner:
                 f"remove the trials in {self.kept} that were made with other data or another version"
             )
         document = page(shown, self.study.rates, command, [each.name for each in methods], self.config.reference)
+        print(*document.finding, *document.summary, sep="\n", flush=True)  # pictures take some seconds
         paths = write_report(document, self.root)
-        print(*document.finding, *document.summary, sep="\n")
         dist.log(f"Report: {paths['report.html']}")
         return 0
 

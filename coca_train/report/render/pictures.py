@@ -24,6 +24,7 @@ DPI = 140
 X_TICKS, Y_TICKS = 10, 9
 OURS, THEIRS = ("-", "-."), ("--", ":")  # lines of the first seven curves, of the next
 SQUARE = 0.62  # [inch]
+LETTER = 0.07  # of a name [inch]
 PANELS_A_ROW = 3  # heat maps
 CURVES_A_ROW = 4  # of panels with a curve each
 HALF_A_PANEL = 18  # characters of a mark's words in a panel of one curve
@@ -187,7 +188,8 @@ def _heat_maps(block: HeatMaps) -> Figure:
     rows = math.ceil(len(block.panels) / columns) or 1
     wide = max((len(panel.x_names) for panel in block.panels), default=1)
     high = max((len(panel.y_names) for panel in block.panels), default=1)
-    size = (columns * (SQUARE * wide + 0.9) + 0.4, rows * (SQUARE * 0.75 * high + 1.0) + 0.5)
+    named = max((len(name) for panel in block.panels for name in panel.y_names), default=0) * LETTER
+    size = (columns * (SQUARE * wide + max(0.9, named + 0.4)) + 0.4, rows * (SQUARE * 0.75 * high + 1.0) + 0.5)
     sheet, axes = _sheet(block.title, size, len(block.panels), columns)
     for one, panel in zip(axes, block.panels, strict=True):
         _heat_map(one, block, panel)
@@ -215,6 +217,8 @@ def _heat_map(axes: Axes, block: HeatMaps, panel: HeatMap) -> None:
             axes.text(j, i, text, ha="center", va="center", fontsize=9, color=ink)
     axes.set_title(panel.title, fontsize=11)
     axes.set_xticks(range(len(panel.x_names)), panel.x_names, fontsize=9)
+    if any(len(name) * LETTER > SQUARE for name in panel.x_names):  # they would run into each other
+        axes.tick_params(axis="x", labelrotation=40)
     axes.set_yticks(range(len(panel.y_names)), panel.y_names, fontsize=9)
     axes.set_xlabel(block.x_label, fontsize=10)
     axes.set_ylabel(block.y_label, fontsize=10)
