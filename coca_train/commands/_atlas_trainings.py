@@ -273,8 +273,8 @@ class Runner:
             of_it = [seed for each, seed in missing if each == method and (method.name, seed) in self.trials]
             if of_it:
                 dist.log(
-                    f"{method.name}: {len(of_it)} of its trials in {self.kept} were made with other options or other code; "
-                    "they are trained again, and replaced. To keep them: name=<another>"
+                    f"{method.name}: {len(of_it)} of its trials in {self.kept} were made with other options or other "
+                    "code; they are trained again, and replaced. To keep them: name=<another>"
                 )
             if method not in METHODS and not any("theta=" in word for word in method.words):
                 self._say_which_base(method)

@@ -1,6 +1,8 @@
 """Base of the three contracts: which settings are tested, and that these are strict and described."""
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coca_train.config.files import Registry
@@ -16,7 +18,8 @@ class Contract:
     """A class of tests that a test file inherits. kind: the attribute that names the tested module. registry: of its
     kind. shipped: the group of configs/ whose yamls that name it are tested too; empty: none.
 
-    cases: further settings to test, without the key that names the module.
+    cases: further settings to test, whole ones as a yaml has them, without the key that names the module. Of a plugin
+    the yamls in configs/ next to the test file are tested, too.
     """
 
     kind: ClassVar[str]
@@ -29,7 +32,8 @@ class Contract:
         """Return all settings that are tested, by name: the cases, then the shipped ones."""
         name, tag = getattr(cls, cls.kind), cls.registry.tag
         cases = {"-".join(["case", *map(_word, case.values())]): {tag: name, **case} for case in cls.cases}
-        offered = parts.shipped(cls.shipped) if cls.shipped else ()
+        configs = Path(inspect.getfile(cls)).parent / "configs"
+        offered = parts.shipped(cls.shipped, configs if configs.is_dir() else None) if cls.shipped else ()
         return cases | {choice: each for choice, each in offered if each[tag] == name}
 
     @classmethod

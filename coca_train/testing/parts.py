@@ -59,21 +59,23 @@ KERNELS = {"eager": kernels.eager, "blocked": kernels.blocked, "tiled": tiled_at
 LINKS = {"${train.seq_len}": 64, "${model.init_std}": 1.0}  # what the yamls of positions refer to
 
 
-def shipped(group: str = "position") -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield (name, settings) of every choice of a group of configs/ as its yaml has them."""
-    for name, path in choices(group, (config_dir(),)).items():
-        yield name, deepcopy(_read(path))
+def shipped(group: str = "position", plugin: Path | None = None) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield (name, settings) of every choice of a group of configs/ as its yaml has them. plugin: a folder of more."""
+    for name, path in choices(group, (config_dir(), *([plugin] if plugin else ()))).items():
+        yield name, deepcopy(_read(path, group))
 
 
 @cache
-def _read(path: Path) -> dict[str, object]:
+def _read(path: Path, group: str) -> dict[str, object]:
     text = path.read_text(encoding="utf-8")
     for link, value in LINKS.items():
         text = text.replace(link, str(value))
     tree = yaml.safe_load(text)
     for entry in tree.pop("defaults", []):
-        for group, choice in entry.items() if isinstance(entry, dict) else ():
-            tree[group] = _read(path.parent / group / f"{choice}.yaml")
+        for inner, choice in entry.items() if isinstance(entry, dict) else ():
+            own = path.parent / inner / f"{choice}.yaml"  # of a plugin, or what it takes from here
+            there = own if own.is_file() else config_dir() / group / inner / own.name
+            tree[inner] = _read(there, f"{group}/{inner}")
     return tree
 
 

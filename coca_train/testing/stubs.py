@@ -1,7 +1,8 @@
 """Create the files of a new module, each saying what to fill in: `python -m coca_train.testing.stubs scheme mine`.
 
 The files train, load and pass `make check` as they are, doing nothing; their test fails until the definition is
-written. With a folder as third word they are for a package of one's own: module, test and configs/ in that folder.
+written. With a folder as third word they are for a package of one's own: module, test, configs/ and, where there is
+none, pyproject.toml in that folder.
 """
 
 import keyword
@@ -13,7 +14,7 @@ from pathlib import Path
 from coca_train.config.files import Registry, config_dir
 from coca_train.runtime.errors import UserError
 
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES, PROJECT = Path(__file__).parent / "templates", "pyproject.toml"
 USAGE = "python -m coca_train.testing.stubs scheme|scaling|pattern|suite NAME [FOLDER]"
 
 
@@ -26,6 +27,7 @@ class Kind:
     group: str  # of configs/
     test: str
     choose: str  # the command that uses it
+    more: tuple[str, ...] = ()  # commands that tell what it is worth
 
 
 def kinds() -> dict[str, Kind]:
@@ -39,7 +41,14 @@ def kinds() -> dict[str, Kind]:
     frequency = f"{train} position=rope position/rope_scaling={{}}"
     suite = "python -m coca_train evaluate +eval={} checkpoint=runs/quickstart"
     return {
-        "scheme": Kind(SCHEMES, f"{positions}/schemes/{{}}.py", "position", test, f"{train} position={{}}"),
+        "scheme": Kind(
+            SCHEMES,
+            f"{positions}/schemes/{{}}.py",
+            "position",
+            test,
+            f"{train} position={{}}",
+            ("python -m coca_train atlas scheme={}",),
+        ),
         "scaling": Kind(ROPE_SCALINGS, f"{positions}/rope_scaling/{{}}.py", "position/rope_scaling", test, frequency),
         "pattern": Kind(
             ATTENTION_PATTERNS,
@@ -78,7 +87,32 @@ def write(kind: Kind, word: str, name: str, root: Path, own_package: bool) -> li
         path.parent.mkdir(parents=True, exist_ok=True)
         text = (TEMPLATES / word / f"{template}.txt").read_text(encoding="utf-8")
         path.write_text(text.replace("@NAME@", name).replace("@TITLE@", name.capitalize()), encoding="utf-8")
+    if own_package and not (root / PROJECT).exists():
+        (root / PROJECT).write_text(_project(kind, name), encoding="utf-8")
     return paths
+
+
+def _project(kind: Kind, name: str) -> str:
+    """Return the pyproject.toml of a package with one module, which is offered."""
+    return f"""\
+[project]
+name = "{name.replace("_", "-")}"
+version = "0.1"
+dependencies = ["coca_train"]
+
+{_entry_point(kind, name)}
+
+[tool.setuptools]
+py-modules = ["{name}"]
+
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+"""
+
+
+def _entry_point(kind: Kind, name: str) -> str:
+    return f'[project.entry-points."{kind.registry.plugins}"]\n{name} = "{name}"'
 
 
 def steps(kind: Kind, name: str, paths: Sequence[Path], own_package: bool) -> list[str]:
@@ -89,12 +123,17 @@ def steps(kind: Kind, name: str, paths: Sequence[Path], own_package: bool) -> li
         f"{config}: its first comment is what --help shows; say what it is, and where it comes from",
         f"{test}: the definition, and numbers that did not come through your code; it fails until they are there",
     ]
-    choose, run = kind.choose.format(name), f"pytest {test}"
+    run = f"pytest {test}"
     if own_package:
-        listed.append(f'offer it: the entry point {name} = "<package>.{name}" in the group {kind.registry.plugins}')
-        return [*listed, run, f"{choose} --config-dir {config.parents[len(kind.group.split('/'))]}"]
+        project, flag = source.parent / PROJECT, f"--config-dir {config.parents[len(kind.group.split('/'))]}"
+        if _entry_point(kind, name) not in project.read_text(encoding="utf-8"):
+            group = f'[project.entry-points."{kind.registry.plugins}"]'
+            listed.append(f'{project}: add "{name}" to py-modules, and {name} = "{name}" to {group}')
+        listed += [f"pip install -e {source.parent} pytest", run]
+        return [*listed, *(f"{command.format(name)} {flag}" for command in (kind.choose, *kind.more))]
     listed.append(run)
-    return [*listed, "make docs (the references and figures that list every choice)", "make check", choose]
+    listed += ["make docs (the references and figures that list every choice)", "make check"]
+    return [*listed, *(command.format(name) for command in (kind.choose, *kind.more))]
 
 
 def _free(kind: Kind) -> str:

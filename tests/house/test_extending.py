@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,30 @@ def test_stubs_are_clean_and_say_what_they_must_answer(word, tmp_path):
         stubs.write(kind, word, "novel", tmp_path, own_package=True)
 
 
+def test_a_package_of_ones_own_is_whole(tmp_path):
+    """Its pyproject.toml offers the module, its yaml is tested with the cases, and a second module is told of."""
+    kind = stubs.kinds()["scheme"]
+    stubs.write(kind, "scheme", "novel", tmp_path, own_package=True)
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))
+    offered = project["project"]["entry-points"]
+    assert offered == {"coca_train.schemes": {"novel": "novel"}}
+    assert project["tool"]["setuptools"]["py-modules"] == ["novel"]
+    info = tmp_path / "novel-0.1.dist-info"  # what an installation leaves
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: novel\nVersion: 0.1\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[coca_train.schemes]\nnovel = novel\n", encoding="utf-8")
+    collected = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "-m", "slow or not slow", "test_novel.py"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert "test_settings_are_described_and_strict[novel]" in collected.stdout, collected.stdout + collected.stderr
+    assert "test_settings_are_described_and_strict[case-2.0]" in collected.stdout
+    paths = stubs.write(kind, "scheme", "other", tmp_path, own_package=True)
+    said = stubs.steps(kind, "other", paths, own_package=True)
+    assert any('other = "other" to [project.entry-points."coca_train.schemes"]' in step for step in said)
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [
@@ -129,7 +154,7 @@ def runs(tmp_path_factory):
 def gated(copy, runs):
     """A run of a scheme with a hook, parameters and a cached tensor of every token: three files, from stubs on."""
     steps = copy.make("scheme", "gated")
-    assert [line[:2] for line in steps.splitlines()] == [f"{i}." for i in range(1, 8)]
+    assert [line[:2] for line in steps.splitlines()] == [f"{i}." for i in range(1, 9)]
     stub = copy.run(sys.executable, "-m", "pytest", "-n0", "-q", "tests/positions/test_gated.py")
     assert "write the formula of gated" in stub.stdout and stub.returncode == 1
     words = [f"run.root={runs}", *TINY]
