@@ -176,6 +176,8 @@ def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -
 
 def _placed(row: str, ranks: Table, ranked: Mapping[str, Ranked], matrix: Matrix) -> str:
     """Return in a sentence where a row is among the others, and which are significantly better."""
+    if not math.isfinite(ranked[row].level):
+        return f"{title_of(row)}: no rank, as no more than half of the tasks are learned."
     place, score, apart, *_ = next(each.values for each in ranks.rows if each.label == (title_of(row),))
     said = f"{title_of(row)}: rank {_with_range(place)} of {len(ranks.rows)}, score {score.text}"
     if row != matrix.reference:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coca_train.atlas.methods import METHODS, THETA, VARIANTS, Method, variants_of
+from coca_train.atlas.methods import METHODS, REFERENCE, THETA, VARIANTS, Method, variants_of
 from coca_train.atlas.page import page
 from coca_train.atlas.repeats import Repeat, verdict
 from coca_train.atlas.study import (
@@ -137,10 +137,11 @@ class Runner:
                 "methods=[rope,coca], which trains them"
             )
         shown = list(self._current().values())
-        if self.config.reference not in {trial.row for trial in shown}:
+        rows = sorted({trial.row for trial in shown})
+        if self.config.reference not in (*rows, REFERENCE):  # of another protocol RoPE may be missing
             raise UserError(
                 f"E-CFG-32 command line reference={self.config.reference}: there is no such row. Fix: one of "
-                f"{', '.join(sorted({trial.row for trial in shown}))}"
+                f"{', '.join(rows)}"
             )
         if apart := others(shown):
             raise DataError(

@@ -83,12 +83,12 @@ def rank(y_MSK: np.ndarray, priors: "Priors") -> list[Ranked]:
         differences = [TaskDifference(y_MSK[m], y_MSK[other], priors) for other in others]
         over_tasks[m, others] = _signs([each.interval for each in differences])
         on_these[m, others] = _signs([each.on_these_tasks for each in differences])
-    apart = [_agreed(each_MM) for each_MM in (over_tasks, on_these)]
+    over_tasks, on_these = _agreed(over_tasks), _agreed(on_these)
     found = []
     for m in range(len(y_MSK)):
         n, own = len(known) if m in known else len(y_MSK), 1 + int((filled_M > filled_M[m]).sum())
-        ranges = [_range(each_MM[m], n, own) for each_MM in apart]
-        above = frozenset(map(int, np.flatnonzero(apart[1][m] < 0)))
+        above = frozenset(map(int, np.flatnonzero(on_these[m] < 0)))
+        ranges = _range(over_tasks[m], n, own), _range(on_these[m], n, own)
         found.append(Ranked(float(level_M[m]), own, *ranges, above))
     return found
 

@@ -43,6 +43,7 @@ TINY = (
         (["scheme=alibi", "name=rope_yarn"], "E-CFG-31"),
         (["scheme=nothing"], "E-CFG-32"),
         (["train.max_steps=7"], "E-ATL-01"),
+        (["reference=rop"], "E-CFG-32"),
         (["again=1", "train.max_steps=7"], "E-ATL-03"),
     ],
 )

@@ -162,3 +162,20 @@ def test_the_time_of_a_step_is_compared_on_one_processor():
     _, models = section(document, "Ranks")
     assert [row.values[4].text for row in models.rows] == ["1.00×", "2.00×", "–"]
     assert ("made with", "torch 2 on fast, other, slow") in document.facts
+
+
+def test_a_row_that_was_asked_for_is_said_first():
+    summary = page(list(trials()), RATES, "", own=["rope", "coca", "nope"]).summary
+    assert summary[0].startswith("RoPE: rank 2 (2 to 2) of 3, score 0.")
+    assert summary[0].endswith("learning rate 1. Significantly better: CoCA.")
+    assert summary[1].startswith("CoCA: rank 1 (1 to 1) of 3, score 0.") and "Δ to RoPE +0." in summary[1]
+    assert summary[1].endswith("Significantly better: none.")
+    assert summary[2] == "NoPE: no rank, as no more than half of the tasks are learned."
+
+
+def test_rows_are_compared_with_the_one_that_was_asked_for():
+    document = page(list(trials()), RATES, "", reference="coca")
+    ranks, _ = section(document, "Ranks")
+    assert ranks.columns[2] == "Δ to CoCA"
+    assert ranks.rows[0].values[2].text == "–" and ranks.rows[1].values[2].number < -0.4
+    assert "Significantly below: RoPE" in section(document, "What separates them")[0].text
