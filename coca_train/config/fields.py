@@ -67,7 +67,7 @@ def needs(annotation: object, metadata: Sequence[object]) -> str:
     if annotation in (int, float):
         return _number("a whole number" if annotation is int else "a number", metadata)
     if any("A-Za-z0-9" in str(getattr(m, "pattern", "")) for m in metadata):
-        return "letters, digits, '.', '_', '-', at most 100, beginning with a letter or digit"
+        return "a name of letters, digits, '.', '_', '-' (at most 100, the first a letter or digit)"
     return "text"
 
 
