@@ -89,7 +89,8 @@ SHORTENED = {
     "python -m coca_train atlas": Short(),
     "python -m coca_train atlas scheme=soft_window": Short(
         "engine=local seeds=2 rates=[1] sweep_steps=2 train.max_steps=3 n_cases=2 lengths=[63,128] model.d_model=32 "
-        "model.n_heads=2 model.d_ff=48 optim.warmup_steps=1 eval.max_tokens=64"
+        "model.n_heads=2 model.d_ff=48 optim.warmup_steps=1 eval.max_tokens=64",
+        (("soft_window", "alibi name=soft_window"),),
     ),
     "python -m coca_train verify": Short(),
     "python -m coca_train --help": Short(),
