@@ -39,7 +39,8 @@ def test_intervals_of_a_finding_are_on_the_page(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "selected"), [("alibi", False), ("rope_lambda_mask", True), ("coca_strict_rerope", True)]
+    ("row", "selected"),
+    [("alibi", False), ("fox", False), ("rope_lambda_mask", True), ("coca_strict_rerope", True)],
 )
 def test_what_is_said_to_be_above_coca_with_ntk(stored: Matrix, row: str, selected: bool) -> None:
     """Over all seeds, over those that it was not selected on, and without the task that says most."""
