@@ -175,7 +175,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path):
 
 @pytest.mark.parametrize("name", ["a/b", "", "..", "a b"])
 def test_a_name_that_no_run_can_have(name, model, tmp_path):
-    with pytest.raises(UserError, match=r"name=.*needs letters"):
+    with pytest.raises(UserError, match=r"name=.*needs a name of letters"):
         load(assemble(IMPORT, [f"source={model()}", f'name="{name}"', f"root={tmp_path / 'runs'}"]))
 
 
