@@ -124,9 +124,7 @@ def test_a_study_in_miniature(tmp_path):
 
 def test_the_time_left_is_by_steps(tmp_path, capsys):
     """Sweeps are shorter than trainings, and what is gone on with had steps before: 1,500 in 10 minutes, 7,500 left."""
-    study = Study(
-        lengths=(63, 128), n_cases=2, rates=(1.0,), sweep_steps=2, words=(), config=load([EXPERIMENT], ()).config
-    )  # fmt: skip
+    study = Study((63, 128), 2, (1.0,), 2, (), load([EXPERIMENT], ()).config)
     runner = Runner(study, AtlasConfig(root=str(tmp_path)), ())
     (tmp_path / "runs" / "rope-2-1-abc").mkdir(parents=True)
     (tmp_path / "runs" / "rope-2-1-abc" / "metrics.jsonl").write_text('{"step": 490}\n{"step": 500}\n')

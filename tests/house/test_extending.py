@@ -95,7 +95,7 @@ def test_stubs_are_clean_and_say_what_they_must_answer(word, tmp_path):
 
 
 def test_a_package_of_ones_own_is_whole(tmp_path):
-    """Its pyproject.toml offers the module, its yaml is tested with the cases, and a second module is told of."""
+    """Its pyproject.toml offers the module, its yaml is tested, and of a second module the steps say what to add."""
     kind = stubs.kinds()["scheme"]
     stubs.write(kind, "scheme", "novel", tmp_path, own_package=True)
     project = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))
