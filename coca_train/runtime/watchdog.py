@@ -9,8 +9,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from coca_train.runtime import dist, shutdown
 from coca_train.runtime.errors import PeerLost
@@ -23,6 +24,8 @@ LEAVE_S = 3.0  # for the main thread to leave by itself, with more to say
 LATER_S = 2.0
 FAREWELL = b"."  # of a rank that ends by itself: the others learn what they must in the usual ways
 
+Handler = Callable[[int, FrameType | None], object] | int | None  # of a signal
+
 _running: "Watchdog | None" = None
 
 
@@ -34,13 +37,15 @@ class Watchdog:
     interpreter itself is stuck; it can only exit with code 1.
 
     It also does what a main thread that waits in C cannot: it treats a launcher that is gone as a SIGTERM; it leaves at
-    once on a signal where that is due; and it ends this process when the connection to another rank breaks.
+    once on a signal where that is due; it stops the clocks before it lets SIGTSTP stop this process (Ctrl-Z, a job that
+    is suspended); and it ends this process when the connection to another rank breaks.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._section: tuple[str, float] | None = None
         self._is_wait = False
+        self._clock = threading.RLock()  # is held while a section's clock is set, and while this process is stopped
         self._signal_due: tuple[float, int] | None = None  # when to leave, for which signal
         self._peer_lost: tuple[float, int] | None = None  # when to leave, for which rank
         self.connections: dict[socket.socket, int] = {}
@@ -54,6 +59,7 @@ class Watchdog:
             os.set_blocking(end, False)
         # Python writes the number of a signal there as it comes, while its handler waits for the main thread.
         self._wakeup = _set_wakeup(self._writer)
+        self._pausing = _set_pausing(lambda number, frame: None)  # the thread does it
         self._outer, _running = _running, self
         self._outer_limit = dist.limit_waits(self.wait)
         self._thread = Thread(self._watch)
@@ -63,6 +69,7 @@ class Watchdog:
         global _running
         _running = self._outer
         dist.limit_waits(self._outer_limit)
+        _set_pausing(self._pausing)
         _set_wakeup(self._wakeup)
         os.close(self._writer)  # the thread reads the end of the pipe, and ends
         self._thread.join()
@@ -79,8 +86,9 @@ class Watchdog:
         try:
             yield
         finally:
-            self._section = None
-            faulthandler.cancel_dump_traceback_later()
+            with self._clock:
+                self._section = None
+                faulthandler.cancel_dump_traceback_later()
 
     @contextmanager
     def wait(self, name: str) -> Iterator[None]:
@@ -99,8 +107,19 @@ class Watchdog:
             self._start_clock(self._section[0], limit)
 
     def _start_clock(self, name: str, timeout_s: float) -> None:
-        self._section = (name, time.monotonic() + timeout_s)
-        faulthandler.dump_traceback_later(timeout_s + GRACE_S, exit=True, file=shutdown.STDERR)
+        with self._clock:
+            self._section = (name, time.monotonic() + timeout_s)
+            faulthandler.dump_traceback_later(timeout_s + GRACE_S, exit=True, file=shutdown.STDERR)
+
+    def _pause(self) -> None:
+        """Stop this process until somebody continues it; a section then has the time that it had left."""
+        with self._clock:
+            began = time.monotonic()
+            faulthandler.cancel_dump_traceback_later()
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # takes effect before this thread goes on
+            if self._section is not None:
+                name, limit = self._section
+                self._start_clock(name, limit - began)
 
     def _watch(self) -> None:
         has_launcher = True
@@ -142,6 +161,8 @@ class Watchdog:
             if not numbers:
                 return False
             for number in numbers:
+                if number == signal.SIGTSTP:
+                    self._pause()
                 # Of a Ctrl-C Python raises an exception in the main thread, when it comes back from a wait.
                 if shutdown.ends_process(number) or (number == signal.SIGINT and self._is_wait):
                     self._signal_due = (time.monotonic() + LEAVE_S, number)
@@ -165,13 +186,19 @@ def _exit(message: str, dump_stacks: bool = False) -> None:
 
 
 def _set_wakeup(descriptor: int) -> int:
-    """Have the numbers of signals written to a descriptor; return the earlier descriptor.
-
-    Needed where C code waits for other ranks; Python allows it in the main thread only.
-    """
-    if dist.world_size() == 1 or threading.current_thread() is not threading.main_thread():
+    """Have the numbers of signals written to a descriptor; return the earlier descriptor. Python allows it in the main
+    thread only."""
+    if threading.current_thread() is not threading.main_thread():
         return -1
     return signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+
+
+def _set_pausing(handler: Handler) -> Handler:
+    """Set what SIGTSTP calls, unless it is ignored or this is not the main thread; return what it called."""
+    before = signal.getsignal(signal.SIGTSTP)
+    if before is not signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTSTP, handler)
+    return before
 
 
 def _is_broken(connection: socket.socket) -> bool:

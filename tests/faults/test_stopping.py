@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import time
 from typing import Any
 
@@ -108,6 +109,23 @@ def test_survivors_of_a_dead_rank_leave_with_76(server: ForkServer, stage: int, 
     assert ended[0].code == 76, ended[0].text
     assert "E-RUN-15 rank 0: " in ended[0].text
     assert time.monotonic() - began < 30
+
+
+def pause_in_a_section(timeout_s: float) -> float:
+    """In a forked rank: stopped in a section for longer than its limit and the grace; what was left of its time [s]."""
+    watchdog.GRACE_S = 0.5
+    with watchdog.Watchdog(timeout_s) as dog, dog.section("step", timeout_s):
+        with subprocess.Popen(["sh", "-c", f"sleep {timeout_s + 1}; kill -CONT {os.getpid()}"]):
+            os.kill(os.getpid(), signal.SIGTSTP)
+        assert dog._section is not None
+        return dog._section[1] - time.monotonic()
+
+
+def test_no_limit_runs_while_a_job_is_suspended(server: ForkServer) -> None:
+    """Ctrl-Z, or Slurm's suspension, which sends SIGTSTP first."""
+    for ended in server.run("tests.faults.test_stopping:pause_in_a_section", {"timeout_s": 2.0}, ranks=2):
+        assert ended.code == 0, ended.text
+        assert 0.5 < ended.value <= 2.0
 
 
 @pytest.mark.parametrize("how", slow_unless(["sleep", "stopped"], ["sleep", "stopped", "interpreter lock"]))
