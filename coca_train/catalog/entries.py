@@ -7,11 +7,12 @@ there is the first one in the module's docstring.
 import ast
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
 
 from coca_train.attention import ATTENTION_PATTERNS
-from coca_train.config.files import choices, config_dir, summary
+from coca_train.config.files import choices, config_dirs, summary
 from coca_train.config.messages import nearest
 from coca_train.positions import ROPE_SCALINGS, SCHEMES
 from coca_train.runtime.errors import UserError
@@ -29,7 +30,8 @@ class Entry:
     name: str
     title: str  # what it is, in a line
     source: str  # arXiv number or address; "" when it needs none
-    module: str  # positions/<folder>/<module>.py
+    module: str  # positions/<folder>/<module>.py, or a plugin's
+    folder: Path  # of all groups: ours, or one that --config-dir names
     values: dict[str, object]  # its YAML, references not resolved, the nested group's choice put in
 
     @property
@@ -47,16 +49,16 @@ class Entry:
 
 def entries(group: str) -> dict[str, Entry]:
     """Return all choices of a group, by name."""
-    return {name: _read(group, name) for name in choices(group, (config_dir(),))}
+    return {name: _read(group, name) for name in choices(group, config_dirs())}
 
 
 def schedules() -> list[Entry]:
     """Return all choices of configs/layers; they have no module."""
     listed = []
-    for name, path in choices("layers", (config_dir(),)).items():
+    for name, path in choices("layers", config_dirs()).items():
         comment = summary(path)
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        listed.append(Entry("layers", name, comment.partition(" (")[0], source(comment), "", values))
+        listed.append(Entry("layers", name, comment.partition(" (")[0], source(comment), "", path.parents[1], values))
     return listed
 
 
@@ -65,11 +67,11 @@ def find_scheme(name: str) -> Entry:
     offered = entries("position")
     if name in offered:
         return offered[name]
-    elsewhere = next((group for group in MODULES if name in choices(group, (config_dir(),))), "")
+    elsewhere = next((group for group in MODULES if name in choices(group, config_dirs())), "")
     close = nearest(name, list(offered))
-    fix = (
-        f"write {' or '.join(f'scheme={name}' for name in close)}" if close else f"the schemes are {', '.join(offered)}"
-    )
+    meant = " or ".join(f"scheme={name}" for name in close)
+    fix = f"write {meant}" if meant else f"the schemes are {', '.join(offered)}"
+    fix += "; of a plugin: --config-dir <its folder of configs>"
     if elsewhere:
         fix = f"{elsewhere}={name} is no scheme; see the table without scheme="
     raise UserError(f"E-CFG-31 command line scheme={name}: there is no such scheme. Fix: {fix}")
@@ -82,15 +84,15 @@ def source(text: str) -> str:
 
 
 def _read(group: str, name: str) -> Entry:
-    path = choices(group, (config_dir(),))[name]
+    path = choices(group, config_dirs())[name]
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     for default in values.pop("defaults", []):
         if isinstance(default, dict):
             ((key, choice),) = default.items()
             values[key] = _read(f"{group}/{key}", choice).values
     comment, module = summary(path), str(values[MODULES[group].tag])
-    title = comment.partition(" (")[0].partition(";")[0]
-    return Entry(group, name, title, source(comment) or source(_docstring(group, module)), module, values)
+    title, folder = comment.partition(" (")[0].partition(";")[0], path.parents[len(Path(group).parts)]
+    return Entry(group, name, title, source(comment) or source(_docstring(group, module)), module, folder, values)
 
 
 def _docstring(group: str, module: str) -> str:

@@ -1,5 +1,6 @@
 """The facts as text: tables and one scheme in full for a terminal, and docs/schemes.md."""
 
+import shlex
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from coca_train.catalog.facts import (
 )
 from coca_train.catalog.figures import CAPTIONS, DECAY, DECAYS, figure_kind, has_decay
 from coca_train.config.fields import describe_settings
+from coca_train.config.files import config_dir
 from coca_train.config.messages import show
 from coca_train.runtime.trees import flatten, leaves, section
 
@@ -325,7 +327,9 @@ def settings(entry: Entry) -> list[tuple[str, str, str]]:
 
 def example(own: SchemeFacts) -> str:
     """Return a command line that trains with a scheme."""
-    words = ["python -m coca_train", f"position={own.entry.name}"]
+    entry = own.entry
+    words = ["python -m coca_train", f"position={entry.name}"]
+    words += [f"--config-dir {shlex.quote(str(entry.folder))}"] if entry.folder != config_dir() else []
     words += ["position/rope_scaling=dynamic_ntk"] if own.rope_scaling else []
     words += ["data.order=stream"] if getattr(own.settings, "memory_len", 0) else []
     return " ".join(words)

@@ -25,7 +25,8 @@ Every position scheme, what it costs and what goes with it.
 
 Nothing in the tables is written down by hand: each scheme is built, called and looked at, on the CPU, in seconds.
 
-  --markdown   print docs/schemes.md instead
+  --config-dir DIR   more choices: those of a plugin are then in the tables, too
+  --markdown         print docs/schemes.md instead
 """
 
 
@@ -74,4 +75,4 @@ SCHEMES = Root(
     command="coca_train schemes",
     examples="scheme=alibi",
 )
-VERB = Verb(SCHEMES, USAGE, _schemes, flags=(*FLAGS, "--markdown"))
+VERB = Verb(SCHEMES, USAGE, _schemes, flags=(*FLAGS, "--config-dir", "--markdown"))

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from coca_train.catalog.entries import entries, source
 from coca_train.catalog.pages import Column, abbreviate, format_count, format_table, markdown
 from coca_train.commands import main
+from coca_train.positions import SCHEMES
 
 
 def run(*words):
@@ -33,6 +35,25 @@ def test_the_tables_fit_a_terminal_and_name_everything(printed):
     numbers = ["2.00", "1.00", "1.00", "any", "–", "all", str(len(entries("attention_pattern"))), "1803.02155"]
     assert row == ["shaw", "yes", "+6,528", "blocked", "blocked", *numbers]
     assert "training window" in printed and "neox_tiny" in printed
+
+
+def test_a_plugin(tmp_path, monkeypatch, capsys):
+    """Its numbers are measured as those of any other, and its command says where its yaml is."""
+    module = tmp_path / "mine_of_another.py"
+    module.write_text(SCHEMES.source("alibi").read_text().replace('Literal["alibi"]', 'Literal["mine"]'))
+    yaml = tmp_path / "configs" / "position" / "mine.yaml"
+    yaml.parent.mkdir(parents=True)
+    yaml.write_text("# Mine: nothing new (arXiv 2611.00001)\nscheme: mine\nfold: auto\n")
+    monkeypatch.setitem(SCHEMES._points, "mine", EntryPoint("mine", "mine_of_another", SCHEMES.plugins))
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["model=neox_tiny", "seq_len=64", "--config-dir", str(tmp_path / "configs")]
+    assert run("scheme=mine", *words) == 0
+    out = capsys.readouterr().out
+    assert f"python -m coca_train position=mine --config-dir {tmp_path / 'configs'}" in out and "2611.00001" in out
+    assert run(*words) == 0
+    rows = capsys.readouterr().out.splitlines()
+    mine, alibi = (next(row.split() for row in rows if row.startswith(f"{name} ")) for name in ("mine", "alibi"))
+    assert mine[1:8] == alibi[1:8]
 
 
 @pytest.mark.parametrize("scheme", ["tupe", "coca"])
