@@ -226,6 +226,7 @@ export run=runs/a to=x dtype=bf61 | E-CFG-31
 schemes scheme=ropee | E-CFG-31
 plan gpu=t4 engine.dtype=bf16 model.vocab_size=500 | E-PLN-03
 plan +experiment=coca_350m model.vocab_size=null | E-PLN-01
+plan +experiment=atlas | E-PLN-01
 plan stages.all.lora.rank=999 model.vocab_size=500 | E-STG-17
 """
 

@@ -70,3 +70,5 @@ def test_a_pattern_that_matches_nothing_names_the_nearest() -> None:
 def test_without_a_vocabulary_it_says_what_to_write(tmp_path: object) -> None:
     with pytest.raises(UserError, match=r"E-PLN-01 .*no .*/no\.model; .*Fix: write model\.vocab_size=32000"):
         outlined("model=llama_tiny", f"data.tokenizer={tmp_path}/no.model")
+    with pytest.raises(UserError, match=r"E-PLN-01 .*, or make it: python -m data_prep diagnostics"):
+        outlined("data=diagnostics", f"data.tokenizer={tmp_path}/no.model")
