@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,10 @@ from coca_train.statistics.moderated import fit_prior
 from coca_train.statistics.ranks import Priors, fit_priors, over_seeds
 
 SHARE = "{:.0%}"
+GUESSED = 0.5  # a task in which guessing has more than this right beyond the training window has no score
+# Tasks whose answers follow from tokens near them, at any length; those of all others lie farther back, the longer the
+# text (docs/atlas.md has how many do).
+NEAR = ("right", "running", "brackets")
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,23 @@ class Matrix:
         return list(next(iter(self.trials.values())).tasks)
 
     @cached_property
+    def scored(self) -> list[str]:
+        """The tasks that have scores: where guessing is often right, hardly anything is left to be better in."""
+        return [task for task in self.tasks if max(self.chances(task)[1:], default=0.0) <= GUESSED]
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The tasks that have scores, by where what their answers need is."""
+        return {
+            "far": [task for task in self.scored if task not in NEAR],
+            "near": [task for task in self.scored if task in NEAR],
+        }
+
+    def chances(self, task: str) -> Sequence[float]:
+        """Return by length the share of answers that guessing gets right."""
+        return max((trial.tasks[task].chance for trial in self.trials.values()), key=len)
+
+    @cached_property
     def lengths(self) -> list[int]:
         return list(next(iter(self.trials.values())).lengths)
 
@@ -62,12 +83,12 @@ class Matrix:
 
     @cached_property
     def scores_MSK(self) -> np.ndarray:
-        """By row, seed and task; NaN where it is not learned or there is no trial."""
+        """By row, seed and task; NaN where it is not learned or has no score, or there is no trial."""
         return np.array([[[self._score(row, seed, k) for k in self.tasks] for seed in self.seeds] for row in self.rows])
 
     def _score(self, row: str, seed: int, task: str) -> float:
         trial, (n, of) = self.trials.get((row, seed)), self.n_learned(row, task)
-        return math.nan if trial is None or 2 * n < of else trial.score(task)
+        return math.nan if trial is None or 2 * n < of or task not in self.scored else trial.score(task)
 
     @cached_property
     def priors(self) -> Priors:

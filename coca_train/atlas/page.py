@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from coca_train.atlas.claims import CLAIMS, tried
+from coca_train.atlas.groups import far_and_near
 from coca_train.atlas.learning import first_losses, losses_by_step
-from coca_train.atlas.matrix import Matrix
+from coca_train.atlas.matrix import GUESSED, Matrix
 from coca_train.atlas.methods import REFERENCE, title_of
 from coca_train.atlas.sentences import by_task, finding
 from coca_train.atlas.trials import LEARNED, Trial
@@ -24,10 +25,11 @@ SHOWN, N_BEST = ("rope", "coca", "alibi", "nope"), 4  # of the curves of a task:
 DEFINITION = (
     f"A task is learned by a training when at least {LEARNED:.0%} of its answers are right at the trained length; one "
     "that is not learned has no score. The score of a task is the mean over the longer lengths of the share of right "
-    "answers, scaled so that guessing is 0 and all right is 1; below 0 it is worse than guessing. A row has a score in "
-    "a task that half of its seeds or more have learned. The score of a row is its least-squares mean over the tasks "
-    "that any row has (method plus task), so that a method that has learned only the easy ones is no better for it; a "
-    "row with no more than half of them has none. All of it is of the rows of this page, so that a row that comes may "
+    "answers, scaled so that guessing is 0 and all right is 1; below 0 it is worse than guessing. A task in which "
+    f"guessing has more than {GUESSED:.0%} right at one of these lengths has none. A row has a score in a task that "
+    "half of its seeds or more have learned. The score of a row is its least-squares mean over the tasks that any row "
+    "has (method plus task), so that a method that has learned only the easy ones is no better for it; a row with no "
+    "more than half of them has none. All of it is of the rows of this page, so that a row that comes may "
     "change the figures of others. Differences have 95 % intervals of a moderated t (Smyth 2004): the "
     f"variance of all pairs of rows, times {MARGIN:g}, is the prior of each, with no more degrees of freedom than the "
     "pair has itself. The scores of the map have a prior of all its squares, curves and losses Student's intervals. "
@@ -59,7 +61,7 @@ def page(
         finding=finding(matrix, ranked, order),
         summary=[_placed(row, ranks, ranked, matrix) for row in own if row in matrix.rows],
         sections=[
-            Section(title="Ranks", blocks=[ranks, _models(matrix, rates)]),
+            Section(title="Ranks", blocks=[ranks, far_and_near(matrix, order), _models(matrix, rates)]),
             Section(
                 title="What separates them", blocks=[Text(text="\n".join(f"* {each}" for each in by_task(matrix)))]
             ),
@@ -153,22 +155,23 @@ def _ranks(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -
 
     at = matrix.lengths[0]
     reference = title_of(matrix.reference)
-    learned = [task for task in matrix.tasks if _is_learned_by_all(matrix, matrix.reference, task)]
+    learned = [task for task in matrix.scored if _is_learned_by_all(matrix, matrix.reference, task)]
     return Table(
         name="ranks",
         title=f"Mean score from {matrix.lengths[1]:,} to {matrix.lengths[-1]:,} tokens, after training at {at}",
         label_columns=("method",),
         columns=(
-            *("rank", "score", f"Δ to {reference}", "Δ without one task", "Δ, tasks as a sample"),
+            *("rank", "score", f"Δ to {reference}", "tasks of Δ", "Δ without one task", "Δ, tasks as a sample"),
             *(f"tasks at {at} tokens", "seeds"),
         ),
         rows=tuple(map(row_of, order)),
         interval="range of a rank; interval of a Δ, all rows judged together",
         note="Score: 0 for guessing, 1 for all answers right. "
-        f"Δ to {reference}: over the tasks that every seed of both has learned ({reference}: "
-        f"{', '.join(learned) or 'none'}), with an interval over seeds. Without one task: the Δ "
-        "nearest to zero, or beyond it, when that task is left out. Tasks as a sample: of such tasks, over those that "
-        "half of the seeds have learned, with an interval over tasks and seeds. Tasks at "
+        f"Δ to {reference}: over the tasks with a score that every seed of both has learned ({reference}: "
+        f"{', '.join(learned) or 'none'}), with an interval over seeds. Tasks of Δ: how many they are; rows with other "
+        "tasks are compared over other ones, so that ranges and the order of scores can disagree. Without one task: "
+        "the Δ nearest to zero, or beyond it, when that task is left out. Tasks as a sample: over those that half of "
+        "the seeds have learned, as a sample of such tasks, with an interval over tasks and seeds. Tasks at "
         f"{at} tokens: of those that the weights have learned, in how many this row has at least {LEARNED:.0%} right "
         "at the trained length, the mean over seeds.",
     )
@@ -246,23 +249,25 @@ def _step_time(matrix: Matrix, row: str) -> Value:
     return Value.of(statistics.median(ratios) if ratios else None, "{:.2f}×", missing=missing)
 
 
-def _against(matrix: Matrix) -> dict[str, tuple[Value, Value, Value]]:
-    """Return by row the difference to the reference on these tasks, what is left of it without one of them, and that
-    over tasks and seeds; of each all rows are judged together."""
+def _against(matrix: Matrix) -> dict[str, tuple[Value, ...]]:
+    """Return by row the difference to the reference on these tasks, how many they are, what is left without one of
+    them, and the difference over tasks and seeds; of each all rows are judged together."""
     if matrix.reference not in matrix.rows:
         absent = Value.of(None, missing=f"{title_of(matrix.reference)} is missing")
-        return dict.fromkeys(matrix.rows, (absent, absent, absent))
+        return dict.fromkeys(matrix.rows, (absent,) * 4)
     scores = dict(zip(matrix.rows, matrix.scores_MSK, strict=True))
     confidence = 1 - WRONG / max(1, len(matrix.rows) - 1)
     itself = Value.of(None, missing="itself")
-    found = {matrix.reference: (itself, itself, itself)}
+    found = {matrix.reference: (itself,) * 4}
     for row in (row for row in matrix.rows if row != matrix.reference):
         difference = TaskDifference(scores[row], scores[matrix.reference], matrix.priors)
         over_tasks, on_these = difference.interval(confidence), difference.on_these_tasks(confidence)
         few = "fewer than two seeds, or two tasks that both have learned"
         seeds = "fewer than two seeds, or no task that every seed has learned"
+        n_tasks = float(difference.shared_K.sum()) if math.isfinite(on_these.low) else None
         found[row] = (
             _difference(on_these, seeds),
+            Value.of(n_tasks, "{:.0f}", missing=seeds),
             _without_one(difference, on_these.estimate, matrix.tasks),
             _difference(over_tasks, few),
         )
@@ -345,8 +350,8 @@ def _map(matrix: Matrix, order: Sequence[str]) -> HeatMaps:
 
 def _curves(matrix: Matrix, task: str, order: Sequence[str], own: Sequence[str]) -> Lines:
     learned = [row for row in order if matrix.n_learned(row, task)[0]]
-    mean = {row: np.mean([trial.score(task) for trial in matrix.of(row) if trial.has_learned(task)]) for row in learned}
-    best = sorted(learned, key=lambda row: -mean[row])
+    beyond = {row: sum(matrix.share(row, task, at).number or 0.0 for at in matrix.lengths[1:]) for row in learned}
+    best = sorted(learned, key=lambda row: -beyond[row])
     shown = dict.fromkeys((*(row for row in (*own, *SHOWN) if row in learned), *best[:N_BEST]))
     return Lines(
         name=f"curve-{task.replace('_', '-')}",
@@ -367,14 +372,14 @@ def _curves(matrix: Matrix, task: str, order: Sequence[str], own: Sequence[str])
 
 
 def _tasks(matrix: Matrix) -> Iterator[str]:
-    any_trial = max(matrix.trials.values(), key=lambda trial: len(trial.tasks[matrix.tasks[0]].chance))
     for task in matrix.tasks:
-        chances = any_trial.tasks[task].chance
+        chances = matrix.chances(task)
         ends = " and ".join(
             f"{chance:.1%} at {length:,} tokens"
             for length, chance in list(zip(matrix.lengths, chances, strict=False))[:: max(1, len(chances) - 1)]
         )
-        yield f"* {task}: {TASKS[task].meaning} By guessing: {ends}."
+        score = "" if task in matrix.scored else " No score."
+        yield f"* {task}: {TASKS[task].meaning} By {TASKS[task].guess}: {ends}.{score}"
 
 
 def _facts(matrix: Matrix) -> list[tuple[str, str]]:

@@ -6,9 +6,11 @@ from functools import partial
 
 import numpy as np
 
+from coca_train.atlas.groups import levels_of
 from coca_train.atlas.matrix import Matrix
 from coca_train.atlas.methods import title_of
 from coca_train.atlas.trials import LEARNED
+from coca_train.data.diagnostics import TASKS
 from coca_train.statistics.moderated import Prior, fit_prior
 from coca_train.statistics.ranks import Ranked, TaskDifference, fit_priors, over_seeds, significant
 
@@ -30,11 +32,27 @@ def finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) 
         return [*found, "With one seed, no difference can be separated from seed noise."] if others else found
     if close := [row for row in differences if number not in ranked[row].above]:
         found.append(f"Not significantly lower: {_listed(close, FEW)}.")
+    found += _by_group(matrix)
     n_lower = sum(each is not None for each in significant([each.interval for each in differences.values()]))
     found.append(
         "If the tasks are taken as a random sample of such tasks, "
         + (f"{n_lower} of the {len(differences)} others are significantly lower." if n_lower else "no row is.")
     )
+    return found
+
+
+def _by_group(matrix: Matrix) -> list[str]:
+    """Return who has the highest score where what the answers need is far back, and where it is near."""
+    where = {"far": "Where what the answers need is far back", "near": "Where it is near"}
+    found = []
+    for group, tasks in matrix.groups.items():
+        level = {row: each for row, each in levels_of(matrix, group).items() if math.isfinite(each)}
+        if level:
+            first = max(level, key=lambda row: level[row])
+            named = [
+                f"{title_of(row)} {level[row]:.2f}" for row in dict.fromkeys((first, matrix.reference)) if row in level
+            ]
+            found.append(f"{where[group]} ({', '.join(tasks)}): {', '.join(named)}.")
     return found
 
 
@@ -45,17 +63,25 @@ def by_task(matrix: Matrix) -> list[str]:
 
 
 def _of_task(matrix: Matrix, k: int, task: str) -> str:
+    if task not in matrix.scored:
+        chances = [f"{matrix.chances(task)[at]:.0%} at {matrix.lengths[at]:,} tokens" for at in (1, -1)]
+        return f"{task}: no score, as {TASKS[task].guess} is right in {' and '.join(chances)}."
     known = {row: matrix.cells[m][k] for m, row in enumerate(matrix.rows) if matrix.cells[m][k].n}
     if not known:
         return f"{task}: no row has learned it with half of its seeds."
-    keeping, at = _above_chance(matrix, k), matrix.lengths[1]
+    keeping, lengths = _above_chance(matrix, k), matrix.lengths[1:]
     best = max(known, key=lambda row: known[row].estimate)
-    shares = {row: matrix.share(row, task, at) for row in dict.fromkeys((best, matrix.reference)) if row in known}
+    shares = {
+        row: ", ".join(matrix.share(row, task, at).text for at in lengths)
+        for row in dict.fromkeys((best, matrix.reference))
+        if row in known
+    }
     works = matrix.works_to(best, task)
     n = len(keeping) or "none"
     said = [
-        f"{task}: of {len(known)} rows with a score {n} significantly above chance; right answers at {at:,} tokens: "
-        + ", ".join(f"{title_of(row)} {share.text}" for row, share in shares.items())
+        f"{task}: of {len(known)} rows with a score {n} significantly above chance; right answers at "
+        f"{', '.join(f'{at:,}' for at in lengths)} tokens: "
+        + "; ".join(f"{title_of(row)} {each}" for row, each in shares.items())
     ]
     if works > matrix.lengths[0]:
         said.append(f"The median seed of {title_of(best)} has at least {LEARNED:.0%} right up to {works:,} tokens")

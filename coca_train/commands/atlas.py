@@ -31,8 +31,8 @@ exact answers, learned at 16 to 63 tokens and asked at up to 1,024, by several s
   python -m coca_train atlas scheme=mine                  your scheme's row: its rate, its seeds, its rank
   python -m coca_train atlas scheme=mine --config-dir mypackage/configs   the same of a plugin
   python -m coca_train atlas scheme=rope position.rope_scaling.theta=30 name=rope_30
-  python -m coca_train atlas methods=[rope,coca] seeds=3  rows of the table that are not stored yet
-  python -m coca_train atlas again=10                     ten stored trials from nothing: are they the same?
+  python -m coca_train atlas methods=[fire,cope]          rows of the table that are not stored yet
+  python -m coca_train atlas again=10                     ten stored trials from nothing, hours: the same?
 
 A row is trained as +experiment=atlas says: one sweep of learning rates on a seed that is used for nothing else, then
 every seed with the best of them; eight trainings, most of an hour on two cores. Where your scheme rotates, add

@@ -35,12 +35,19 @@ SPLITS: tuple[Split, ...] = ("train",) * 8 + ("valid", "test")  # by the last di
 class Task(NamedTuple):
     """A diagnostic. build: an example of at most so many symbols, its name not included, by a generator. solve: the
     answer to every question, from the symbols before it alone; what a perfect model says. n_guesses: how many answers
-    are possible as far as the symbols before a question tell, for the chance level."""
+    are possible as far as the symbols before a question tell, for the chance level. in_runs: whether the same answer
+    comes several times in a row, so that saying the last one again is the better guess."""
 
     meaning: str
     build: Callable[[int, random.Random], Symbols]
     solve: Callable[[Symbols], Symbols]
     n_guesses: Callable[[Symbols], int]
+    in_runs: bool = False
+
+    @property
+    def guess(self) -> str:
+        """What is right as often as by chance."""
+        return "saying the last answer again" if self.in_runs else "guessing"
 
 
 class Example(NamedTuple):
@@ -367,7 +374,7 @@ TASKS: dict[str, Task] = {
     ),
     "sort": Task(
         "Say the letters again in the order of the alphabet.", _mapped(sorted, LETTERS), lambda s: sorted(s[1:]),
-        _always(len(LETTERS)),
+        _always(len(LETTERS)), in_runs=True,
     ),
     "nearest": Task("Say what followed a word where it stood last (induction).", *_follows(-1), _listed),
     "first": Task("Say what followed a word where it stood first.", *_follows(0), _listed),
@@ -433,7 +440,12 @@ def solved(drawn: Example) -> bool:
 
 
 def chance(drawn: Example) -> float:
-    """Return the expected share of answers that guessing among the possible ones gets right."""
-    n_guesses, symbols, answers = TASKS[drawn.task].n_guesses, list(drawn.symbols), drawn.answers
-    shares = [(len(at), 1 / n_guesses(symbols[: at.start - 1])) for at in answers]
-    return sum(n * share for n, share in shares) / sum(n for n, _ in shares)
+    """Return the expected share of answers that guessing among the possible ones gets right; where answers come in
+    runs, that saying the answer before again gets right."""
+    task, symbols, answers = TASKS[drawn.task], drawn.symbols, drawn.answers
+    right = 0.0
+    for at in answers:
+        guess = 1 / task.n_guesses(list(symbols[: at.start - 1]))
+        again = sum(symbols[place] == symbols[place - 1] for place in at[1:])
+        right += guess + again if task.in_runs else guess * len(at)
+    return right / sum(map(len, answers))

@@ -82,10 +82,12 @@ def embedding_rows(config: Config) -> int:
     if not Path(config.data.tokenizer).is_file():
         if config.data.path is not None and config.data.vocab_size is not None:  # of a tokenizer to be trained
             return vocab_size(config.model, config.data.vocab_size, config.data.tokenizer)
-        made = f", or make it: python -m data_prep {config.data.prepare}" if config.data.prepare != "none" else ""
+        prepare = config.data.prepare
+        made = "" if prepare == "none" else f", or make it: python -m data_prep {prepare}"
         raise UserError(
             f"E-PLN-01 model.vocab_size=null: it is the tokenizer's, and there is no {config.data.tokenizer}; a plan "
-            f"needs the number of embedding rows. Fix: write model.vocab_size=32000 (or the size of the tokenizer){made}"
+            "needs the number of embedding rows. Fix: write model.vocab_size=32000 (or the size of the tokenizer)"
+            + made
         )
     return vocab_size(config.model, Tokenizer(config.data.tokenizer).vocab_size, config.data.tokenizer)
 

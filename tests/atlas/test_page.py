@@ -1,5 +1,7 @@
 """The page of trials that were never trained."""
 
+from dataclasses import replace
+
 import pytest
 
 from coca_train.atlas.matrix import Matrix
@@ -27,27 +29,67 @@ def section(document, title):
 def test_the_page_says_who_is_first(tmp_path):
     document = page(list(trials()), RATES, "python -m coca_train atlas")
     assert document.finding[0] == "CoCA has the highest mean score beyond the 64 tokens of its training."
-    (ranks, models), (reach, _) = section(document, "Ranks"), section(document, "How far each task still works")
+    (ranks, groups, models), (reach, _) = section(document, "Ranks"), section(document, "How far each task still works")
     assert [row.label for row in ranks.rows] == [("CoCA",), ("RoPE",), ("NoPE",)]
     assert [row.values[0].text for row in ranks.rows] == ["1", "2", "–"]  # NoPE has one of three tasks
     assert ranks.rows[0].values[0].range == "1 to 1"
-    assert ranks.rows[1].values[2].text == ranks.rows[1].values[3].text == "–"
+    assert ranks.rows[1].values[2].text == ranks.rows[1].values[4].text == "–"
     assert ranks.rows[0].values[2].low > 0.4
-    assert 0 < ranks.rows[0].values[3].number < ranks.rows[0].values[2].number  # without the task that says most
-    assert ranks.rows[0].values[3].text.endswith("(left)")
-    assert ranks.rows[0].values[4].number > 0.5
-    assert [row.values[5].text for row in ranks.rows] == ["3.0", "3.0", "1.0"]
+    assert ranks.rows[0].values[3].text == "3"
+    assert 0 < ranks.rows[0].values[4].number < ranks.rows[0].values[2].number  # without the task that says most
+    assert ranks.rows[0].values[4].text.endswith("(left)")
+    assert ranks.rows[0].values[5].number > 0.5
+    assert [row.values[6].text for row in ranks.rows] == ["3.0", "3.0", "1.0"]
+    assert [value.text for value in groups.rows[0].values] == [
+        ranks.rows[0].values[1].text,
+        ranks.rows[0].values[2].text,
+        "3",
+        "–",
+        "–",
+        "–",
+    ]
     assert [row.label for row in models.rows] == [("RoPE",), ("CoCA",), ("NoPE",)]
     assert [row.values[4].text for row in models.rows] == ["1.00×"] * 3
     assert [value.text for value in reach.rows[0].values] == ["256", "128", "256"]
     assert [value.text for value in reach.rows[2].values] == ["–", "–", "64"]
     assert reach.rows[2].values[2].note == ""
     (separates,) = section(document, "What separates them")
-    said = "* copy: of 2 rows with a score 2 significantly above chance; right answers at 128 tokens: CoCA 93%, RoPE "
-    said += "38%. The median seed of CoCA has at least 90% right up to 256 tokens. Significantly above RoPE: CoCA."
+    said = "* copy: of 2 rows with a score 2 significantly above chance; right answers at 128, 256 tokens: "
+    said += "CoCA 93%, 92%; RoPE 38%, 10%. The median seed of CoCA has at least 90% right up to 256 tokens. "
+    said += "Significantly above RoPE: CoCA."
     assert said in separates.text
     text = write_report(document, tmp_path)["report.md"].read_text()
     assert "not learned" in text
+
+
+def test_scores_by_where_what_is_needed_is():
+    """Running sums follow from near tokens; of what lies far back this row has nothing left, and of near ones all."""
+    near, far = {"running": (100, 100, 100)}, {"copy": (100, 10, 10), "left": (100, 10, 10)}
+    each = [trial("rope", seed, {**far, "running": (100, 10 + seed, 10)}) for seed in (1, 2, 3)]
+    each += [trial("fox", seed, {**far, **near}) for seed in (1, 2, 3)]
+    document = page(each, RATES, "")
+    assert "Where what the answers need is far back (copy, left): RoPE 0.00." in document.finding
+    assert "Where it is near (running): FoX 1.00, RoPE 0.01." in document.finding
+    groups = section(document, "Ranks")[1]
+    assert [value.text for value in groups.rows[0].values] == ["0.00", "+0.00", "2", "1.00", "+0.99", "1"]
+
+
+def test_a_task_that_is_guessed_has_no_score():
+    """Where saying the last answer again has 62 % right, so that no look-up tells from none."""
+
+    def guessed(row, seed, shares):
+        one = trial(row, seed, {"copy": (100, 50, 10 + seed), "left": (100, 50, 10), "sort": shares})
+        chances = replace(one.tasks["sort"], chance=[0.4, 0.62, 0.8])
+        return replace(one, tasks={**one.tasks, "sort": chances})
+
+    each = [guessed("rope", seed, BAD) for seed in (1, 2)] + [guessed("coca", seed, GOOD) for seed in (1, 2)]
+    matrix = Matrix({(one.row, one.seed): one for one in each})
+    assert matrix.scored == ["copy", "left"]
+    document = page(each, RATES, "")
+    assert "sort" not in " ".join(document.finding)
+    said = "* sort: no score, as saying the last answer again is right in 62% at 128 tokens and 80% at 256 tokens."
+    assert said in section(document, "What separates them")[0].text
+    assert section(document, "Ranks")[-1].rows[0].values[1].text == "3.0"  # it is learned all the same
 
 
 def test_the_matrix_counts_what_is_learned():
@@ -129,13 +171,13 @@ def test_a_row_of_one_seed_is_not_called_as_good():
     assert "PoPE" not in " ".join(document.finding)
     ranks = section(document, "Ranks")[0]
     of_pope = next(row for row in ranks.rows if row.label == ("PoPE",))
-    assert [of_pope.values[k].text for k in (2, 3, 4)] == ["–"] * 3
-    assert of_pope.values[6].text == "1"
+    assert [of_pope.values[k].text for k in (2, 3, 4, 5)] == ["–"] * 4
+    assert of_pope.values[7].text == "1"
 
 
 def test_an_end_of_the_sweep_is_one_of_the_rates_that_it_tries():
     each = [trial("rope", seed, rate=1.0) for seed in (1, 2)] + [trial("coca", seed, rate=0.5) for seed in (1, 2)]
-    (_, models) = section(page(each, RATES, ""), "Ranks")
+    *_, models = section(page(each, RATES, ""), "Ranks")
     assert {row.label[0]: bool(row.values[2].note) for row in models.rows} == {"RoPE": False, "CoCA": True}
 
 
@@ -159,7 +201,7 @@ def test_the_time_of_a_step_is_compared_on_one_processor():
     each = [at("rope", 1, "slow", 100), at("rope", 2, "fast", 900)]
     each += [at("coca", 1, "slow", 50), at("coca", 2, "fast", 450), at("nope", 1, "other", 450)]
     document = page(each, RATES, "")
-    _, models = section(document, "Ranks")
+    *_, models = section(document, "Ranks")
     assert [row.values[4].text for row in models.rows] == ["1.00×", "2.00×", "–"]
     assert ("made with", "torch 2 on fast, other, slow") in document.facts
 
@@ -175,7 +217,7 @@ def test_a_row_that_was_asked_for_is_said_first():
 
 def test_rows_are_compared_with_the_one_that_was_asked_for():
     document = page(list(trials()), RATES, "", reference="coca")
-    ranks, _ = section(document, "Ranks")
+    ranks, *_ = section(document, "Ranks")
     assert ranks.columns[2] == "Δ to CoCA"
     assert ranks.rows[0].values[2].text == "–" and ranks.rows[1].values[2].number < -0.4
     assert "Significantly below: RoPE" in section(document, "What separates them")[0].text

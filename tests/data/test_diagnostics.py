@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -98,11 +99,26 @@ def test_guessing_is_right_as_often_as_chance_says(task):
     for each in drawn(task, 40, 600):
         symbols = list(each.symbols)
         for at in each.answers:
-            right += sum(draw.choice(possible(each, symbols[: at.start - 1])) == symbols[place] for place in at)
+            again = [symbols[place - 1 : place] if task == "sort" and place > at.start else [] for place in at]
+            guesses = [draw.choice(one or possible(each, symbols[: at.start - 1])) for one in again]
+            right += sum(guess == symbols[place] for guess, place in zip(guesses, at, strict=True))
         asked = sum(map(len, each.answers))
         expected, n = expected + asked * chance(each), n + asked
     share = expected / n
     assert right / n == pytest.approx(share, abs=max(0.02 * (task == "add"), 4 * (share * (1 - share) / n) ** 0.5))
+
+
+@pytest.mark.parametrize("length", [40, 250])
+@pytest.mark.parametrize("task", TASKS)
+def test_saying_the_last_answer_again_is_no_better_than_chance(task, length):
+    """A rule that reads nothing else. Sorted letters come in runs: it has most of them right."""
+    right, n, expected = 0, 0, 0.0
+    for each in drawn(task, length, 200):
+        places = [place for at in each.answers for place in at]
+        pairs = [(each.symbols[one], each.symbols[other]) for one, other in pairwise(places)]
+        right, n = right + sum(one == other for one, other in pairs), n + len(pairs)
+        expected += chance(each) * len(pairs)
+    assert right <= expected + 4 * (0.25 * n) ** 0.5  # four standard deviations, at most
 
 
 def test_votes_are_never_even():

@@ -84,7 +84,7 @@ class Result(TypedDict):
 class Evaluator(CellSuite[Settings, Mapping[Point, Sequence[Case]], Part, Result]):
     """Answers of diagnostics by length."""
 
-    VERSION = 1
+    VERSION = 2
     AXIS = ("learned_share",)
 
     def prepare(self, subject: Subject, setup: Setup) -> dict[Point, list[Case]]:
@@ -244,7 +244,9 @@ def _chances(rows: Sequence[GridRow[Result]]) -> list[str]:
         return " and ".join(f"{by_length[length][task]['chance']:.1%} at {length:,} tokens" for length in ends)
 
     return (
-        [f"* {task}: {TASKS[task].meaning} By guessing: {said(task)}." for task in by_length[ends[0]]] if ends else []
+        [f"* {task}: {TASKS[task].meaning} By {TASKS[task].guess}: {said(task)}." for task in by_length[ends[0]]]
+        if ends
+        else []
     )
 
 
