@@ -9,14 +9,13 @@ from functools import cached_property
 import numpy as np
 
 from coca_train.atlas.methods import METHODS, REFERENCE, VARIANTS
-from coca_train.atlas.trials import Trial
+from coca_train.atlas.trials import Trial, chances, scored
 from coca_train.report.blocks import Value
 from coca_train.statistics.intervals import Bounds
 from coca_train.statistics.moderated import fit_prior
 from coca_train.statistics.ranks import Priors, fit_priors, over_seeds
 
 SHARE = "{:.0%}"
-GUESSED = 0.5  # a task in which guessing has more than this right beyond the training window has no score
 # Tasks whose answers follow from tokens near them, at any length; those of all others lie farther back, the longer the
 # text (docs/atlas.md has how many do).
 NEAR = ("right", "running", "brackets")
@@ -46,8 +45,7 @@ class Matrix:
 
     @cached_property
     def scored(self) -> list[str]:
-        """The tasks that have scores: where guessing is often right, hardly anything is left to be better in."""
-        return [task for task in self.tasks if max(self.chances(task)[1:], default=0.0) <= GUESSED]
+        return scored(self.trials.values())
 
     @property
     def groups(self) -> dict[str, list[str]]:
@@ -58,8 +56,7 @@ class Matrix:
         }
 
     def chances(self, task: str) -> Sequence[float]:
-        """Return by length the share of answers that guessing gets right."""
-        return max((trial.tasks[task].chance for trial in self.trials.values()), key=len)
+        return chances(self.trials.values(), task)
 
     @cached_property
     def lengths(self) -> list[int]:

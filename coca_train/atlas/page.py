@@ -10,10 +10,10 @@ import numpy as np
 from coca_train.atlas.claims import CLAIMS, tried
 from coca_train.atlas.groups import far_and_near
 from coca_train.atlas.learning import first_losses, losses_by_step
-from coca_train.atlas.matrix import GUESSED, Matrix
+from coca_train.atlas.matrix import Matrix
 from coca_train.atlas.methods import REFERENCE, title_of
 from coca_train.atlas.sentences import by_task, finding
-from coca_train.atlas.trials import LEARNED, Trial
+from coca_train.atlas.trials import GUESSED, LEARNED, Trial
 from coca_train.data.diagnostics import TASKS
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Text, Value
 from coca_train.statistics.answers import WRONG

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coca_train.atlas.trials import Trial
+from coca_train.atlas.trials import Trial, scored
 from coca_train.statistics.intervals import Bounds
 from coca_train.statistics.ranks import over_seeds
 
@@ -30,13 +30,14 @@ class Repeat:
 
     @property
     def scores(self) -> tuple[float, float]:
-        """The mean score, stored and again, over the rows and the tasks that were learned both times; NaN where none
-        was."""
+        """The mean score, stored and again, over the rows and the tasks with scores that were learned both times; NaN
+        where none was."""
+        tasks = set(scored(self.stored.values()))
         pairs = [
             (trial.score(task), self.again[row].score(task))
             for row, trial in self.stored.items()
             for task in trial.learned
-            if self.again[row].has_learned(task)
+            if task in tasks and self.again[row].has_learned(task)
         ]
         stored, again = np.mean(pairs, axis=0) if pairs else (math.nan, math.nan)
         return float(stored), float(again)

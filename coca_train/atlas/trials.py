@@ -7,7 +7,7 @@ began with, saw and became.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from coca_train.runtime.untrusted_io import JsonObject
 FORMAT = 1
 STORED = Path(__file__).parent / "trials"  # the study's, which come with the package
 LEARNED = 0.9  # a task is learned, and still works, where this share of its answers is right
+GUESSED = 0.5  # a task in which guessing has more than this right beyond the training window has no score
 NOT_OF_DATA = ("dir", "tokenizer", "sources", "seed", "placement", "prefetch_steps", "verify_blocks")
 VARYING = ("tokens_per_s", "seconds", "made_with", "made_at", "source")  # what a repetition may have another of
 SWEEP = "rates"  # of the file of a method's sweep, in place of a seed
@@ -115,6 +116,16 @@ class Trial:
         """What a repetition must give again: everything but its time and what it was made with."""
         known = {key: value for key, value in asdict(self).items() if key not in VARYING}
         return json.loads(json.dumps(known))
+
+
+def chances(trials: Iterable[Trial], task: str) -> Sequence[float]:
+    """Return by length the share of answers of a task that guessing gets right."""
+    return max((trial.tasks[task].chance for trial in trials), key=len)
+
+
+def scored(trials: Collection[Trial]) -> list[str]:
+    """Return the tasks that have scores: where guessing is often right, hardly anything is left to be better in."""
+    return [task for task in next(iter(trials)).tasks if max(chances(trials, task)[1:], default=0.0) <= GUESSED]
 
 
 def others(trials: Iterable[Trial]) -> list[str]:

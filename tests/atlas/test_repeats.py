@@ -1,10 +1,12 @@
 """Stored trainings done again: the same bits, another processor, another result."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from coca_train.atlas.repeats import Repeat, difference, verdict
+from coca_train.atlas.trials import Answers
 from tests.atlas.trials import trial
 
 HERE, THERE = {"processor": "here"}, {"processor": "there"}
@@ -52,6 +54,18 @@ def test_a_training_of_which_nothing_was_learned_twice_says_nothing():
     nothing = repeat(shares={"copy": (50, 50, 10), "left": (50, 92, 0)}, made_with=THERE)
     assert math.isnan(nothing.scores[0])
     assert difference([nothing, repeat(2, LESS, THERE)]).n == 1
+
+
+def test_a_task_that_is_guessed_has_no_part_in_it():
+    """Nine tenths of it are guessed; what is over would be ten times what the others say."""
+
+    def guessed(one):
+        sort = Answers(right=[95, 10, 10], asked=[100] * 3, chance=[0.4, 0.6, 0.9])
+        return replace(one, tasks={**one.tasks, "sort": sort}, learned=[*one.learned, "sort"])
+
+    plain = repeat(weights="others")
+    each = Repeat({"rope": guessed(plain.stored["rope"])}, {"rope": guessed(plain.again["rope"])})
+    assert each.scores == plain.scores
 
 
 def test_a_trial_that_does_not_say_its_processor():
