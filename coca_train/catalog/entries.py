@@ -9,11 +9,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from coca_train.attention import ATTENTION_PATTERNS
-from coca_train.config.files import choices, config_dirs, summary
+from coca_train.config.files import choices, config_dirs, display_path, summary
 from coca_train.config.messages import nearest
+from coca_train.config.places import read_yaml
 from coca_train.positions import ROPE_SCALINGS, SCHEMES
 from coca_train.runtime.errors import UserError
 
@@ -57,7 +56,7 @@ def schedules() -> list[Entry]:
     listed = []
     for name, path in choices("layers", config_dirs()).items():
         comment = summary(path)
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = read_yaml(path)
         listed.append(Entry("layers", name, comment.partition(" (")[0], source(comment), "", path.parents[1], values))
     return listed
 
@@ -84,12 +83,26 @@ def source(text: str) -> str:
 
 
 def _read(group: str, name: str) -> Entry:
-    path = choices(group, config_dirs())[name]
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for default in values.pop("defaults", []):
+    offered = choices(group, config_dirs())
+    if name not in offered:
+        raise UserError(f"E-CFG-32 {group}={name}: there is no such choice. Fix: one of {', '.join(offered)}")
+    path = offered[name]
+    values, registry = read_yaml(path), MODULES[group]
+    below: dict[str, object] = {}
+    defaults = values.pop("defaults", [])
+    for default in defaults if isinstance(defaults, list) else ():
         if isinstance(default, dict):
             ((key, choice),) = default.items()
-            values[key] = _read(f"{group}/{key}", choice).values
+            if f"{group}/{key}" in MODULES and choice is not None:
+                below[key] = _read(f"{group}/{key}", choice).values
+        elif default != "_self_":
+            below |= _read(group, default).values
+    values = below | values
+    try:
+        registry.check(str(values.get(registry.tag)))
+    except UserError as error:
+        fix = "pip install -e <the package that offers it>, or leave --config-dir out"
+        raise UserError(f"E-CFG-31 {display_path(path)}: {registry.tag}: {error}. Fix: {fix}") from None
     comment, module = summary(path), str(values[MODULES[group].tag])
     title, folder = comment.partition(" (")[0].partition(";")[0], path.parents[len(Path(group).parts)]
     return Entry(group, name, title, source(comment) or source(_docstring(group, module)), module, folder, values)

@@ -110,10 +110,17 @@ class Registry(Generic[SettingsT]):
 
     def module(self, name: str) -> ModuleType:
         """Return the module of this name. Raises UserError when there is none, before anything is imported."""
-        if name not in (known := self.names()):
-            raise UserError(f"{name!r} is not one of {', '.join(known)}")
+        self.check(name)
         point = self._points[name]
         return self.load(name) if point is None else point.load()
+
+    def check(self, name: str) -> None:
+        """Raises UserError when there is no module of this name."""
+        if name not in (known := self.names()):
+            raise UserError(
+                f"{name!r} is not one of {', '.join(known)}, and no installed package offers it (entry point "
+                f"{self.plugins})"
+            )
 
     def source(self, name: str) -> Path:
         """Return the file with the module's `Settings`."""

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -22,6 +22,7 @@ GRACE_S = 20.0
 LEAVE_S = 3.0  # for the main thread to leave by itself, with more to say
 # What waits for other ranks by itself has the same limit; its own error says more, and should come first.
 LATER_S = 2.0
+PAUSES = (signal.SIGTSTP, signal.SIGCONT)
 FAREWELL = b"."  # of a rank that ends by itself: the others learn what they must in the usual ways
 
 Handler = Callable[[int, FrameType | None], object] | int | None  # of a signal
@@ -59,7 +60,7 @@ class Watchdog:
             os.set_blocking(end, False)
         # Python writes the number of a signal there as it comes, while its handler waits for the main thread.
         self._wakeup = _set_wakeup(self._writer)
-        self._pausing = _set_pausing(lambda number, frame: None)  # the thread does it
+        self._handlers = _handle(dict.fromkeys(PAUSES, _leave_it_to_the_thread))
         self._outer, _running = _running, self
         self._outer_limit = dist.limit_waits(self.wait)
         self._thread = Thread(self._watch)
@@ -69,7 +70,7 @@ class Watchdog:
         global _running
         _running = self._outer
         dist.limit_waits(self._outer_limit)
-        _set_pausing(self._pausing)
+        _handle(self._handlers)
         _set_wakeup(self._wakeup)
         os.close(self._writer)  # the thread reads the end of the pipe, and ends
         self._thread.join()
@@ -113,6 +114,8 @@ class Watchdog:
 
     def _pause(self) -> None:
         """Stop this process until somebody continues it; a section then has the time that it had left."""
+        if _is_first_in_terminal():
+            return
         with self._clock:
             began = time.monotonic()
             faulthandler.cancel_dump_traceback_later()
@@ -160,9 +163,10 @@ class Watchdog:
             numbers = os.read(self._reader, 64)
             if not numbers:
                 return False
+            # What came last counts: of a stop that was continued before this thread had its turn nothing is left.
+            if [number for number in numbers if number in PAUSES][-1:] == [signal.SIGTSTP]:
+                self._pause()
             for number in numbers:
-                if number == signal.SIGTSTP:
-                    self._pause()
                 # Of a Ctrl-C Python raises an exception in the main thread, when it comes back from a wait.
                 if shutdown.ends_process(number) or (number == signal.SIGINT and self._is_wait):
                     self._signal_due = (time.monotonic() + LEAVE_S, number)
@@ -193,12 +197,29 @@ def _set_wakeup(descriptor: int) -> int:
     return signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
 
 
-def _set_pausing(handler: Handler) -> Handler:
-    """Set what SIGTSTP calls, unless it is ignored or this is not the main thread; return what it called."""
-    before = signal.getsignal(signal.SIGTSTP)
-    if before is not signal.SIG_IGN and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTSTP, handler)
+def _leave_it_to_the_thread(number: int, frame: FrameType | None) -> None:
+    """Of a signal whose number the watchdog's thread reads."""
+
+
+def _handle(handlers: Mapping[signal.Signals, Handler]) -> dict[signal.Signals, Handler]:
+    """Set what signals call, but for those that are ignored or that C code handles; return what they called. Python
+    allows it in the main thread only."""
+    before = {number: signal.getsignal(number) for number in handlers}
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():
+            if before[number] not in (signal.SIG_IGN, None):
+                signal.signal(number, handler)
     return before
+
+
+def _is_first_in_terminal() -> bool:
+    """Whether this process's group is the first of a terminal's session (tmux, ssh or docker exec with this command and
+    no shell): nobody could continue it, so that the kernel lets SIGTSTP do nothing there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return os.getpgrp() == os.getsid(0)
 
 
 def _is_broken(connection: socket.socket) -> bool:
@@ -208,5 +229,11 @@ def _is_broken(connection: socket.socket) -> bool:
     return True
 
 
-# The pipe is shared by what is forked: its signals are none of ours.
-os.register_at_fork(after_in_child=lambda: _running and signal.set_wakeup_fd(-1))
+def _leave_signals() -> None:
+    """Of what was forked: the pipe is shared, its signals are none of ours, and it has no thread that stops it."""
+    if _running is not None:
+        signal.set_wakeup_fd(-1)
+        _handle(_running._handlers)
+
+
+os.register_at_fork(after_in_child=_leave_signals)

@@ -56,6 +56,31 @@ def test_a_plugin(tmp_path, monkeypatch, capsys):
     assert mine[1:8] == alibi[1:8]
 
 
+BROKEN = {
+    "scheme: ours": "E-CFG-31 .*ours.yaml: scheme: 'ours' is not one of .*Fix: pip install -e",
+    "scheme: [ours]": "E-CFG-31 .*ours.yaml: scheme: ",
+    "scheme: {": "E-CFG-13 .*ours.yaml",
+    "defaults:\n- rope_scaling: nowhere\n- _self_\nscheme: rope": "E-CFG-32 position/rope_scaling=nowhere: .*Fix: ",
+    "": "E-CFG-31 .*ours.yaml: scheme: 'None' is not one of",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_choice_that_cannot_be_read(text, tmp_path, capsys):
+    (tmp_path / "position").mkdir()
+    (tmp_path / "position" / "ours.yaml").write_text(f"# Ours: a rope\n{text}\n")
+    assert run("scheme=ours", "--config-dir", str(tmp_path)) == 2
+    assert re.match(BROKEN[text], capsys.readouterr().err)
+
+
+def test_a_choice_that_inherits(tmp_path, capsys):
+    (tmp_path / "position").mkdir()
+    (tmp_path / "position" / "ours.yaml").write_text("# Ours: a rope\ndefaults: [rope, _self_]\nrotary_pct: 0.5\n")
+    assert run("scheme=ours", "model=neox_tiny", "seq_len=64", "--config-dir", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert "position.rotary_pct=0.5" in out and "position.rope_scaling.theta=10000.0" in out
+
+
 @pytest.mark.parametrize("scheme", ["tupe", "coca"])
 def test_one_scheme_in_full(scheme, capsys):
     assert run(f"scheme={scheme}", "model=neox_tiny", "seq_len=64") == 0

@@ -1,6 +1,7 @@
 """Signals, dead ranks and hung ranks: everyone leaves, in time, with an honest exit code."""
 
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -119,6 +120,56 @@ def pause_in_a_section(timeout_s: float) -> float:
             os.kill(os.getpid(), signal.SIGTSTP)
         assert dog._section is not None
         return dog._section[1] - time.monotonic()
+
+
+def continue_before_its_turn() -> str:
+    """In a forked rank: stopped and continued while the interpreter lock is held; the names of what it then does."""
+    with watchdog.Watchdog(60.0):
+        pid = os.getpid()
+        with subprocess.Popen(["sh", "-c", f"sleep 0.2; kill -TSTP {pid}; sleep 0.1; kill -CONT {pid}"]):
+            sum(range(50_000_000))
+        time.sleep(0.5)  # for the thread, which would stop it now
+    return signal.Handlers(signal.getsignal(signal.SIGTSTP)).name
+
+
+def test_a_stop_that_was_continued_stops_nothing(server: ForkServer) -> None:
+    """Slurm's order where a rank is busy in C: nobody would continue it a second time."""
+    (ended,) = server.run("tests.faults.test_stopping:continue_before_its_turn", timeout_s=20.0)
+    assert ended.code == 0, ended.text
+    assert ended.value == "SIG_DFL"  # as it was
+
+
+def stop_alone_in_a_terminal() -> int:
+    """In a forked rank: Ctrl-Z in a terminal that began with this command; how its process ended."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        with watchdog.Watchdog(60.0):
+            print("ready", flush=True)
+            time.sleep(2.0)
+        os._exit(0)
+    while b"ready" not in os.read(terminal, 100):
+        pass
+    os.write(terminal, b"\x1a")
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_what_nobody_could_continue_is_not_stopped(server: ForkServer) -> None:
+    (ended,) = server.run("tests.faults.test_stopping:stop_alone_in_a_terminal", timeout_s=20.0)
+    assert (ended.code, ended.value) == (0, 0), ended.text
+
+
+def fork_with_a_watchdog() -> bool:
+    """In a forked rank: whether SIGTSTP does what it does by default in a child of a process with a watchdog."""
+    with watchdog.Watchdog(60.0):
+        if (pid := os.fork()) == 0:
+            os._exit(0 if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL else 1)
+        return os.waitpid(pid, 0)[1] == 0
+
+
+def test_what_is_forked_stops_by_itself(server: ForkServer) -> None:
+    """It has no thread that does what the handler leaves to it."""
+    (ended,) = server.run("tests.faults.test_stopping:fork_with_a_watchdog")
+    assert ended.value is True, ended.text
 
 
 def test_no_limit_runs_while_a_job_is_suspended(server: ForkServer) -> None:
