@@ -6,6 +6,7 @@ import numpy as np
 
 from coca_train.atlas.matrix import Matrix
 from coca_train.atlas.methods import title_of
+from coca_train.atlas.window_reader import score
 from coca_train.report.blocks import Row, Table, Value
 from coca_train.statistics.answers import WRONG
 from coca_train.statistics.ranks import TaskDifference, fit_priors, levels, mean_over_seeds
@@ -23,7 +24,13 @@ def levels_of(matrix: Matrix, group: str) -> dict[str, float]:
 
 def far_and_near(matrix: Matrix, order: Sequence[str]) -> Table:
     """Return scores, and differences to the reference, by group."""
-    reference = title_of(matrix.reference)
+    reference, window = title_of(matrix.reference), matrix.lengths[0]
+    nothing = Value.of(None, missing="not trained")
+    reader = [
+        value
+        for tasks in matrix.groups.values()
+        for value in (Value.of(_of_reader(matrix, tasks), "{:.2f}", missing="no task"), nothing, nothing)
+    ]
     columns = {group: _columns(matrix, group) for group in matrix.groups}
     far, near = (", ".join(tasks) or "none" for tasks in matrix.groups.values())
     return Table(
@@ -33,15 +40,27 @@ def far_and_near(matrix: Matrix, order: Sequence[str]) -> Table:
         columns=tuple(
             f"{group}: {each}" for group in matrix.groups for each in ("score", f"Δ to {reference}", "tasks of Δ")
         ),
-        rows=tuple(
-            Row(label=(title_of(row),), values=tuple(value for each in columns.values() for value in each[row]))
-            for row in order
+        rows=(
+            Row(label=(f"(a reader of the last {window} tokens)",), values=tuple(reader)),
+            *(
+                Row(label=(title_of(row),), values=tuple(value for each in columns.values() for value in each[row]))
+                for row in order
+            ),
         ),
         interval="interval, all rows of a group judged together",
         note=f"Far: {far}; what an answer needs lies farther back, the longer the text. Near: {near}; it lies near, "
-        "at any length (docs/atlas.md has how near): a model that sees only its last tokens can have these scores. "
-        f"Tasks of Δ: how many tasks it is over, those that every seed of the row and of {reference} has learned.",
+        f"at any length. A reader of the last {window} tokens has all answers right that follow from them and guesses "
+        "the others: what it has shows nothing of reading farther. Scores: least-squares means over the tasks of a "
+        f"group. Tasks of Δ: how many tasks it is over, those that every seed of the row and of {reference} has "
+        "learned, of the seeds that both have any of.",
     )
+
+
+def _of_reader(matrix: Matrix, tasks: Sequence[str]) -> float | None:
+    """Return the mean score over tasks of a reader of the last tokens."""
+    window, *lengths = matrix.lengths
+    each = [score(task, lengths, matrix.chances(task)[1:], window) for task in tasks]
+    return float(np.mean(each)) if each else None
 
 
 def _columns(matrix: Matrix, group: str) -> dict[str, tuple[Value, Value, Value]]:

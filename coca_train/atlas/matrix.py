@@ -16,8 +16,8 @@ from coca_train.statistics.moderated import fit_prior
 from coca_train.statistics.ranks import Priors, fit_priors, over_seeds
 
 SHARE = "{:.0%}"
-# Tasks whose answers follow from tokens near them, at any length; those of all others lie farther back, the longer the
-# text (docs/atlas.md has how many do).
+# Tasks whose answers follow from tokens near them, at any length (window_reader); those of all others lie farther back,
+# the longer the text.
 NEAR = ("right", "running", "brackets")
 
 
@@ -47,12 +47,14 @@ class Matrix:
     def scored(self) -> list[str]:
         return scored(self.trials.values())
 
-    @property
+    @cached_property
     def groups(self) -> dict[str, list[str]]:
-        """The tasks that have scores, by where what their answers need is."""
+        """The tasks in which a row has a score, by where what their answers need is."""
+        has_K = np.isfinite(self.scores_MSK).any((0, 1))
+        known = [task for task, has in zip(self.tasks, has_K, strict=True) if has]
         return {
-            "far": [task for task in self.scored if task not in NEAR],
-            "near": [task for task in self.scored if task in NEAR],
+            "far": [task for task in known if task not in NEAR],
+            "near": [task for task in known if task in NEAR],
         }
 
     def chances(self, task: str) -> Sequence[float]:

@@ -10,10 +10,11 @@ import numpy as np
 from coca_train.atlas.claims import CLAIMS, tried
 from coca_train.atlas.groups import far_and_near
 from coca_train.atlas.learning import first_losses, losses_by_step
-from coca_train.atlas.matrix import Matrix
+from coca_train.atlas.matrix import SHARE, Matrix
 from coca_train.atlas.methods import REFERENCE, title_of
 from coca_train.atlas.sentences import by_task, finding
 from coca_train.atlas.trials import GUESSED, LEARNED, Trial
+from coca_train.atlas.window_reader import share
 from coca_train.data.diagnostics import TASKS
 from coca_train.report.blocks import Document, HeatMap, HeatMaps, Line, Lines, Row, Section, Table, Text, Value
 from coca_train.statistics.answers import WRONG
@@ -353,17 +354,21 @@ def _curves(matrix: Matrix, task: str, order: Sequence[str], own: Sequence[str])
     beyond = {row: sum(matrix.share(row, task, at).number or 0.0 for at in matrix.lengths[1:]) for row in learned}
     best = sorted(learned, key=lambda row: -beyond[row])
     shown = dict.fromkeys((*(row for row in (*own, *SHOWN) if row in learned), *best[:N_BEST]))
+
+    def line(row: str) -> Line:
+        return Line.of_values(title_of(row), [(length, matrix.share(row, task, length)) for length in matrix.lengths])
+
+    window = matrix.lengths[0]
+    of_reader = [(length, Value.of(share(task, length, window), SHARE)) for length in matrix.lengths]
+    reader = [Line.of_values(f"(a reader of the last {window} tokens)", of_reader)] if task in matrix.scored else []
     return Lines(
         name=f"curve-{task.replace('_', '-')}",
         title=f"{task}: {TASKS[task].meaning}",
         alt="The share of right answers against the length, a curve for each method that has learned the task.",
         x_label="length [tokens]",
         y_label="share of right answers",
-        lines=tuple(
-            Line.of_values(title_of(row), [(length, matrix.share(row, task, length)) for length in matrix.lengths])
-            for row in dict.fromkeys((*shown, *best))
-        ),
-        n_shown=len(shown),
+        lines=(*map(line, shown), *reader, *(line(row) for row in best if row not in shown)),
+        n_shown=len(shown) + len(reader),
         x_log=True,
         y_limits=(0.0, 1.0),
         marks=((float(matrix.lengths[0]), "trained"),),

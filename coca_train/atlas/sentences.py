@@ -10,6 +10,7 @@ from coca_train.atlas.groups import levels_of
 from coca_train.atlas.matrix import Matrix
 from coca_train.atlas.methods import title_of
 from coca_train.atlas.trials import LEARNED
+from coca_train.atlas.window_reader import share
 from coca_train.data.diagnostics import TASKS
 from coca_train.statistics.moderated import Prior, fit_prior
 from coca_train.statistics.ranks import Ranked, TaskDifference, fit_priors, over_seeds, significant
@@ -76,12 +77,14 @@ def _of_task(matrix: Matrix, k: int, task: str) -> str:
         for row in dict.fromkeys((best, matrix.reference))
         if row in known
     }
+    seen = ", ".join(f"{share(task, at, matrix.lengths[0]):.0%}" for at in lengths)
     works = matrix.works_to(best, task)
     n = len(keeping) or "none"
     said = [
         f"{task}: of {len(known)} rows with a score {n} significantly above chance; right answers at "
         f"{', '.join(f'{at:,}' for at in lengths)} tokens: "
         + "; ".join(f"{title_of(row)} {each}" for row, each in shares.items())
+        + f"; a reader of the last {matrix.lengths[0]} tokens {seen}"
     ]
     if works > matrix.lengths[0]:
         said.append(f"The median seed of {title_of(best)} has at least {LEARNED:.0%} right up to {works:,} tokens")

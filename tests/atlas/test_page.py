@@ -40,7 +40,7 @@ def test_the_page_says_who_is_first(tmp_path):
     assert ranks.rows[0].values[4].text.endswith("(left)")
     assert ranks.rows[0].values[5].number > 0.5
     assert [row.values[6].text for row in ranks.rows] == ["3.0", "3.0", "1.0"]
-    assert [value.text for value in groups.rows[0].values] == [
+    assert [value.text for value in groups.rows[1].values] == [
         ranks.rows[0].values[1].text,
         ranks.rows[0].values[2].text,
         "3",
@@ -55,7 +55,8 @@ def test_the_page_says_who_is_first(tmp_path):
     assert reach.rows[2].values[2].note == ""
     (separates,) = section(document, "What separates them")
     said = "* copy: of 2 rows with a score 2 significantly above chance; right answers at 128, 256 tokens: "
-    said += "CoCA 93%, 92%; RoPE 38%, 10%. The median seed of CoCA has at least 90% right up to 256 tokens. "
+    said += "CoCA 93%, 92%; RoPE 38%, 10%; a reader of the last 64 tokens 100%, 6%. "
+    said += "The median seed of CoCA has at least 90% right up to 256 tokens. "
     said += "Significantly above RoPE: CoCA."
     assert said in separates.text
     text = write_report(document, tmp_path)["report.md"].read_text()
@@ -71,7 +72,9 @@ def test_scores_by_where_what_is_needed_is():
     assert "Where what the answers need is far back (copy, left): RoPE 0.00." in document.finding
     assert "Where it is near (running): FoX 1.00, RoPE 0.01." in document.finding
     groups = section(document, "Ranks")[1]
-    assert [value.text for value in groups.rows[0].values] == ["0.00", "+0.00", "2", "1.00", "+0.99", "1"]
+    reader = [value.text for value in groups.rows[0].values]  # of copy half, and all of a sum
+    assert reader[0] == "0.22" and reader[3] == "1.00"
+    assert [value.text for value in groups.rows[1].values] == ["0.00", "+0.00", "2", "1.00", "+0.99", "1"]
 
 
 def test_a_task_that_is_guessed_has_no_score():
@@ -124,8 +127,10 @@ def test_claims_are_tried_where_their_rows_are_and_curves_of_the_best_are_drawn(
     assert "PoPE extrapolates better than RoPE;" in claims.note
     crowd = [trial(f"row{i}", seed, {"copy": (100, 90 - 5 * i, 10)}) for i in range(7) for seed in (1, 2)]
     (curve,) = section(page([*crowd, trial("rope", 1, {"copy": (100, 1, 1)})], RATES, ""), "Curves")
-    assert [line.label for line in curve.lines] == ["RoPE", *(f"row{i}" for i in range(7))]
-    assert curve.n_shown == 5
+    labels = ["RoPE", *(f"row{i}" for i in range(4)), "(a reader of the last 64 tokens)", "row4", "row5", "row6"]
+    assert [line.label for line in curve.lines] == labels
+    assert curve.lines[5].y == pytest.approx([1.0, 1.0, 1 / 16], abs=0.001)
+    assert curve.n_shown == 6
     files = write_report(page(crowd, RATES, ""), tmp_path)
     assert "3 more curves are among the numbers of this picture. [SVG]" in files["report.md"].read_text()
     html = files["report.html"].read_text()
