@@ -50,8 +50,8 @@ class Matrix:
     @cached_property
     def groups(self) -> dict[str, list[str]]:
         """The tasks in which a row has a score, by where what their answers need is."""
-        has_K = np.isfinite(self.scores_MSK).any((0, 1))
-        known = [task for task, has in zip(self.tasks, has_K, strict=True) if has]
+        scores_MSK = self.scores_MSK
+        known = [task for k, task in enumerate(self.tasks) if np.isfinite(scores_MSK[:, :, k]).any()]
         return {
             "far": [task for task in known if task not in NEAR],
             "near": [task for task in known if task in NEAR],
