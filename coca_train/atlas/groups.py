@@ -29,7 +29,11 @@ def far_and_near(matrix: Matrix, order: Sequence[str]) -> Table:
     reader = [
         value
         for tasks in matrix.groups.values()
-        for value in (Value.of(_of_reader(matrix, tasks), "{:.2f}", missing="no task"), nothing, nothing)
+        for value in (
+            Value.of(of_reader(matrix, tasks) if tasks else None, "{:.2f}", missing="no task"),
+            nothing,
+            nothing,
+        )
     ]
     columns = {group: _columns(matrix, group) for group in matrix.groups}
     far, near = (", ".join(tasks) or "none" for tasks in matrix.groups.values())
@@ -41,7 +45,7 @@ def far_and_near(matrix: Matrix, order: Sequence[str]) -> Table:
             f"{group}: {each}" for group in matrix.groups for each in ("score", f"Δ to {reference}", "tasks of Δ")
         ),
         rows=(
-            Row(label=(f"(a reader of the last {window} tokens)",), values=tuple(reader)),
+            Row(label=(reader_title(matrix),), values=tuple(reader)),
             *(
                 Row(label=(title_of(row),), values=tuple(value for each in columns.values() for value in each[row]))
                 for row in order
@@ -56,11 +60,15 @@ def far_and_near(matrix: Matrix, order: Sequence[str]) -> Table:
     )
 
 
-def _of_reader(matrix: Matrix, tasks: Sequence[str]) -> float | None:
+def reader_title(matrix: Matrix) -> str:
+    return f"(a reader of the last {matrix.lengths[0]} tokens)"
+
+
+def of_reader(matrix: Matrix, tasks: Sequence[str]) -> float:
     """Return the mean score over tasks of a reader of the last tokens."""
     window, *lengths = matrix.lengths
     each = [score(task, lengths, matrix.chances(task)[1:], window) for task in tasks]
-    return float(np.mean(each)) if each else None
+    return float(np.mean(each))
 
 
 def _columns(matrix: Matrix, group: str) -> dict[str, tuple[Value, Value, Value]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from coca_train.atlas.claims import CLAIMS, tried
-from coca_train.atlas.groups import far_and_near
+from coca_train.atlas.groups import far_and_near, of_reader, reader_title
 from coca_train.atlas.learning import first_losses, losses_by_step
 from coca_train.atlas.matrix import SHARE, Matrix
 from coca_train.atlas.methods import REFERENCE, title_of
@@ -335,17 +335,20 @@ def _map(matrix: Matrix, order: Sequence[str]) -> HeatMaps:
             HeatMap(
                 title="",
                 x_names=tuple(matrix.tasks),
-                y_names=tuple(map(title_of, order)),
-                values=tuple(tuple(each.estimate if each.n else None for each in row) for row in bounds),
+                y_names=(reader_title(matrix), *map(title_of, order)),
+                values=(
+                    tuple(of_reader(matrix, [task]) if task in matrix.scored else None for task in matrix.tasks),
+                    *(tuple(each.estimate if each.n else None for each in row) for row in bounds),
+                ),
                 doubtful=frozenset(
-                    (i, j) for i, row in enumerate(bounds) for j, each in enumerate(row) if not each.low > 0
+                    (1 + i, j) for i, row in enumerate(bounds) for j, each in enumerate(row) if not each.low > 0
                 ),
             ),
         ),
         low=0.0,
         high=1.0,
-        note="0 for guessing, 1 for every answer at every longer length; a dash: learned by fewer than half of the "
-        "seeds. Coloured, and without a question mark, where its 95 % interval over seeds is above 0.",
+        note="0 for guessing, 1 for every answer at every longer length; a dash: no score, or learned by fewer than "
+        "half of the seeds. Coloured, and without a question mark, where its 95 % interval over seeds is above 0.",
     )
 
 
@@ -359,8 +362,8 @@ def _curves(matrix: Matrix, task: str, order: Sequence[str], own: Sequence[str])
         return Line.of_values(title_of(row), [(length, matrix.share(row, task, length)) for length in matrix.lengths])
 
     window = matrix.lengths[0]
-    of_reader = [(length, Value.of(share(task, length, window), SHARE)) for length in matrix.lengths]
-    reader = [Line.of_values(f"(a reader of the last {window} tokens)", of_reader)] if task in matrix.scored else []
+    shares = [(length, Value.of(share(task, length, window), SHARE)) for length in matrix.lengths]
+    reader = [Line.of_values(reader_title(matrix), shares)] if task in matrix.scored else []
     return Lines(
         name=f"curve-{task.replace('_', '-')}",
         title=f"{task}: {TASKS[task].meaning}",

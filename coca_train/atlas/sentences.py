@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from coca_train.atlas.groups import levels_of
+from coca_train.atlas.groups import levels_of, of_reader
 from coca_train.atlas.matrix import Matrix
 from coca_train.atlas.methods import title_of
 from coca_train.atlas.trials import LEARNED
@@ -33,13 +33,12 @@ def finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) 
         return [*found, "With one seed, no difference can be separated from seed noise."] if others else found
     if close := [row for row in differences if number not in ranked[row].above]:
         found.append(f"Not significantly lower: {_listed(close, FEW)}.")
-    found += _by_group(matrix)
     n_lower = sum(each is not None for each in significant([each.interval for each in differences.values()]))
     found.append(
         "If the tasks are taken as a random sample of such tasks, "
         + (f"{n_lower} of the {len(differences)} others are significantly lower." if n_lower else "no row is.")
     )
-    return found
+    return [*found, *_by_group(matrix)]
 
 
 def _by_group(matrix: Matrix) -> list[str]:
@@ -53,6 +52,7 @@ def _by_group(matrix: Matrix) -> list[str]:
             named = [
                 f"{title_of(row)} {level[row]:.2f}" for row in dict.fromkeys((first, matrix.reference)) if row in level
             ]
+            named.append(f"a reader of the last {matrix.lengths[0]} tokens alone {of_reader(matrix, tasks):.2f}")
             found.append(f"{where[group]} ({', '.join(tasks)}): {', '.join(named)}.")
     return found
 

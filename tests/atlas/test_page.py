@@ -69,8 +69,11 @@ def test_scores_by_where_what_is_needed_is():
     each = [trial("rope", seed, {**far, "running": (100, 10 + seed, 10)}) for seed in (1, 2, 3)]
     each += [trial("fox", seed, {**far, **near}) for seed in (1, 2, 3)]
     document = page(each, RATES, "")
-    assert "Where what the answers need is far back (copy, left): RoPE 0.00." in document.finding
-    assert "Where it is near (running): FoX 1.00, RoPE 0.01." in document.finding
+    alone = "a reader of the last 64 tokens alone"
+    assert document.finding[-2:] == [
+        f"Where what the answers need is far back (copy, left): RoPE 0.00, {alone} 0.22.",
+        f"Where it is near (running): FoX 1.00, RoPE 0.01, {alone} 1.00.",
+    ]
     groups = section(document, "Ranks")[1]
     reader = [value.text for value in groups.rows[0].values]  # of copy half, and all of a sum
     assert reader[0] == "0.22" and reader[3] == "1.00"
@@ -111,7 +114,7 @@ def test_a_square_has_a_colour_where_it_outlasts_seeds():
     each = [trial(seed=i, shares={"copy": each, "left": GOOD, "sort": worse}) for i, each in enumerate(shares)]
     document = page(each, RATES, "")
     (panel,) = section(document, "How far each task still works")[1].panels
-    assert panel.doubtful == {(0, 0), (0, 2)}
+    assert panel.doubtful == {(1, 0), (1, 2)}
 
 
 def test_claims_are_tried_where_their_rows_are_and_curves_of_the_best_are_drawn(tmp_path):
