@@ -97,7 +97,7 @@ def _read(group: str, name: str) -> Entry:
                 below[key] = _read(f"{group}/{key}", choice).values
         elif default != "_self_":
             below |= _read(group, default).values
-    values = below | values
+    values |= {key: value for key, value in below.items() if key not in values}
     try:
         registry.check(str(values.get(registry.tag)))
     except UserError as error:
