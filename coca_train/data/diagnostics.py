@@ -148,15 +148,6 @@ def _follows(which: int) -> tuple[Callable[[int, random.Random], Symbols], Calla
     return build, solve
 
 
-def after_first(given: Symbols, word: str) -> str:
-    return given[given.index(word) + 1]
-
-
-def after_last(given: Symbols, word: str) -> str:
-    earlier = given[:-1]
-    return given[len(earlier) - earlier[::-1].index(word)]
-
-
 def _build_after(size: int, draw: random.Random) -> Symbols:
     n = _n_questions(size)
     length = max(2, size - 1 - 5 * n)
