@@ -8,7 +8,7 @@ import pytest
 from coca_train.atlas.matrix import Matrix
 from coca_train.statistics.answers import WRONG
 from coca_train.statistics.ranks import TaskDifference, fit_priors
-from tests.house.atlas import matrix, text
+from tests.house.atlas import matrix, short, text
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "atlas_results.md"
@@ -30,6 +30,10 @@ def findings() -> dict[int, str]:
 
 def test_the_page_is_of_the_stored_trials() -> None:
     assert PAGE.read_text() == text(), "run: python -m tests.house.atlas > docs/atlas_results.md"
+
+
+def test_the_table_of_the_results_is_of_the_stored_trials() -> None:
+    assert short() in (DOCS / "results.md").read_text(), "its table is what this prints: python -m tests.house.atlas --short"
 
 
 def far_without_flip_flop(stored: Matrix) -> set[str]:
