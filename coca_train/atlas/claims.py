@@ -93,7 +93,7 @@ CLAIMS = (
     _better("pope", "rope", "PoPE, 2509.10534"),
     _better("rope_ntk1", "rope", "YaRN, 2309.00071, 3.3"),
     _better("rope_yarn", "rope_pi", "YaRN, 2309.00071, 3.4"),
-    _better("rope_dynamic_yarn", "rope_yarn", "YaRN, 2309.00071, 3.3"),
+    _better("rope_dynamic_yarn", "rope_yarn", "ours, after YaRN 3.3"),
     _better("rope_rerope", "rope", "ReRoPE, kexue.fm/archives/9708"),
     _better("rope_self_extend", "rope", "Self-Extend, 2401.01325"),
     _better("rope_dual_chunk", "rope", "DCA, 2402.17463"),

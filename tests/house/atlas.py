@@ -50,18 +50,18 @@ def short() -> str:
     """Return a table of the models as they are trained, of what is significantly above RoPE, and of CoCA with NTK."""
     stored = matrix()
     window, values = stored.lengths[0], _values(document())
-    apart, kept, groups = f"Δ to {title_of(stored.reference)}", f"tasks at {window} tokens", ("far: score", "near: score")
+    apart, kept, groups = f"Δ to {title_of(stored.reference)}", f"tasks at {window}", ("far: score", "near: score")
     reader = values[reader_title(stored)]
     by_reader = [reader[each].text for each in groups] + [f"{share(*each, window):.0%}" for each in FAR]
-    lines = [[reader_title(stored).strip("()"), "–", *by_reader, "–"]]
+    lines = [[reader_title(stored).strip("()"), "–", "–", *by_reader, "–"]]
     for row in sorted(stored.rows, key=lambda row: values[title_of(row)]["rank"].number or math.inf):
         of_row = values[title_of(row)]
         if row in (*stored.trained, ALSO) or (of_row[apart].low or 0) > 0:
-            shown = f"{of_row[apart].text} ({of_row[apart].range})" if of_row[apart].range else "–"
-            scores = [of_row[each].text for each in groups] + [stored.share(row, *each).text for each in FAR]
-            lines.append([title_of(row), shown, *scores, of_row[kept].text])
-    head = ["method", apart, *groups, *(f"`{task}` at {length}" for task, length in FAR), kept]
-    return markdown(head, lines).replace("-0.", "−0.").replace("%", " %")
+            shown = [of_row["score"], of_row[apart], *(of_row[each] for each in groups)]
+            shown += [*(stored.share(row, *each) for each in FAR), of_row[f"{kept} tokens"]]
+            lines.append([title_of(row), *(f"{each.text} ({each.range})" if each.range else each.text for each in shown)])
+    head = ["method", "score", apart, *groups, *(f"`{task}` at {length}" for task, length in FAR), kept]
+    return markdown(head, [[cell.replace("-0.", "−0.").replace("%", " %") for cell in line] for line in lines])
 
 
 def _values(page: Document) -> dict[str, dict[str, Value]]:
