@@ -23,6 +23,7 @@ from coca_train.statistics.moderated import MARGIN
 from coca_train.statistics.ranks import Ranked, TaskDifference, rank
 
 SHOWN, N_BEST = ("rope", "coca", "alibi", "nope"), 4  # of the curves of a task: these and the best are shown at once
+JUDGED = "In each task all rows are judged together: less is significant here than where a claim names two of them."
 DEFINITION = (
     f"A task is learned by a training when at least {LEARNED:.0%} of its answers are right at the trained length; one "
     "that is not learned has no score. The score of a task is the mean over the longer lengths of the share of right "
@@ -57,14 +58,16 @@ def page(
     claims = _claims(matrix)
     ranks = _ranks(matrix, ranked, order)
     return Document(
-        title=f"Atlas: {len(matrix.rows)} position methods from {len(matrix.trained)} trained models, "
-        f"{len(matrix.tasks)} tasks, up to {len(matrix.seeds)} seeds",
+        title=f"Atlas: {_counted(len(matrix.rows), 'position method')} from "
+        f"{_counted(len(matrix.trained), 'trained model')}, {_counted(len(matrix.tasks), 'task')}, up to "
+        f"{_counted(len(matrix.seeds), 'seed')}",
         finding=finding(matrix, ranked, order),
         summary=[_placed(row, ranks, ranked, matrix) for row in own if row in matrix.rows],
         sections=[
             Section(title="Ranks", blocks=[ranks, far_and_near(matrix, order), _models(matrix, rates)]),
             Section(
-                title="What separates them", blocks=[Text(text="\n".join(f"* {each}" for each in by_task(matrix)))]
+                title="What separates them",
+                blocks=[Text(text="\n".join(f"* {each}" for each in by_task(matrix))), Text(text=JUDGED)],
             ),
             *([Section(title="What papers claim", blocks=[claims])] if claims is not None else ()),
             *(
@@ -83,6 +86,10 @@ def page(
         facts=_facts(matrix),
         command=command,
     )
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def _learned(matrix: Matrix, row: str) -> float:
@@ -293,7 +300,7 @@ def _settings(matrix: Matrix) -> list[str]:
     """Return the options of each row, as its trials name them: of a training, or of an evaluation of its weights."""
     settings = {row: next(matrix.of(row)) for row in matrix.rows}
     return [
-        f"* {title_of(row)}: `{' '.join(trial.words if trial.method == row else trial.words[-1:])}`"
+        f"* {title_of(row)}, `{row}`: `{' '.join(trial.words if trial.method == row else trial.words[-1:])}`"
         for row, trial in settings.items()
     ]
 

@@ -21,16 +21,22 @@ FEWER = 3  # where it has more to say
 
 def finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -> list[str]:
     """Return which row has the highest score, and which ones might have. order: the rows by rank."""
-    first = order[0]
+    n_seeds = {row: len(list(matrix.of(row))) for row in order}
+    judged = [row for row in order if n_seeds[row] > 1] or list(order)
+    first = judged[0]
     if not math.isfinite(ranked[first].level):
         return [f"No method has learned most of the tasks at {matrix.lengths[0]} tokens."]
+    if len(order) == 1:
+        return [f"{title_of(first)} is the only row of this protocol: there is nothing to compare it with."]
     found = [f"{title_of(first)} has the highest mean score beyond the {matrix.lengths[0]} tokens of its training."]
     scores, number = dict(zip(matrix.rows, matrix.scores_MSK, strict=True)), matrix.rows.index(first)
-    others = [row for row in order if row != first and math.isfinite(ranked[row].level)]
+    others = [row for row in judged if row != first and math.isfinite(ranked[row].level)]
     differences = {row: TaskDifference(scores[first], scores[row], matrix.priors) for row in others}
     differences = {row: each for row, each in differences.items() if math.isfinite(each.on_these_tasks().low)}
     if not differences:
         return [*found, "With one seed, no difference can be separated from seed noise."] if others else found
+    if single := [row for row in order if row not in judged]:
+        found.append(f"With one seed so far, and not judged: {_listed(single, FEW)}.")
     if close := [row for row in differences if number not in ranked[row].above]:
         found.append(f"Not significantly lower: {_listed(close, FEW)}.")
     n_lower = sum(each is not None for each in significant([each.interval for each in differences.values()]))

@@ -181,16 +181,14 @@ def _check(trial: Trial) -> Trial:
     return trial
 
 
-def read_all(folders: Iterable[Path], protocol: str) -> dict[tuple[str, int], Trial]:
-    """Return the trials of a protocol by row and seed; of two the one in the later folder."""
-    found = {}
-    for folder in folders:
-        for path in sorted(folder.glob("*.json")):
-            if path.name.split(".")[-2] != SWEEP:
-                trial = read(path)
-                if trial.protocol == protocol:
-                    found[trial.row, trial.seed] = trial
-    return found
+def read_all(folder: Path) -> list[Trial]:
+    """Return the trials of a folder, of whatever protocol; files with other names are no trials."""
+    return [read(path) for path in sorted(folder.glob("*.[0-9]*.json"))]
+
+
+def of_protocol(trials: Iterable[Trial], protocol: str) -> dict[tuple[str, int], Trial]:
+    """Return the trials of a protocol by row and seed; of two the last."""
+    return {(trial.row, trial.seed): trial for trial in trials if trial.protocol == protocol}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,9 +224,10 @@ def read_sweep(path: Path) -> Sweep | None:
 
 
 def _damaged(path: Path, error: Exception) -> DataError:
-    what = " ".join(str(error).split())[:200]
+    what = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
     return DataError(
-        f"E-ATL-02 {path}: is not a trial of this version ({what}). Fix: delete it; what is missing is trained again"
+        f"E-ATL-02 {path}: is not a trial of this version ({what}). Fix: move it to another folder; what is then "
+        "missing is trained by the command that made it"
     )
 
 

@@ -33,10 +33,13 @@ class RunLock:
     run wait two minutes before it goes on; so on the same machine the process itself is looked at, by its start time
     too, as its number may be in use again. What neither can see is a process that is frozen for two minutes and wakes
     up; that is what the token is for, which `check` compares before each publish.
+
+    place: the option that says where the directory is, if it is another one than a run's.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, place: str = "") -> None:
         self._run_dir = run_dir
+        self._place = place
         self._path = run_dir / NAME
         self._token = os.urandom(8).hex()
         self._made: list[Path] = []
@@ -96,7 +99,7 @@ class RunLock:
         except OSError as error:
             raise StorageError(
                 f"E-RUN-27 {self._run_dir}: cannot be read or written ({error}); a run needs its directory. "
-                "Fix: choose another run.root"
+                f"Fix: {f'{self._place}=<another>' if self._place else 'choose another run.root'}"
             ) from error
 
     def _acquire(self) -> None:
@@ -169,9 +172,10 @@ class RunLock:
                 continue  # a full or slow disk: the next beat tries again
 
     def _locked(self, holder: JsonObject, what: str) -> LockedError:
+        other = f"{self._place}=<another>" if self._place else f"begin another run: {unused_name(self._run_dir)}"
         return LockedError(
             f"E-RUN-08 {self._run_dir}: {_named(holder)} {what}; one process writes a run. "
-            f"Fix: wait for it, stop it, or begin another run: {unused_name(self._run_dir)}"
+            f"Fix: wait for it, stop it, or {other}"
         )
 
 

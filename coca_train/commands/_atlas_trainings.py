@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coca_train.atlas.methods import METHODS, REFERENCE, THETA, VARIANTS, Method, variants_of
+from coca_train.atlas.methods import METHODS, REFERENCE, THETA, VARIANTS, Method, title_of, variants_of
 from coca_train.atlas.page import page
 from coca_train.atlas.repeats import Repeat, verdict
 from coca_train.atlas.study import (
@@ -31,6 +31,7 @@ from coca_train.atlas.trials import (
     Sweep,
     Trial,
     file_name,
+    of_protocol,
     others,
     read_all,
     read_sweep,
@@ -38,19 +39,25 @@ from coca_train.atlas.trials import (
     write_sweep,
 )
 from coca_train.checkpoint.lock import RunLock
+from coca_train.checkpoint.manifest import unused_name
 from coca_train.checkpoint.record import made_with, source_key
 from coca_train.commands._children import Job, run_jobs
 from coca_train.commands._training import load
 from coca_train.config.load import Loaded
+from coca_train.config.messages import nearest
 from coca_train.evaluation.configuration import quoted
 from coca_train.report.render import write_report
-from coca_train.runtime import dist, machine
-from coca_train.runtime.errors import CheckpointError, DataError, DivergedError, UserError
+from coca_train.runtime import dist, durable, machine
+from coca_train.runtime.errors import CheckpointError, DataError, DivergedError, StorageError, UserError
 from coca_train.settings import folder_flags
 from coca_train.tracking.records import read_jsonl
 
 if TYPE_CHECKING:
     from coca_train.commands.atlas import AtlasConfig
+
+
+OF_PROTOCOL = ("lengths", "n_cases", "rates", "sweep_steps")  # options that make another one
+PROBE = ".probe"  # a file that is written to see whether one can be
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,9 @@ class Runner:
         self.root = Path(config.root)
         self.kept = Path(config.trials) if config.trials else self.root / "trials"
         self.at_once = config.jobs or machine.cores()
-        self.stored = read_all([STORED], study.protocol)
-        self.trials = self.stored | read_all([self.kept], study.protocol)
+        own = read_all(self.kept)
+        self.trials = of_protocol([*read_all(STORED), *own], study.protocol)
+        self.of_others = [trial for trial in own if trial.protocol != study.protocol]
         self.began, self.n_done, self.n_all = time.monotonic(), 0, 0
         self.sources: dict[str, str] = {}  # by method
         self.works: dict[str, Work] = {}  # by the names of their runs
@@ -93,6 +101,12 @@ class Runner:
         ]
         seeds_of = [Work(method, seed, 1.0, None) for method, seed in missing]  # at rates that sweeps will tell
         self.n_all, self.ahead = len(sweeps) + len(missing), sum(map(self._steps, [*sweeps, *seeds_of]))
+        for work in [*sweeps, *seeds_of]:  # every configuration is checked before the first training starts
+            self._loaded(work)
+        if missing:
+            self._keep_other_protocols(waiting)
+            self._check_place("root", self.root)
+            self._check_place("trials", self.kept)
         self._say_what_is_done(methods, missing)
         if code := self._run(sweeps, self._keep_rate, self._keep_diverged):
             return code
@@ -107,7 +121,10 @@ class Runner:
         methods = {each.name: each for each in METHODS}
         drawn = sorted(key for key in self.trials if key[0] in methods and self._has(methods[key[0]], key[1]))
         if not drawn:
-            raise UserError("E-ATL-03 atlas again: nothing is stored of this protocol. Fix: train rows first")
+            raise UserError(
+                "E-ATL-03 atlas again: of the rows of the table, which are drawn from, none has a trial of this "
+                "protocol. Fix: methods=[rope,coca], which trains them"
+            )
         work = []
         # Drawn by what is stored: the same command goes on with the same ones.
         for row, seed in random.Random(f"{drawn}").sample(drawn, min(n, len(drawn))):
@@ -132,17 +149,17 @@ class Runner:
     def show(self, command: str, methods: Sequence[Method]) -> int:
         """Write the page of all trials, and say its finding and where some methods are in it."""
         if not self.trials:
+            words = self._words_of_protocol()
             raise UserError(
-                f"E-ATL-01 atlas: neither the package nor {self.kept} has a trial of this protocol. Fix: "
-                "methods=[rope,coca], which trains them"
+                f"E-ATL-01 atlas: neither the package nor {self.kept} has a trial of the protocol of {words}. Fix: "
+                "omit it to see what is stored, or methods=[rope,coca], which trains rows of it"
             )
+        if self.of_others:
+            dist.log(f"{len(self.of_others)} trials in {self.kept} are of another protocol, and left out")
+        if self.config.trials and not self.kept.is_dir():
+            dist.log(f"trials={self.kept}: there is no such folder; the page is of the stored trials")
+        self._check_place("root", self.root)
         shown = list(self._current().values())
-        rows = sorted({trial.row for trial in shown})
-        if self.config.reference not in (*rows, REFERENCE):  # of another protocol RoPE may be missing
-            raise UserError(
-                f"E-CFG-32 command line reference={self.config.reference}: there is no such row. Fix: one of "
-                f"{', '.join(rows)}"
-            )
         if apart := others(shown):
             raise DataError(
                 f"E-ATL-04 atlas: {'; '.join(apart[:3])}; rows are compared with the same batches and starts. Fix: "
@@ -153,6 +170,49 @@ class Runner:
         paths = write_report(document, self.root)
         dist.log(f"Report: {paths['report.html']}")
         return 0
+
+    def check_reference(self, methods: Sequence[Method]) -> None:
+        """Raise UserError E-CFG-32 where the row that others are compared with is neither stored nor to be trained."""
+        to_be = {each.name for method in methods for each in (method, *variants_of(method.name))}
+        rows = sorted({trial.row for trial in self.trials.values()} | to_be | {REFERENCE})
+        if (asked := self.config.reference) not in rows:
+            close = [row for row in rows if title_of(row) == asked] or nearest(asked, rows)
+            fix = f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(rows)}"
+            raise UserError(f"E-CFG-32 command line reference={asked}: there is no such row. Fix: {fix}")
+
+    def _words_of_protocol(self) -> str:
+        """Return the words that make another protocol than the stored trials have."""
+        usual = type(self.config)()
+        values = {name: getattr(self.config, name) for name in OF_PROTOCOL}
+        words = [f"{name}={value}" for name, value in values.items() if value != getattr(usual, name)]
+        return " ".join([*words, *self.study.words]).replace(", ", ",")
+
+    def _keep_other_protocols(self, methods: Sequence[Method]) -> None:
+        """Raise UserError E-ATL-05 where a training would replace trials of another protocol."""
+        names = {each.name for method in methods for each in (method, *variants_of(method.name))}
+        files = [self.kept / file_name(each.row, each.seed) for each in self.of_others if each.row in names]
+        for method in methods:
+            sweep = read_sweep(file := self._sweep_file(method, self.kept))
+            files += [file] if sweep is not None and sweep.protocol != self.study.protocol else []
+        if files:
+            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+            raise UserError(
+                f"E-ATL-05 {files[0]}{more}: of another protocol (other {', '.join(OF_PROTOCOL)} or words of all "
+                "trainings), and would be replaced. "
+                f"Fix: root={self.root.with_name(unused_name(self.root).partition('=')[2])}"
+            )
+
+    @staticmethod
+    def _check_place(option: str, folder: Path) -> None:
+        """Raise StorageError E-ATL-06 where results could not be written once they are there."""
+        try:
+            durable.make_folders(folder)
+            durable.replace(folder / PROBE, b"")
+            (folder / PROBE).unlink()
+        except OSError as error:
+            raise StorageError(
+                f"E-ATL-06 {option}={folder}: cannot be written ({error.strerror}). Fix: {option}=<another>"
+            ) from error
 
     def _has(self, method: Method, seed: int) -> bool:
         """Return whether there is a trial by these words, and of a row of one's own also of this code and these
@@ -231,11 +291,10 @@ class Runner:
         """Do the work. lost: called where a training diverged. Returns the exit code."""
         if not works:
             return 0
-        for work in works:  # every configuration is checked before the first training starts
-            self._loaded(work)
-
         self.works = by_name = {self._run_dir(work).name: work for work in works}
         jobs = [self._job(work) for work in by_name.values()]
+        if begun := [self._called(work) for work in works if self._run_dir(work).is_dir()]:
+            dist.log(f"begun before, and gone on with: {', '.join(begun)}")
 
         def done(job: Job) -> None:
             self._count(by_name[job.name])
@@ -248,10 +307,12 @@ class Runner:
             lost(work)
 
         ended = {DivergedError.exit_code: diverged}
-        with RunLock(self.root):  # a second command would start the same trainings
+        with RunLock(self.root, "root"):  # a second command would start the same trainings
             code, failed = run_jobs(jobs, self.at_once, EXACT, done, self._watch, ended)
         if failed is not None:
             dist.log(f"{failed.name} ended with exit code {code}; {failed.log} says why. The same command goes on.")
+        elif code:
+            dist.log("Stopped; what is done is kept, and the same command goes on with what is missing.")
         return code
 
     def _watch(self, running: Sequence[Job]) -> None:
@@ -264,7 +325,7 @@ class Runner:
         self.first = self.first or (now, done)
         left, passed = "", done - self.first[1]
         if passed > 0:  # since it was counted first: what is gone on with has steps of before
-            left = f", about {(now - self.first[0]) / 60 / passed * (self.ahead - done):.0f} left"
+            left = f", about {(now - self.first[0]) / 60 / passed * (self.ahead - done):.0f} min left"
         at = "".join(f"; {name} at step {step:,}" for name, step in steps.items())
         dist.log(f"{(now - self.began) / 60:.0f} min{left}: {self.n_done} of {self.n_all} trainings done{at}")
 
@@ -283,8 +344,8 @@ class Runner:
             dist.log("Nothing is missing: nothing is trained.")
             return
         dist.log(
-            f"{self.n_all} trainings, {self.at_once} at once; a line comes every minute, and after a stop the same "
-            "command goes on"
+            f"{self.n_all} training{'s' * (self.n_all > 1)}, {self.at_once} at once; a line comes every minute, and "
+            "after a stop the same command goes on"
         )
 
     def _say_which_base(self, method: Method) -> None:

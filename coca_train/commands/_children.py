@@ -25,6 +25,11 @@ def refuse_torchrun(what: str, fix: str) -> None:
         )
 
 
+def _ours() -> dict[str, str]:
+    """The environment variable by which a training notices that this process is gone, and saves and ends."""
+    return {shutdown.STARTED_BY: str(os.getpid())}
+
+
 def run_child(command: list[str]) -> int:
     """Run to the end, passing requests to stop on, so that the child saves; its exit code, never 0 after a Ctrl-C."""
     received: list[int] = []
@@ -37,7 +42,7 @@ def run_child(command: list[str]) -> int:
 
     # Before there is a child: one that came in between would end this process, and leave the child alone.
     before = {number: signal.signal(number, pass_on) for number in shutdown.not_ignored(shutdown.SIGNALS)}
-    child, interrupted = subprocess.Popen(command), 0
+    child, interrupted = subprocess.Popen(command, env=os.environ | _ours()), 0
     for number in received:
         child.send_signal(number)
     try:
@@ -72,7 +77,8 @@ def run_jobs(
 
     done: called after each. watch: called every WATCH_S seconds with those that run.
     lost: by exit code, what is called where a job ended with it; the others go on. Returns 0, or the first other exit
-    code and whose it was; then no further job is begun, and those that run are waited for.
+    code and whose it was (nobody's where this process was asked to stop); then no further job is begun, and those that
+    run are waited for.
     """
     waiting, running = deque(jobs), dict[subprocess.Popen[bytes], tuple[Job, int]]()
     failed: tuple[int, Job | None] = (0, None)
@@ -91,7 +97,7 @@ def run_jobs(
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, **_ours()},
             )
         running[child] = (job, number)
         for signal_number in received:  # one that came in between
@@ -119,13 +125,17 @@ def run_jobs(
                     else:
                         done(job)
                 if received and not running:
-                    return failed if failed[0] else (Preempted.exit_code, None)
+                    return failed if failed[0] not in (0, Preempted.exit_code) else (Preempted.exit_code, None)
                 if time.monotonic() - watched > WATCH_S:
                     watched = time.monotonic()
                     watch([job for job, _ in running.values()])
                 time.sleep(POLL_S)
-            except KeyboardInterrupt:  # the terminal has sent it to the children as well; they save and end
+            except KeyboardInterrupt:
+                if failed[0] != INTERRUPTED:
+                    shutdown.write_stderr(f"Interrupted: what runs saves and ends ({len(running)}); a moment")
                 failed = (INTERRUPTED, None)
+                for child in running:  # a terminal has sent it to them as well, `kill` has not
+                    child.terminate()
         return failed
     finally:
         for child in running:  # after an error of ours, none of them is left alone

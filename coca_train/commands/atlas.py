@@ -68,7 +68,7 @@ class AtlasConfig:
         description="lengths that are asked, the first the longest trained one [tokens]",
     )
     reference: Name = Field(default=REFERENCE, description="row that the others are compared with on the page")
-    root: str = Field(default="runs/atlas", description="folder of trainings, trials and page")
+    root: Annotated[str, Field(min_length=1)] = Field(default="runs/atlas", description="folder of trainings, trials and page")
     trials: str | None = Field(default=None, description="folder of the trials; null: <root>/trials")
     jobs: Positive | None = Field(
         default=None, description="trainings at once, each on a core; null: as many as there are cores"
@@ -135,6 +135,7 @@ def _atlas(loaded: Loaded[AtlasConfig], arguments: Arguments) -> int:
     if config.again:
         return runner.repeat(config.again)
     methods = _chosen(config, own)
+    runner.check_reference(methods)
     code = runner.train(methods) if methods else 0
     return code or runner.show(arguments.again(ATLAS.command), methods)
 
@@ -166,7 +167,9 @@ def _chosen(config: AtlasConfig, own: Sequence[str]) -> list[Method]:
                 "a plugin: --config-dir <its folder of configs>"
             )
         listed = next((each for each in METHODS if each.name == config.scheme), None)
-        if listed is not None and not own and config.name in (None, listed.name):
+        if listed is not None and config.name in (None, listed.name) and (not own or tuple(own) == listed.words[1:]):
+            if not own and listed.words[1:]:
+                print(f"{listed.name}: the row of the table, with {' '.join(listed.words[1:])}")
             return list(dict.fromkeys([*chosen, listed]))
         name = config.name or config.scheme
         if any(each.name == name for each in (*METHODS, *VARIANTS)):

@@ -96,31 +96,32 @@ _BOUNDS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal",
 def explain_type_error(key: str, value: object, needs: str, example: object, kind: str, detail: str = "") -> Problem:
     """Explain a value of the wrong type or out of bounds. kind: pydantic's error type; needs: what a value must be."""
     shape = "a number" if isinstance(value, float) else kind_of(value)
-    write = f"write {key}={show(example)}" if example is not None else f"give {needs}"
+    write = f"write {key}={show(example)}, for example" if example is not None else f"give {needs}"
     if (
         kind == "finite_number"
         or (isinstance(value, float) and not math.isfinite(value))
         or (needs.startswith("a number") and value in ("nan", "inf", "-inf", ".nan", ".inf"))
     ):
-        return Problem("E-CFG-06", (key,), f"must be finite; it needs {needs}", f"{write}, for example")
+        return Problem("E-CFG-06", (key,), f"must be finite; it needs {needs}", write)
     if isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value):
         return Problem("E-CFG-75", (key,), "is not UTF-8; it needs text", "write it in UTF-8")
+    if kind == "string_too_short":
+        return Problem("E-CFG-05", (key,), "is empty", write)
     if kind == "bool_type":
         truth = "true" if str(value).lower() in ("yes", "on", "y", "1", "true", "t") else "false"
         return Problem("E-CFG-08", (key,), f"is {shape}; it needs true or false", f"write {key}={truth}")
     if needs.startswith("a whole number") and isinstance(value, float):
         whole = f"write {key}={value:.0f}" if value.is_integer() else f"write {key}={round(value)}, for example"
-        whole = f"{write}, for example" if abs(value) > 2**53 else whole
+        whole = write if abs(value) > 2**53 else whole
         return Problem("E-CFG-07", (key,), f"is not written as a whole number; it needs {needs}", whole)
     if needs.startswith("a whole number") and isinstance(value, str) and re.fullmatch(r"0\d+", value):
         return Problem("E-CFG-10", (key,), "has a leading zero", f"write {key}={int(value)}")
     if needs.startswith("a") and isinstance(value, str) and re.fullmatch(r"\d+(:[0-5]?\d)+", value):
-        return Problem("E-CFG-09", (key,), f"is a clock time; it needs {needs}", f"{write}, for example")
+        return Problem("E-CFG-09", (key,), f"is a clock time; it needs {needs}", write)
     if kind in ("greater_than", "greater_than_equal") and key.endswith(".weight"):
         return Problem("E-STG-08", (key,), f"it needs {needs}", f"write ~{key[:-7]}, or give its share: {key}=…")
     if kind in _BOUNDS or kind == "string_pattern_mismatch":
-        fix = f"{write}, for example"
-        return Problem("E-CFG-05" if kind in _BOUNDS else "E-CFG-29", (key,), f"it needs {needs}", fix)
+        return Problem("E-CFG-05" if kind in _BOUNDS else "E-CFG-29", (key,), f"it needs {needs}", write)
     if kind == "literal_error":
         words = needs.removeprefix("one of ").split(", ")
         close = get_close_matches(str(value), words, n=1, cutoff=0.5)
@@ -129,7 +130,7 @@ def explain_type_error(key: str, value: object, needs: str, example: object, kin
         return Problem("E-CFG-05", (key,), detail, f"change {key}")
     if kind in ("dataclass_type", "dict_type"):
         return Problem("E-CFG-34", (key,), "is a section, not a value", f"set the options inside it: {key}.<option>=…")
-    return Problem("E-CFG-04", (key,), f"is {shape}; it needs {needs}", f"{write}, for example")
+    return Problem("E-CFG-04", (key,), f"is {shape}; it needs {needs}", write)
 
 
 def kind_of(value: object) -> str:

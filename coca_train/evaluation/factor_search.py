@@ -117,7 +117,7 @@ def search(given: ExtendConfig) -> Path:
         durable.make_folders(to)
     except OSError as error:
         raise _storage(to, error) from error
-    with RunLock(to):
+    with RunLock(to, "to"):
         judge, confirming = (each[OBJECTIVES[given.method]] for each in (judges, others))
         scores = Scores(to / SCORES, _asked(run, given, [judge, confirming]))
         dist.log(

@@ -30,6 +30,7 @@ STDERR = 2  # the descriptor: sys.stderr may have been replaced by something wit
 # What torchrun, deepspeed's launcher and a step of Slurm leave in the environment of their ranks. RANK alone is no
 # sign: a rank that was started manually, in the background of a shell, continues when the shell ends.
 LAUNCHER_MARKS = ("TORCHELASTIC_RUN_ID", "CROSS_RANK", "SLURM_STEP_ID")
+STARTED_BY = "COCA_TRAIN_STARTED_BY"  # process id of the command of ours that starts a training, in its environment
 
 TOKEN_BYTES = 16
 ACCEPTED = b"+"
@@ -185,7 +186,8 @@ def remember_launcher() -> None:
     noticed."""
     global _launcher
     of_launcher = "RANK" in os.environ and any(mark in os.environ for mark in LAUNCHER_MARKS)
-    _launcher = os.getppid() if of_launcher else None
+    parent = os.getppid()
+    _launcher = parent if of_launcher or os.environ.get(STARTED_BY) == str(parent) else None
 
 
 def launcher_process() -> int | None:

@@ -10,7 +10,7 @@ import pytest
 
 from coca_train.atlas.methods import METHODS, Method
 from coca_train.atlas.study import EXPERIMENT, Study
-from coca_train.atlas.trials import read_all, write
+from coca_train.atlas.trials import of_protocol, read_all, write
 from coca_train.checkpoint.lock import RunLock
 from coca_train.commands import _atlas_trainings, main
 from coca_train.commands._atlas_trainings import Runner, Work
@@ -45,6 +45,10 @@ TINY = (
         (["train.max_steps=7"], "E-ATL-01"),
         (["reference=rop"], "E-CFG-32"),
         (["again=1", "train.max_steps=7"], "E-ATL-03"),
+        (["scheme=alibi", "name=mine", "reference=nobody"], "E-CFG-32"),
+        (["scheme=alibi", "name=mine", "position.wrong=1"], "E-CFG-01"),
+        (["scheme=alibi", "name=my/row"], "E-CFG-29"),
+        (["root="], "E-CFG-05"),
     ],
 )
 def test_what_is_refused(words, code, tmp_path, monkeypatch, capsys):
@@ -89,6 +93,38 @@ def test_a_damaged_trial_is_named(tmp_path, monkeypatch, capsys):
     assert f"E-ATL-02 {path.relative_to(tmp_path)}" in capsys.readouterr().err
 
 
+def test_what_makes_another_protocol_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["atlas", "n_cases=10", "lengths=[63,128]", "train.max_steps=7"]) == 2
+    said = capsys.readouterr().err
+    assert "of the protocol of lengths=[63,128] n_cases=10 train.max_steps=7. Fix: omit it" in said
+
+
+@pytest.mark.parametrize(("asked", "meant"), [("RoPE", "rope"), ("LM-Infinit", ""), ("rope_widow", "rope_window")])
+def test_a_reference_is_named_as_its_row(asked, meant, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["atlas", f"reference={asked}"]) == 2
+    assert (f"did you mean {meant}" if meant else "one of alibi, ") in capsys.readouterr().err
+
+
+def test_files_with_other_names_are_no_trials(tmp_path):
+    path = write(trial(), tmp_path)
+    (tmp_path / "notes.json").write_text("mine")
+    path.with_name("rope.rates.json").write_text("{}")
+    assert [each.row for each in read_all(tmp_path)] == ["rope"]
+
+
+def test_a_row_of_the_table_is_asked_by_its_words_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    trained = []
+    monkeypatch.setattr(Runner, "train", lambda self, methods: trained.extend(methods))
+    monkeypatch.setattr(Runner, "show", lambda self, command, methods: 0)
+    assert main(["atlas", "scheme=rope"]) == 0
+    assert "rope: the row of the table, with position.rope_scaling.theta=100" in capsys.readouterr().out
+    assert main(["atlas", "scheme=rope", "position.rope_scaling.theta=100"]) == 0
+    assert trained == [METHODS[0], METHODS[0]]
+
+
 @pytest.mark.slow
 def test_a_study_in_miniature(tmp_path):
     """Two rows, killed on its way and gone on; every trial the same when it is made again."""
@@ -109,7 +145,7 @@ def test_a_study_in_miniature(tmp_path):
     folder = tmp_path / "runs" / "atlas"
     assert (folder / "report.html").is_file()
     protocol = json.loads((folder / "trials" / "rope.1.json").read_text())["protocol"]
-    trials = read_all([folder / "trials"], protocol)
+    trials = of_protocol(read_all(folder / "trials"), protocol)
     assert {row for row, _ in trials} >= {"rope", "nope", "rope_yarn", "rope_rerope", "rope_log_n", "nope_log_n"}
     for seed in (1, 2):
         rope, nope = trials["rope", seed], trials["nope", seed]
@@ -132,7 +168,7 @@ def test_the_time_left_is_by_steps(tmp_path, capsys):
     runner.first = (time.monotonic() - 600, 1000)
     runner.works = {"rope-2-1-abc": Work(METHODS[0], 2, 1.0, None)}
     runner._watch([Job("rope-2-1-abc", [], tmp_path / "log")])
-    assert "about 50 left: 3 of 8 trainings done; rope seed 2 at step 500" in capsys.readouterr().err
+    assert "about 50 min left: 3 of 8 trainings done; rope seed 2 at step 500" in capsys.readouterr().err
 
 
 def _own(tmp_path, monkeypatch, *words):
@@ -150,6 +186,24 @@ def test_what_is_to_be_trained_is_said(tmp_path, monkeypatch, capsys):
     assert "mine: its rotations have base 10,000, those of the table 100." in capsys.readouterr().err
     assert main(["atlas", "scheme=rope", "name=mine", "position.rope_scaling.theta=10000", *TINY]) == 7
     assert "base" not in capsys.readouterr().err
+
+
+def test_trials_of_another_protocol_are_not_replaced(tmp_path, monkeypatch, capsys):
+    path = write(trial("mine", 3, words=["position=alibi"], protocol="another"), tmp_path / "runs" / "atlas" / "trials")
+    before = path.read_bytes()
+    assert _own(tmp_path, monkeypatch) == 2
+    assert f"E-ATL-05 {path.relative_to(tmp_path)}: " in (said := capsys.readouterr().err)
+    assert "Fix: root=runs/atlas-2" in said
+    assert path.read_bytes() == before
+    assert _own(tmp_path, monkeypatch, "root=runs/atlas-2") == 7
+
+
+@pytest.mark.parametrize("option", ["root", "trials"])
+def test_a_place_that_cannot_be_written_is_found_first(option, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    assert _own(tmp_path, monkeypatch, f"{option}=file/below") == 7
+    assert f"E-ATL-06 {option}=file/below: cannot be written" in (said := capsys.readouterr().err)
+    assert "trainings" not in said
 
 
 def test_trials_of_other_settings_are_replaced_and_that_is_said(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -82,6 +83,27 @@ def test_after_ctrl_c_no_further_command_begins(tmp_path):
     threading.Thread(target=interrupt).start()
     assert run([job]) == (130, None)
     assert job.log.read_text() == "began\n"
+
+
+def test_ctrl_c_reaches_what_the_terminal_does_not(tmp_path, capfd):
+    """As `kill -INT` of the command alone: what runs is asked to save, once, and that is said."""
+    file = tmp_path / "left"
+
+    def interrupt():
+        until(file, "began")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    assert run([Job("a", sh(SAVES.format(file)), tmp_path / "a.log")]) == (130, None)
+    assert file.read_text() == "began\nsaved\n"
+    assert capfd.readouterr().err == "Interrupted: what runs saves and ends (1); a moment\n"
+
+
+def test_what_runs_notices_that_its_command_is_gone(tmp_path):
+    script = f"{sys.executable} -c 'from coca_train.runtime import shutdown as s; s.begin(); print(s.launcher_process())'"
+    job = Job("a", [["sh", "-c", f"exec {script}"], ["sh", "-c", f"{script}; true"]], tmp_path / "a.log")
+    assert run([job]) == (0, None)
+    assert job.log.read_text() == f"{os.getpid()}\nNone\n"  # not what a child starts itself
 
 
 def test_an_error_of_ours_leaves_no_child_alone(tmp_path):

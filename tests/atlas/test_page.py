@@ -53,7 +53,7 @@ def test_the_page_says_who_is_first(tmp_path):
     assert [value.text for value in reach.rows[0].values] == ["256", "128", "256"]
     assert [value.text for value in reach.rows[2].values] == ["–", "–", "64"]
     assert reach.rows[2].values[2].note == ""
-    (separates,) = section(document, "What separates them")
+    separates, _ = section(document, "What separates them")
     said = "* copy: of 2 rows with a score 2 significantly above chance; right answers at 128, 256 tokens: "
     said += "CoCA 93%, 92%; RoPE 38%, 10%; a reader of the last 64 tokens 100%, 6%. "
     said += "The median seed of CoCA has at least 90% right up to 256 tokens. "
@@ -176,11 +176,24 @@ def test_where_nothing_is_learned_the_page_says_so():
 def test_a_row_of_one_seed_is_not_called_as_good():
     """Its interval is infinite: nothing is known of it, not even that it might be the first."""
     document = page([*trials(), trial("pope", 1, {"copy": BAD, "left": BAD, "sort": BAD})], RATES, "")
-    assert "PoPE" not in " ".join(document.finding)
+    assert [each for each in document.finding if "PoPE" in each] == ["With one seed so far, and not judged: PoPE."]
     ranks = section(document, "Ranks")[0]
     of_pope = next(row for row in ranks.rows if row.label == ("PoPE",))
     assert [of_pope.values[k].text for k in (2, 3, 4, 5)] == ["–"] * 4
     assert of_pope.values[7].text == "1"
+
+
+def test_a_row_of_one_seed_is_not_called_the_best():
+    all_right = {"copy": (100, 100, 100), "left": (100, 100, 100), "sort": (100, 100, 100)}
+    document = page([*trials(), trial("pope", 1, all_right)], RATES, "")
+    assert document.finding[0].startswith("CoCA has the highest mean score")
+    assert "With one seed so far, and not judged: PoPE." in document.finding
+
+
+def test_a_row_alone_is_compared_with_nothing():
+    document = page([trial("mine", seed) for seed in (1, 2)], RATES, "")
+    assert document.finding == ["mine is the only row of this protocol: there is nothing to compare it with."]
+    assert document.title == "Atlas: 1 position method from 1 trained model, 2 tasks, up to 2 seeds"
 
 
 def test_an_end_of_the_sweep_is_one_of_the_rates_that_it_tries():

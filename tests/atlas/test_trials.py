@@ -12,6 +12,7 @@ from coca_train.atlas.trials import (
     others,
     protocol_of,
     read,
+    of_protocol,
     read_all,
     read_sweep,
     write,
@@ -42,7 +43,7 @@ def test_a_trial_is_read_as_it_was_written(tmp_path):
     assert read(write(one, tmp_path)).result == one.result  # as a repetition compares them
     write(trial(seed=2), tmp_path)
     write(trial(row="coca", protocol="another"), tmp_path)
-    assert list(read_all([tmp_path], "p")) == [("rope", 1), ("rope", 2)]
+    assert list(of_protocol(read_all(tmp_path), "p")) == [("rope", 1), ("rope", 2)]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "tasks": 3}', '{"format": 9}'])

@@ -14,7 +14,7 @@ from coca_train.atlas.matrix import Matrix
 from coca_train.atlas.methods import title_of
 from coca_train.atlas.page import page
 from coca_train.atlas.study import EXPERIMENT, Study
-from coca_train.atlas.trials import STORED, read_all
+from coca_train.atlas.trials import STORED, of_protocol, read_all
 from coca_train.atlas.window_reader import share
 from coca_train.commands.atlas import AtlasConfig
 from coca_train.report.blocks import Document, Table, Value
@@ -31,7 +31,7 @@ def matrix() -> Matrix:
     """Return the trials of the study that comes with the package."""
     config = AtlasConfig()
     shared = config.n_cases, tuple(config.rates), config.sweep_steps, (), load([EXPERIMENT]).config
-    return Matrix(read_all([STORED], Study(tuple(config.lengths), *shared).protocol))
+    return Matrix(of_protocol(read_all(STORED), Study(tuple(config.lengths), *shared).protocol))
 
 
 def document() -> Document:
