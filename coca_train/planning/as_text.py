@@ -48,7 +48,9 @@ def _flops(costs: Sequence[Cost]) -> float:
 def _basis(cluster: Cluster, costs: Sequence[Cost]) -> str:
     """Return the memory of the stage that needs most, and where the hours come from."""
     most, has = max(cost.as_set.total for cost in costs) / GIB, cluster.gpu.usable / GIB
-    needs, source = f"needs {most:,.1f} of {has:,.1f} GiB each", costs[0].peak.source
+    report = max(cost.as_set.report for cost in costs) / GIB
+    also = f" ({report:,.1f} for its final report)" if report > most else ""
+    needs, source = f"needs {most:,.1f} of {has:,.1f} GiB each{also}", costs[0].peak.source
     seconds = 3600 * sum(cost.hours or 0.0 for cost in costs)
     if not seconds:
         return f"{needs}; no hours: the speed of this {cluster.gpu.noun} is not known; mfu=0.4 assumes 40 % of its peak"
