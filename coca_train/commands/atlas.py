@@ -68,7 +68,9 @@ class AtlasConfig:
         description="lengths that are asked, the first the longest trained one [tokens]",
     )
     reference: Name = Field(default=REFERENCE, description="row that the others are compared with on the page")
-    root: Annotated[str, Field(min_length=1)] = Field(default="runs/atlas", description="folder of trainings, trials and page")
+    root: Annotated[str, Field(min_length=1)] = Field(
+        default="runs/atlas", description="folder of trainings, trials and page"
+    )
     trials: str | None = Field(default=None, description="folder of the trials; null: <root>/trials")
     jobs: Positive | None = Field(
         default=None, description="trainings at once, each on a core; null: as many as there are cores"

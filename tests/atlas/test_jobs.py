@@ -100,7 +100,8 @@ def test_ctrl_c_reaches_what_the_terminal_does_not(tmp_path, capfd):
 
 
 def test_what_runs_notices_that_its_command_is_gone(tmp_path):
-    script = f"{sys.executable} -c 'from coca_train.runtime import shutdown as s; s.begin(); print(s.launcher_process())'"
+    said = "from coca_train.runtime import shutdown; shutdown.begin(); print(shutdown.launcher_process())"
+    script = f"{sys.executable} -c '{said}'"
     job = Job("a", [["sh", "-c", f"exec {script}"], ["sh", "-c", f"{script}; true"]], tmp_path / "a.log")
     assert run([job]) == (0, None)
     assert job.log.read_text() == f"{os.getpid()}\nNone\n"  # not what a child starts itself

@@ -9,10 +9,10 @@ from coca_train.atlas import study
 from coca_train.atlas.trials import (
     Sweep,
     file_name,
+    of_protocol,
     others,
     protocol_of,
     read,
-    of_protocol,
     read_all,
     read_sweep,
     write,

@@ -59,7 +59,7 @@ def short() -> str:
         if row in (*stored.trained, ALSO) or (of_row[apart].low or 0) > 0:
             shown = [of_row["score"], of_row[apart], *(of_row[each] for each in groups)]
             shown += [*(stored.share(row, *each) for each in FAR), of_row[f"{kept} tokens"]]
-            lines.append([title_of(row), *(f"{each.text} ({each.range})" if each.range else each.text for each in shown)])
+            lines.append([title_of(row), *(f"{one.text} ({one.range})" if one.range else one.text for one in shown)])
     head = ["method", "score", apart, *groups, *(f"`{task}` at {length}" for task, length in FAR), kept]
     return markdown(head, [[cell.replace("-0.", "−0.").replace("%", " %") for cell in line] for line in lines])
 
