@@ -23,7 +23,7 @@ from coca_train.statistics.moderated import MARGIN
 from coca_train.statistics.ranks import Ranked, TaskDifference, rank
 
 SHOWN, N_BEST = ("rope", "coca", "alibi", "nope"), 4  # of the curves of a task: these and the best are shown at once
-JUDGED = "In each task all rows are judged together: less is significant here than where a claim names two of them."
+JUDGED = "All rows of a task are judged together, so fewer differences are significant here than in a claim about two."
 DEFINITION = (
     f"A task is learned by a training when at least {LEARNED:.0%} of its answers are right at the trained length; one "
     "that is not learned has no score. The score of a task is the mean over the longer lengths of the share of right "

@@ -21,22 +21,24 @@ FEWER = 3  # where it has more to say
 
 def finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) -> list[str]:
     """Return which row has the highest score, and which ones might have. order: the rows by rank."""
-    n_seeds = {row: len(list(matrix.of(row))) for row in order}
-    judged = [row for row in order if n_seeds[row] > 1] or list(order)
-    first = judged[0]
-    if not math.isfinite(ranked[first].level):
+    known = [row for row in order if math.isfinite(ranked[row].level)]
+    if not known:
         return [f"No method has learned most of the tasks at {matrix.lengths[0]} tokens."]
     if len(order) == 1:
-        return [f"{title_of(first)} is the only row of this protocol: there is nothing to compare it with."]
-    found = [f"{title_of(first)} has the highest mean score beyond the {matrix.lengths[0]} tokens of its training."]
+        return [f"{title_of(order[0])} is the only row of this protocol: there is nothing to compare it with."]
+    judged = _judged_rows(matrix, known)
+    first, single = judged[0], [row for row in known if row not in judged]
+    found = [
+        f"{'Of the rows with several seeds ' if single else ''}{title_of(first)} has the highest mean score beyond the "
+        f"{matrix.lengths[0]} tokens of its training."
+    ]
+    if single:
+        found.append(f"With one seed so far, and not judged: {_listed(single, FEW)}.")
     scores, number = dict(zip(matrix.rows, matrix.scores_MSK, strict=True)), matrix.rows.index(first)
-    others = [row for row in judged if row != first and math.isfinite(ranked[row].level)]
-    differences = {row: TaskDifference(scores[first], scores[row], matrix.priors) for row in others}
+    differences = {row: TaskDifference(scores[first], scores[row], matrix.priors) for row in judged if row != first}
     differences = {row: each for row, each in differences.items() if math.isfinite(each.on_these_tasks().low)}
     if not differences:
-        return [*found, "With one seed, no difference can be separated from seed noise."] if others else found
-    if single := [row for row in order if row not in judged]:
-        found.append(f"With one seed so far, and not judged: {_listed(single, FEW)}.")
+        return [*found, "No difference can be told from seed noise: no two rows have two seeds and a task in common."]
     if close := [row for row in differences if number not in ranked[row].above]:
         found.append(f"Not significantly lower: {_listed(close, FEW)}.")
     n_lower = sum(each is not None for each in significant([each.interval for each in differences.values()]))
@@ -47,6 +49,11 @@ def finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) 
     return [*found, *_by_group(matrix)]
 
 
+def _judged_rows(matrix: Matrix, rows: Sequence[str]) -> list[str]:
+    """Return those with several seeds, or all where none has."""
+    return [row for row in rows if len(list(matrix.of(row))) > 1] or list(rows)
+
+
 def _by_group(matrix: Matrix) -> list[str]:
     """Return who has the highest score where what the answers need is far back, and where it is near."""
     where = {"far": "Where what the answers need is far back", "near": "Where it is near"}
@@ -54,7 +61,7 @@ def _by_group(matrix: Matrix) -> list[str]:
     for group, tasks in matrix.groups.items():
         level = {row: each for row, each in levels_of(matrix, group).items() if math.isfinite(each)}
         if level:
-            first = max(level, key=lambda row: level[row])
+            first = max(_judged_rows(matrix, list(level)), key=lambda row: level[row])
             named = [
                 f"{title_of(row)} {level[row]:.2f}" for row in dict.fromkeys((first, matrix.reference)) if row in level
             ]
@@ -77,7 +84,7 @@ def _of_task(matrix: Matrix, k: int, task: str) -> str:
     if not known:
         return f"{task}: no row has learned it with half of its seeds."
     keeping, lengths = _above_chance(matrix, k), matrix.lengths[1:]
-    best = max(known, key=lambda row: known[row].estimate)
+    best = max(_judged_rows(matrix, list(known)), key=lambda row: known[row].estimate)
     shares = {
         row: ", ".join(matrix.share(row, task, at).text for at in lengths)
         for row in dict.fromkeys((best, matrix.reference))

@@ -183,7 +183,7 @@ def _check(trial: Trial) -> Trial:
 
 def read_all(folder: Path) -> list[Trial]:
     """Return the trials of a folder, of whatever protocol; files with other names are no trials."""
-    return [read(path) for path in sorted(folder.glob("*.[0-9]*.json"))]
+    return [read(path) for path in sorted(folder.glob("*.*.json")) if path.name.split(".")[-2].isdecimal()]
 
 
 def of_protocol(trials: Iterable[Trial], protocol: str) -> dict[tuple[str, int], Trial]:

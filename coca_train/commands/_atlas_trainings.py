@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -39,7 +40,6 @@ from coca_train.atlas.trials import (
     write_sweep,
 )
 from coca_train.checkpoint.lock import RunLock
-from coca_train.checkpoint.manifest import unused_name
 from coca_train.checkpoint.record import made_with, source_key
 from coca_train.commands._children import Job, run_jobs
 from coca_train.commands._training import load
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
 
 OF_PROTOCOL = ("lengths", "n_cases", "rates", "sweep_steps")  # options that make another one
-PROBE = ".probe"  # a file that is written to see whether one can be
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class Runner:
         for work in [*sweeps, *seeds_of]:  # every configuration is checked before the first training starts
             self._loaded(work)
         if missing:
-            self._keep_other_protocols(waiting)
+            self._keep_other_protocols(missing)
             self._check_place("root", self.root)
             self._check_place("trials", self.kept)
         self._say_what_is_done(methods, missing)
@@ -123,7 +122,7 @@ class Runner:
         if not drawn:
             raise UserError(
                 "E-ATL-03 atlas again: of the rows of the table, which are drawn from, none has a trial of this "
-                "protocol. Fix: methods=[rope,coca], which trains them"
+                "protocol. Fix: train some first: methods=[rope,coca] in place of again"
             )
         work = []
         # Drawn by what is stored: the same command goes on with the same ones.
@@ -152,13 +151,12 @@ class Runner:
             words = self._words_of_protocol()
             raise UserError(
                 f"E-ATL-01 atlas: neither the package nor {self.kept} has a trial of the protocol of {words}. Fix: "
-                "omit it to see what is stored, or methods=[rope,coca], which trains rows of it"
+                "omit these words to see what is stored, or train rows: methods=[rope,coca]"
             )
         if self.of_others:
-            dist.log(f"{len(self.of_others)} trials in {self.kept} are of another protocol, and left out")
+            dist.log(f"trials of another protocol in {self.kept}, left out: {len(self.of_others)}")
         if self.config.trials and not self.kept.is_dir():
             dist.log(f"trials={self.kept}: there is no such folder; the page is of the stored trials")
-        self._check_place("root", self.root)
         shown = list(self._current().values())
         if apart := others(shown):
             raise DataError(
@@ -173,45 +171,57 @@ class Runner:
 
     def check_reference(self, methods: Sequence[Method]) -> None:
         """Raise UserError E-CFG-32 where the row that others are compared with is neither stored nor to be trained."""
+        if not self.trials and not methods:
+            return  # there is no page
         to_be = {each.name for method in methods for each in (method, *variants_of(method.name))}
         rows = sorted({trial.row for trial in self.trials.values()} | to_be | {REFERENCE})
-        if (asked := self.config.reference) not in rows:
-            close = [row for row in rows if title_of(row) == asked] or nearest(asked, rows)
-            fix = f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(rows)}"
-            raise UserError(f"E-CFG-32 command line reference={asked}: there is no such row. Fix: {fix}")
+        if (asked := self.config.reference) in rows:
+            return
+        trained_by = {each.name: each.name for each in METHODS} | {each.name: each.of for each in VARIANTS}
+        what = "there is no such row"
+        if asked in trained_by:
+            what, fix = "it has no trial of this protocol", f"methods=[{trained_by[asked]}], which trains it"
+        elif close := [row for row in rows if title_of(row) == asked] or nearest(asked, rows):
+            fix = f"did you mean {' or '.join(close)}?"
+        else:
+            fix = f"one of {', '.join(rows)}"
+        raise UserError(f"E-CFG-32 command line reference={asked}: {what}. Fix: {fix}")
 
     def _words_of_protocol(self) -> str:
-        """Return the words that make another protocol than the stored trials have."""
+        """Return the words that may make another protocol than the stored trials have."""
         usual = type(self.config)()
         values = {name: getattr(self.config, name) for name in OF_PROTOCOL}
         words = [f"{name}={value}" for name, value in values.items() if value != getattr(usual, name)]
-        return " ".join([*words, *self.study.words]).replace(", ", ",")
+        return " ".join([*words, *self.study.words]).replace(", ", ",") or "these files of configuration"
 
-    def _keep_other_protocols(self, methods: Sequence[Method]) -> None:
+    def _keep_other_protocols(self, missing: Sequence[tuple[Method, int]]) -> None:
         """Raise UserError E-ATL-05 where a training would replace trials of another protocol."""
-        names = {each.name for method in methods for each in (method, *variants_of(method.name))}
-        files = [self.kept / file_name(each.row, each.seed) for each in self.of_others if each.row in names]
-        for method in methods:
+        to_be = {(each.name, seed) for method, seed in missing for each in (method, *variants_of(method.name))}
+        files = [self._file(each) for each in self.of_others if (each.row, each.seed) in to_be]
+        for method in dict.fromkeys(method for method, _ in missing):
             sweep = read_sweep(file := self._sweep_file(method, self.kept))
             files += [file] if sweep is not None and sweep.protocol != self.study.protocol else []
         if files:
             more = f" and {len(files) - 1} more" if len(files) > 1 else ""
             raise UserError(
-                f"E-ATL-05 {files[0]}{more}: of another protocol (other {', '.join(OF_PROTOCOL)} or words of all "
-                "trainings), and would be replaced. "
-                f"Fix: root={self.root.with_name(unused_name(self.root).partition('=')[2])}"
+                f"E-ATL-05 {files[0]}{more}: of another protocol (another version, other {', '.join(OF_PROTOCOL)}, or "
+                "other options that all trainings share), and would be replaced. "
+                f"Fix: {'trials' if self.config.trials else 'root'}=<another folder>"
             )
+
+    def _file(self, trial: Trial) -> Path:
+        return self.kept / file_name(trial.row, trial.seed)
 
     @staticmethod
     def _check_place(option: str, folder: Path) -> None:
-        """Raise StorageError E-ATL-06 where results could not be written once they are there."""
+        """Raise StorageError E-ATL-06 where no file can be made, before there is work that could not be kept."""
         try:
             durable.make_folders(folder)
-            durable.replace(folder / PROBE, b"")
-            (folder / PROBE).unlink()
+            with tempfile.TemporaryFile(dir=folder):
+                pass
         except OSError as error:
             raise StorageError(
-                f"E-ATL-06 {option}={folder}: cannot be written ({error.strerror}). Fix: {option}=<another>"
+                f"E-ATL-06 {option}={folder}: cannot be written ({error.strerror}). Fix: {option}=<another folder>"
             ) from error
 
     def _has(self, method: Method, seed: int) -> bool:
@@ -294,7 +304,7 @@ class Runner:
         self.works = by_name = {self._run_dir(work).name: work for work in works}
         jobs = [self._job(work) for work in by_name.values()]
         if begun := [self._called(work) for work in works if self._run_dir(work).is_dir()]:
-            dist.log(f"begun before, and gone on with: {', '.join(begun)}")
+            dist.log(f"continuing {', '.join(begun)}")
 
         def done(job: Job) -> None:
             self._count(by_name[job.name])

@@ -115,6 +115,8 @@ def run_jobs(
                     if code is None:
                         continue
                     del running[child]
+                    if -code in received:  # ended by the signal, before it could save
+                        code = Preempted.exit_code
                     if code in lost:
                         lost[code](job)
                     elif code:
@@ -125,18 +127,19 @@ def run_jobs(
                     else:
                         done(job)
                 if received and not running:
-                    return failed if failed[0] not in (0, Preempted.exit_code) else (Preempted.exit_code, None)
+                    break
                 if time.monotonic() - watched > WATCH_S:
                     watched = time.monotonic()
                     watch([job for job, _ in running.values()])
                 time.sleep(POLL_S)
             except KeyboardInterrupt:
                 if failed[0] != INTERRUPTED:
-                    shutdown.write_stderr(f"Interrupted: what runs saves and ends ({len(running)}); a moment")
+                    n = len(running)
+                    shutdown.write_stderr(f"Interrupted: waiting for {n} training{'s' * (n != 1)} to save and end")
                 failed = (INTERRUPTED, None)
                 for child in running:  # a terminal has sent it to them as well, `kill` has not
                     child.terminate()
-        return failed
+        return (Preempted.exit_code, None) if received and failed[0] in (0, Preempted.exit_code) else failed
     finally:
         for child in running:  # after an error of ours, none of them is left alone
             child.terminate()

@@ -168,12 +168,15 @@ def _chosen(config: AtlasConfig, own: Sequence[str]) -> list[Method]:
                 f"E-CFG-32 command line scheme={config.scheme}: configs/position has no such choice. Fix: {hint}; of "
                 "a plugin: --config-dir <its folder of configs>"
             )
-        listed = next((each for each in METHODS if each.name == config.scheme), None)
-        if listed is not None and config.name in (None, listed.name) and (not own or tuple(own) == listed.words[1:]):
+        name = config.name or config.scheme
+        listed = next((each for each in METHODS if each.name == name), None)
+        if listed is not None and sorted([f"position={config.scheme}", *own]) in (
+            sorted(listed.words),
+            [f"position={listed.name}"],
+        ):
             if not own and listed.words[1:]:
                 print(f"{listed.name}: the row of the table, with {' '.join(listed.words[1:])}")
             return list(dict.fromkeys([*chosen, listed]))
-        name = config.name or config.scheme
         if any(each.name == name for each in (*METHODS, *VARIANTS)):
             raise UserError(
                 f"E-CFG-31 command line name={name}: that row of the table has other options. Fix: name=<another>"

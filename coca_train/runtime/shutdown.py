@@ -56,6 +56,7 @@ Stop = TypeVar("Stop", bound="StopRequest")
 
 _process = os.getpid()
 _launcher: int | None = None
+_is_of_command = False  # whether that is a command of ours, such as compare
 _last_acts: list[Callable[[], None]] = []
 
 
@@ -152,6 +153,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.received: str | None = None
+        self._interrupted = False
         self._process = os.getpid()
         self._answered = False
 
@@ -168,8 +170,9 @@ class StopRequest:
     # An exception raised here could strike amid a collective or a save, on one rank only; a flag that all ranks compare
     # after the same step cannot.
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.received == "SIGINT" and os.getpid() == self._process:
+        if number == signal.SIGINT and self._interrupted and os.getpid() == self._process:
             raise KeyboardInterrupt
+        self._interrupted |= number == signal.SIGINT  # kept: a command passes its Ctrl-C on as SIGTERM, too
         self.received = signal.Signals(number).name
 
     def requested(self) -> bool:
@@ -184,15 +187,27 @@ class StopRequest:
 def remember_launcher() -> None:
     """Note the process that started this one, if it is a launcher. Call it early: one that is gone by then is not
     noticed."""
-    global _launcher
+    global _launcher, _is_of_command
     of_launcher = "RANK" in os.environ and any(mark in os.environ for mark in LAUNCHER_MARKS)
     parent = os.getppid()
-    _launcher = parent if of_launcher or os.environ.get(STARTED_BY) == str(parent) else None
+    _is_of_command = os.environ.get(STARTED_BY) == str(parent)
+    _launcher = parent if of_launcher or _is_of_command else None
 
 
 def launcher_process() -> int | None:
     """Return the launcher's process id; None: there is no launcher."""
     return _launcher
+
+
+def say_launcher_is_gone() -> None:
+    """Write what ends this process, and what to do."""
+    ends = "ends, and saves first where there is something to save. Fix: run"
+    if _is_of_command:
+        started = f"the command that started this training, process {_launcher}, is gone; it"
+        write_stderr(f"E-RUN-28 {started} {ends} that command again")
+    else:
+        rank = f"rank {dist.rank()}: its launcher, process {_launcher}, is gone; this rank"
+        write_stderr(f"E-RUN-28 {rank} {ends} the same command again")
 
 
 def launcher_is_gone() -> bool:

@@ -129,10 +129,7 @@ class Watchdog:
         while self._listen():
             if has_launcher and shutdown.launcher_is_gone():
                 has_launcher = False
-                shutdown.write_stderr(
-                    f"E-RUN-28 rank {dist.rank()}: its launcher, process {shutdown.launcher_process()}, is gone; this "
-                    "rank ends, and saves first where there is something to save. Fix: run the same command again"
-                )
+                shutdown.say_launcher_is_gone()
                 if numbers := shutdown.not_ignored(shutdown.SIGNALS):
                     os.kill(os.getpid(), numbers[0])
             now, section, due = time.monotonic(), self._section, self._signal_due

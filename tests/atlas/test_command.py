@@ -64,7 +64,8 @@ def test_two_commands_do_not_train_in_one_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(_atlas_trainings, "run_jobs", lambda *_: pytest.fail("trained"))
     with RunLock(tmp_path / "runs" / "atlas"):
         assert main(["atlas", "methods=[alibi]", *TINY]) == 6
-    assert "E-RUN-08 runs/atlas: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "E-RUN-08 runs/atlas: " in said and "or root=<another>" in said
 
 
 TYPED = [line.split("  ")[1].split()[4:] for line in USAGE.splitlines() if line.startswith("  python -m")]
@@ -97,21 +98,30 @@ def test_what_makes_another_protocol_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["atlas", "n_cases=10", "lengths=[63,128]", "train.max_steps=7"]) == 2
     said = capsys.readouterr().err
-    assert "of the protocol of lengths=[63,128] n_cases=10 train.max_steps=7. Fix: omit it" in said
+    assert "of the protocol of lengths=[63,128] n_cases=10 train.max_steps=7. Fix: omit these words" in said
 
 
-@pytest.mark.parametrize(("asked", "meant"), [("RoPE", "rope"), ("LM-Infinit", ""), ("rope_widow", "rope_window")])
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("RoPE", "did you mean rope?"),
+        ("LM-Infinit", "one of alibi, "),
+        ("rope_widow", "did you mean rope_window"),
+        ("path", "it has no trial of this protocol. Fix: methods=[path]"),
+    ],
+)
 def test_a_reference_is_named_as_its_row(asked, meant, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["atlas", f"reference={asked}"]) == 2
-    assert (f"did you mean {meant}" if meant else "one of alibi, ") in capsys.readouterr().err
+    assert meant in capsys.readouterr().err
 
 
 def test_files_with_other_names_are_no_trials(tmp_path):
     path = write(trial(), tmp_path)
-    (tmp_path / "notes.json").write_text("mine")
-    path.with_name("rope.rates.json").write_text("{}")
-    assert [each.row for each in read_all(tmp_path)] == ["rope"]
+    write(trial("rope_0.5"), tmp_path)
+    for name in ("notes.json", "rope.rates.json", "rope_0.5.rates.json"):
+        path.with_name(name).write_text("{}")
+    assert [each.row for each in read_all(tmp_path)] == ["rope", "rope_0.5"]
 
 
 def test_a_row_of_the_table_is_asked_by_its_words_too(tmp_path, monkeypatch, capsys):
@@ -122,7 +132,9 @@ def test_a_row_of_the_table_is_asked_by_its_words_too(tmp_path, monkeypatch, cap
     assert main(["atlas", "scheme=rope"]) == 0
     assert "rope: the row of the table, with position.rope_scaling.theta=100" in capsys.readouterr().out
     assert main(["atlas", "scheme=rope", "position.rope_scaling.theta=100"]) == 0
-    assert trained == [METHODS[0], METHODS[0]]
+    ssmax = next(each for each in METHODS if each.name == "ssmax")
+    assert main(["atlas", "scheme=rope", "name=ssmax", *reversed(ssmax.words[1:])]) == 0
+    assert trained == [METHODS[0], METHODS[0], ssmax]
 
 
 @pytest.mark.slow
@@ -171,31 +183,39 @@ def test_the_time_left_is_by_steps(tmp_path, capsys):
     assert "about 50 min left: 3 of 8 trainings done; rope seed 2 at step 500" in capsys.readouterr().err
 
 
+TRAINED = 99  # an exit code that nothing else has
+
+
 def _own(tmp_path, monkeypatch, *words):
     """Type an atlas of one's own row, of which nothing is trained."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_atlas_trainings, "run_jobs", lambda *_: (7, None))
+    monkeypatch.setattr(_atlas_trainings, "run_jobs", lambda *_: (TRAINED, None))
     return main(["atlas", "scheme=alibi", "name=mine", *words, *TINY])
 
 
 def test_what_is_to_be_trained_is_said(tmp_path, monkeypatch, capsys):
-    assert _own(tmp_path, monkeypatch) == 7
+    assert _own(tmp_path, monkeypatch) == TRAINED
     said = capsys.readouterr().err
     assert "4 trainings, " in said and "base" not in said
-    assert main(["atlas", "scheme=rope", "name=mine", *TINY]) == 7
+    assert main(["atlas", "scheme=rope", "name=mine", *TINY]) == TRAINED
     assert "mine: its rotations have base 10,000, those of the table 100." in capsys.readouterr().err
-    assert main(["atlas", "scheme=rope", "name=mine", "position.rope_scaling.theta=10000", *TINY]) == 7
+    assert main(["atlas", "scheme=rope", "name=mine", "position.rope_scaling.theta=10000", *TINY]) == TRAINED
     assert "base" not in capsys.readouterr().err
 
 
 def test_trials_of_another_protocol_are_not_replaced(tmp_path, monkeypatch, capsys):
-    path = write(trial("mine", 3, words=["position=alibi"], protocol="another"), tmp_path / "runs" / "atlas" / "trials")
+    folder = tmp_path / "runs" / "atlas" / "trials"
+    write(trial("mine", 3, words=["position=alibi"], protocol="another"), folder)
+    assert _own(tmp_path, monkeypatch) == TRAINED  # of seeds 1 and 2
+    path = write(trial("mine", 2, words=["position=alibi"], protocol="another"), folder)
     before = path.read_bytes()
-    assert _own(tmp_path, monkeypatch) == 2
-    assert f"E-ATL-05 {path.relative_to(tmp_path)}: " in (said := capsys.readouterr().err)
-    assert "Fix: root=runs/atlas-2" in said
+    for words, option in ((["root=runs/atlas"], "root"), (["root=.", f"trials={folder}"], "trials")):
+        assert _own(tmp_path, monkeypatch, *words) == 2
+        said = capsys.readouterr().err
+        assert "E-ATL-05 " in said and f"{path.name}: of another protocol" in said
+        assert f"Fix: {option}=<another folder>" in said
     assert path.read_bytes() == before
-    assert _own(tmp_path, monkeypatch, "root=runs/atlas-2") == 7
+    assert _own(tmp_path, monkeypatch, "root=runs/atlas_2") == TRAINED
 
 
 @pytest.mark.parametrize("option", ["root", "trials"])

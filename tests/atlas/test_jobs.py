@@ -68,7 +68,7 @@ def test_a_request_to_stop_reaches_all_and_nothing_else_begins(tmp_path):
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=stop).start()
-    assert run([*jobs, Job("c", sh("true"), tmp_path / "c.log")])[0] == 75
+    assert run([*jobs, Job("c", sh("true"), tmp_path / "c.log")]) == (75, None)
     assert [file.read_text() for file in files] == ["began\nsaved\n"] * 2
     assert not (tmp_path / "c.log").exists()
 
@@ -96,7 +96,7 @@ def test_ctrl_c_reaches_what_the_terminal_does_not(tmp_path, capfd):
     threading.Thread(target=interrupt).start()
     assert run([Job("a", sh(SAVES.format(file)), tmp_path / "a.log")]) == (130, None)
     assert file.read_text() == "began\nsaved\n"
-    assert capfd.readouterr().err == "Interrupted: what runs saves and ends (1); a moment\n"
+    assert capfd.readouterr().err == "Interrupted: waiting for 1 training to save and end\n"
 
 
 def test_what_runs_notices_that_its_command_is_gone(tmp_path):

@@ -165,7 +165,7 @@ def test_one_seed_names_no_winner():
     document = page(
         [trial("rope", 1, {"copy": BAD, "left": BAD}), trial("coca", 1, {"copy": GOOD, "left": GOOD})], RATES, ""
     )
-    assert document.finding[1:] == ["With one seed, no difference can be separated from seed noise."]
+    assert document.finding[1:] == ["No difference can be told from seed noise: no two rows have two seeds and a task in common."]
 
 
 def test_where_nothing_is_learned_the_page_says_so():
@@ -186,8 +186,19 @@ def test_a_row_of_one_seed_is_not_called_as_good():
 def test_a_row_of_one_seed_is_not_called_the_best():
     all_right = {"copy": (100, 100, 100), "left": (100, 100, 100), "sort": (100, 100, 100)}
     document = page([*trials(), trial("pope", 1, all_right)], RATES, "")
-    assert document.finding[0].startswith("CoCA has the highest mean score")
+    assert document.finding[0].startswith("Of the rows with several seeds CoCA has the highest mean score")
     assert "With one seed so far, and not judged: PoPE." in document.finding
+
+
+def test_rows_of_one_seed_are_named_where_there_is_nothing_to_compare():
+    """A row of several seeds, good or bad, and others of one."""
+    mine = [trial("mine", seed, {"copy": BAD, "left": BAD}) for seed in (1, 2)]
+    said = page([*mine, trial("pope", 1)], RATES, "").finding
+    assert said[0].startswith("Of the rows with several seeds mine has") and "not judged: PoPE." in said[1]
+    assert said[2].startswith("No difference can be told from seed noise")
+    nothing = {"copy": (10, 0, 0), "left": (10, 0, 0)}
+    said = page([*(trial("mine", seed, nothing) for seed in (1, 2)), trial("pope", 1)], RATES, "").finding
+    assert said[0] == "PoPE has the highest mean score beyond the 64 tokens of its training."
 
 
 def test_a_row_alone_is_compared_with_nothing():

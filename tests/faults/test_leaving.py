@@ -140,7 +140,9 @@ def orphaned(report: str, environment: dict[str, str]) -> None:
     if os.fork():
         os.read(reader, 1)  # the rank has remembered its launcher
         os.kill(os.getpid(), signal.SIGKILL)
-    os.environ.update(environment)
+    os.environ.update(
+        {name: str(os.getppid()) if value == "its parent" else value for name, value in environment.items()}
+    )
     shutdown.begin()
     with watchdog.Watchdog(60.0), StopRequest() as stop:
         os.write(writer, b"x")
@@ -163,12 +165,14 @@ LAUNCHERS = [
     ({"RANK": "0", "TORCHELASTIC_RUN_ID": "x"}, "SIGTERM"),
     ({"RANK": "0", "CROSS_RANK": "0"}, "SIGTERM"),  # deepspeed's
     ({"RANK": "0", "SLURM_STEP_ID": "0"}, "SIGTERM"),
+    ({"COCA_TRAIN_STARTED_BY": "its parent"}, "SIGTERM"),  # of compare and the like
+    ({"COCA_TRAIN_STARTED_BY": "1"}, None),  # of something that such a training starts
     ({"RANK": "0"}, None),  # started by hand, in the background of a shell that ends
     ({"SLURM_STEP_ID": "0"}, None),
 ]
 
 
-@pytest.mark.parametrize(("environment", "received"), slow_unless([LAUNCHERS[0], LAUNCHERS[3]], LAUNCHERS))
+@pytest.mark.parametrize(("environment", "received"), slow_unless([LAUNCHERS[0], *LAUNCHERS[3:6]], LAUNCHERS))
 def test_a_rank_whose_launcher_is_gone(
     server: ForkServer, tmp_path: Path, environment: dict[str, str], received: str | None
 ) -> None:
