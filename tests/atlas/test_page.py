@@ -165,7 +165,9 @@ def test_one_seed_names_no_winner():
     document = page(
         [trial("rope", 1, {"copy": BAD, "left": BAD}), trial("coca", 1, {"copy": GOOD, "left": GOOD})], RATES, ""
     )
-    assert document.finding[1:] == ["No difference can be told from seed noise: no two rows have two seeds and a task in common."]
+    assert document.finding[1:] == [
+        "No difference can be told from seed noise: no two rows have two seeds and a task in common."
+    ]
 
 
 def test_where_nothing_is_learned_the_page_says_so():
