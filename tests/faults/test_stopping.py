@@ -87,11 +87,14 @@ def test_signals_during_start_are_kept(server: ForkServer) -> None:
     assert "stopped after 1 steps on SIGTERM" in ended[1].text
 
 
-def test_second_interrupt_is_at_once() -> None:
+@pytest.mark.parametrize("between", [(), (signal.SIGTERM,)], ids=["alone", "passed on by a command as SIGTERM, too"])
+def test_second_interrupt_is_at_once(between: tuple[signal.Signals, ...]) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     with StopRequest() as stop:
         signal.raise_signal(signal.SIGINT)
         assert stop.requested() and stop.received == "SIGINT"
+        for number in between:
+            signal.raise_signal(number)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
