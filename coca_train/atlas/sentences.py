@@ -38,7 +38,7 @@ def finding(matrix: Matrix, ranked: Mapping[str, Ranked], order: Sequence[str]) 
     differences = {row: TaskDifference(scores[first], scores[row], matrix.priors) for row in judged if row != first}
     differences = {row: each for row, each in differences.items() if math.isfinite(each.on_these_tasks().low)}
     if not differences:
-        return [*found, "No difference can be told from seed noise: no two rows have two seeds and a task in common."]
+        return [*found, "Nothing can be separated from seed noise: no two rows have two seeds and a task in common."]
     if close := [row for row in differences if number not in ranked[row].above]:
         found.append(f"Not significantly lower: {_listed(close, FEW)}.")
     n_lower = sum(each is not None for each in significant([each.interval for each in differences.values()]))

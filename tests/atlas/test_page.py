@@ -166,7 +166,7 @@ def test_one_seed_names_no_winner():
         [trial("rope", 1, {"copy": BAD, "left": BAD}), trial("coca", 1, {"copy": GOOD, "left": GOOD})], RATES, ""
     )
     assert document.finding[1:] == [
-        "No difference can be told from seed noise: no two rows have two seeds and a task in common."
+        "Nothing can be separated from seed noise: no two rows have two seeds and a task in common."
     ]
 
 
@@ -197,7 +197,7 @@ def test_rows_of_one_seed_are_named_where_there_is_nothing_to_compare():
     mine = [trial("mine", seed, {"copy": BAD, "left": BAD}) for seed in (1, 2)]
     said = page([*mine, trial("pope", 1)], RATES, "").finding
     assert said[0].startswith("Of the rows with several seeds mine has") and "not judged: PoPE." in said[1]
-    assert said[2].startswith("No difference can be told from seed noise")
+    assert said[2].startswith("Nothing can be separated from seed noise")
     nothing = {"copy": (10, 0, 0), "left": (10, 0, 0)}
     said = page([*(trial("mine", seed, nothing) for seed in (1, 2)), trial("pope", 1)], RATES, "").finding
     assert said[0] == "PoPE has the highest mean score beyond the 64 tokens of its training."
